@@ -1,0 +1,1 @@
+"""HTTP: the routes of people and of workers."""

@@ -1,0 +1,1 @@
+"""malletraind: composition root, timers, metrics."""

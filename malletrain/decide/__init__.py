@@ -1,0 +1,1 @@
+"""What to do now: a pure function of snapshot, ledger and time."""

@@ -1,0 +1,119 @@
+"""What was decided: sizes, placement, actions and refusals, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class LeaveCause(StrEnum):
+    """Why a pilot leaves its node."""
+
+    YIELD = "yield"  #: a main job could start on it
+    HOLE_CLOSES = "hole_closes"  #: its time is nearly up
+    NODE_WANTED = "node_wanted"  #: staff drains, reserves, reboots or powers the node
+    SHRINK = "shrink"  #: another job uses the node better
+    JOB_OVER = "job_over"  #: its job has finished, was cancelled or is held
+    STRAGGLER = "straggler"  #: its worker holds up the others
+    OPERATOR = "operator"  #: `malletrain drain` or the breaker
+
+
+@dataclass(frozen=True, slots=True)
+class StartPilot:
+    """Pin the held task `pilot` to `node`, limit it to `limit_s` seconds, release it."""
+
+    job_id: int
+    pilot: str
+    node: str
+    limit_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeavePilot:
+    """Ask the worker of `pilot` to leave its world, then recycle the task; at `deadline` recycle it regardless."""
+
+    job_id: int
+    pilot: str
+    node: str
+    cause: LeaveCause
+    deadline: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutLimit:
+    """Shorten the time limit of the running `pilot` so that it ends by `ends_at`."""
+
+    job_id: int
+    pilot: str
+    node: str
+    ends_at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecyclePilot:
+    """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole."""
+
+    job_id: int
+    pilot: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTasks:
+    """Cancel the held tasks of a job that is over."""
+
+    job_id: int
+    pilots: tuple[str, ...]
+    reason: str
+
+
+Action = StartPilot | LeavePilot | CutLimit | RecyclePilot | CancelTasks
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that was considered and not done. `subject` is a job (`job 3`), node or pilot."""
+
+    subject: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A node that may be harvested until `until` (Unix seconds), and which plan or reservation says so."""
+
+    node: str
+    until: float
+    reason: str
+
+
+class SizingStatus(StrEnum):
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"  #: an incumbent, not proven best
+    FALLBACK = "fallback"  #: no answer: present sizes cut to the live nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of one look at the cluster. Nothing has been touched yet."""
+
+    at: float
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    status: SizingStatus = SizingStatus.OPTIMAL
+    objective: float = 0.0
+    holes: tuple[Hole, ...] = ()
+    actions: tuple[Action, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one action. `detail` is Slurm's answer, or why the action was not taken after all."""
+
+    done: bool
+    detail: str = ""

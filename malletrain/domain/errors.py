@@ -1,0 +1,31 @@
+"""The one base class of this package's errors, and the errors that several rooms raise."""
+
+from __future__ import annotations
+
+
+class MalletrainError(Exception):
+    """Something the reader of the message can mend: the message says what is wrong and what to do.
+
+    Commands print it in one line on stderr and exit with `exit_status`.
+    """
+
+    exit_status = 2
+
+
+class InvalidInput(MalletrainError):
+    """A file, request or option is wrong. `where` names the place: `file:line`, a field or an option."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where = where
+        self.what = what
+
+
+class ClusterUnavailable(MalletrainError):
+    """Slurm did not answer, answered with an error, or answered nonsense: no action may follow from it."""
+
+
+class Refused(MalletrainError):
+    """The caller is known but may not do this."""
+
+    exit_status = 1

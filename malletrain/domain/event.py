@@ -1,0 +1,62 @@
+"""What the journal records: facts in order, never edited. The ledger folds them into what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+class EventKind(StrEnum):
+    """Kinds of events, with the keys of their `data`."""
+
+    # A job's life
+    JOB_ANNOUNCED = (
+        "job_announced"  #: name user uid account min_nodes max_nodes sizes weight elastic curve total_samples
+    )
+    TASKS_ADDED = "tasks_added"  #: array_id, tasks: [int]: held array tasks seen in Slurm and found sound
+    JOB_HELD = "job_held"  #: by
+    JOB_RELEASED = "job_released"  #: by
+    JOB_CANCELLED = "job_cancelled"  #: by
+    JOB_COMPLETED = "job_completed"  #: result: {..}
+    JOB_FAILED = "job_failed"
+    # What the daemon meant to do, and what became of it
+    INTENT = "intent"  #: action: type, and its fields
+    OUTCOME = "outcome"  #: action: type, done, detail
+    REFUSAL = "refusal"  #: subject
+    # What Slurm showed of a pilot
+    PILOT_STARTED = "pilot_started"  #: started_at, ends_at
+    PILOT_HELD = "pilot_held"  #: back in the held array
+    PILOT_ENDED = "pilot_ended"  #: state, preempted: bool, exit_code
+    # What workers reported
+    WORKER_JOINED = "worker_joined"  #: worker, stages: {name: seconds}
+    WORKER_WARM = "worker_warm"  #: worker
+    WORKER_LEFT = "worker_left"  #: worker
+    WORKER_LOST = "worker_lost"  #: worker, how
+    GENERATION = "generation"  #: generation, members: [pilot], switched_by; published for the job
+    SWITCHED = "switched"  #: generation, nodes, pause_s, step, grew: bool
+    SAMPLES = "samples"  #: nodes, samples, seconds, steps; batched windows of training
+    METRIC = "metric"  #: name, value, samples: a figure that the training script reported
+    # The daemon itself
+    DAEMON_STARTED = "daemon_started"  #: version, pid
+    DAEMON_STOPPED = "daemon_stopped"
+    DECIDED = "decided"  #: sizes, status, objective, idle, harvested
+    CLUSTER_UNAVAILABLE = "cluster_unavailable"
+    POOL = "pool"  #: idle, planned, harvested, main, down: node counts, when they changed
+    OPERATOR = "operator"  #: verb, by, nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fact. `at` is Unix seconds, `seq` the journal's number for it (0 before it is written)."""
+
+    at: float
+    kind: EventKind
+    job: int | None = None
+    pilot: str | None = None
+    node: str | None = None
+    reason: str = ""
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+    seq: int = 0

@@ -1,0 +1,179 @@
+"""Malleable jobs, their pilots and their worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class JobPhase(StrEnum):
+    """Where a malleable job is in its life."""
+
+    ANNOUNCED = "announced"  #: known to the daemon, its Slurm array not yet seen
+    QUEUED = "queued"  #: waits for nodes
+    RUNNING = "running"  #: has a world that trains
+    HELD = "held"  #: its owner asked for a pause
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.CANCELLED)
+
+
+class Elastic(StrEnum):
+    """How a job takes another size: in process, or by checkpoint and relaunch."""
+
+    LIVE = "live"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Throughput over node count: `points` are (nodes, samples/s), sorted, above zero.
+
+    Linear between points and from (0, 0); constant beyond the last (the contract of `malletrain plan`).
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    def throughput(self, nodes: int) -> float:
+        """Samples/s on `nodes` nodes; 0 on none."""
+        below_n, below_rate = 0, 0.0
+        for n, rate in self.points:
+            if nodes <= n:
+                return below_rate + (rate - below_rate) * (nodes - below_n) / (n - below_n)
+            below_n, below_rate = n, rate
+        return below_rate
+
+    @staticmethod
+    def linear(max_nodes: int, rate_of_one: float = 1.0) -> Curve:
+        """Perfect scaling up to `max_nodes`: what is assumed of a job that nobody has measured."""
+        return Curve(((max(1, max_nodes), rate_of_one * max(1, max_nodes)),))
+
+
+@dataclass(frozen=True, slots=True)
+class MalleableJob:
+    """What a researcher asked for. Node counts are inclusive; `sizes`, when given, lists the only permitted ones."""
+
+    id: int
+    name: str
+    user: str
+    uid: int
+    account: str
+    min_nodes: int
+    max_nodes: int
+    submitted_at: float
+    sizes: tuple[int, ...] = ()
+    weight: float = 1.0
+    elastic: Elastic = Elastic.LIVE
+    given_curve: Curve | None = None
+    total_samples: float | None = None
+
+    def permits(self, nodes: int) -> bool:
+        """Whether the job may run on so many nodes. Zero is always permitted."""
+        if nodes == 0:
+            return True
+        return self.min_nodes <= nodes <= self.max_nodes and (not self.sizes or nodes in self.sizes)
+
+
+class PilotPhase(StrEnum):
+    """Where a pilot, one task of a held array, is in its life."""
+
+    HELD = "held"  #: waits in the held array, for a hole
+    RELEASED = "released"  #: pinned, limited and released; Slurm has not started it yet
+    RUNNING = "running"  #: Slurm runs it
+    LEAVING = "leaving"  #: its worker was asked to leave the world
+    RECYCLING = "recycling"  #: requeued, its node is being freed
+    ENDED = "ended"  #: consumed: this task will not come back
+
+
+#: Such a pilot holds a node, or is about to.
+ACTIVE_PHASES = frozenset({PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.LEAVING, PilotPhase.RECYCLING})
+
+
+@dataclass(frozen=True, slots=True)
+class Pilot:
+    """A one-node Slurm job that holds one node for one malleable job for one hole. `id` is Slurm's `123_4`.
+
+    `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase.
+    """
+
+    id: str
+    job_id: int
+    phase: PilotPhase
+    since: float
+    node: str = ""
+    started_at: float | None = None
+    ends_at: float | None = None
+    reason: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        return self.phase in ACTIVE_PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The workers that train together: `members` are pilot ids in rank order."""
+
+    job_id: int
+    generation: int
+    members: tuple[str, ...]
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputSample:
+    """A window of undisturbed training: `samples` trained in `seconds` on `nodes` nodes in `steps` steps."""
+
+    at: float
+    nodes: int
+    samples: float
+    seconds: float
+    steps: int
+
+    @property
+    def rate(self) -> float:
+        return self.samples / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeCosts:
+    """Seconds that a change of size costs a job: `activate_s` a node's start until its worker is warm (the old
+    world trains on), `grow_s` and `shrink_s` the stall of the whole world."""
+
+    activate_s: float = 5.0
+    grow_s: float = 0.3
+    shrink_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """All that is known of one job at one moment: what decisions and people read."""
+
+    job: MalleableJob
+    phase: JobPhase
+    pilots: Mapping[str, Pilot] = field(default_factory=dict)
+    world: World | None = None
+    curve: Curve | None = None
+    costs: ResizeCosts = ResizeCosts()
+    samples_done: float = 0.0
+    reason: str = ""
+
+    @property
+    def active(self) -> tuple[Pilot, ...]:
+        """Pilots that hold a node or are about to, by id."""
+        return tuple(p for _, p in sorted(self.pilots.items()) if p.is_active)
+
+    @property
+    def staying(self) -> tuple[Pilot, ...]:
+        """Pilots that hold a node and were not asked to leave."""
+        return tuple(p for p in self.active if p.phase in (PilotPhase.RELEASED, PilotPhase.RUNNING))
+
+    @property
+    def held(self) -> tuple[Pilot, ...]:
+        """Pilots that wait for a hole, by id."""
+        return tuple(p for _, p in sorted(self.pilots.items()) if p.phase is PilotPhase.HELD)

@@ -1,0 +1,179 @@
+"""What Slurm showed at one moment: nodes, queue, reservations.
+
+Times are Unix seconds, durations seconds, memory MiB. A snapshot is never edited: the next look makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+
+class NodeState(StrEnum):
+    """One word for a node; the words of `malletrain snapshot`. DRAINED covers draining nodes too: leave them."""
+
+    IDLE = "idle"
+    PLANNED = "planned"
+    MIXED = "mixed"
+    ALLOCATED = "allocated"
+    COMPLETING = "completing"
+    RESERVED = "reserved"
+    MAINT = "maint"
+    DRAINED = "drained"
+    DOWN = "down"
+    POWERED_DOWN = "powered_down"
+    UNKNOWN = "unknown"
+
+
+#: A node in one of these states can be given to a pilot when no job holds it. PLANNED: idle now, kept by Slurm
+#: for a planned start, so only as long as its hole lasts.
+FREE_STATES = frozenset({NodeState.IDLE, NodeState.PLANNED})
+
+#: A pilot on a node in one of these states leaves within one tick: the staff wants the node.
+LEAVE_STATES = frozenset(
+    {NodeState.RESERVED, NodeState.MAINT, NodeState.DRAINED, NodeState.DOWN, NodeState.POWERED_DOWN}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. `flags` keeps Slurm's own words (upper case) for what `state` leaves out."""
+
+    name: str
+    state: NodeState
+    partitions: tuple[str, ...] = ()
+    cpus: int = 0
+    memory_mib: int = 0
+    gres: str = ""
+    features: tuple[str, ...] = ()
+    weight: int = 1
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+
+
+class SlurmState(StrEnum):
+    """States of a Slurm job that this project tells apart (squeue(1), JOB STATE CODES)."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETING = "completing"
+    CONFIGURING = "configuring"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    PREEMPTED = "preempted"
+    NODE_FAIL = "node_fail"
+    OUT_OF_MEMORY = "out_of_memory"
+    REQUEUED = "requeued"
+    UNKNOWN = "unknown"
+
+
+#: Such a job holds its nodes.
+HOLDING_STATES = frozenset(
+    {SlurmState.RUNNING, SlurmState.SUSPENDED, SlurmState.COMPLETING, SlurmState.CONFIGURING}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """One row of the queue: a job, an array task (`123_4`), or the waiting rest of an array (`123_[5-9]`).
+
+    `id` is what squeue prints as `%i`, `raw_id` the number behind it (`%A`), `array_id` the array's (`%F`).
+    `nodes` are held now; `planned_nodes` are those that backfill keeps for a waiting job from `start_time` on.
+    `task_count` is how many tasks the row stands for.
+    """
+
+    id: str
+    raw_id: int
+    user: str
+    account: str
+    partition: str
+    qos: str
+    state: SlurmState
+    reason: str = ""
+    name: str = ""
+    node_count: int = 1
+    array_id: int | None = None
+    array_task: int | None = None
+    task_count: int = 1
+    het_id: int | None = None
+    time_limit_s: float | None = None
+    submit_time: float | None = None
+    eligible_time: float | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    nodes: tuple[str, ...] = ()
+    planned_nodes: tuple[str, ...] = ()
+    required_nodes: tuple[str, ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
+    features: str = ""
+    gres: str = ""
+    dependency: str = ""
+    priority: int = 0
+
+    @property
+    def holds_nodes(self) -> bool:
+        return self.state in HOLDING_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A reservation of nodes; `flags` are Slurm's words (MAINT, IGNORE_JOBS, ...)."""
+
+    name: str
+    start: float
+    end: float
+    nodes: tuple[str, ...]
+    flags: frozenset[str] = frozenset()
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """How fresh and how deep Slurm's backfill plan is (sdiag(1)). None: not known."""
+
+    last_cycle_at: float | None = None
+    interval_s: float = 30.0
+    depth: int | None = None
+    queue_length: int | None = None
+
+    def is_stale(self, now: float) -> bool:
+        """Whether planned starts can no longer be relied on: the last cycle is older than two intervals."""
+        return self.last_cycle_at is not None and now - self.last_cycle_at > 2 * self.interval_s
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The cluster at `taken_at`. Node names are unique; `warnings` say what could not be read."""
+
+    taken_at: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[SlurmJob, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    plan: BackfillPlan = field(default_factory=BackfillPlan)
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def node(self) -> Mapping[str, Node]:
+        """Nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def holders(self) -> Mapping[str, tuple[SlurmJob, ...]]:
+        """The jobs that hold each node, by node name; a node that nobody holds is absent."""
+        holders: dict[str, list[SlurmJob]] = {}
+        for job in self.jobs:
+            if job.holds_nodes:
+                for name in job.nodes:
+                    holders.setdefault(name, []).append(job)
+        return {name: tuple(jobs) for name, jobs in holders.items()}
+
+    def is_free(self, name: str) -> bool:
+        """Whether the node is wholly idle: in a free state and held by no job, completing ones included."""
+        node = self.node.get(name)
+        return node is not None and node.state in FREE_STATES and name not in self.holders

@@ -1,0 +1,1 @@
+"""The elastic runtime that a training script uses."""

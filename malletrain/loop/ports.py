@@ -1,0 +1,84 @@
+"""What the loop needs from the world. The live daemon and replay bring their own.
+
+Every call of `Cluster` may take seconds and may raise `ClusterUnavailable`; none is made inside a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.event import Event
+from malletrain.domain.snapshot import Snapshot
+
+
+class Clock(Protocol):
+    """Time, passed in."""
+
+    def now(self) -> float:
+        """Unix seconds: for what people and Slurm call time."""
+        ...
+
+    def elapsed(self) -> float:
+        """Seconds of a clock that never jumps: for durations."""
+        ...
+
+
+class Cluster(Protocol):
+    """Slurm, as seen and steered. The contract tests run over the live adapter and the one in memory."""
+
+    def snapshot(self) -> Snapshot:
+        """One round of queries.
+
+        Raises:
+            ClusterUnavailable: no answer in time, an error, or an answer that cannot be right.
+        """
+        ...
+
+    def start(self, action: StartPilot) -> Outcome:
+        """Re-read the task and its node; if both are as they should be, pin, limit and release.
+
+        Not done, with the reason, when the node is held or wanted by now, or the task was changed by anyone.
+        """
+        ...
+
+    def cut(self, action: CutLimit) -> Outcome:
+        """Shorten a running pilot's limit. Done also when it ends sooner already."""
+        ...
+
+    def recycle(self, action: RecyclePilot) -> Outcome:
+        """Requeue the pilot and hold it again. Done also when it has ended already."""
+        ...
+
+    def cancel(self, action: CancelTasks) -> Outcome:
+        """Cancel tasks; those that are gone already count as cancelled."""
+        ...
+
+
+class Workers(Protocol):
+    """The workers inside pilots, as the loop steers them."""
+
+    def leave(self, action: LeavePilot) -> None:
+        """Ask one worker to leave its world; `WORKER_LEFT` follows in the reports. Idempotent."""
+        ...
+
+    def end_job(self, job_id: int, reason: str) -> None:
+        """Tell every worker of the job to stop: the job is over."""
+        ...
+
+    def reports(self) -> Sequence[Event]:
+        """What workers have reported since the last call, in order."""
+        ...
+
+
+class Journal(Protocol):
+    """The append-only record. After a crash it is all that is left."""
+
+    def append(self, events: Iterable[Event]) -> Sequence[Event]:
+        """Write in one transaction; returns the events with their numbers. Durable when it returns."""
+        ...
+
+    def read(self, after: int = 0) -> Iterable[Event]:
+        """Events with `seq` above `after`, in order."""
+        ...

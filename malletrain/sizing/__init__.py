@@ -1,0 +1,1 @@
+"""How many nodes each job gets: problems, constraints, policies. Pure."""

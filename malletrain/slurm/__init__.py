@@ -1,0 +1,1 @@
+"""Slurm as seen through its commands."""

@@ -1,0 +1,1 @@
+"""What Slurm prints, turned into values. Pure."""

@@ -1,0 +1,1 @@
+"""NAS and HPO studies whose trials are malleable jobs."""

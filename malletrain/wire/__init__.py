@@ -1,0 +1,1 @@
+"""The contract with workers and people: messages, rows, the HTTP client, MUNGE. Standard library only."""
