@@ -1,0 +1,12 @@
+"""The base class of errors on the workers' side, which may not import the daemon's domain."""
+
+from __future__ import annotations
+
+
+class WireError(Exception):
+    """Something the reader of the message can mend: the message says what is wrong and what to do.
+
+    Commands print it in one line on stderr and exit with `exit_status`.
+    """
+
+    exit_status = 2
