@@ -1,0 +1,388 @@
+"""The daemon's configuration: one TOML file, checked whole, every fault named at once with its place.
+
+Rooms below `daemon` and `cli` never see it: they get plain values. It stands on the lowest floor beside `domain`, so
+its error has no base there; `ConfigError` carries the same `exit_status`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+#: Where the daemon looks when it is given no file.
+SYSTEM_FILE = Path("/etc/malletrain/malletrain.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong. `line` is None when the fault has no line of its own (a key that is missing)."""
+
+    file: str
+    line: int | None
+    key: str
+    what: str
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.key}: {self.what}" if self.key else f"{place}: {self.what}"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. `faults` names everything that is wrong with it, in the file's order."""
+
+    exit_status = 2
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__("\n".join(str(fault) for fault in faults))
+        self.faults = tuple(faults)
+
+
+def _word(value: str) -> str:
+    """A name that goes into Slurm commands: nothing that a shell, a list or an option parser would misread."""
+    if value and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.@+-]*", value):
+        raise ValueError("use letters, digits and _ . - + @ only, starting with a letter or digit")
+    return value
+
+
+def _node_list(value: str) -> str:
+    try:
+        NodeSet(value)
+    except NodeSetException as error:
+        raise ValueError(f"not a list of nodes as Slurm writes it, such as n[001-128]: {error}") from error
+    return value
+
+
+def _absolute(value: str) -> str:
+    if value and not Path(value).is_absolute():
+        raise ValueError("give an absolute path")
+    return value
+
+
+Word = Annotated[str, AfterValidator(_word)]
+NonEmptyWord = Annotated[Word, Field(min_length=1)]
+NodeList = Annotated[str, AfterValidator(_node_list)]
+AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+
+
+class Section(BaseModel):
+    """Unknown keys are refused; values are not converted from another type; nothing can be changed later."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        str_strip_whitespace=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class Slurm(Section):
+    """The harvest partition that pilots run in, and how Slurm is asked."""
+
+    partition: NonEmptyWord = "harvest"
+    """Partition of the pilots: low PriorityTier, preemptible."""
+    account: Word = ""
+    """Account that pilots are charged to; empty where the site keeps no accounts."""
+    qos: Word = ""
+    """QOS of the pilots, best one with UsageFactor=0; empty for the account's default."""
+    conf: AbsolutePath = ""
+    """Path of slurm.conf, handed on as SLURM_CONF; empty for Slurm's own search."""
+    command_timeout_s: Annotated[float, Field(ge=1, le=120)] = 10.0
+    """Seconds after which a Slurm command that has not answered is given up."""
+
+
+class Pool(Section):
+    """Which nodes may be harvested, and how many at most."""
+
+    keep_idle: Annotated[int, Field(ge=0)] = 1
+    """Idle nodes left alone, for `srun -I`, new reservations and good placement."""
+    max_pilots: Annotated[int, Field(ge=1, le=5000)] = 200
+    """Most pilots at a time: preempting hundreds at once costs slurmctld seconds."""
+    include: list[NodeList] = []
+    """Only these nodes; empty: all nodes of the harvest partition."""
+    exclude: list[NodeList] = []
+    """Never these nodes."""
+    main_partitions: list[Word] = []
+    """Partitions of the main queue; empty: every other partition that shares a node with the harvest partition."""
+
+
+class Pilot(Section):
+    """Times of one pilot."""
+
+    max_minutes: Annotated[int, Field(ge=1, le=60)] = 60
+    """Longest time limit of a pilot; 30 to 60 suits most sites."""
+    margin_s: Literal["auto"] | Annotated[float, Field(ge=0, le=3600)] = "auto"
+    """Seconds between a pilot's end and its hole's; `auto`: from Slurm's own configuration and measured exits."""
+    start_patience_s: Literal["auto"] | Annotated[float, Field(ge=5, le=3600)] = "auto"
+    """Seconds that a released pilot may wait for Slurm before it is held again; `auto`: two backfill cycles."""
+    leave_patience_s: Annotated[float, Field(ge=1, le=120)] = 10.0
+    """Seconds that a worker has to leave in order before its node is freed anyway."""
+
+
+class Loop(Section):
+    """How often the daemon looks, and how far ahead."""
+
+    tick_s: Annotated[float, Field(ge=1, le=300)] = 10.0
+    """Seconds between two full looks at the cluster."""
+    watch_interval_s: Annotated[float, Field(ge=0.5, le=60)] = 2.0
+    """Seconds between two light looks at the pending queue, for yielding in time; at most tick_s."""
+    horizon_s: Annotated[float, Field(ge=10, le=86400)] = 300.0
+    """Seconds within which a change of size must pay."""
+
+    @field_validator("watch_interval_s")
+    @classmethod
+    def _quicker_than_ticks(cls, value: float, info: ValidationInfo) -> float:
+        if value > info.data.get("tick_s", value):
+            raise ValueError("is longer than tick_s: make it shorter, a fifth of tick_s is usual")
+        return value
+
+
+class Sizing(Section):
+    """How nodes are shared out between malleable jobs."""
+
+    policy: NonEmptyWord = "auto"
+    """Sizing policy by name: auto, exact, milp, lp, equal, or one that a plug-in brings."""
+    alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
+
+
+class Api(Section):
+    """Where workers and people reach the daemon."""
+
+    host: Annotated[str, Field(min_length=1)] = "0.0.0.0"  # noqa: S104  (workers on every compute node call it)
+    """Address to listen on; compute and login nodes must reach it."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8470
+    """Port to listen on; 0 for a free one (the default of --user)."""
+    url: str = ""
+    """URL that workers and people use; empty: http:// with this machine's full name and the port."""
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, value: str) -> str:
+        if value and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", value):
+            raise ValueError("give a URL such as http://head.example.org:8470")
+        return value.rstrip("/")
+
+
+class Store(Section):
+    """The journal."""
+
+    path: Annotated[AbsolutePath, Field(min_length=1)] = "/var/lib/malletrain/malletrain.db"
+    """SQLite file, on a local disk: SQLite's locks do not hold on NFS."""
+
+
+class Log(Section):
+    """The daemon's log, on stderr: journald takes it from there."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is logged."""
+    format: Literal["auto", "json", "console"] = "auto"
+    """`auto`: readable text on a terminal, JSON otherwise."""
+
+
+class Breaker(Section):
+    """When the daemon steps back by itself."""
+
+    preemptions_per_hour: Annotated[int, Field(ge=1)] = 20
+    """Preempted pilots in an hour above which no new pilot starts: yielding should come first."""
+    pause_minutes: Annotated[float, Field(ge=1, le=1440)] = 30.0
+    """Minutes that it then stands back."""
+
+
+class Config(Section):
+    """The whole file. Every value has a default: a small site names its partition and account."""
+
+    operators: list[Word] = []
+    """Users who may drain nodes and steer everybody's malleable jobs; root always may."""
+    slurm: Slurm = Slurm()
+    pool: Pool = Pool()
+    pilot: Pilot = Pilot()
+    loop: Loop = Loop()
+    sizing: Sizing = Sizing()
+    api: Api = Api()
+    store: Store = Store()
+    log: Log = Log()
+    breaker: Breaker = Breaker()
+
+
+#: Sections by their name in the file.
+SECTIONS: Mapping[str, type[Section]] = {
+    name: field.annotation
+    for name, field in Config.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+}
+
+
+def load(path: Path) -> Config:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or holds faults: all of them are named.
+    """
+    return parse(_read(path), str(path))
+
+
+def load_for_user(environ: Mapping[str, str], path: Path | None = None) -> Config:
+    """The configuration of `malletraind --user`: no file needed, state under the XDG folders, a free port.
+
+    What `path` sets is kept; only defaults change.
+
+    Raises:
+        ConfigError: as `load`, or neither HOME nor XDG_STATE_HOME is set.
+    """
+    file = str(path) if path else "--user"
+    values = _values(_read(path), file) if path else {}
+    text = _read(path) if path else ""
+    state = user_state_dir(environ)
+    for section, key, value in (("store", "path", str(state / "malletrain.db")), ("api", "port", 0)):
+        table = values.setdefault(section, {})
+        if isinstance(table, dict):
+            table.setdefault(key, value)
+    return _check(values, text, file)
+
+
+def user_state_dir(environ: Mapping[str, str]) -> Path:
+    """Where a user's own daemon keeps its journal (XDG Base Directory Specification 0.8: XDG_STATE_HOME).
+
+    Raises:
+        ConfigError: neither XDG_STATE_HOME nor HOME is set.
+    """
+    base = environ.get("XDG_STATE_HOME", "")
+    if base and Path(base).is_absolute():  # relative ones are to be ignored, says the specification
+        return Path(base) / "malletrain"
+    if home := environ.get("HOME", ""):
+        return Path(home) / ".local" / "state" / "malletrain"
+    raise ConfigError([Fault("--user", None, "", "set HOME or XDG_STATE_HOME: the journal needs a place")])
+
+
+def parse(text: str, file: str) -> Config:
+    """Check the text of a configuration file; `file` names it in faults.
+
+    Raises:
+        ConfigError: naming every fault.
+    """
+    return _check(_values(text, file), text, file)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        what = f"cannot be read ({os.strerror(error.errno or 0)}); give --config FILE, or start from small.toml"
+        raise ConfigError([Fault(str(path), None, "", what)]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Fault(str(path), None, "", f"is not UTF-8 text (byte {error.start})")]) from error
+
+
+def _values(text: str, file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        # tomllib says "... (at line 3, column 5)", or "(at end of document)"; it stops at the first fault.
+        found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
+        what = str(error)[: found.start()] if found else str(error)
+        raise ConfigError([Fault(file, int(found[1]) if found else None, "", f"not TOML: {what}")]) from error
+    except RecursionError as error:
+        raise ConfigError([Fault(file, None, "", "not a configuration: nested too deeply")]) from error
+
+
+def _check(values: Mapping[str, Any], text: str, file: str) -> Config:
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        lines = _lines_of_keys(text)
+        faults = []
+        for detail in error.errors(include_url=False, include_context=True):
+            # Beside keys and indices a location names the member of a union that was tried: leave those out.
+            path = tuple(str(part) for part in detail["loc"] if not _is_union_member(part))
+            keys = tuple(part for part in path if not part.isdigit())
+            line = next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), None)
+            faults.append(Fault(file, line, ".".join(path), _say(detail["type"], detail["msg"], keys, detail)))
+        unique = dict.fromkeys(_merge_unions(faults))
+        raise ConfigError(sorted(unique, key=lambda fault: (fault.line or 0, fault.key))) from error
+
+
+def _is_union_member(part: str | int) -> bool:
+    return isinstance(part, str) and (
+        part.startswith(("literal[", "constrained-", "function-")) or part in ("float", "int")
+    )
+
+
+def _merge_unions(faults: Sequence[Fault]) -> list[Fault]:
+    """One fault a key: for `auto` or a number pydantic reports both ways in which the value does not fit."""
+    merged: dict[tuple[int | None, str], Fault] = {}
+    for fault in faults:
+        place = (fault.line, fault.key)
+        before = merged.get(place)
+        merged[place] = (
+            fault
+            if before is None
+            else Fault(fault.file, fault.line, fault.key, f"{before.what.partition(' (given')[0]}, or {fault.what}")
+        )
+    return list(merged.values())
+
+
+def _say(kind: str, message: str, keys: tuple[str, ...], detail: Mapping[str, Any]) -> str:
+    """A fault in words that say what to do."""
+    given = repr(detail["input"])
+    given = given if len(given) <= 60 else given[:57] + "..."
+    if kind == "extra_forbidden":
+        section = SECTIONS.get(keys[0]) if len(keys) > 1 else Config
+        known = list(section.model_fields) if section else []
+        return f"unknown key{_nearest(keys[-1], known, whole_file=len(keys) == 1)}"
+    if kind == "value_error":
+        return f"{message.removeprefix('Value error, ')} (given: {given})"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"is a section: write [{keys[-1]}] on a line of its own, its keys below"
+    words = message.replace("Input should be a valid", "give a").replace("Input should be", "give")
+    words = words.replace("give greater than or equal to", "give at least").replace(
+        "give less than or equal to", "give at most"
+    )
+    words = words.replace("String should have at least 1 character", "must not be empty")
+    return f"{words} (given: {given})"
+
+
+def _nearest(key: str, known: Sequence[str], *, whole_file: bool) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {close[0]}?"
+    if whole_file:
+        for name, section in SECTIONS.items():
+            if key in section.model_fields:
+                return f" here; it belongs in [{name}]"
+    return f"; known here: {', '.join(known)}"
+
+
+_TABLE = re.compile(r"\s*\[\s*([A-Za-z0-9_.\"' -]+?)\s*\]\s*(#.*)?$")
+_KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
+
+
+def _lines_of_keys(text: str) -> dict[tuple[str, ...], int]:
+    """The line of each table and key. tomllib keeps no places, so this reads the text again, line by line.
+
+    It only ever names a line for a fault that the parser has found: text that looks like a key inside a
+    multi-line string could at worst mislead about the line.
+    """
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _TABLE.match(line):
+            table = _dotted(found[1])
+            lines.setdefault(table, number)
+        elif found := _KEY.match(line):
+            lines.setdefault((*table, *_dotted(found[1])), number)
+    return lines
+
+
+def _dotted(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in text.split("."))
