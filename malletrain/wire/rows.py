@@ -1,0 +1,225 @@
+"""What people and their programs are told: one frozen row per job, pilot, node, event, as it travels in JSON.
+
+A reader takes rows of a newer daemon too: keys that it does not know are left out, and keys with a default may be
+missing. Times are Unix seconds, durations seconds, rates samples per second.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Hashable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Any, Self
+
+from malletrain.wire.errors import WireError
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+class BadRow(WireError):
+    """What came is not the row that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A value that travels as one JSON object, its fields as keys."""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """A JSON object of the fields; tuples become lists."""
+        return {f.name: _dump(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """The row of a JSON object.
+
+        Raises:
+            BadRow: a key is missing or its value has another type; names the row and the key.
+        """
+        if not isinstance(value, dict):
+            raise BadRow(f"{cls.__name__}: a JSON object was expected, not {type(value).__name__}")
+        hints = _hints(cls)
+        given: dict[str, Any] = {}
+        for f in fields(cls):
+            if f.name in value:
+                given[f.name] = _load(value[f.name], hints[f.name], f"{cls.__name__}.{f.name}")
+            elif f.default is MISSING and f.default_factory is MISSING:
+                raise BadRow(f"{cls.__name__}.{f.name}: missing; daemon and command are of different releases")
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class PilotRow(Row):
+    """One pilot, or held task. `phase` is a word of `domain.job.PilotPhase`."""
+
+    id: str
+    phase: str
+    node: str = ""
+    started_at: float | None = None
+    ends_at: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow(Row):
+    """One malleable job. `nodes` are held by its pilots now, `members` train together in generation `generation`.
+
+    `rate` is that of the last window of training, `mean_pause_s` the mean stall of its `resizes`; `metrics` the last
+    value of each figure that the script reported; `held_tasks` the pilots that wait for a hole; `pilots` lists those
+    that hold a node or are about to.
+    """
+
+    id: int
+    name: str
+    user: str
+    uid: int
+    account: str
+    phase: str
+    min_nodes: int
+    max_nodes: int
+    submitted_at: float
+    reason: str = ""
+    sizes: tuple[int, ...] = ()
+    weight: float = 1.0
+    elastic: str = "live"
+    nodes: int = 0
+    members: int = 0
+    held_tasks: int = 0
+    generation: int = 0
+    rate: float = 0.0
+    samples: float = 0.0
+    total_samples: float | None = None
+    node_seconds: float = 0.0
+    resizes: int = 0
+    mean_pause_s: float | None = None
+    max_pause_s: float | None = None
+    preemptions: int = 0
+    lost_workers: int = 0
+    ended_at: float | None = None
+    metrics: Mapping[str, JsonValue] = field(default_factory=dict)
+    result: Mapping[str, JsonValue] = field(default_factory=dict)
+    pilots: tuple[PilotRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow(Row):
+    """One node. `state` is a word of `malletrain snapshot`, or `pilot`: then `job` and `pilot` say whose.
+
+    `until` is when the pilot's time limit runs out; `holder` the Slurm job that holds a node of the main queue.
+    """
+
+    name: str
+    state: str
+    job: int | None = None
+    pilot: str = ""
+    until: float | None = None
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow(Row):
+    """Node counts: `idle`, `planned` for a main job, `harvested` by pilots, held by the `main` queue, `down`."""
+
+    at: float = 0.0
+    idle: int = 0
+    planned: int = 0
+    harvested: int = 0
+    main: int = 0
+    down: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow(Row):
+    """One fact of the journal; `kind` and the keys of `data` are those of `domain.event.EventKind`."""
+
+    seq: int
+    at: float
+    kind: str
+    job: int | None = None
+    pilot: str | None = None
+    node: str | None = None
+    reason: str = ""
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow(Row):
+    """The last decision: nodes per job id, and how good the answer is (`optimal`, `feasible`, `fallback`)."""
+
+    at: float = 0.0
+    sizes: Mapping[str, JsonValue] = field(default_factory=dict)
+    status: str = ""
+    objective: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRow(Row):
+    """The whole picture at `at`; `taken_at` is when Slurm was last seen, None before the first look."""
+
+    at: float
+    pool: PoolRow
+    nodes: tuple[NodeRow, ...] = ()
+    jobs: tuple[JobRow, ...] = ()
+    decision: DecisionRow = DecisionRow()
+    taken_at: float | None = None
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow(Row):
+    """What one account's user was given on one day (UTC, `2026-11-20`): node-seconds that pilots held nodes."""
+
+    day: str
+    user: str
+    account: str
+    node_seconds: float
+    samples: float = 0.0
+    jobs: int = 0
+    runs: int = 0
+    preemptions: int = 0
+
+
+@cache
+def _hints(cls: Hashable) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _dump(value: Any) -> JsonValue:
+    if isinstance(value, Row):
+        return value.to_json()
+    if isinstance(value, (tuple, list)):
+        return [_dump(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _dump(item) for key, item in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+def _load(value: Any, hint: Any, where: str) -> Any:
+    """`value` as the type that the field's annotation asks for."""
+    origin = typing.get_origin(hint)
+    if origin is types.UnionType:
+        if value is None:
+            return None
+        return _load(value, next(kind for kind in typing.get_args(hint) if kind is not types.NoneType), where)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise BadRow(f"{where}: a list was expected, not {type(value).__name__}")
+        item = typing.get_args(hint)[0]
+        return tuple(_load(each, item, f"{where}[{index}]") for index, each in enumerate(value))
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise BadRow(f"{where}: an object was expected, not {type(value).__name__}")
+        return dict(value)
+    if isinstance(hint, type) and issubclass(hint, Row):
+        return hint.from_json(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError as huge:
+            raise BadRow(f"{where}: the number is too large") from huge
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise BadRow(f"{where}: {hint.__name__} was expected, not {type(value).__name__}")
+    return value
