@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
 from typing import Any, Self
 
 from malletrain.wire.errors import WireError
@@ -180,9 +179,14 @@ class UsageRow(Row):
     preemptions: int = 0
 
 
-@cache
-def _hints(cls: Hashable) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+_HINTS: dict[type[Row], dict[str, Any]] = {}
+
+
+def _hints(cls: type[Row]) -> dict[str, Any]:
+    """The types of a row's fields, resolved once."""
+    if cls not in _HINTS:
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]
 
 
 def _dump(value: Any) -> JsonValue:
