@@ -1,0 +1,7 @@
+"""A private, real Slurm cluster on one machine, for tests, demo and benches. See docs/reference/slurm-lab.md."""
+
+from scripts.lab.api import Lab
+from scripts.lab.conf import LabConfig
+from scripts.lab.errors import DeadlineError, LabError, UsageError
+
+__all__ = ["DeadlineError", "Lab", "LabConfig", "LabError", "UsageError"]

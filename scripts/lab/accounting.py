@@ -1,0 +1,141 @@
+"""A private MariaDB (Unix socket only) and slurmdbd, with the accounts and the QOS that MalleTrain is meant for.
+
+Accounts: `main` (default of every user) and `harvest`; QOS `harvest` has UsageFactor=0, so that what runs in holes
+costs its owner no fair share. The user `malletrain` coordinates the account `harvest`: that is all the daemon needs.
+"""
+
+import os
+import pwd
+import secrets
+import subprocess
+
+from scripts.lab.conf import LabConfig, cluster_name
+from scripts.lab.errors import LabError
+from scripts.lab.layout import Layout
+from scripts.lab.packages import Toolchain
+from scripts.lab.users import TEST_USERS
+
+COORDINATOR = "malletrain"
+DATABASE_USER = "slurm"
+COMMAND_TIMEOUT_S = 60.0
+
+
+def write_files(layout: Layout, toolchain: Toolchain, port: int, user: str) -> None:
+    """Writes slurmdbd.conf and an empty database directory; LabError if MariaDB cannot make one."""
+    path = layout.root / "slurmdbd.conf"
+    path.touch(mode=0o600)  # before the password is in it
+    path.write_text(slurmdbd_conf(layout, port, user, secrets.token_hex(16)))
+    _make_database(layout, toolchain, user)
+
+
+def slurmdbd_conf(layout: Layout, port: int, user: str, password: str) -> str:
+    """The text of slurmdbd.conf(5). Pure."""
+    return (
+        f"DbdHost=localhost\nDbdAddr=127.0.0.1\nDbdPort={port}\nSlurmUser={user}\n"
+        f"AuthType=auth/munge\nAuthInfo=socket={layout.munge_socket}\n"
+        "StorageType=accounting_storage/mysql\nStorageHost=localhost\n"
+        f"StorageUser={DATABASE_USER}\nStoragePass={password}\nStorageLoc=slurm_acct\n"
+        f"PidFile={layout.run}/slurmdbd.pid\nLogFile={layout.log}/slurmdbd.log\nDebugLevel=info\n"
+    )
+
+
+def database_command(layout: Layout, toolchain: Toolchain) -> list[str]:
+    """The command line of the database server, sized for a test: it answers on its socket, and on no port."""
+    return [
+        toolchain.program("mariadbd"),
+        "--no-defaults",
+        f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
+        f"--datadir={layout.database}",
+        f"--socket={layout.database_socket}",
+        f"--pid-file={layout.run}/mariadbd.pid",
+        "--skip-networking",
+        "--innodb-buffer-pool-size=64M",
+        "--innodb-lock-wait-timeout=900",  # slurmdbd asks for this much
+        "--innodb-flush-log-at-trx-commit=0",  # nothing here outlives the lab
+        "--performance-schema=OFF",
+    ]
+
+
+def daemon_variables(layout: Layout) -> dict[str, str]:
+    """What slurmdbd needs to find the socket: slurmdbd.conf has no key for it, libmariadb reads this variable."""
+    return {"MYSQL_UNIX_PORT": str(layout.database_socket)}
+
+
+def database_ready(layout: Layout, toolchain: Toolchain) -> bool:
+    """Whether the database answers."""
+    return layout.database_socket.exists() and _sql(layout, toolchain, "select 1").returncode == 0
+
+
+def create_database_user(layout: Layout, toolchain: Toolchain) -> None:
+    """Gives slurmdbd its database user, with the password of slurmdbd.conf; LabError if that fails."""
+    lines = (layout.root / "slurmdbd.conf").read_text().splitlines()
+    password = next(line.partition("=")[2] for line in lines if line.startswith("StoragePass="))
+    done = _sql(
+        layout,
+        toolchain,
+        f"create user {DATABASE_USER}@localhost identified by '{password}';"
+        f"grant all on *.* to {DATABASE_USER}@localhost;",
+    )
+    if done.returncode:
+        raise LabError(f"mariadb: {done.stderr.strip()}")
+
+
+def association_commands(cluster: str, config: LabConfig, daemons_user: str) -> list[str]:
+    """What sacctmgr is told, one command a line. Pure."""
+    people = [*TEST_USERS] if config.users else []
+    # As a plain user one's own jobs are all there is: the caller stands for researcher and daemon alike.
+    people += [daemons_user] if daemons_user not in ("root", *people) else []
+    lines = [
+        f"add cluster {cluster}",
+        "add qos harvest set UsageFactor=0",
+        f"add account main,harvest cluster={cluster} set Organization=lab",
+        "modify account harvest set QOS=harvest DefaultQOS=harvest",
+    ]
+    if people:
+        names = ",".join(people)
+        lines += [
+            f"add user {names} account=main cluster={cluster} DefaultAccount=main",
+            f"add user {names} account=harvest cluster={cluster}",
+        ]
+        coordinator = COORDINATOR if config.users else daemons_user
+        lines.append(f"add coordinator account=harvest name={coordinator}")
+    return lines
+
+
+def create_associations(layout: Layout, toolchain: Toolchain, config: LabConfig) -> None:
+    """Creates cluster, accounts, QOS, users and the coordinator; LabError with sacctmgr's words if it refuses."""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    environment = {"PATH": toolchain.path, "SLURM_CONF": str(layout.slurm_conf)}
+    for line in association_commands(cluster_name(layout), config, user):
+        command = [toolchain.program("sacctmgr"), "--immediate", "--quiet", *line.split()]
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            raise LabError(f"sacctmgr {line}: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]}")
+
+
+def _make_database(layout: Layout, toolchain: Toolchain, user: str) -> None:
+    command = [toolchain.program("mariadb-install-db"), "--no-defaults", f"--user={user}"]
+    command += [f"--datadir={layout.database}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+    done = subprocess.run(command, env={"PATH": toolchain.path}, capture_output=True, text=True)
+    if done.returncode:
+        raise LabError(f"mariadb-install-db: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
+
+
+def _sql(layout: Layout, toolchain: Toolchain, statement: str) -> "subprocess.CompletedProcess[str]":
+    """Statements go through standard input: a password in the command line could be read by anyone."""
+    command = [toolchain.program("mariadb"), "--no-defaults", "--user=root", f"--socket={layout.database_socket}"]
+    return subprocess.run(
+        command,
+        input=statement,
+        env={"PATH": toolchain.path},
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+    )

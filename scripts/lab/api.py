@@ -1,0 +1,250 @@
+"""A lab as a Python object, for tests, demo and benches."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from scripts.lab import cluster, processes, record
+from scripts.lab.conf import LabConfig
+from scripts.lab.errors import DeadlineError, LabError
+from scripts.lab.layout import Layout
+from scripts.lab.record import Record
+from scripts.lab.users import Identity
+
+T = TypeVar("T")
+
+COMMAND_TIMEOUT_S = 60.0  # a Slurm command blocks for 9 s or more while slurmctld is down
+POLL_S = 0.05
+
+
+class Lab:
+    """A running lab. `with Lab.up(path, LabConfig(nodes=4)) as lab:` takes it down at the end, whatever happens."""
+
+    def __init__(self, layout: Layout, known: Record) -> None:
+        self._layout = layout
+        self._record = known
+
+    @classmethod
+    def up(cls, path: Path | str, config: LabConfig | None = None, deadline_s: float | None = None) -> "Lab":
+        """Brings a fresh lab up in directory `path`; all its nodes are idle then. Raises as `cluster.up` does."""
+        return cls(Layout.of(path), cluster.up(path, config or LabConfig(), deadline_s))
+
+    @classmethod
+    def at(cls, path: Path | str) -> "Lab":
+        """The lab that is up in directory `path`; LabError if there is none."""
+        layout = Layout.of(path)
+        known = record.read(layout)
+        if known is None:
+            raise LabError(f"{layout.root}: no lab here: bring one up first (slurm-lab up {layout.root})")
+        return cls(layout, known)
+
+    @property
+    def path(self) -> Path:
+        """The lab's directory."""
+        return self._layout.root
+
+    @property
+    def log(self) -> Path:
+        """The directory of the daemons' logs."""
+        return self._layout.log
+
+    @property
+    def output(self) -> Path:
+        """Where `submit` sends job output, as JOBID.txt; any user may write here."""
+        return self._layout.output
+
+    @property
+    def munge_socket(self) -> Path:
+        return self._layout.munge_socket
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Node names, in order."""
+        return self._record.nodes
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """The plain users whose jobs this lab can run; empty without LabConfig.users."""
+        return self._record.users
+
+    @property
+    def profile(self) -> str:
+        return self._record.profile
+
+    @property
+    def release(self) -> str | None:
+        """The Debian release whose Slurm runs; None for the machine's own."""
+        return self._record.release
+
+    @property
+    def daemons(self) -> tuple[str, ...]:
+        """Names for `kill`, `start` and `is_running`."""
+        return tuple(p.name for p in self._record.processes if p.name != "warden")
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The caller's environment, pointed at this lab, without variables of any other Slurm."""
+        foreign = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", processes.MARK)
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+        lab = cluster.environment(self._layout, self._record.toolchain)
+        # The caller's own programs come first (a virtual environment), but for the Slurm of another release.
+        own = [clean["PATH"]] if clean.get("PATH") else []
+        parts = [lab["PATH"], *own] if self._record.release else [*own, lab["PATH"]]
+        return {**clean, **lab, "PATH": ":".join(dict.fromkeys(":".join(parts).split(":")))}
+
+    def env_for(self, user: str | None) -> dict[str, str]:
+        """`env` as `user` has it: HOME, USER and LOGNAME are theirs (HOME is in the lab's directory)."""
+        if user is None:
+            return self.env
+        home = self._layout.home / user
+        own = {"HOME": str(home if home.is_dir() else self._layout.root), "USER": user, "LOGNAME": user}
+        return {**self.env, **own}
+
+    def run(
+        self,
+        args: Sequence[str | Path],
+        user: str | None = None,
+        timeout: float = COMMAND_TIMEOUT_S,
+        check: bool = True,
+        input: str | None = None,
+        cwd: Path | str | None = None,
+    ) -> "subprocess.CompletedProcess[str]":
+        """Runs a command against this lab, as `user` where one is given (root only), and captures its text.
+
+        `check`: LabError on a non-zero status, with the command's last words; DeadlineError after `timeout` seconds.
+        The working directory is the user's home in the lab, or the lab's output directory.
+        """
+        command = [str(a) for a in args]
+        try:
+            with self.popen(
+                command, user, cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            ) as process:
+                try:
+                    out, err = process.communicate(input, timeout)
+                except BaseException:
+                    process.kill()
+                    raise
+        except subprocess.TimeoutExpired as error:
+            raise DeadlineError(f"{' '.join(command)}: no answer within {timeout:g} s") from error
+        if check and process.returncode:
+            last = (err.strip() or out.strip() or "no message").splitlines()[-1]
+            raise LabError(f"{' '.join(command)}: exit status {process.returncode}: {last}")
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def popen(
+        self,
+        args: Sequence[str | Path],
+        user: str | None = None,
+        cwd: Path | str | None = None,
+        stdin: int | None = subprocess.DEVNULL,
+        stdout: int | None = None,
+        stderr: int | None = None,
+    ) -> "subprocess.Popen[str]":
+        """Starts a command against this lab and does not wait for it; ending it is the caller's task."""
+        command = [str(a) for a in args]
+        if cwd is None:
+            home = self._layout.home / user if user else None
+            cwd = home if home is not None and home.is_dir() else self._layout.output
+        who = Identity.of(user) if user else None
+        if who is None or (who.uid == os.geteuid()):
+            return subprocess.Popen(
+                command, env=self.env_for(user), cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, text=True
+            )
+        if os.geteuid() != 0:
+            raise LabError(f"only root can run commands as {user}")
+        return subprocess.Popen(
+            command,
+            env=self.env_for(user),
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            user=who.uid,
+            group=who.gid,
+            extra_groups=who.groups,
+        )
+
+    def submit(self, command: str, *options: str, user: str | None = None) -> int:
+        """Submits shell text `command` with sbatch `options` ("--nodes=2", "-p", "harvest"); returns the job id.
+
+        Output goes to `output`/JOBID.txt unless the options say otherwise.
+        """
+        args = ["sbatch", "--parsable", f"--output={self.output}/%j.txt", *options, f"--wrap={command}"]
+        return int(self.run(args, user).stdout.strip().split(";")[0])
+
+    def job(self, job_id: int | str) -> dict[str, str]:
+        """The fields of `scontrol show job`, last one first for arrays; LabError for a job Slurm no longer knows."""
+        text = self.run(["scontrol", "show", "job", "-o", str(job_id)]).stdout.splitlines()[0]
+        return dict(re.findall(r"(?:^| )([A-Za-z:/_]+)=(\S*)", text))
+
+    def job_state(self, job_id: int | str) -> str:
+        """JobState of a job, such as PENDING, RUNNING or COMPLETED."""
+        return self.job(job_id)["JobState"]
+
+    def node_states(self) -> dict[str, str]:
+        """State of each node, as `sinfo -o %T` says it: idle, allocated, mixed, completing, down*, ..."""
+        lines = self.run(["sinfo", "-h", "-N", "-p", "batch", "-o", "%N %T"]).stdout.splitlines()
+        return dict(line.split() for line in lines)
+
+    def wait_for(self, condition: Callable[[], T], deadline_s: float, what: str = "") -> T:
+        """Asks `condition` until it returns something true, and returns that; DeadlineError after `deadline_s` s."""
+        end = time.monotonic() + deadline_s
+        while not (value := condition()):
+            if time.monotonic() > end:
+                name = what or getattr(condition, "__name__", "condition")
+                raise DeadlineError(f"{name}: not so within {deadline_s:g} s:{cluster.last_lines(self._layout)}")
+            time.sleep(POLL_S)
+        return value
+
+    def wait_for_state(self, job_id: int | str, *states: str, deadline_s: float = 30) -> str:
+        """Waits until the job is in one of `states`; returns that state."""
+        return self.wait_for(
+            lambda: state if (state := self.job_state(job_id)) in states else "",
+            deadline_s,
+            f"job {job_id} {' or '.join(states)}",
+        )
+
+    def clear(self, deadline_s: float = 60) -> None:
+        """Cancels all jobs and waits until no job is left and every node is idle: a clean lab for the next test."""
+
+        def empty() -> bool:
+            # %F is the id of a whole array: its tasks need not be named one by one.
+            left = sorted(set(self.run(["squeue", "-h", "-o", "%F"]).stdout.split()))
+            if left:
+                self.run(["scancel", *left], check=False)  # one may have ended since
+            return not left and set(self.node_states().values()) == {"idle"}
+
+        self.wait_for(empty, deadline_s, "an empty cluster")
+
+    def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Signals one daemon ("slurmctld", "slurmd.n000", "munged", "slurmdbd", "mariadbd"): a fault to survive."""
+        cluster.signal_daemon(self._record, daemon, number)
+
+    def start(self, daemon: str) -> None:
+        """Starts a daemon that was killed again, with the state it had saved."""
+        if self.is_running(daemon):
+            raise LabError(f"{daemon} runs already")
+        self._record = cluster.start(self._layout, self._record, daemon)
+
+    def is_running(self, daemon: str) -> bool:
+        """Whether the daemon runs now."""
+        return processes.alive(self._record.process(daemon))
+
+    def down(self, keep_logs: bool = False) -> None:
+        """Ends the lab and removes what it made; idempotent."""
+        cluster.down(self.path, keep_logs)
+
+    def __enter__(self) -> "Lab":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()

@@ -1,0 +1,183 @@
+"""The command line of slurm-lab."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from scripts.lab import cluster, users
+from scripts.lab.api import Lab
+from scripts.lab.conf import PROFILES, RELEASES, LabConfig
+from scripts.lab.errors import LabError, UsageError
+from scripts.lab.layout import Layout
+from scripts.lab.users import Identity
+
+EXAMPLES = """\
+examples:
+  scripts/slurm-lab up /tmp/lab --nodes 8 --profile fast
+  scripts/slurm-lab exec /tmp/lab -- sinfo
+  scripts/slurm-lab up /tmp/lab2 --users --accounting && scripts/slurm-lab exec /tmp/lab2 --as alice -- sbatch job.sh
+  scripts/slurm-lab down /tmp/lab
+
+exit status: 0 done; 1 it failed (the reason is on standard error); 2 it cannot be done here, nothing was started.
+exec returns the command's own status.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one command; returns the exit status."""
+    options = parser().parse_args(_before_command(arguments))
+    options.command = _command(arguments)
+    try:
+        return int(options.act(options))
+    except UsageError as error:
+        print(f"slurm-lab: {error}", file=sys.stderr)
+        return 2
+    except (LabError, OSError) as error:
+        print(f"slurm-lab: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options, as `--help` shows them."""
+    top = argparse.ArgumentParser(
+        prog="slurm-lab",
+        description="A private, real Slurm cluster on this machine: own munge, ports and files, nothing outside DIR.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    up = commands.add_parser("up", help="bring a fresh lab up in DIR; returns when every node is idle")
+    up.add_argument("dir", metavar="DIR", help="its directory: absent, empty, or a lab that is down")
+    up.add_argument("--nodes", type=int, default=8, metavar="N", help="number of nodes (default 8)")
+    up.add_argument("--profile", choices=PROFILES, default="fast", help="fast: for tests; site: as large sites run")
+    up.add_argument("--release", choices=RELEASES, help="Slurm of this Debian release (default: this machine's)")
+    up.add_argument("--accounting", action="store_true", help="with MariaDB and slurmdbd; limits are enforced")
+    up.add_argument("--users", action="store_true", help=f"make plain users {', '.join(users.TEST_USERS)} (root)")
+    up.add_argument("--grace", type=int, default=10, metavar="S", help="GraceTime of partition harvest (default 10)")
+    up.add_argument("--preempt-mode", choices=("REQUEUE", "CANCEL"), default="REQUEUE", help="of partition harvest")
+    up.add_argument("--gpus", type=int, default=0, metavar="N", help="pretended GPUs a node (default 0)")
+    up.add_argument("--cpus", type=int, default=16, metavar="N", help="CPUs a node (default 16)")
+    up.add_argument("--memory", type=int, default=64000, metavar="MIB", help="memory of a node (default 64000)")
+    up.add_argument("--prolog", type=float, metavar="S", help="seconds a prolog takes (fast 0, site 10)")
+    up.add_argument("--epilog", type=float, metavar="S", help="seconds an epilog takes (fast 0, site 10)")
+    up.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a line of slurm.conf, replaced or added; KEY+=VALUE appends to a list; repeatable",
+    )
+    up.add_argument("--deadline", type=float, metavar="S", help="give up after S seconds (default 30 and 0.1 a node)")
+    up.set_defaults(act=_up)
+
+    down = commands.add_parser("down", help="end the lab in DIR and all its jobs, and remove its files")
+    down.add_argument("dir", metavar="DIR")
+    down.add_argument("--keep-logs", action="store_true", help="leave DIR/log")
+    down.set_defaults(act=_down)
+
+    execute = commands.add_parser("exec", help="run a command against the lab: exec DIR [--as USER] -- CMD...")
+    execute.add_argument("dir", metavar="DIR")
+    execute.add_argument("--as", dest="user", metavar="USER", help="run it as this user (root only)")
+    execute.set_defaults(act=_exec)
+
+    status = commands.add_parser("status", help="say what runs; exit status 0 if all daemons do")
+    status.add_argument("dir", metavar="DIR")
+    status.set_defaults(act=_status)
+
+    forget = commands.add_parser("forget-users", help="remove the users that labs made on this machine (root)")
+    forget.set_defaults(act=_forget_users)
+    return top
+
+
+def _before_command(arguments: Sequence[str]) -> list[str]:
+    return list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return list(arguments[arguments.index("--") + 1 :]) if "--" in arguments else []
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--set {text}: must be KEY=VALUE")
+    return key, value
+
+
+def _up(options: argparse.Namespace) -> int:
+    config = LabConfig(
+        nodes=options.nodes,
+        profile=options.profile,
+        release=options.release,
+        accounting=options.accounting,
+        users=options.users,
+        grace_s=options.grace,
+        preempt_mode=options.preempt_mode,
+        gpus=options.gpus,
+        cpus=options.cpus,
+        memory_mb=options.memory,
+        prolog_s=options.prolog,
+        epilog_s=options.epilog,
+        settings=tuple(_setting(text) for text in options.set),
+    )
+    known = cluster.up(options.dir, config, options.deadline)
+    layout = Layout.of(options.dir)
+    variables = cluster.environment(layout, known.toolchain)
+    if known.release is None:
+        del variables["PATH"]
+    else:
+        variables["PATH"] = f"{known.toolchain.path.split(':')[0]}:$PATH"
+    for key, value in variables.items():
+        print(f"export {key}={value if key == 'PATH' else shlex.quote(value)}")
+    return 0
+
+
+def _down(options: argparse.Namespace) -> int:
+    cluster.down(options.dir, options.keep_logs)
+    return 0
+
+
+def _exec(options: argparse.Namespace) -> int:
+    if not options.command:
+        raise UsageError("exec: no command: exec DIR [--as USER] -- CMD...")
+    lab = Lab.at(options.dir)
+    environment = lab.env_for(options.user)
+    if options.user:
+        who = Identity.of(options.user)
+        if who.uid != os.geteuid():
+            if os.geteuid() != 0:
+                raise UsageError(f"exec: only root can run commands as {options.user}")
+            os.setgroups(who.groups)
+            os.setgid(who.gid)
+            os.setuid(who.uid)
+    try:
+        os.execvpe(options.command[0], options.command, environment)
+    except OSError as error:
+        print(f"slurm-lab: {options.command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _status(options: argparse.Namespace) -> int:
+    lab = Lab.at(options.dir)
+    dead = [name for name in lab.daemons if not lab.is_running(name)]
+    release = lab.release or "this machine's Slurm"
+    print(f"{lab.path}: {len(lab.nodes)} nodes, profile {lab.profile}, {release}")
+    print(
+        f"daemons: {len(lab.daemons) - len(dead)} of {len(lab.daemons)} run"
+        + (f"; dead: {', '.join(dead)}" if dead else "")
+    )
+    if lab.is_running("slurmctld") and lab.is_running("munged"):
+        print(lab.run(["sinfo"], timeout=20).stdout, end="")
+    return 1 if dead else 0
+
+
+def _forget_users(options: argparse.Namespace) -> int:
+    made = users.forget()
+    print(f"removed {', '.join(made)}" if made else "no lab made a user here")
+    return 0

@@ -1,0 +1,251 @@
+"""The text of slurm.conf and its companions, from a frozen LabConfig. Pure: no file, no clock, no process.
+
+Keys are those of slurm.conf(5), gres.conf(5) and cgroup.conf(5).
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from scripts.lab.errors import UsageError
+from scripts.lab.layout import Layout
+
+Profile = Literal["fast", "site"]
+PROFILES: tuple[Profile, ...] = ("fast", "site")
+RELEASES = ("bookworm", "trixie", "forky")
+
+# Never write defer_batch=0 or the like here: Slurm looks for the word "defer" and then defers every start.
+SCHEDULER_PARAMETERS: dict[Profile, str] = {
+    # Best case, for tests: the scheduler looks at once, backfill looks every second, at every job.
+    "fast": (
+        "sched_interval=2,sched_min_interval=0,batch_sched_delay=0,bf_interval=1,bf_resolution=1,bf_window=2880,"
+        "bf_continue,bf_yield_interval=1000000,bf_max_job_test=1000,default_queue_depth=1000"
+    ),
+    # What large sites run (and Slurm's own defaults where it has one): figures to be believed come from here.
+    "site": (
+        "sched_interval=60,bf_interval=30,bf_resolution=60,bf_window=2880,bf_continue,"
+        "bf_max_job_test=100,default_queue_depth=100"
+    ),
+}
+KILL_WAIT_S: dict[Profile, int] = {"fast": 5, "site": 30}
+PROLOG_S: dict[Profile, float] = {"fast": 0, "site": 10}
+EPILOG_S: dict[Profile, float] = {"fast": 0, "site": 10}
+
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_REPEATED = ("nodename", "partitionname", "downnodes", "nodeset", "include")
+
+
+@dataclass(frozen=True)
+class LabConfig:
+    """One lab: how many nodes, how its scheduler is set, what it has beside Slurm itself.
+
+    `nodes` nodes of `cpus` CPUs, `memory_mb` MiB and `gpus` pretended GPUs each. `grace_s` is the harvest
+    partition's GraceTime and `preempt_mode` its PreemptMode. `prolog_s` and `epilog_s` (seconds that each prolog and
+    epilog really sleeps) default to the profile's. `release` None is the Slurm installed on this machine. `users`
+    makes plain test users whose jobs the lab runs; `accounting` adds MariaDB and slurmdbd. `settings` replaces or
+    adds slurm.conf lines by key ("KEY+" appends to a comma-separated value); `node_attributes` adds attributes
+    ("Features=x Weight=9") to a node by index; `lines` and `files` add what has no option here: partitions,
+    topology.conf, ... Raises UsageError on values that no lab can have.
+    """
+
+    nodes: int = 8
+    profile: Profile = "fast"
+    release: str | None = None
+    accounting: bool = False
+    users: bool = False
+    grace_s: int = 10
+    preempt_mode: Literal["REQUEUE", "CANCEL"] = "REQUEUE"
+    gpus: int = 0
+    cpus: int = 16
+    memory_mb: int = 64000
+    prolog_s: float | None = None
+    epilog_s: float | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    node_attributes: tuple[tuple[int, str], ...] = ()
+    lines: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        def need(condition: bool, message: str) -> None:
+            if not condition:
+                raise UsageError(message)
+
+        need(1 <= self.nodes <= 4000, f"nodes: {self.nodes}: must be 1 to 4000")
+        need(self.profile in PROFILES, f"profile: {self.profile!r}: must be one of {', '.join(PROFILES)}")
+        need(
+            self.release is None or self.release in RELEASES,
+            f"release: {self.release!r}: must be one of {', '.join(RELEASES)}",
+        )
+        need(0 <= self.grace_s <= 65533, f"grace: {self.grace_s}: must be 0 to 65533 seconds")
+        need(self.preempt_mode in ("REQUEUE", "CANCEL"), f"preempt mode: {self.preempt_mode!r}: REQUEUE or CANCEL")
+        need(0 <= self.gpus <= 64, f"gpus: {self.gpus}: must be 0 to 64")
+        need(1 <= self.cpus <= 1024, f"cpus: {self.cpus}: must be 1 to 1024")
+        need(self.memory_mb >= 1, f"memory: {self.memory_mb}: must be at least 1 MiB")
+        for name, seconds in (("prolog", self.prolog_s), ("epilog", self.epilog_s)):
+            need(seconds is None or 0 <= seconds <= 3600, f"{name}: {seconds}: must be 0 to 3600 seconds")
+        for key, value in self.settings:
+            need(bool(_KEY.fullmatch(key.removesuffix("+"))), f"set: {key!r}: not a slurm.conf key")
+            need("\n" not in value, f"set: {key}: the value must be one line")
+            need(key.lower() not in _REPEATED, f"set: {key}: may stand on several lines: use LabConfig.lines")
+        for index, _ in self.node_attributes:
+            need(0 <= index < self.nodes, f"node_attributes: there is no node {index}")
+        for name, _ in self.files:
+            need(bool(re.fullmatch(r"[a-z_]+\.conf", name)), f"files: {name!r}: must be the name of a .conf file")
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """n000, n001, ...: as many digits as needed, at least three."""
+        width = max(3, len(str(self.nodes - 1)))
+        return tuple(f"n{i:0{width}d}" for i in range(self.nodes))
+
+    @property
+    def port_count(self) -> int:
+        """slurmctld, slurmdbd and one slurmd a node."""
+        return 2 + self.nodes
+
+    @property
+    def prolog_seconds(self) -> float:
+        return PROLOG_S[self.profile] if self.prolog_s is None else self.prolog_s
+
+    @property
+    def epilog_seconds(self) -> float:
+        return EPILOG_S[self.profile] if self.epilog_s is None else self.epilog_s
+
+
+@dataclass(frozen=True)
+class Host:
+    """What slurm.conf must say about this machine: its short name, who runs the daemons, where the plugins are."""
+
+    name: str
+    user: str
+    plugin_directory: Path | None = None
+
+
+def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: Host) -> str:
+    """slurm.conf of a lab whose daemons listen on `ports`: slurmctld, slurmdbd, then one for each node."""
+    d = layout.root
+    pairs: list[tuple[str, str]] = [
+        ("ClusterName", cluster_name(layout)),
+        ("SlurmctldHost", f"{host.name}(127.0.0.1)"),
+        ("SlurmUser", host.user),
+        ("SlurmdUser", host.user),
+        ("SlurmctldPort", str(ports[0])),
+        ("SlurmdPort", str(ports[2])),
+        ("AuthType", "auth/munge"),
+        ("CredType", "cred/munge"),
+        ("AuthInfo", f"socket={layout.munge_socket}"),
+        ("StateSaveLocation", f"{d}/state"),
+        ("SlurmdSpoolDir", f"{layout.spool}/%n"),
+        ("TmpFS", f"{d}/tmp/%n"),
+        ("SlurmctldPidFile", f"{layout.run}/slurmctld.pid"),
+        ("SlurmdPidFile", f"{layout.run}/slurmd.%n.pid"),
+        ("SlurmctldLogFile", f"{layout.log}/slurmctld.log"),
+        ("SlurmdLogFile", f"{layout.log}/slurmd.%n.log"),
+        ("SlurmctldDebug", "info"),
+        ("SlurmdDebug", "info"),
+        ("ProctrackType", "proctrack/linuxproc"),
+        ("TaskPlugin", "task/none"),
+        ("JobAcctGatherType", "jobacct_gather/none"),
+        ("SwitchType", "switch/none"),
+        ("MpiDefault", "none"),
+        ("ReturnToService", "2"),
+        ("SlurmdParameters", "config_overrides"),
+        ("SelectType", "select/cons_tres"),
+        ("SelectTypeParameters", "CR_Core_Memory"),
+        ("SchedulerType", "sched/backfill"),
+        ("SchedulerParameters", SCHEDULER_PARAMETERS[config.profile]),
+        ("PriorityType", "priority/multifactor"),
+        ("PriorityWeightPartition", "1000"),
+        ("PreemptType", "preempt/partition_prio"),
+        ("PreemptMode", "REQUEUE"),
+        ("KillWait", str(KILL_WAIT_S[config.profile])),
+        ("CompleteWait", "0"),
+        ("MinJobAge", "300"),
+        ("InactiveLimit", "0"),
+        ("SlurmctldTimeout", "30"),
+        ("SlurmdTimeout", "30"),
+        ("MessageTimeout", "10"),
+        ("BatchStartTimeout", "20"),
+        ("MaxJobCount", "100000"),
+        ("MailProg", "/bin/true"),
+        ("JobCompType", "jobcomp/filetxt"),
+        ("JobCompLoc", f"{layout.log}/jobcomp.txt"),
+        ("GresTypes", "gpu"),
+    ]
+    if host.plugin_directory is not None:
+        pairs.append(("PluginDir", str(host.plugin_directory)))
+    if config.prolog_seconds:
+        # Alloc: the prolog runs on every node of a job at once, before its first step, as at most sites.
+        pairs += [("Prolog", f"{d}/scripts/prolog"), ("PrologFlags", "Alloc")]
+    if config.epilog_seconds:
+        pairs.append(("Epilog", f"{d}/scripts/epilog"))
+    if config.accounting:
+        pairs += [
+            ("AccountingStorageType", "accounting_storage/slurmdbd"),
+            ("AccountingStorageHost", "localhost"),
+            ("AccountingStoragePort", str(ports[1])),
+            ("AccountingStoragePass", str(layout.munge_socket)),
+            ("AccountingStorageEnforce", "associations,limits,qos"),
+            ("AccountingStorageTRES", "gres/gpu"),
+            ("PriorityWeightFairshare", "100"),
+        ]
+    lines = [f"{key}={value}" for key, value in _overridden(pairs, config.settings)]
+    lines += _node_lines(config, ports[2:])
+    lines += [
+        "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP "
+        "PriorityTier=100 PriorityJobFactor=100 PreemptMode=OFF",
+        "PartitionName=harvest Nodes=ALL MaxTime=01:00:00 State=UP "
+        f"PriorityTier=1 PriorityJobFactor=1 PreemptMode={config.preempt_mode} GraceTime={config.grace_s}",
+    ]
+    return "\n".join([*lines, *config.lines]) + "\n"
+
+
+def cluster_name(layout: Layout) -> str:
+    """A ClusterName from the directory's name: slurmdbd takes lower case only, Slurm at most 40 characters."""
+    return "lab_" + re.sub(r"[^a-z0-9]+", "_", layout.root.name.lower()).strip("_")[:36]
+
+
+def gres_conf(config: LabConfig, layout: Layout, device_nodes: bool) -> str:
+    """gres.conf with `config.gpus` pretended GPUs a node.
+
+    With `device_nodes` (root made clones of /dev/null in the lab) each GPU has its own device; else terminals stand
+    for them, which every machine has. (Count= with File=/dev/null is fatal.)
+    """
+    last = config.gpus - 1
+    if device_nodes:
+        return f"AutoDetect=off\nName=gpu Flags=nvidia_gpu_env File={layout.root}/devices/gpu[0-{last}]\n"
+    return f"AutoDetect=off\nName=gpu Flags=nvidia_gpu_env File=/dev/tty[0-{last}]\n"
+
+
+def cgroup_conf() -> str:
+    """cgroup.conf that asks nothing of the kernel: no lab plugin uses cgroups, but slurmd reads the file at start."""
+    return "CgroupPlugin=cgroup/v1\n"
+
+
+def sleep_script(seconds: float) -> str:
+    """A prolog or epilog that takes `seconds` seconds."""
+    return f"#!/bin/sh\nexec sleep {seconds:g}\n"
+
+
+def _overridden(pairs: list[tuple[str, str]], settings: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+    """`pairs` with each setting put in place of its key (keys are case-insensitive), appended to it, or added."""
+    table = {key.lower(): (key, value) for key, value in pairs}
+    for key, value in settings:
+        name = key.removesuffix("+")
+        former = table.get(name.lower())
+        if key.endswith("+") and former is not None and former[1]:
+            value = f"{former[1]},{value}"
+        table[name.lower()] = (former[0] if former else name, value)
+    return list(table.values())
+
+
+def _node_lines(config: LabConfig, ports: tuple[int, ...]) -> list[str]:
+    extra = dict(config.node_attributes)
+    gres = f" Gres=gpu:{config.gpus}" if config.gpus else ""
+    return [
+        f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={config.cpus} Boards=1 "
+        f"SocketsPerBoard=1 CoresPerSocket={config.cpus} ThreadsPerCore=1 RealMemory={config.memory_mb}{gres} "
+        f"State=UNKNOWN{' ' + extra[index] if index in extra else ''}"
+        for index, (name, port) in enumerate(zip(config.node_names, ports, strict=False))
+    ]

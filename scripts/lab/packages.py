@@ -1,0 +1,78 @@
+"""Slurm's programs: those of Debian's packages on this machine, installed when they are missing."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.lab.errors import LabError, UsageError
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BASE_PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sinfo": "slurm-client"}
+ACCOUNTING_PROGRAMS = {
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server-core",
+    "mariadb-install-db": "mariadb-server-core",
+    "mariadb": "mariadb-client-core",
+}
+_POLICY = Path("/usr/sbin/policy-rc.d")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Where one release of Slurm is. The defaults are the machine's own."""
+
+    path: str = SYSTEM_PATH
+    plugin_directory: Path | None = None
+    stepd: Path | None = None
+
+    def program(self, name: str) -> str:
+        """The absolute path of `name`; LabError if there is none."""
+        found = shutil.which(name, path=self.path)
+        if found is None:
+            raise LabError(f"{name}: no such program in {self.path}")
+        return found
+
+
+def host_toolchain(accounting: bool) -> Toolchain:
+    """The machine's own Slurm, installed first if it is missing; UsageError where that needs rights one lacks."""
+    wanted = BASE_PROGRAMS | (ACCOUNTING_PROGRAMS if accounting else {})
+    if missing := sorted({p for name, p in wanted.items() if not shutil.which(name, path=SYSTEM_PATH)}):
+        if shutil.which("apt-get") is None:
+            raise UsageError(
+                f"missing: {', '.join(missing)}: this machine has no apt-get; install Slurm and munge first"
+            )
+        if os.geteuid() != 0:
+            raise UsageError(
+                f"missing packages: run as root: apt-get install --no-install-recommends {' '.join(missing)} "
+                "(or give --release bookworm, which needs no root)"
+            )
+        install(missing)
+    return Toolchain()
+
+
+def install(packages: list[str]) -> None:
+    """Installs Debian packages without starting their services (the lab runs its own daemons). As root only."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    # invoke-rc.d asks this script before it starts a service; 101 means no. A site's own one is left alone.
+    own_policy = not _POLICY.exists()
+    if own_policy:
+        _POLICY.write_text("#!/bin/sh\nexit 101\n")
+        _POLICY.chmod(0o755)
+    try:
+        get = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "-q", "-y"]
+        command = [*get, "install", "--no-install-recommends", *packages]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:  # the lists may be old or absent, as in a fresh container
+            subprocess.run([*get, "update"], env=environment, capture_output=True, text=True)
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise LabError(f"apt-get install {' '.join(packages)} failed: {_last_line(done.stderr)}")
+    finally:
+        if own_policy:
+            _POLICY.unlink(missing_ok=True)
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")

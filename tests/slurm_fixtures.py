@@ -1,0 +1,82 @@
+"""Real Slurm for tests: `def test_x(lab)`, or `lab_factory(LabConfig(...))` for another kind of lab.
+
+A conftest.py imports them: `from tests.slurm_fixtures import lab, lab_directory, lab_factory`, or names this module in
+`pytest_plugins`. Labs are brought up when first asked for, shared by the tests of one pytest process (so each xdist
+worker has its own), emptied between tests, and taken down at its end.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from scripts.lab import Lab, LabConfig, UsageError
+
+LabFactory = Callable[..., Lab]
+
+_LABS = pytest.StashKey[dict[LabConfig, Lab]]()
+_WHY_NOT = pytest.StashKey[dict[LabConfig, str]]()
+
+
+def default_config() -> LabConfig:
+    """Eight nodes, profile fast; as root also the plain users alice, bob and malletrain."""
+    return LabConfig(nodes=8, profile="fast", users=os.geteuid() == 0)
+
+
+@pytest.fixture(scope="session")
+def lab_factory(request: pytest.FixtureRequest) -> LabFactory:
+    """Gives the lab of a LabConfig (the default one without), running and shared; skips where there can be none."""
+    config = request.config
+
+    def give(wanted: LabConfig | None = None) -> Lab:
+        wanted = wanted or default_config()
+        labs = config.stash.setdefault(_LABS, {})
+        why_not = config.stash.setdefault(_WHY_NOT, {})
+        if wanted in why_not:
+            pytest.skip(why_not[wanted])
+        if wanted not in labs:
+            if not labs:
+                config.add_cleanup(lambda: _take_down(labs))
+            try:
+                labs[wanted] = Lab.up(short_directory() / "lab", wanted)
+            except UsageError as error:
+                why_not[wanted] = f"no Slurm lab here: {error}"
+                pytest.skip(why_not[wanted])
+        return labs[wanted]
+
+    return give
+
+
+@pytest.fixture
+def lab(lab_factory: LabFactory) -> Iterator[Lab]:
+    """The default lab: empty and idle at the beginning of each test, emptied at its end."""
+    shared = lab_factory()
+    shared.clear()
+    yield shared
+    shared.clear()
+
+
+@pytest.fixture
+def lab_directory() -> Iterator[Path]:
+    """A directory for a lab of the test's own: pytest's tmp_path is closed to other users, and its path is long."""
+    parent = short_directory()
+    yield parent / "lab"
+    shutil.rmtree(parent)
+
+
+def short_directory() -> Path:
+    """A new directory below /tmp that every user can enter."""
+    made = Path(tempfile.mkdtemp(prefix="mtlab-", dir="/tmp"))
+    made.chmod(0o755)
+    return made
+
+
+def _take_down(labs: dict[LabConfig, Lab]) -> None:
+    for lab in labs.values():
+        lab.down()
+        with suppress(OSError):  # a test left files there
+            lab.path.parent.rmdir()
