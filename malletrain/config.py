@@ -348,7 +348,7 @@ def _say(kind: str, message: str, keys: tuple[str, ...], detail: Mapping[str, An
     words = words.replace("give greater than or equal to", "give at least").replace(
         "give less than or equal to", "give at most"
     )
-    words = words.replace("String should have at least 1 character", "must not be empty")
+    words = re.sub(r".* should have at least 1 (character|item).*", "must not be empty", words)
     return f"{words} (given: {given})"
 
 

@@ -1,0 +1,104 @@
+"""What the daemon does again and again, on APScheduler: tick, watch, react, upkeep.
+
+A run that is late is made up once (`coalesce`), and no work ever runs twice at the same time (`max_instances=1`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MAX_INSTANCES, JobExecutionEvent
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+
+class Periodic(Protocol):
+    """What the service does on timers. Each call may overlap the others', never itself."""
+
+    def tick(self) -> object:
+        """Look, decide, act."""
+        ...
+
+    def watch(self) -> object:
+        """A light look at the pending queue, for yielding before Slurm preempts."""
+        ...
+
+    def react(self) -> object:
+        """Take what workers reported, publish generations."""
+        ...
+
+    def upkeep(self) -> object:
+        """Keep the journal small and sound."""
+        ...
+
+
+class Timers:
+    """Named work at intervals, each in a thread of its own.
+
+    `failed(name, error)` is told of an exception: it ends that run, not the timer.
+    `late(name)` is told when a run was skipped because the one before is still going.
+    """
+
+    def __init__(
+        self,
+        *,
+        failed: Callable[[str, BaseException], None],
+        late: Callable[[str], None],
+        elapsed: Callable[[], float],
+        threads: int = 4,
+    ) -> None:
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(threads)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+            timezone=UTC,
+        )
+        self._failed = failed
+        self._late = late
+        self._elapsed = elapsed
+        self._ended: dict[str, float] = {}
+        self._scheduler.add_listener(self._heard, EVENT_JOB_ERROR | EVENT_JOB_EXECUTED | EVENT_JOB_MAX_INSTANCES)
+
+    def every(self, name: str, seconds: float, work: Callable[[], object], *, at_once: bool = True) -> None:
+        """Run `work` every `seconds`, first now or, with `at_once` false, after one interval."""
+        first = {"next_run_time": datetime.now(UTC)} if at_once else {}
+        self._scheduler.add_job(work, "interval", seconds=seconds, id=name, name=name, **first)
+
+    def start(self) -> None:
+        """Begin. What is added later begins at once."""
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Start nothing more and wait until what runs has ended."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=True)
+
+    def since_end(self, name: str) -> float | None:
+        """Seconds since a run of `name` last ended, well or with an error; None before the first has."""
+        ended = self._ended.get(name)
+        return None if ended is None else self._elapsed() - ended
+
+    def _heard(self, event: JobExecutionEvent) -> None:
+        if event.code == EVENT_JOB_MAX_INSTANCES:
+            self._late(event.job_id)
+            return
+        self._ended[event.job_id] = self._elapsed()
+        if event.code == EVENT_JOB_ERROR:
+            self._failed(event.job_id, event.exception)
+
+
+def schedule(
+    timers: Timers,
+    service: Periodic,
+    *,
+    tick_s: float,
+    watch_s: float,
+    react_s: float = 0.25,
+    upkeep_s: float = 3600.0,
+) -> None:
+    """Put the service's work on the timers. `react_s` bounds how long a warm worker waits for its generation."""
+    timers.every("tick", tick_s, service.tick)
+    timers.every("watch", watch_s, service.watch, at_once=False)
+    timers.every("react", react_s, service.react)
+    timers.every("upkeep", upkeep_s, service.upkeep, at_once=False)
