@@ -14,8 +14,10 @@ class EventKind(StrEnum):
 
     # A job's life
     JOB_ANNOUNCED = (
-        "job_announced"  #: name user uid account min_nodes max_nodes sizes weight elastic curve total_samples
+        "job_announced"  #: the fields of MalleableJob
     )
+    ARRAY_ATTACHED = "array_attached"  #: array_id, tasks: number of tasks, as the owner said: not yet looked at
+    ARRAY_REFUSED = "array_refused"  #: array_id, faults: [str]
     TASKS_ADDED = "tasks_added"  #: array_id, tasks: [int]: held array tasks seen in Slurm and found sound
     JOB_HELD = "job_held"  #: by
     JOB_RELEASED = "job_released"  #: by
@@ -29,7 +31,8 @@ class EventKind(StrEnum):
     # What Slurm showed of a pilot
     PILOT_STARTED = "pilot_started"  #: started_at, ends_at
     PILOT_HELD = "pilot_held"  #: back in the held array
-    PILOT_ENDED = "pilot_ended"  #: state, preempted: bool, exit_code
+    PILOT_WAITS = "pilot_waits"  #: Slurm has it waiting, though nobody released it
+    PILOT_ENDED = "pilot_ended"  #: state, preempted: bool, exit_code, detail
     # What workers reported
     WORKER_JOINED = "worker_joined"  #: worker, stages: {name: seconds}
     WORKER_WARM = "worker_warm"  #: worker

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from malletrain.domain.snapshot import SlurmState
+
 
 class JobPhase(StrEnum):
     """Where a malleable job is in its life."""
@@ -113,6 +115,29 @@ class Pilot:
     @property
     def is_active(self) -> bool:
         return self.phase in ACTIVE_PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class PilotEnd:
+    """How a pilot ended, as Slurm tells it. `preempted` comes from PreemptTime, since the state does not say so.
+
+    `held`: it has not ended but waits in the held array again. `state` UNKNOWN: Slurm has forgotten it.
+    """
+
+    state: SlurmState
+    preempted: bool = False
+    held: bool = False
+    exit_code: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayReport:
+    """A held array, looked at before its tasks are trusted: the sound tasks, and what is wrong with the others."""
+
+    array_id: int
+    tasks: tuple[int, ...] = ()
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import Event
+from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import Snapshot
 
 
@@ -33,6 +34,30 @@ class Cluster(Protocol):
 
         Raises:
             ClusterUnavailable: no answer in time, an error, or an answer that cannot be right.
+        """
+        ...
+
+    def look(self, last: Snapshot) -> Snapshot:
+        """A light look between two ticks: the main queue's waiting jobs alone, laid over `last`.
+
+        Raises:
+            ClusterUnavailable: as `snapshot`.
+        """
+        ...
+
+    def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
+        """Look at a held array that `job`'s owner says is theirs, field by field, before its tasks are trusted.
+
+        Raises:
+            ClusterUnavailable: as `snapshot`.
+        """
+        ...
+
+    def end_of(self, pilot: str) -> PilotEnd:
+        """What became of a pilot that the queue no longer shows.
+
+        Raises:
+            ClusterUnavailable: as `snapshot`.
         """
         ...
 

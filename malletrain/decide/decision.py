@@ -1,0 +1,218 @@
+"""The decision, in numbered steps. A pure function: the same input gives the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from malletrain.decide.holes import holes as find_holes
+from malletrain.decide.holes import pilot_limit_s
+from malletrain.decide.place import place
+from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave
+from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import HarvestedNode, yields
+from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, Refusal
+from malletrain.domain.job import Curve, JobPhase, JobView, Pilot
+from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
+from malletrain.sizing.problem import JobDemand, Policy, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a decision looks at. `over_since`: when jobs that are over ended; `startable_since`: since when
+    main jobs could have started; `paused`: why nothing new may start (the breaker, `malletrain drain`), or ''."""
+
+    snapshot: Snapshot
+    views: Mapping[int, JobView]
+    now: float
+    over_since: Mapping[int, float] = field(default_factory=dict)
+    startable_since: Mapping[str, float] = field(default_factory=dict)
+    paused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The decision, and what the next one must remember."""
+
+    decision: Decision
+    startable_since: Mapping[str, float]
+
+
+def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
+    """Observe, yield, size, place, reconcile. Nothing is touched."""
+    snapshot, now = situation.snapshot, situation.now
+    live = {j: v for j, v in situation.views.items() if not v.phase.is_over}
+
+    # 1 What is over is cleared away; what did not do as asked is ended.
+    actions: list[Action] = []
+    for job_id, view in sorted(situation.views.items()):
+        if view.phase.is_over:
+            actions += clear_away(view, situation.over_since.get(job_id, now), now, rules)
+    actions += overdue(live, now, rules)
+    given_up = {pilot for action in actions for pilot in pilots_of(action)}
+
+    # 2 Each node's hole, also of those that pilots hold.
+    held = {p.node: p.id for view in live.values() for p in view.active}
+    holes = {hole.node: hole for hole in find_holes(snapshot, held, now, rules)}
+
+    # 3 Yield: main jobs that could start now are given their nodes.
+    given = yields(snapshot, _harvested(live), situation.startable_since, now, rules)
+
+    # 4 Pilots that must go whatever the sizes are.
+    for _, view in sorted(live.items()):
+        for pilot in view.staying:
+            if pilot.id in given_up:
+                continue
+            must = _must_leave(pilot, view, snapshot, holes, given.leave, now, rules)
+            if must is not None:
+                given_up.add(pilot.id)
+                actions.append(leaving(pilot, must[0], now, rules, must[1]))
+
+    # 5 How many nodes there are to share: those of the pilots that stay, and the free holes less the reserve.
+    stays = {j: [p for p in view.staying if p.id not in given_up] for j, view in live.items()}
+    free, refusals = _free_holes(holes, held, given.claimed, snapshot, now, rules)
+    busy = sum(len(pilots) for pilots in stays.values())
+    free = free[: max(0, rules.max_pilots - busy)]
+    if situation.paused:
+        refusals.append(Refusal("all", situation.paused))
+        free = []
+
+    # 6 Sizes.
+    demands = [_demand(view, stays[j]) for j, view in sorted(live.items()) if _may_train(view)]
+    problem = Problem(horizon_s=rules.horizon_s, nodes=busy + len(free), jobs=tuple(demands), alpha=rules.alpha)
+    answer = policy.size(problem)
+    sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
+    sizes.update({j: 0 for j in live if j not in sizes})
+
+    # 7 Nodes, and the actions that lead there.
+    placement = place(sizes, live, stays, free, {n.name: n.weight for n in snapshot.nodes})
+    moves, waits = start_and_leave(placement, live, snapshot, now, rules)
+    actions += moves
+    dropped = {p.id for pilots in placement.drop.values() for p in pilots}
+    actions += [cut for cut in cuts(live, holes, now, rules) if cut.pilot not in given_up | dropped]
+    decision = Decision(
+        at=now,
+        sizes=sizes,
+        status=answer.status,
+        objective=answer.objective,
+        holes=tuple(holes[name] for name in sorted(holes)),
+        actions=tuple(actions),
+        refusals=tuple(refusals + waits),
+    )
+    return Decided(decision, given.startable)
+
+
+def yield_now(situation: Situation, rules: Rules) -> tuple[list[Action], Mapping[str, float]]:
+    """Step 3 alone, for the light looks between two decisions."""
+    views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
+    given = yields(situation.snapshot, _harvested(views), situation.startable_since, situation.now, rules)
+    actions = [
+        leaving(pilot, LeaveCause.YIELD, situation.now, rules, given.leave[pilot.id])
+        for _, view in sorted(views.items())
+        for pilot in view.staying
+        if pilot.id in given.leave
+    ]
+    return actions, given.startable
+
+
+def pilots_of(action: Action) -> tuple[str, ...]:
+    """The pilots that an action touches."""
+    return action.pilots if isinstance(action, CancelTasks) else (action.pilot,)
+
+
+def _must_leave(
+    pilot: Pilot,
+    view: JobView,
+    snapshot: Snapshot,
+    holes: Mapping[str, Hole],
+    yielding: Mapping[str, str],
+    now: float,
+    rules: Rules,
+) -> tuple[LeaveCause, str] | None:
+    if pilot.id in yielding:
+        return LeaveCause.YIELD, yielding[pilot.id]
+    if view.phase is JobPhase.HELD:
+        return LeaveCause.JOB_OVER, f"job {view.job.id} is held: {view.reason}"
+    node = snapshot.node.get(pilot.node)
+    if node is not None and node.state in LEAVE_STATES:
+        return LeaveCause.NODE_WANTED, f"{pilot.node} is {node.state.value} {node.reason}".rstrip()
+    hole = holes.get(pilot.node)
+    if hole is not None and hole.until - now <= rules.margin_s + rules.leave_lead_s:
+        return LeaveCause.HOLE_CLOSES, f"{hole.reason} in {max(0.0, hole.until - now):.0f} s"
+    if pilot.ends_at is not None and pilot.ends_at - now <= rules.leave_lead_s:
+        return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - now):.0f} s"
+    return None
+
+
+def _harvested(views: Mapping[int, JobView]) -> list[HarvestedNode]:
+    """The nodes of staying pilots, each with the speed-up that its job loses without it.
+
+    The last nodes of a job are cheaper than its first: the n-th pilot to go costs O(k-n+1) - O(k-n) over O(1),
+    times the job's weight, and a job cut below its minimum loses all that it has.
+    """
+    found: list[HarvestedNode] = []
+    for _, view in sorted(views.items()):
+        curve = view.curve or Curve.linear(view.job.max_nodes)
+        unit = curve.throughput(1) or 1.0
+        # The pilots that end soonest are the first to go.
+        pilots = sorted(view.staying, key=lambda p: (p.started_at is not None, p.ends_at or 0.0, p.id))
+        size = len(pilots)
+        for pilot in pilots:
+            left = size - 1
+            kept = curve.throughput(left) if left >= view.job.min_nodes else 0.0
+            cost = view.job.weight * (curve.throughput(size) - kept) / unit
+            found.append(HarvestedNode(pilot.node, pilot.id, view.job.id, cost))
+            size = left
+    return found
+
+
+def _free_holes(
+    holes: Mapping[str, Hole],
+    held: Mapping[str, str],
+    claimed: Mapping[str, str],
+    snapshot: Snapshot,
+    now: float,
+    rules: Rules,
+) -> tuple[list[Hole], list[Refusal]]:
+    """The holes that may be started on, best first; each other one is refused with the reason."""
+    free: list[Hole] = []
+    refusals: list[Refusal] = []
+    for name, hole in sorted(holes.items()):
+        if name in held:
+            continue
+        if name in claimed:
+            refusals.append(Refusal(name, f"kept for main job {claimed[name]}, which could start on it"))
+        elif not pilot_limit_s(hole, now, rules):
+            refusals.append(Refusal(name, f"hole of {max(0.0, hole.until - now):.0f} s is too short ({hole.reason})"))
+        else:
+            free.append(hole)
+    free.sort(key=lambda h: (-h.until, -snapshot.node[h.node].weight, h.node))
+    kept = min(rules.keep_idle, len(free))
+    reserve = f"one of {rules.keep_idle} nodes that stay idle (pool.keep_idle)"
+    refusals += [Refusal(hole.node, reserve) for hole in free[len(free) - kept :]]
+    return free[: len(free) - kept], refusals
+
+
+def _may_train(view: JobView) -> bool:
+    tasks = len(view.held) + len(view.staying)
+    return view.phase in (JobPhase.QUEUED, JobPhase.RUNNING) and tasks >= max(1, view.job.min_nodes)
+
+
+def _demand(view: JobView, stays: Sequence[Pilot]) -> JobDemand:
+    """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for."""
+    job = view.job
+    most = min(job.max_nodes, len(stays) + len(view.held))
+    remaining = None if job.total_samples is None else max(0.0, job.total_samples - view.samples_done)
+    return JobDemand(
+        id=job.id,
+        current=len(stays),
+        min=job.min_nodes,
+        max=most,
+        sizes=tuple(k for k in job.sizes if k <= most),
+        weight=job.weight,
+        grow_s=view.costs.grow_s,
+        shrink_s=view.costs.shrink_s,
+        activate_s=view.costs.activate_s,
+        curve=view.curve or job.given_curve or Curve.linear(job.max_nodes),
+        remaining_samples=remaining,
+    )

@@ -1,0 +1,107 @@
+"""From what should be to what to do: level-triggered, so a lost or repeated action mends itself at the next look.
+
+A node that another job still holds is never handed over: its taker waits for the snapshot that shows it free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from malletrain.decide.holes import pilot_limit_s
+from malletrain.decide.place import Placement
+from malletrain.decide.rules import Rules
+from malletrain.domain.decision import (
+    Action,
+    CancelTasks,
+    CutLimit,
+    Hole,
+    LeaveCause,
+    LeavePilot,
+    RecyclePilot,
+    Refusal,
+    StartPilot,
+)
+from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
+from malletrain.domain.snapshot import Snapshot
+
+
+def leaving(pilot: Pilot, cause: LeaveCause, now: float, rules: Rules, reason: str) -> Action:
+    """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once."""
+    if pilot.phase is PilotPhase.RELEASED:
+        return RecyclePilot(pilot.job_id, pilot.id, pilot.node, f"not started yet; {reason}")
+    patience = rules.yield_patience_s if cause is LeaveCause.YIELD else rules.leave_patience_s
+    return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, now + patience, reason)
+
+
+def overdue(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Action]:
+    """Pilots that were asked for something and did not do it in time."""
+    actions: list[Action] = []
+    for _, view in sorted(views.items()):
+        for pilot in view.active:
+            waited = now - pilot.since
+            if pilot.phase is PilotPhase.RELEASED and waited > rules.start_patience_s:
+                reason = (
+                    f"released on {pilot.node} {waited:.0f} s ago and not started: Slurm keeps the node for others"
+                )
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
+            elif pilot.phase is PilotPhase.LEAVING and waited > rules.leave_patience_s:
+                reason = f"asked to leave {waited:.0f} s ago ({pilot.reason}) and still there"
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
+            elif pilot.phase is PilotPhase.RECYCLING and waited > rules.start_patience_s:
+                reason = f"requeued {waited:.0f} s ago and still on {pilot.node}"
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
+    return actions
+
+
+def start_and_leave(
+    placement: Placement,
+    views: Mapping[int, JobView],
+    snapshot: Snapshot,
+    now: float,
+    rules: Rules,
+) -> tuple[list[Action], list[Refusal]]:
+    """Leaves first (they free nodes), then starts on nodes that the snapshot shows free."""
+    actions: list[Action] = []
+    refusals: list[Refusal] = []
+    for job_id, pilots in sorted(placement.drop.items()):
+        size = len(placement.keep[job_id]) + len(placement.take[job_id])
+        for pilot in pilots:
+            reason = f"job {job_id} shrinks to {size} nodes"
+            actions.append(leaving(pilot, LeaveCause.SHRINK, now, rules, reason))
+    for job_id, holes in sorted(placement.take.items()):
+        tasks = list(views[job_id].held)
+        for hole in holes:
+            if not snapshot.is_free(hole.node):
+                refusals.append(Refusal(f"job {job_id}", f"{hole.node} is not free yet"))
+            elif not tasks:
+                refusals.append(Refusal(f"job {job_id}", f"no held task left to start on {hole.node}"))
+            else:
+                limit = pilot_limit_s(hole, now, rules)
+                reason = f"hole of {hole.until - now:.0f} s ({hole.reason})"
+                actions.append(StartPilot(job_id, tasks.pop(0).id, hole.node, limit, reason))
+    for job_id, lacking in sorted(placement.short.items()):
+        refusals.append(Refusal(f"job {job_id}", f"waits for {lacking} nodes that others are leaving"))
+    return actions, refusals
+
+
+def cuts(views: Mapping[int, JobView], holes: Mapping[str, Hole], now: float, rules: Rules) -> list[CutLimit]:
+    """Limits that run past the end of their hole by now: a plan moved forward, or a reservation was made."""
+    actions: list[CutLimit] = []
+    for _, view in sorted(views.items()):
+        for pilot in view.staying:
+            hole = holes.get(pilot.node)
+            if hole is None or pilot.ends_at is None or pilot.phase is not PilotPhase.RUNNING:
+                continue
+            latest = hole.until - rules.margin_s
+            # Slurm keeps whole minutes: a cut of less than one changes nothing.
+            if pilot.ends_at > latest + 60.0 and latest > now + 60.0:
+                actions.append(CutLimit(view.job.id, pilot.id, pilot.node, latest, hole.reason))
+    return actions
+
+
+def clear_away(view: JobView, over_since: float, now: float, rules: Rules) -> list[Action]:
+    """What remains of a job that is over: held tasks are cancelled at once, running ones after their patience."""
+    held = [p.id for p in view.held]
+    if now - over_since > rules.exit_patience_s or view.phase is not JobPhase.COMPLETED:
+        held += [p.id for p in view.active]
+    return [CancelTasks(view.job.id, tuple(held), f"job {view.job.id} is {view.phase.value}")] if held else []

@@ -1,0 +1,50 @@
+"""What a site allows: plain values that every decision is given. Durations in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A site's rules for the harvest.
+
+    Attributes:
+        harvest_partition: where pilots run; jobs of every other partition are the main queue.
+        horizon_s: how far ahead sizing looks (T of the gain formula).
+        alpha: fairness of sizing; 0 is throughput (design: alpha-fair over normalised speed-ups).
+        keep_idle: free nodes that stay free, for `srun -I`, reservations and good placement.
+        max_pilots: most pilots at once; their number is what costs the controller.
+        max_pilot_s: longest time limit of a pilot.
+        margin_s: a pilot's limit ends so long before its hole does: exit, KillWait and epilog.
+        min_hole_s: a shorter hole is left alone: Slurm's limits are whole minutes.
+        leave_lead_s: a worker is asked to leave so long before its limit runs out.
+        leave_patience_s: a worker that was asked to leave is recycled after so long regardless.
+        yield_patience_s: the same where a main job waits for the node.
+        start_patience_s: a released pilot that Slurm has not started by then goes back to the held array.
+        claim_patience_s: free nodes are kept so long for a main job that could start on them; after that
+            something else holds the job up, and the nodes are harvested again.
+        exit_patience_s: pilots of a job that is over are cancelled after so long.
+        include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
+    """
+
+    harvest_partition: str = "harvest"
+    horizon_s: float = 300.0
+    alpha: float = 0.0
+    keep_idle: int = 0
+    max_pilots: int = 200
+    max_pilot_s: float = 3600.0
+    margin_s: float = 30.0
+    min_hole_s: float = 90.0
+    leave_lead_s: float = 20.0
+    leave_patience_s: float = 15.0
+    yield_patience_s: float = 2.0
+    start_patience_s: float = 90.0
+    claim_patience_s: float = 90.0
+    exit_patience_s: float = 30.0
+    include_nodes: frozenset[str] = frozenset()
+    exclude_nodes: frozenset[str] = frozenset()
+
+    def may_harvest(self, node: str) -> bool:
+        """Whether the site lets this node be harvested at all."""
+        return node not in self.exclude_nodes and (not self.include_nodes or node in self.include_nodes)

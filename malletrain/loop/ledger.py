@@ -1,0 +1,308 @@
+"""The one fold from events to what is known: jobs, pilots, worlds, samples, open intents.
+
+Live and replay use it alike, and after a crash the journal folded anew gives the same state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
+
+from malletrain.decide.measured import curve_of
+from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.job import (
+    Curve,
+    Elastic,
+    JobPhase,
+    JobView,
+    MalleableJob,
+    Pilot,
+    PilotPhase,
+    ResizeCosts,
+    ThroughputSample,
+    World,
+)
+
+#: Samples kept for each job's curve: windows of seconds, so this is hours of training.
+SAMPLES_KEPT = 512
+
+_ACTIONS: Mapping[str, type[Action]] = {
+    "start": StartPilot,
+    "leave": LeavePilot,
+    "cut": CutLimit,
+    "recycle": RecyclePilot,
+    "cancel": CancelTasks,
+}
+_ACTION_NAMES = {kind: name for name, kind in _ACTIONS.items()}
+
+
+def action_data(action: Action) -> dict[str, JsonValue]:
+    """An action as the journal keeps it."""
+    data = cast(dict[str, JsonValue], asdict(action))
+    if isinstance(action, CancelTasks):
+        data["pilots"] = list(action.pilots)
+    return {"type": _ACTION_NAMES[type(action)], **data}
+
+
+def announced(job: MalleableJob) -> dict[str, JsonValue]:
+    """A job as JOB_ANNOUNCED keeps it."""
+    data = cast(dict[str, JsonValue], asdict(job))
+    data["sizes"] = list(job.sizes)
+    data["elastic"] = job.elastic.value
+    data["given_curve"] = [list(p) for p in job.given_curve.points] if job.given_curve else None
+    return data
+
+
+def job_from(data: Mapping[str, Any]) -> MalleableJob:
+    """The reverse of `announced`.
+
+    Raises:
+        InvalidInput: a field is missing or unknown: the journal is of another version.
+    """
+    try:
+        fields = dict(data)
+        points = fields.get("given_curve")
+        fields["given_curve"] = Curve(tuple((int(n), float(r)) for n, r in points)) if points else None
+        fields["sizes"] = tuple(fields.get("sizes") or ())
+        fields["elastic"] = Elastic(fields.get("elastic", "live"))
+        return MalleableJob(**fields)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            "journal", f"a job cannot be read ({error}); was it written by another version?"
+        ) from error
+
+
+@dataclass
+class _Record:
+    """What is known of one job; folded in place."""
+
+    job: MalleableJob
+    phase: JobPhase = JobPhase.ANNOUNCED
+    reason: str = ""
+    over_since: float | None = None
+    pilots: dict[str, Pilot] = field(default_factory=dict)
+    world: World | None = None
+    samples: deque[ThroughputSample] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    samples_done: float = 0.0
+    activations: deque[float] = field(default_factory=lambda: deque(maxlen=64))
+    pauses: dict[bool, deque[float]] = field(
+        default_factory=lambda: {True: deque(maxlen=64), False: deque(maxlen=64)}
+    )
+    unseen_arrays: dict[int, float] = field(default_factory=dict)
+    view: JobView | None = None
+
+
+class Ledger:
+    """Folds events. Not thread-safe: its owner holds one lock."""
+
+    def __init__(self, costs: ResizeCosts | None = None) -> None:
+        """`costs` are assumed until a job has measured its own."""
+        self._records: dict[int, _Record] = {}
+        self._costs = costs or ResizeCosts()
+        self._folds: Mapping[EventKind, Callable[[_Record, Event], None]] = {
+            EventKind.ARRAY_ATTACHED: _attached,
+            EventKind.ARRAY_REFUSED: _array_refused,
+            EventKind.TASKS_ADDED: _tasks_added,
+            EventKind.JOB_HELD: _phase(JobPhase.HELD),
+            EventKind.JOB_RELEASED: _phase(JobPhase.QUEUED),
+            EventKind.JOB_CANCELLED: _phase(JobPhase.CANCELLED),
+            EventKind.JOB_COMPLETED: _phase(JobPhase.COMPLETED),
+            EventKind.JOB_FAILED: _phase(JobPhase.FAILED),
+            EventKind.INTENT: _intent,
+            EventKind.OUTCOME: _outcome,
+            EventKind.PILOT_STARTED: _pilot_started,
+            EventKind.PILOT_HELD: _pilot_phase(PilotPhase.HELD),
+            EventKind.PILOT_WAITS: _pilot_phase(PilotPhase.RELEASED),
+            EventKind.PILOT_ENDED: _pilot_phase(PilotPhase.ENDED),
+            EventKind.WORKER_WARM: _worker_warm,
+            EventKind.GENERATION: _generation,
+            EventKind.SWITCHED: _switched,
+            EventKind.SAMPLES: _samples,
+        }
+        self.last_seq = 0
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Fold events in the order of the journal."""
+        for event in events:
+            self.last_seq = max(self.last_seq, event.seq)
+            if event.job is None:
+                continue
+            if event.kind is EventKind.JOB_ANNOUNCED:
+                self._records.setdefault(event.job, _Record(job_from(event.data)))
+                continue
+            record, fold = self._records.get(event.job), self._folds.get(event.kind)
+            if record is not None and fold is not None:
+                fold(record, event)
+                record.view = None
+
+    def views(self) -> Mapping[int, JobView]:
+        """What is known of every job, by id; immutable, and built anew only for jobs that changed."""
+        return {job_id: self._view(record) for job_id, record in sorted(self._records.items())}
+
+    def over_since(self) -> Mapping[int, float]:
+        """When each job that is over ended (Unix seconds)."""
+        return {j: r.over_since for j, r in self._records.items() if r.over_since is not None}
+
+    def unseen_arrays(self) -> Mapping[int, tuple[int, ...]]:
+        """Arrays that owners told of and nobody has looked at yet, by job."""
+        return {j: tuple(r.unseen_arrays) for j, r in sorted(self._records.items()) if r.unseen_arrays}
+
+    def samples(self, job_id: int) -> tuple[ThroughputSample, ...]:
+        """The windows of training that a job has reported lately."""
+        return tuple(self._records[job_id].samples)
+
+    def forget_over(self, before: float) -> None:
+        """Drop jobs that ended before `before` and have no active pilot: the journal still has them."""
+        for job_id, record in list(self._records.items()):
+            ended = record.over_since is not None and record.over_since < before
+            if ended and not self._view(record).active:
+                del self._records[job_id]
+
+    def _view(self, record: _Record) -> JobView:
+        if record.view is None:
+            phase = record.phase
+            if phase is JobPhase.QUEUED and record.world is not None and record.world.members:
+                phase = JobPhase.RUNNING
+            record.view = JobView(
+                job=record.job,
+                phase=phase,
+                pilots=dict(record.pilots),
+                world=record.world,
+                curve=record.job.given_curve or curve_of(tuple(record.samples), record.job.max_nodes),
+                costs=self._measured_costs(record),
+                samples_done=record.samples_done,
+                reason=record.reason,
+            )
+        return record.view
+
+    def _measured_costs(self, record: _Record) -> ResizeCosts:
+        return ResizeCosts(
+            activate_s=_median(record.activations, self._costs.activate_s),
+            grow_s=_median(record.pauses[True], self._costs.grow_s),
+            shrink_s=_median(record.pauses[False], self._costs.shrink_s),
+        )
+
+
+def _median(values: deque[float], otherwise: float) -> float:
+    return sorted(values)[len(values) // 2] if values else otherwise
+
+
+def _phase(phase: JobPhase) -> Callable[[_Record, Event], None]:
+    def fold(record: _Record, event: Event) -> None:
+        if record.phase.is_over:
+            return
+        record.phase, record.reason = phase, event.reason
+        if phase.is_over:
+            record.over_since = event.at
+            record.world = None
+
+    return fold
+
+
+def _attached(record: _Record, event: Event) -> None:
+    record.unseen_arrays[int(cast(int, event.data["array_id"]))] = event.at
+
+
+def _array_refused(record: _Record, event: Event) -> None:
+    record.unseen_arrays.pop(int(cast(int, event.data["array_id"])), None)
+    record.reason = event.reason
+
+
+def _tasks_added(record: _Record, event: Event) -> None:
+    array_id = int(cast(int, event.data["array_id"]))
+    record.unseen_arrays.pop(array_id, None)
+    for task in cast(list[int], event.data["tasks"]):
+        pilot = f"{array_id}_{task}"
+        record.pilots.setdefault(pilot, Pilot(pilot, record.job.id, PilotPhase.HELD, event.at))
+    if record.phase is JobPhase.ANNOUNCED:
+        record.phase = JobPhase.QUEUED
+
+
+def _intent(record: _Record, event: Event) -> None:
+    kind = event.data.get("type")
+    if kind == "cancel":
+        return
+    pilot = record.pilots.get(event.pilot or "")
+    if pilot is None:
+        return
+    phases = {"start": PilotPhase.RELEASED, "leave": PilotPhase.LEAVING, "recycle": PilotPhase.RECYCLING}
+    phase = phases.get(str(kind))
+    if phase is None:
+        return
+    node = event.node or pilot.node
+    since = event.at if phase is not pilot.phase or phase is PilotPhase.RECYCLING else pilot.since
+    record.pilots[pilot.id] = replace(pilot, phase=phase, since=since, node=node, reason=event.reason)
+
+
+def _outcome(record: _Record, event: Event) -> None:
+    kind, done = event.data.get("type"), bool(event.data.get("done"))
+    if kind == "cancel" and done:
+        for name in cast(list[str], event.data.get("pilots", [])):
+            pilot = record.pilots.get(name)
+            if pilot is not None and pilot.phase is PilotPhase.HELD:
+                record.pilots[name] = replace(pilot, phase=PilotPhase.ENDED, since=event.at, node="")
+        return
+    pilot = record.pilots.get(event.pilot or "")
+    if pilot is None:
+        return
+    if kind == "start" and not done and pilot.phase is PilotPhase.RELEASED:
+        record.pilots[pilot.id] = replace(pilot, phase=PilotPhase.HELD, since=event.at, node="")
+    elif kind == "cut" and done:
+        record.pilots[pilot.id] = replace(pilot, ends_at=cast(float, event.data["ends_at"]))
+
+
+def _pilot_started(record: _Record, event: Event) -> None:
+    pilot = record.pilots.get(event.pilot or "")
+    if pilot is None:
+        return
+    phase = pilot.phase if pilot.phase is PilotPhase.LEAVING else PilotPhase.RUNNING
+    record.pilots[pilot.id] = replace(
+        pilot,
+        phase=phase,
+        since=pilot.since if phase is pilot.phase else event.at,
+        node=event.node or pilot.node,
+        started_at=cast(float | None, event.data.get("started_at")),
+        ends_at=cast(float | None, event.data.get("ends_at")),
+    )
+
+
+def _pilot_phase(phase: PilotPhase) -> Callable[[_Record, Event], None]:
+    def fold(record: _Record, event: Event) -> None:
+        pilot = record.pilots.get(event.pilot or "")
+        if pilot is None:
+            return
+        record.pilots[pilot.id] = Pilot(pilot.id, pilot.job_id, phase, event.at, reason=event.reason)
+        if record.world is not None and pilot.id in record.world.members:
+            left = tuple(m for m in record.world.members if m != pilot.id)
+            record.world = replace(record.world, members=left) if left else None
+
+    return fold
+
+
+def _worker_warm(record: _Record, event: Event) -> None:
+    pilot = record.pilots.get(event.pilot or "")
+    if pilot is not None and pilot.started_at is not None and event.at > pilot.started_at:
+        record.activations.append(event.at - pilot.started_at)
+
+
+def _generation(record: _Record, event: Event) -> None:
+    members = tuple(cast(list[str], event.data["members"]))
+    generation = int(cast(int, event.data["generation"]))
+    record.world = World(record.job.id, generation, members, event.at) if members else None
+
+
+def _switched(record: _Record, event: Event) -> None:
+    record.pauses[bool(event.data.get("grew"))].append(float(cast(float, event.data["pause_s"])))
+
+
+def _samples(record: _Record, event: Event) -> None:
+    data = cast(dict[str, float], event.data)
+    record.samples_done += data["samples"]
+    if data.get("steady", True) and data["seconds"] > 0:
+        record.samples.append(
+            ThroughputSample(event.at, int(data["nodes"]), data["samples"], data["seconds"], int(data["steps"]))
+        )

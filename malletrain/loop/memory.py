@@ -1,0 +1,230 @@
+"""The ports in memory: a journal, a clock that is told the time, a cluster that starts and frees at once.
+
+Replay and tests use them; they pass the same contract tests as the live ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.errors import ClusterUnavailable
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
+from malletrain.domain.snapshot import Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
+
+
+class ManualClock:
+    """A clock that moves when told."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self.time = start
+
+    def now(self) -> float:
+        return self.time
+
+    def elapsed(self) -> float:
+        return self.time
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass.
+
+        Raises:
+            ValueError: time does not run backwards.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not run backwards: {seconds} s")
+        self.time += seconds
+
+
+class MemoryJournal:
+    """Events in a list."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def append(self, events: Iterable[Event]) -> Sequence[Event]:
+        written = [replace(event, seq=len(self.events) + n) for n, event in enumerate(events, start=1)]
+        self.events += written
+        return written
+
+    def read(self, after: int = 0) -> Iterable[Event]:
+        return tuple(self.events[after:])
+
+
+@dataclass
+class _Task:
+    owner: str
+    state: SlurmState = SlurmState.PENDING
+    held: bool = True
+    node: str = ""
+    start: float | None = None
+    limit_s: float = 60.0
+    end: PilotEnd | None = None
+
+
+class MemoryCluster:
+    """A cluster without latency: a released pilot runs at once, a recycled one frees its node at once.
+
+    `main` is the main queue as the test or the trace sets it; a main job that takes a pilot's node preempts it.
+    """
+
+    def __init__(self, nodes: Iterable[Node], clock: ManualClock, partition: str = "harvest") -> None:
+        self.nodes = {node.name: node for node in nodes}
+        self.clock = clock
+        self.partition = partition
+        self.main: tuple[SlurmJob, ...] = ()
+        self.reservations: tuple[Reservation, ...] = ()
+        self.down = ""
+        self.tasks: dict[str, _Task] = {}
+        self._next_array = 1000
+
+    # -- the world's side --------------------------------------------------------------------------------------
+
+    def submit_array(self, user: str, tasks: int) -> int:
+        """A researcher submits a held array; returns its id."""
+        self._next_array += 1
+        for task in range(tasks):
+            self.tasks[f"{self._next_array}_{task}"] = _Task(user)
+        return self._next_array
+
+    def set_main(self, jobs: Iterable[SlurmJob]) -> tuple[str, ...]:
+        """Replace the main queue; pilots on nodes that it takes are preempted, and returned."""
+        self.main = tuple(jobs)
+        taken = {name for job in self.main if job.holds_nodes for name in job.nodes}
+        gone = tuple(p for p, t in sorted(self.tasks.items()) if t.node in taken)
+        for pilot in gone:
+            self.end_pilot(pilot, PilotEnd(SlurmState.PREEMPTED, preempted=True))
+        return gone
+
+    def end_pilot(self, pilot: str, end: PilotEnd) -> None:
+        """Let a running pilot end; its task is consumed."""
+        task = self.tasks[pilot]
+        task.state, task.node, task.start, task.end = end.state, "", None, end
+
+    # -- the port ----------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        self._answer()
+        self._expire()
+        pilots = tuple(self._row(pilot, task) for pilot, task in sorted(self.tasks.items()) if task.end is None)
+        jobs = self.main + pilots
+        busy = {name for job in jobs if job.holds_nodes for name in job.nodes}
+        nodes = tuple(
+            replace(node, state=NodeState.ALLOCATED) if name in busy and node.state is NodeState.IDLE else node
+            for name, node in sorted(self.nodes.items())
+        )
+        return Snapshot(self.clock.now(), nodes, jobs, self.reservations)
+
+    def look(self, last: Snapshot) -> Snapshot:
+        self._answer()
+        waiting = tuple(j for j in self.main if j.state is SlurmState.PENDING)
+        kept = tuple(j for j in last.jobs if j.state is not SlurmState.PENDING or j.partition == self.partition)
+        return replace(last, jobs=kept + waiting)
+
+    def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
+        self._answer()
+        own = {p: t for p, t in self.tasks.items() if p.startswith(f"{array_id}_")}
+        if not own:
+            return ArrayReport(array_id, (), (f"array {array_id} is not in the queue",))
+        foreign = [f"{p} belongs to {t.owner}, not to {job.user}" for p, t in own.items() if t.owner != job.user]
+        sound = tuple(int(p.split("_")[1]) for p, t in own.items() if t.owner == job.user and t.held)
+        return ArrayReport(array_id, sound, tuple(foreign))
+
+    def end_of(self, pilot: str) -> PilotEnd:
+        self._answer()
+        task = self.tasks.get(pilot)
+        if task is None:
+            return PilotEnd(SlurmState.UNKNOWN, detail="vanished")
+        return task.end or PilotEnd(task.state, held=task.held)
+
+    def start(self, action: StartPilot) -> Outcome:
+        self._answer()
+        task = self.tasks.get(action.pilot)
+        if task is None or task.end is not None:
+            return Outcome(False, f"{action.pilot} is not in the queue")
+        if not task.held:
+            return Outcome(False, f"{action.pilot} is not held")
+        if not self.snapshot().is_free(action.node):
+            return Outcome(False, f"{action.node} is not free")
+        task.held, task.state, task.node = False, SlurmState.RUNNING, action.node
+        task.start, task.limit_s = self.clock.now(), action.limit_s
+        return Outcome(True)
+
+    def cut(self, action: CutLimit) -> Outcome:
+        self._answer()
+        task = self.tasks.get(action.pilot)
+        if task is None or task.start is None:
+            return Outcome(True, "has ended already")
+        task.limit_s = min(task.limit_s, max(0.0, action.ends_at - task.start))
+        return Outcome(True)
+
+    def recycle(self, action: RecyclePilot) -> Outcome:
+        self._answer()
+        task = self.tasks.get(action.pilot)
+        if task is None or task.end is not None:
+            return Outcome(True, "has ended already")
+        task.held, task.state, task.node, task.start = True, SlurmState.PENDING, "", None
+        return Outcome(True)
+
+    def cancel(self, action: CancelTasks) -> Outcome:
+        self._answer()
+        for pilot in action.pilots:
+            task = self.tasks.get(pilot)
+            if task is not None and task.end is None:
+                self.end_pilot(pilot, PilotEnd(SlurmState.CANCELLED))
+        return Outcome(True)
+
+    def _answer(self) -> None:
+        if self.down:
+            raise ClusterUnavailable(self.down)
+
+    def _expire(self) -> None:
+        for pilot, task in self.tasks.items():
+            if task.start is not None and self.clock.now() >= task.start + task.limit_s:
+                self.end_pilot(pilot, PilotEnd(SlurmState.TIMEOUT))
+
+    def _row(self, pilot: str, task: _Task) -> SlurmJob:
+        array, index = (int(part) for part in pilot.split("_"))
+        return SlurmJob(
+            id=pilot,
+            raw_id=array * 1000 + index,
+            user=task.owner,
+            account="harvest",
+            partition=self.partition,
+            qos="harvest",
+            state=task.state,
+            reason="JobHeldUser" if task.held else "None",
+            array_id=array,
+            array_task=index,
+            time_limit_s=task.limit_s,
+            start_time=task.start,
+            end_time=None if task.start is None else task.start + task.limit_s,
+            nodes=(task.node,) if task.node else (),
+        )
+
+
+class MemoryWorkers:
+    """Workers that warm up and leave at once; a world is whatever pilots run."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.ended: dict[int, str] = {}
+        self._reports: list[Event] = []
+
+    def report(self, *events: Event) -> None:
+        """What a worker would have said."""
+        self._reports += events
+
+    def leave(self, action: LeavePilot) -> None:
+        self.report(
+            Event(self.clock.now(), EventKind.WORKER_LEFT, action.job_id, action.pilot, action.node, action.reason)
+        )
+
+    def end_job(self, job_id: int, reason: str) -> None:
+        self.ended[job_id] = reason
+
+    def reports(self) -> Sequence[Event]:
+        taken, self._reports = self._reports, []
+        return taken

@@ -1,0 +1,94 @@
+"""What a snapshot says of our pilots that the ledger does not know yet: pure comparison, and one question each for
+pilots that the queue no longer shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.job import JobView, Pilot, PilotEnd, PilotPhase
+from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
+
+#: Ends that differ by less are the same end: Slurm's limits are whole minutes.
+SAME_END_S = 5.0
+
+
+def observe(
+    snapshot: Snapshot,
+    views: Mapping[int, JobView],
+    end_of: Callable[[str], PilotEnd],
+    now: float,
+) -> list[Event]:
+    """The events that bring the ledger's pilots up to `snapshot`.
+
+    A pilot that changed after the snapshot was begun is left for the next one. `end_of` asks Slurm what became of
+    a pilot that the queue does not show; it may raise ClusterUnavailable.
+    """
+    rows = {job.id: job for job in snapshot.jobs}
+    events: list[Event] = []
+    for job_id, view in sorted(views.items()):
+        for pilot_id, pilot in sorted(view.pilots.items()):
+            if pilot.phase is PilotPhase.ENDED or pilot.since >= snapshot.taken_at:
+                continue
+            event = _seen(pilot, rows.get(pilot_id), end_of, now)
+            if event is not None:
+                kind, reason, data = event
+                node = str(data.pop("node", "")) or pilot.node or None
+                events.append(Event(now, kind, job_id, pilot_id, node, reason, data))
+    return events
+
+
+_Seen = tuple[EventKind, str, dict[str, JsonValue]]
+
+
+def _seen(pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd], now: float) -> _Seen | None:
+    if row is None:
+        return _ended(pilot, end_of(pilot.id))
+    if row.state is SlurmState.COMPLETING:
+        return None
+    if row.holds_nodes:
+        return _running(pilot, row)
+    if row.state is SlurmState.PENDING:
+        return _pending(pilot, row)
+    return _ended(pilot, end_of(pilot.id))
+
+
+def _running(pilot: Pilot, row: SlurmJob) -> _Seen | None:
+    node = row.nodes[0] if row.nodes else pilot.node
+    started = pilot.phase in (PilotPhase.HELD, PilotPhase.RELEASED)
+    if pilot.phase is PilotPhase.RECYCLING:
+        return None
+    ends_at, known = row.end_time, pilot.ends_at
+    moved = ends_at is not None and (known is None or abs(ends_at - known) > SAME_END_S)
+    if not started and not moved:
+        return None
+    reason = "started by someone else" if pilot.phase is PilotPhase.HELD else ""
+    data: dict[str, JsonValue] = {"node": node, "started_at": row.start_time, "ends_at": ends_at}
+    return EventKind.PILOT_STARTED, reason, data
+
+
+def is_held(row: SlurmJob) -> bool:
+    """Whether a waiting row stands in hold, by its user, by staff, or after `requeuehold`."""
+    reason = row.reason.replace(" ", "_").lower()
+    return reason.startswith("jobheld") or "held_state" in reason
+
+
+def _pending(pilot: Pilot, row: SlurmJob) -> _Seen | None:
+    if is_held(row):
+        return None if pilot.phase is PilotPhase.HELD else (EventKind.PILOT_HELD, "", {})
+    if pilot.phase in (PilotPhase.RELEASED, PilotPhase.RECYCLING):
+        return None
+    return EventKind.PILOT_WAITS, f"waits in the queue though nobody released it ({row.reason})", {}
+
+
+def _ended(pilot: Pilot, end: PilotEnd) -> _Seen | None:
+    if end.held:
+        return None if pilot.phase is PilotPhase.HELD else (EventKind.PILOT_HELD, "", {})
+    reason = "preempted" if end.preempted else end.detail or end.state.value
+    data: dict[str, JsonValue] = {
+        "state": end.state.value,
+        "preempted": end.preempted,
+        "exit_code": end.exit_code,
+        "detail": end.detail,
+    }
+    return EventKind.PILOT_ENDED, reason, data

@@ -1,0 +1,258 @@
+"""The loop: observe, decide, record the intent, apply, record the outcome.
+
+Live and replay run this same code; they differ in the ports they bring. Three entries, one lock:
+`tick` looks at everything, `watch` at the main queue alone, `react` at what workers said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar, cast
+
+from malletrain.decide.decision import Situation, decide, yield_now
+from malletrain.decide.rules import Rules
+from malletrain.domain.decision import (
+    Action,
+    CancelTasks,
+    CutLimit,
+    Decision,
+    LeavePilot,
+    Outcome,
+    RecyclePilot,
+    StartPilot,
+)
+from malletrain.domain.errors import ClusterUnavailable
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.job import JobView, PilotPhase
+from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
+from malletrain.loop.ledger import Ledger, action_data
+from malletrain.loop.observe import observe
+from malletrain.loop.ports import Clock, Cluster, Journal, Workers
+from malletrain.sizing.problem import Policy
+
+T = TypeVar("T")
+
+
+class Loop:
+    """One daemon's running state. Not thread-safe: the caller holds one lock around every method.
+
+    `last_snapshot` and `last_decision` are what people are shown.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        workers: Workers,
+        journal: Journal,
+        clock: Clock,
+        policy: Policy,
+        rules: Rules,
+        *,
+        act: bool = True,
+    ) -> None:
+        """`act` False: decisions are made and shown, nothing is recorded or touched (`--dry-run`, `--observe`)."""
+        self.ledger = Ledger()
+        self.rules = rules
+        self.policy = policy
+        self.paused = ""
+        self.last_snapshot: Snapshot | None = None
+        self.last_decision: Decision | None = None
+        self._cluster = cluster
+        self._workers = workers
+        self._journal = journal
+        self._clock = clock
+        self._act_for_real = act
+        self._startable_since: Mapping[str, float] = {}
+        self._unavailable = False
+        self._pool: dict[str, JsonValue] = {}
+        self._sizes: Mapping[int, int] = {}
+
+    def restore(self) -> int:
+        """Fold the whole journal; returns how many events it held."""
+        count = 0
+        for event in self._journal.read():
+            self.ledger.apply((event,))
+            count += 1
+        return count
+
+    def record(self, events: Iterable[Event]) -> None:
+        """Write events, then fold them. What people ask for (cancel, hold) comes this way too."""
+        written = self._journal.append(tuple(events))
+        self.ledger.apply(written)
+
+    # -- the three entries -------------------------------------------------------------------------------------
+
+    def tick(self) -> Decision | None:
+        """One whole round. None when Slurm gave no usable answer: then nothing is done.
+
+        The order matters: workers' reports first, so that a worker that has left is not asked again.
+        """
+        self.react()
+        snapshot = self._ask(self._cluster.snapshot)
+        if snapshot is None:
+            return None
+        return self.tick_on(snapshot)
+
+    def tick_on(self, snapshot: Snapshot) -> Decision | None:
+        """The round after the look: for callers that query Slurm outside the lock."""
+        self.last_snapshot = snapshot
+        if self._act_for_real:
+            self._take_in_arrays()
+            seen = self._ask(lambda: observe(snapshot, self.ledger.views(), self._cluster.end_of, self._clock.now()))
+            if seen is None:
+                return None
+            self.record(seen)
+        decided = decide(self._situation(snapshot), self.policy, self.rules)
+        self._startable_since = decided.startable_since
+        self.last_decision = decided.decision
+        if self._act_for_real:
+            self._record_changes(snapshot, decided.decision)
+            self._apply(decided.decision.actions)
+        return decided.decision
+
+    def watch(self) -> None:
+        """A light look at the main queue: yield before Slurm's next cycle preempts."""
+        last = self.last_snapshot
+        if last is None or not self._act_for_real or not any(v.staying for v in self.ledger.views().values()):
+            return
+        snapshot = self._ask(lambda: self._cluster.look(last))
+        if snapshot is not None:
+            self.watch_on(snapshot)
+
+    def watch_on(self, snapshot: Snapshot) -> None:
+        """Yielding after the light look."""
+        self.last_snapshot = snapshot
+        actions, self._startable_since = yield_now(self._situation(snapshot), self.rules)
+        self._apply(actions)
+
+    def react(self) -> None:
+        """Take in what workers reported; a worker that has left frees its node at once, not at the next tick."""
+        reports = tuple(self._workers.reports())
+        if not reports or not self._act_for_real:
+            return
+        self.record(reports)
+        over = {e.job for e in reports if e.kind in (EventKind.JOB_COMPLETED, EventKind.JOB_FAILED)}
+        views = self.ledger.views()
+        actions: list[Action] = []
+        for event in reports:
+            view = views.get(event.job or 0)
+            if event.kind is not EventKind.WORKER_LEFT or view is None or event.job in over:
+                continue
+            pilot = view.pilots.get(event.pilot or "")
+            if pilot is not None and pilot.phase in (PilotPhase.RUNNING, PilotPhase.LEAVING):
+                reason = pilot.reason or event.reason or "its worker has left"
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
+        self._apply(actions)
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _situation(self, snapshot: Snapshot) -> Situation:
+        return Situation(
+            snapshot=snapshot,
+            views=self.ledger.views(),
+            now=self._clock.now(),
+            over_since=self.ledger.over_since(),
+            startable_since=self._startable_since,
+            paused=self.paused,
+        )
+
+    def _ask(self, question: Callable[[], T]) -> T | None:
+        """Ask Slurm; no answer is recorded once, and None."""
+        try:
+            answer = question()
+        except ClusterUnavailable as error:
+            if not self._unavailable and self._act_for_real:
+                self.record([Event(self._clock.now(), EventKind.CLUSTER_UNAVAILABLE, reason=str(error))])
+            self._unavailable = True
+            return None
+        self._unavailable = False
+        return answer
+
+    def _take_in_arrays(self) -> None:
+        """Look at arrays that owners told of; sound tasks become pilots."""
+        views = self.ledger.views()
+        for job_id, arrays in self.ledger.unseen_arrays().items():
+            for array_id in arrays:
+                job = views[job_id].job
+                report = self._ask(lambda a=array_id, j=job: self._cluster.inspect(a, j))  # type: ignore[misc]
+                if report is None:
+                    return
+                now = self._clock.now()
+                data: dict[str, JsonValue] = {"array_id": array_id}
+                faults = "; ".join(report.faults)
+                if report.tasks:
+                    added: dict[str, JsonValue] = {**data, "tasks": list(report.tasks)}
+                    self.record([Event(now, EventKind.TASKS_ADDED, job_id, reason=faults, data=added)])
+                else:
+                    refused: dict[str, JsonValue] = {**data, "faults": list(report.faults)}
+                    reason = f"array {array_id} cannot be used: {faults or 'it holds no waiting task'}"
+                    self.record([Event(now, EventKind.ARRAY_REFUSED, job_id, reason=reason, data=refused)])
+
+    def _apply(self, actions: Iterable[Action]) -> None:
+        """One action after the other: intent, act, outcome. A Slurm that stops answering ends the round."""
+        for action in actions:
+            pilot = None if isinstance(action, CancelTasks) else action.pilot
+            node = None if isinstance(action, CancelTasks) else action.node
+            data = action_data(action)
+
+            now = self._clock.now()
+            self.record([Event(now, EventKind.INTENT, action.job_id, pilot, node, action.reason, data)])
+            try:
+                outcome, answered = self._act(action), True
+            except ClusterUnavailable as error:
+                outcome, answered = Outcome(False, str(error)), False
+            result: dict[str, JsonValue] = {**data, "done": outcome.done, "detail": outcome.detail}
+            now = self._clock.now()
+            self.record([Event(now, EventKind.OUTCOME, action.job_id, pilot, node, outcome.detail, result)])
+            if not answered:
+                return
+
+    def _act(self, action: Action) -> Outcome:
+        match action:
+            case StartPilot():
+                return self._cluster.start(action)
+            case CutLimit():
+                return self._cluster.cut(action)
+            case RecyclePilot():
+                return self._cluster.recycle(action)
+            case CancelTasks():
+                self._workers.end_job(action.job_id, action.reason)
+                return self._cluster.cancel(action)
+            case LeavePilot():
+                self._workers.leave(action)
+                return Outcome(True, "asked")
+
+    def _record_changes(self, snapshot: Snapshot, decision: Decision) -> None:
+        """POOL and DECIDED, when they differ from the last ones: the history that reports are made of."""
+        now = self._clock.now()
+        events: list[Event] = []
+        pool = cast(dict[str, JsonValue], pool_counts(snapshot, self.ledger.views(), self.rules))
+        if pool != self._pool:
+            self._pool = pool
+            events.append(Event(now, EventKind.POOL, data=pool))
+        if dict(decision.sizes) != dict(self._sizes):
+            self._sizes = dict(decision.sizes)
+            data: dict[str, JsonValue] = {
+                "sizes": {str(job): size for job, size in decision.sizes.items()},
+                "status": decision.status.value,
+                "objective": decision.objective,
+            }
+            events.append(Event(now, EventKind.DECIDED, data=data))
+        if events:
+            self.record(events)
+
+
+def pool_counts(snapshot: Snapshot, views: Mapping[int, JobView], rules: Rules) -> dict[str, int]:
+    """Nodes by use: `idle`, `planned`, `harvested` (a pilot holds them), `main`, `down` (not to be had)."""
+    counts = {"idle": 0, "planned": 0, "harvested": 0, "main": 0, "down": 0}
+    for node in snapshot.nodes:
+        holders = snapshot.holders.get(node.name, ())
+        if any(job.partition == rules.harvest_partition for job in holders):
+            counts["harvested"] += 1
+        elif holders or node.state in (NodeState.ALLOCATED, NodeState.MIXED, NodeState.COMPLETING):
+            counts["main"] += 1
+        elif node.state in FREE_STATES:
+            counts["planned" if node.state is NodeState.PLANNED else "idle"] += 1
+        else:
+            counts["down"] += 1
+    return counts
