@@ -1,0 +1,61 @@
+"""A decision in words: what `malletraind --dry-run` prints. Pure text, one line an action or refusal."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from malletrain.domain.decision import (
+    Action,
+    CancelTasks,
+    CutLimit,
+    Decision,
+    LeavePilot,
+    RecyclePilot,
+    StartPilot,
+)
+
+Commands = Callable[[Action], Sequence[Sequence[str]]]
+
+
+def describe(decision: Decision, commands: Commands | None = None) -> Iterator[str]:
+    """The lines. `commands` gives the Slurm commands (argv lists) behind an action, printed below it."""
+    holes, actions = len(decision.holes), len(decision.actions)
+    yield f"at {utc(decision.at)}: holes {holes}, actions {actions}, sizing {decision.status.value}"
+    for hole in decision.holes:
+        yield f"hole    {hole.node} until {utc(hole.until)}: {hole.reason}"
+    for job, nodes in sorted(decision.sizes.items()):
+        yield f"size    job {job}: {nodes} {'node' if nodes == 1 else 'nodes'}"
+    for action in decision.actions:
+        yield describe_action(action)
+        for argv in commands(action) if commands else ():
+            yield f"        $ {shlex.join(argv)}"
+    for refusal in decision.refusals:
+        yield f"not     {refusal.subject}: {refusal.reason}"
+    if not decision.actions:
+        yield "nothing to do"
+
+
+def describe_action(action: Action) -> str:
+    """One action and its reason, in one line."""
+    match action:
+        case StartPilot():
+            what = f"start   {action.pilot} of job {action.job_id} on {action.node} for {action.limit_s:.0f} s"
+        case LeavePilot():
+            what = (
+                f"leave   {action.pilot} of job {action.job_id} from {action.node} by {utc(action.deadline)} "
+                f"({action.cause.value})"
+            )
+        case CutLimit():
+            what = f"cut     {action.pilot} of job {action.job_id} on {action.node} to end by {utc(action.ends_at)}"
+        case RecyclePilot():
+            what = f"recycle {action.pilot} of job {action.job_id} on {action.node}"
+        case CancelTasks():
+            what = f"cancel  {', '.join(action.pilots)} of job {action.job_id}"
+    return f"{what}: {action.reason}"
+
+
+def utc(at: float) -> str:
+    """Unix seconds as people write them, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

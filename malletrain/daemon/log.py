@@ -1,0 +1,71 @@
+"""The daemon's log: structlog on stderr, as text for people or JSON for machines; journald takes it from there."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+import structlog
+
+#: journald reads a priority in front of each line when asked to (sd-daemon(3), SyslogLevelPrefix=).
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+
+
+def configure(
+    *, level: str, style: str, environ: Mapping[str, str], stream: TextIO | None = None
+) -> structlog.stdlib.BoundLogger:
+    """Set up structlog and the standard library's logging (uvicorn, APScheduler) alike; returns the daemon's logger.
+
+    `style`: `json`, `console`, or `auto` (console on a terminal). Repeated calls replace what was set before.
+    """
+    stream = stream or sys.stderr
+    console = style == "console" or (style == "auto" and stream.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    renderers: list[structlog.typing.Processor]
+    if console:
+        renderers = [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+    else:
+        json: structlog.typing.Processor = structlog.processors.JSONRenderer(default=str)
+        renderers = [
+            structlog.processors.format_exc_info,
+            _JournalRenderer() if environ.get("JOURNAL_STREAM") else json,
+        ]
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # One line a request is too much; what becomes of timers' runs the daemon logs itself.
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
+    return logger
+
+
+class _JournalRenderer:
+    """JSON with journald's priority in front, which it takes off again."""
+
+    def __init__(self) -> None:
+        self._json = structlog.processors.JSONRenderer(default=str)
+
+    def __call__(self, logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:
+        priority = _PRIORITIES.get(str(event.get("level")), 6)
+        return f"<{priority}>{self._json(logger, name, event)!s}"

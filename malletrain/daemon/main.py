@@ -1,0 +1,211 @@
+"""`malletraind`: reads the configuration, opens the service, drives it, and ends it in order on a signal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+import structlog
+
+from malletrain import __version__, config
+from malletrain.config import Config, ConfigError
+from malletrain.daemon import log
+from malletrain.daemon.describe import describe
+from malletrain.daemon.notify import Notifier
+from malletrain.daemon.timers import Timers, schedule
+from malletrain.domain.errors import MalletrainError
+from malletrain.wire import address
+from malletrain.wire.errors import WireError
+
+#: Errors whose message is for the reader: printed as they are, exit status 2 (1 for a refusal).
+_TOLD = (MalletrainError, WireError, ConfigError)
+
+_STOP, _RELOAD, _API_ENDED = "stop", "reload", "api-ended"
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Example:  malletraind --config /etc/malletrain/malletrain.toml --dry-run",
+)
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), metavar="FILE",
+    help=f"Configuration file.  [default: {config.SYSTEM_FILE}; none needed with --user]",
+)  # fmt: skip
+@click.option("--user", "user_mode", is_flag=True, help="Serve your own jobs only: no rights and no file needed.")
+@click.option("--once", is_flag=True, help="Look, decide and act once, print what was done, and end.")
+@click.option("--dry-run", is_flag=True, help="Look and decide once, print what would be run and why, touch nothing.")
+@click.option("--observe", is_flag=True, help="Run without acting, and record what would have been harvested.")
+@click.option("--check-config", is_flag=True, help="Check the configuration, say what is wrong with it, and end.")
+@click.version_option(__version__, prog_name="malletraind")
+def command(file: Path | None, user_mode: bool, once: bool, dry_run: bool, observe: bool, check_config: bool) -> None:
+    """Train malleable PyTorch jobs on idle nodes, and leave before the main queue wants them.
+
+    SIGTERM and SIGINT end it in order; SIGHUP makes it read its configuration again.
+    """
+    if observe and (once or dry_run):
+        raise click.UsageError("--observe runs on: it does not go with --once or --dry-run")
+    settings = read_config(file, user_mode=user_mode, environ=os.environ)
+    if check_config:
+        click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
+        return
+    log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)
+    if once or dry_run:
+        _look_once(settings, dry_run=dry_run, user_mode=user_mode)
+        return
+    sys.exit(Daemon(settings, file=file, observe=observe, user_mode=user_mode, environ=os.environ).run())
+
+
+def read_config(file: Path | None, *, user_mode: bool, environ: Mapping[str, str]) -> Config:
+    """The configuration that the command line asks for.
+
+    Raises:
+        ConfigError: naming every fault.
+    """
+    if user_mode:
+        return config.load_for_user(environ, file)
+    return config.load(file or config.SYSTEM_FILE)
+
+
+def _look_once(settings: Config, *, dry_run: bool, user_mode: bool) -> None:
+    from malletrain.daemon.service import Service
+
+    service = Service.open(settings, observe=False, dry_run=dry_run, user_mode=user_mode)
+    try:
+        decision = service.tick()
+        for line in describe(decision):
+            click.echo(line)
+    finally:
+        service.close()
+
+
+class Daemon:
+    """One run of the daemon: from start to SIGTERM, over any number of reloads."""
+
+    def __init__(
+        self, settings: Config, *, file: Path | None, observe: bool, user_mode: bool, environ: Mapping[str, str]
+    ) -> None:
+        self._settings = settings
+        self._file = file
+        self._observe = observe
+        self._user_mode = user_mode
+        self._environ = environ
+        self._notifier = Notifier.from_environment(environ)
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
+        # A SimpleQueue may be fed from a signal handler: its put is reentrant.
+        self._wishes: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def run(self) -> int:
+        """Serve until told to stop; the exit status."""
+        for number, wish in ((signal.SIGTERM, _STOP), (signal.SIGINT, _STOP), (signal.SIGHUP, _RELOAD)):
+            signal.signal(number, partial(self._wish, wish))
+        while True:
+            ended_by = self._serve()
+            if ended_by != _RELOAD:
+                return 0 if ended_by == _STOP else 1
+
+    def _wish(self, wish: str, _number: int, _frame: FrameType | None) -> None:
+        self._wishes.put(wish)
+
+    def _serve(self) -> str:
+        """Run one service until a wish ends it; which one did."""
+        from malletrain.daemon.service import Service
+
+        service = Service.open(self._settings, observe=self._observe, dry_run=False, user_mode=self._user_mode)
+        timers = Timers(failed=self._run_failed, late=self._run_late, elapsed=time.monotonic)
+        known_at = address.user_daemon_file(self._environ) if self._user_mode else None
+        api = threading.Thread(target=self._serve_api, args=(service.serve_forever,), name="api", daemon=True)
+        try:
+            api.start()
+            slurm = self._settings.slurm
+            if known_at:
+                address.write(address.Address(service.url, slurm.partition, slurm.account, slurm.qos), known_at)
+            loop = self._settings.loop
+            schedule(timers, service, tick_s=loop.tick_s, watch_s=loop.watch_interval_s)
+            timers.start()
+            self._log.info("serving", url=service.url, observe=self._observe, version=__version__)
+            self._notifier.ready(f"serving {service.url}")
+            return self._wait(timers)
+        finally:
+            timers.stop()
+            service.close()
+            api.join(timeout=10)
+            if known_at:
+                known_at.unlink(missing_ok=True)
+
+    def _wait(self, timers: Timers) -> str:
+        """Feed the watchdog until a wish ends this service."""
+        watchdog_s = self._notifier.watchdog_s
+        begun = time.monotonic()
+        while True:
+            try:
+                # Half of systemd's limit, as sd_watchdog_enabled(3) advises.
+                wish = self._wishes.get(timeout=watchdog_s / 2 if watchdog_s else None)
+            except queue.Empty:
+                since = timers.since_end("tick")
+                quiet = time.monotonic() - begun if since is None else since
+                # A tick that hangs must not look alive: systemd then starts the daemon anew, and nothing is lost.
+                if watchdog_s and quiet < max(watchdog_s, 3 * self._settings.loop.tick_s):
+                    self._notifier.watchdog()
+                continue
+            if wish == _RELOAD and not self._reload():
+                continue
+            if wish == _STOP:
+                self._log.info("stopping")
+                self._notifier.stopping()
+            return wish
+
+    def _reload(self) -> bool:
+        """Read the configuration again; False, with the old one kept, when it has faults."""
+        try:
+            settings = read_config(self._file, user_mode=self._user_mode, environ=self._environ)
+        except ConfigError as error:
+            for fault in error.faults:
+                self._log.error("configuration not reloaded", fault=str(fault))
+            return False
+        self._notifier.reloading(time.clock_gettime(time.CLOCK_MONOTONIC))
+        self._settings = settings
+        log.configure(level=settings.log.level, style=settings.log.format, environ=self._environ)
+        self._log.info("configuration reloaded")
+        return True
+
+    def _serve_api(self, serve_forever: Callable[[], None]) -> None:
+        try:
+            serve_forever()
+        except Exception:  # noqa: BLE001  (whatever it is: a daemon that nobody can reach must end and start again)
+            self._log.exception("the API failed")
+        self._wishes.put(_API_ENDED)
+
+    def _run_failed(self, timer: str, error: BaseException) -> None:
+        self._log.error("run failed", timer=timer, exc_info=error)
+
+    def _run_late(self, timer: str) -> None:
+        # `react` comes several times a second: one slow run of it would fill the log.
+        level = logging.DEBUG if timer == "react" else logging.WARNING
+        self._log.log(level, "run skipped: the one before is still going", timer=timer)
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """The entry point: one line on stderr for each thing that is wrong, exit status 0, 1 or 2."""
+    try:
+        command(argv, prog_name="malletraind", standalone_mode=False)
+    except click.ClickException as error:
+        click.echo(f"malletraind: {error.format_message()}", err=True)
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except _TOLD as error:
+        for line in str(error).splitlines():
+            click.echo(f"malletraind: {line}", err=True)
+        sys.exit(error.exit_status)
+    sys.exit(0)
