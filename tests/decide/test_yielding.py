@@ -1,0 +1,80 @@
+"""Yield first: which pilots leave for which main jobs."""
+
+from __future__ import annotations
+
+from malletrain.decide.yielding import HarvestedNode, yields
+from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
+from tests.world import RULES, START, main_job, node
+
+PILOT = dict(user="alice", account="harvest", partition="harvest", qos="harvest", state=SlurmState.RUNNING)
+
+
+def world(harvested: int, idle: int, *jobs: SlurmJob) -> tuple[Snapshot, list[HarvestedNode]]:
+    """`harvested` nodes h0.. with pilots of rising cost, `idle` nodes i0.."""
+    pilots = tuple(
+        SlurmJob(id=f"9_{n}", raw_id=900 + n, nodes=(f"h{n}",), **PILOT)  # type: ignore[arg-type]
+        for n in range(harvested)
+    )
+    nodes = tuple(node(f"h{n}", NodeState.ALLOCATED) for n in range(harvested))
+    nodes += tuple(node(f"i{n}") for n in range(idle))
+    costs = [HarvestedNode(f"h{n}", f"9_{n}", 1, float(n)) for n in range(harvested)]
+    return Snapshot(START, nodes, pilots + jobs), costs
+
+
+def test_the_cheapest_sufficient_pilots_leave() -> None:
+    snapshot, harvested = world(4, 1, main_job(1, count=3))
+    answer = yields(snapshot, harvested, {}, START, RULES)
+    assert set(answer.leave) == {"9_0", "9_1"}
+    assert answer.claimed == {"i0": "1"}
+    assert "main job 1" in answer.leave["9_0"]
+
+
+def test_no_one_leaves_for_a_job_that_could_not_start_anyway() -> None:
+    for waiting in (
+        main_job(1, count=9),
+        main_job(1, count=2, reason="Dependency"),
+        main_job(1, count=2, reason="JobHeldUser"),
+        main_job(1, count=2, reason="AssocGrpNodeLimit"),
+        main_job(1, count=2, features="gpu"),
+    ):
+        snapshot, harvested = world(4, 0, waiting)
+        assert yields(snapshot, harvested, {}, START, RULES).leave == {}, waiting
+
+
+def test_idle_nodes_suffice() -> None:
+    snapshot, harvested = world(2, 3, main_job(1, count=3))
+    answer = yields(snapshot, harvested, {}, START, RULES)
+    assert answer.leave == {}
+    assert set(answer.claimed) == {"i0", "i1", "i2"}
+
+
+def test_a_backfillable_job_yields_only_if_it_ends_before_the_blocked_one_starts() -> None:
+    top = main_job(1, count=8, start=START + 300, planned=["h0", "h1", "h2", "h3"], priority=200)
+    for limit_s, leaves in ((200.0, 2), (400.0, 0)):
+        snapshot, harvested = world(4, 0, top, main_job(2, count=2, limit_s=limit_s))
+        assert len(yields(snapshot, harvested, {}, START, RULES).leave) == leaves
+
+
+def test_the_parts_of_a_heterogeneous_job_start_together_or_not_at_all() -> None:
+    parts = [main_job(n, count=2, het_id=10) for n in (10, 11)]
+    snapshot, harvested = world(4, 0, *parts)
+    assert len(yields(snapshot, harvested, {}, START, RULES).leave) == 4
+    snapshot, harvested = world(3, 0, *parts)
+    assert yields(snapshot, harvested, {}, START, RULES).leave == {}
+
+
+def test_two_jobs_do_not_share_a_node() -> None:
+    snapshot, harvested = world(3, 1, main_job(1, count=2), main_job(2, count=2), main_job(3, count=2))
+    answer = yields(snapshot, harvested, {}, START, RULES)
+    assert len(answer.leave) == 3
+    assert set(answer.startable) == {"1", "2"}
+
+
+def test_a_job_that_something_else_holds_up_loses_its_claim() -> None:
+    snapshot, harvested = world(1, 1, main_job(1, count=2))
+    first = yields(snapshot, harvested, {}, START, RULES)
+    assert first.startable == {"1": START}
+    late = yields(snapshot, harvested, first.startable, START + RULES.claim_patience_s + 1, RULES)
+    assert late.leave == {}
+    assert late.claimed == {}
+    assert late.startable == {"1": START}

@@ -1,0 +1,245 @@
+"""The loop over the ports in memory: a hole is filled, left, and never given twice."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import JobPhase, PilotPhase
+from malletrain.domain.snapshot import NodeState, SlurmJob
+from malletrain.loop.ledger import Ledger
+from tests.world import RULES, START, World, job, main_job
+
+
+def test_a_job_fills_the_idle_nodes_and_its_array_is_looked_at_first() -> None:
+    world = World(nodes=4)
+    world.submit(job(1, most=8))
+    world.tick()
+    assert world.nodes_of(1) == 4
+    assert set(world.running()) == {"n0", "n1", "n2", "n3"}
+    kinds = [e.kind for e in world.journal.events if e.pilot]
+    assert kinds == [EventKind.INTENT, EventKind.OUTCOME] * 4, "intent is recorded before each act"
+
+
+def test_an_array_of_someone_else_is_refused() -> None:
+    world = World()
+    world.submit(job(1))
+    world.cluster.tasks = {k: v for k, v in world.cluster.tasks.items()}
+    for task in world.cluster.tasks.values():
+        task.owner = "mallory"
+    world.tick()
+    assert world.running() == {}
+    view = world.loop.ledger.views()[1]
+    assert view.phase is JobPhase.ANNOUNCED
+    assert "mallory" in view.reason
+
+
+def test_a_main_job_that_could_start_is_given_nodes_by_the_next_look() -> None:
+    world = World(nodes=4)
+    world.submit(job(1))
+    world.tick()
+    world.cluster.set_main([main_job(7, count=3)])
+    world.loop.watch()
+    world.loop.react()
+    assert len(world.running()) == 1
+    world.tick(2.0)
+    assert len(world.running()) == 1, "the freed nodes are kept for the main job"
+    world.cluster.set_main([main_job(7, nodes=sorted({"n0", "n1", "n2", "n3"} - set(world.running())))])
+    world.tick()
+    assert len(world.running()) == 1
+
+
+def test_a_hole_is_used_and_left_before_it_closes() -> None:
+    world = World(nodes=4)
+    world.submit(job(1))
+    blocked = main_job(7, count=4, start=START + 310, planned=["n0", "n1", "n2", "n3"], limit_s=1e5)
+    world.cluster.set_main([main_job(6, nodes=["n3"]), blocked])
+    world.tick(10)
+    assert set(world.running()) == {"n0", "n1", "n2"}
+    limits = {t.limit_s for t in world.cluster.tasks.values() if t.node}
+    assert limits == {240.0}, "whole minutes, and out by the planned start"
+    while world.clock.now() < START + 310:
+        world.tick(10)
+        if world.clock.now() >= START + 300:
+            assert world.running() == {}
+    assert not any(t.end for t in world.cluster.tasks.values()), "every pilot left in order: its task is held again"
+
+
+def test_nodes_that_staff_wants_are_left_within_one_tick() -> None:
+    for state in (NodeState.DRAINED, NodeState.MAINT, NodeState.RESERVED, NodeState.POWERED_DOWN):
+        world = World(nodes=2)
+        world.submit(job(1))
+        world.tick()
+        n0 = world.cluster.nodes["n0"]
+        world.cluster.nodes["n0"] = type(n0)("n0", state, n0.partitions)
+        world.tick()
+        assert set(world.running()) == {"n1"}
+
+
+def test_slurm_that_does_not_answer_means_no_action_and_one_event() -> None:
+    world = World(nodes=2)
+    world.submit(job(1))
+    world.cluster.down = "slurmctld does not answer"
+    for _ in range(3):
+        world.tick()
+    kinds = [e.kind for e in world.journal.events]
+    assert kinds.count(EventKind.CLUSTER_UNAVAILABLE) == 1
+    assert EventKind.INTENT not in kinds
+    world.cluster.down = ""
+    world.tick()
+    assert len(world.running()) == 2
+
+
+def test_a_job_that_is_over_leaves_nothing_behind() -> None:
+    for kind in (EventKind.JOB_COMPLETED, EventKind.JOB_CANCELLED, EventKind.JOB_FAILED):
+        world = World(nodes=3)
+        world.submit(job(1))
+        world.tick()
+        world.loop.record([Event(world.clock.now(), kind, 1)])
+        world.tick()
+        world.tick(RULES.exit_patience_s + 1)
+        assert world.running() == {}
+        assert all(t.end for t in world.cluster.tasks.values())
+        assert 1 in world.workers.ended
+
+
+def test_a_held_job_gives_its_nodes_to_others_and_comes_back() -> None:
+    world = World(nodes=4)
+    world.submit(job(1, most=4))
+    world.submit(job(2, most=4))
+    world.tick()
+    world.loop.record([Event(world.clock.now(), EventKind.JOB_HELD, 1, reason="alice asked")])
+    for _ in range(3):
+        world.tick()
+    assert (world.nodes_of(1), world.nodes_of(2)) == (0, 4)
+    world.loop.record([Event(world.clock.now(), EventKind.JOB_RELEASED, 1)])
+    for _ in range(3):
+        world.tick()
+    assert world.nodes_of(1) + world.nodes_of(2) == 4
+
+
+def test_a_pause_starts_nothing_new() -> None:
+    world = World(nodes=2)
+    world.submit(job(1))
+    world.loop.paused = "drained by root"
+    world.tick()
+    assert world.running() == {}
+    assert world.loop.last_decision is not None
+    assert any("drained by root" in r.reason for r in world.loop.last_decision.refusals)
+
+
+def test_a_dry_run_touches_and_records_nothing() -> None:
+    world = World(nodes=2)
+    world.submit(job(1))
+    world.tick()
+    before = list(world.journal.events)
+    dry = type(world.loop)(
+        world.cluster, world.workers, world.journal, world.clock, world.loop.policy, RULES, act=False
+    )
+    dry.restore()
+    world.cluster.set_main([main_job(7, count=2)])
+    decision = dry.tick()
+    assert decision is not None
+    assert len(decision.actions) == 2
+    assert world.journal.events == before
+    assert len(world.running()) == 2
+
+
+MAIN_SIZES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12)), max_size=4)
+
+
+class MainQueue:
+    """A main queue that starts its jobs first come, first served, on free or harvested nodes."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.number, self.jobs, self.left = world, 100, list[SlurmJob](), dict[str, int]()
+
+    def step(self, arrivals: list[tuple[int, int]]) -> None:
+        for count, ticks in arrivals:
+            self.number += 1
+            self.jobs.append(main_job(self.number, count=count, priority=10_000 - self.number))
+            self.left[str(self.number)] = ticks
+        kept: list[SlurmJob] = []
+        for running in [j for j in self.jobs if j.nodes]:
+            self.left[running.id] -= 1
+            if self.left[running.id] > 0:
+                kept.append(running)
+        busy = {n for j in kept for n in j.nodes}
+        for waiting in [j for j in self.jobs if not j.nodes]:
+            free = sorted(set(self.world.cluster.nodes) - busy, key=lambda n: (n in self.world.running(), n))
+            if len(free) >= waiting.node_count:
+                nodes = free[: waiting.node_count]
+                busy.update(nodes)
+                kept.append(main_job(int(waiting.id), nodes=nodes))
+            else:
+                kept.append(waiting)
+        self.jobs = kept
+        gone = self.world.cluster.set_main(kept)
+        for pilot in gone:
+            event = Event(self.world.clock.now(), EventKind.WORKER_LOST, 1, pilot)
+            self.world.workers.report(event)
+
+
+@given(
+    arrivals=st.lists(MAIN_SIZES, min_size=1, max_size=15),
+    bounds=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=1, max_size=4),
+    nodes=st.integers(1, 9),
+)
+def test_whatever_the_main_queue_does(
+    arrivals: list[list[tuple[int, int]]], bounds: list[tuple[int, int]], nodes: int
+) -> None:
+    """No node is held twice, sizes stay in their bounds, the journal alone rebuilds the ledger, and once the main
+    queue stands still the plan does too."""
+    world = World(nodes=nodes)
+    for number, (least, more) in enumerate(bounds, start=1):
+        world.submit(job(number, least=least, most=least + more), tasks=40)
+    queue = MainQueue(world)
+    for step in arrivals:
+        queue.step(step)
+        world.tick()
+        holders = [t.node for t in world.cluster.tasks.values() if t.node]
+        main = [n for j in world.cluster.main for n in j.nodes]
+        assert len(set(holders)) == len(holders)
+        assert not set(holders) & set(main)
+        for number, (least, more) in enumerate(bounds, start=1):
+            size = world.loop.last_decision.sizes[number] if world.loop.last_decision else 0
+            assert size == 0 or least <= size <= least + more
+    again = Ledger()
+    again.apply(world.journal.read())
+    assert again.views() == world.loop.ledger.views()
+    world.cluster.set_main([])
+    for _ in range(4):
+        world.tick()
+    assert world.loop.last_decision is not None
+    assert world.loop.last_decision.actions == ()
+
+
+def test_the_same_history_gives_the_same_bytes() -> None:
+    def history() -> list[Event]:
+        world = World(nodes=6)
+        world.submit(job(1, most=4))
+        world.submit(job(2, most=4))
+        queue = MainQueue(world)
+        for step in ([(2, 3)], [], [(3, 2), (1, 1)], [], []):
+            queue.step(step)
+            world.tick()
+        return world.journal.events
+
+    assert repr(history()) == repr(history())
+
+
+def test_a_pilot_that_never_starts_goes_back_to_the_array() -> None:
+    world = World(nodes=1)
+    world.submit(job(1))
+    world.tick()
+    view = world.loop.ledger.views()[1]
+    assert [p.phase for p in view.staying] == [PilotPhase.RELEASED]
+    # Slurm shows it released and waiting, tick after tick.
+    task = next(t for t in world.cluster.tasks.values() if t.node)
+    task.state, task.node, task.start = type(task.state).PENDING, "", None
+    world.tick()
+    world.tick(RULES.start_patience_s)
+    recycled = [e for e in world.journal.events if e.data.get("type") == "recycle"]
+    assert recycled
+    assert "not started" in recycled[0].reason
