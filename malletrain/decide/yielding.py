@@ -50,7 +50,8 @@ def yields(
     that could have started for longer than `claim_patience_s` is held up by something else, and claims nothing.
     """
     pilot_on = {h.node: h for h in harvested}
-    free = {n.name for n in snapshot.nodes if snapshot.is_free(n.name)}
+    # A pilot may have been released since the snapshot was taken: its node only looks free.
+    free = {n.name for n in snapshot.nodes if snapshot.is_free(n.name) and n.name not in pilot_on}
     taken: set[str] = set()
     leave: dict[str, str] = {}
     claimed: dict[str, str] = {}

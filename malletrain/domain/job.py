@@ -200,5 +200,6 @@ class JobView:
 
     @property
     def held(self) -> tuple[Pilot, ...]:
-        """Pilots that wait for a hole, by id."""
-        return tuple(p for _, p in sorted(self.pilots.items()) if p.phase is PilotPhase.HELD)
+        """Pilots that wait for a hole, oldest array and lowest task first."""
+        waiting = [p for p in self.pilots.values() if p.phase is PilotPhase.HELD]
+        return tuple(sorted(waiting, key=lambda p: (len(p.id), p.id)))
