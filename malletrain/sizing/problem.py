@@ -1,0 +1,217 @@
+"""The sizing problem: how many nodes each malleable job gets for the coming horizon, and what an answer is.
+
+Malleable jobs j run on c_j nodes now and may run on k in {0} u permitted_j. Nodes are interchangeable, so only counts
+decide: any counts whose sum fits can be reached without moving a job (shrinkers keep a subset, growers take free
+ones).
+
+    maximise  sum_j v_j(k_j)    subject to  sum_j k_j <= N  and the side constraints
+
+after Liu et al., BFTrainer (arXiv 2106.12091). What v_j is: `malletrain.sizing.values`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from malletrain.domain.decision import SizingStatus
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.job import Curve
+
+JobId = int | str
+
+#: The largest node count that is believed. The largest machines of 2026 have about 10^5 nodes.
+MAX_NODES = 1_000_000
+#: Magnitudes beyond this are taken for nonsense; sums of products of them still fit a float.
+MAX_MAGNITUDE = 1e100
+
+
+class Value(StrEnum):
+    """Which formula says what a size is worth (`malletrain.sizing.values`)."""
+
+    ELASTIC = "elastic"  #: samples really trained over the horizon
+    BFTRAINER = "bftrainer"  #: the objective as published
+
+
+def _finite(where: str, number: float, *, least: float = 0.0) -> None:
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise InvalidInput(where, f"must be a number, not {number!r}")
+    if not math.isfinite(number) or number < least or number > MAX_MAGNITUDE:
+        raise InvalidInput(where, f"must be a finite number of at least {least:g}, not {number!r}")
+
+
+def _count(where: str, number: int, *, least: int = 0) -> None:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise InvalidInput(where, f"must be a whole number, not {number!r}")
+    if not least <= number <= MAX_NODES:
+        raise InvalidInput(where, f"must be between {least} and {MAX_NODES}, not {number}")
+
+
+@dataclass(frozen=True, slots=True)
+class JobDemand:
+    """What one job wants, and what a change costs it.
+
+    Args:
+        id: unique in the problem.
+        current: nodes it trains on now, lost ones not counted. It need not be a permitted size.
+        min, max: fewest and most nodes it may run on; zero is always permitted too.
+        sizes: when given, the only permitted counts; those outside [min, max] are left out.
+        weight: multiplies the job's value.
+        grow_s, shrink_s: seconds the whole job stands still when it grows or shrinks.
+        activate_s: seconds until newly given nodes are ready; the nodes it has train on meanwhile.
+        curve: samples/s over nodes.
+        remaining_samples: the job's work that is left, in samples; None when it is not known.
+
+    Raises:
+        InvalidInput: naming the job and the field.
+    """
+
+    id: JobId
+    current: int
+    min: int
+    max: int
+    curve: Curve
+    sizes: tuple[int, ...] = ()
+    weight: float = 1.0
+    grow_s: float = 0.0
+    shrink_s: float = 0.0
+    activate_s: float = 0.0
+    remaining_samples: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.id, bool) or not isinstance(self.id, int | str):
+            raise InvalidInput("job id", f"must be a number or a text, not {self.id!r}")
+        here = f"job {self.id!r}"
+        _count(f"{here}: current", self.current)
+        _count(f"{here}: min", self.min)
+        _count(f"{here}: max", self.max)
+        if self.min > self.max:
+            raise InvalidInput(f"{here}: min", f"{self.min} is above max {self.max}")
+        for size in self.sizes:
+            _count(f"{here}: sizes", size)
+        for name in ("weight", "grow_s", "shrink_s", "activate_s"):
+            _finite(f"{here}: {name}", getattr(self, name))
+        if self.remaining_samples is not None:
+            _finite(f"{here}: remaining_samples", self.remaining_samples)
+        before = 0
+        for nodes, rate in self.curve.points:
+            _count(f"{here}: throughput", nodes, least=1)
+            if nodes <= before:
+                raise InvalidInput(f"{here}: throughput", f"node counts must rise; {nodes} follows {before}")
+            _finite(f"{here}: throughput at {nodes} nodes", rate)
+            before = nodes
+
+    def permits(self, nodes: int) -> bool:
+        """Whether the job may run on so many nodes."""
+        return nodes == 0 or (self.min <= nodes <= self.max and (not self.sizes or nodes in self.sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class LinearLimit:
+    """A side constraint  lower <= sum_j a_j k_j <= upper  over the jobs named in `coefficients` (others count 0)."""
+
+    name: str
+    coefficients: Mapping[JobId, float]
+    upper: float = math.inf
+    lower: float = -math.inf
+
+    def __post_init__(self) -> None:
+        for job, a in self.coefficients.items():
+            _finite(f"constraint {self.name!r}: coefficient of {job!r}", a, least=-MAX_MAGNITUDE)
+        if math.isnan(self.upper) or math.isnan(self.lower):
+            raise InvalidInput(f"constraint {self.name!r}", "a bound is not a number")
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeLimit:
+    """At most `at_most` jobs change their size. A job whose present size is not permitted does not count: it must."""
+
+    at_most: int
+    name: str = "resizes"
+
+    def __post_init__(self) -> None:
+        _count(f"constraint {self.name!r}: at_most", self.at_most)
+
+
+Constraint = LinearLimit | ResizeLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One sizing problem.
+
+    Args:
+        horizon_s: seconds over which gains and costs are weighed; 120 to 600 pay best on measured logs.
+        nodes: how many nodes may be used, those that jobs hold now included.
+        alpha: 0 takes values as they are; above 0 the objective is alpha-fair over speed-ups O(k)/O(1).
+
+    Raises:
+        InvalidInput: naming the field.
+    """
+
+    horizon_s: float
+    nodes: int
+    jobs: tuple[JobDemand, ...]
+    value: Value = Value.ELASTIC
+    alpha: float = 0.0
+    constraints: tuple[Constraint, ...] = ()
+
+    def __post_init__(self) -> None:
+        _finite("horizon_s", self.horizon_s)
+        _count("nodes", self.nodes)
+        _finite("alpha", self.alpha)
+        if self.value not in (*Value,):
+            raise InvalidInput("value", f"must be one of {', '.join(Value)}, not {self.value!r}")
+        ids = set()
+        for job in self.jobs:
+            if job.id in ids:
+                raise InvalidInput(f"job {job.id!r}: id", "is used twice")
+            ids.add(job.id)
+        for constraint in self.constraints:
+            if isinstance(constraint, LinearLimit):
+                unknown = [job for job in constraint.coefficients if job not in ids]
+                if unknown:
+                    raise InvalidInput(f"constraint {constraint.name!r}", f"names the unknown job {unknown[0]!r}")
+
+    def in_order(self) -> tuple[JobDemand, ...]:
+        """The jobs by id, numbers before texts: the order of every table and of every tie."""
+        return tuple(sorted(self.jobs, key=lambda job: id_order(job.id)))
+
+
+def id_order(job: JobId) -> tuple[bool, int, str]:
+    """Sort key of job ids: numbers by value, then texts."""
+    return (True, 0, job) if isinstance(job, str) else (False, job, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """An answer: nodes for every job of the problem.
+
+    `objective` is what the sizes are worth by the problem's own values; `bound` what no sizes can exceed (infinite
+    when the policy proves none). `reason` says in one line how the answer came about; `work` counts what the solver
+    did (never seconds, so that equal inputs give equal answers). `batches`: samples a step, where a policy chooses
+    it.
+    """
+
+    status: SizingStatus
+    objective: float
+    bound: float
+    sizes: Mapping[JobId, int]
+    reason: str
+    work: Mapping[str, int] = field(default_factory=dict)
+    batches: Mapping[JobId, int] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A rule that sizes jobs. Stateless: equal problems get equal answers."""
+
+    name: str
+
+    def size(self, problem: Problem) -> Sizes:
+        """Sizes within every job's permitted ones and the problem's nodes. Never raises for want of an answer: it
+        falls back to the present sizes cut to the live nodes (`malletrain.sizing.constraints.fallback`)."""
+        ...

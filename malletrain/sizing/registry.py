@@ -1,0 +1,60 @@
+"""Policies by name: those shipped here, and those that other packages add.
+
+A package adds one with an entry point in the group `malletrain.policies` that names a class without arguments:
+
+    [project.entry-points."malletrain.policies"]
+    ours = "our_package.sizing:Ours"
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import EntryPoint, entry_points
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.sizing.problem import Policy
+
+GROUP = "malletrain.policies"
+DEFAULT = "auto"
+
+#: Imported when asked for: a solver costs a tenth of a second to load.
+_SHIPPED = {
+    "auto": "malletrain.sizing.auto:Auto",
+    "equal": "malletrain.sizing.policies.equal:Equal",
+    "exact": "malletrain.sizing.policies.exact:Exact",
+    "lp": "malletrain.sizing.policies.lp:Lp",
+    "milp": "malletrain.sizing.policies.milp:Milp",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Every known policy's name, sorted."""
+    return tuple(sorted({*_SHIPPED, *(e.name for e in entry_points(group=GROUP))}))
+
+
+def policy(name: str) -> Policy:
+    """The policy of that name. Shipped names cannot be taken by others.
+
+    Raises:
+        InvalidInput: no such policy, with the known ones; or one that does not load, with why.
+    """
+    if name in _SHIPPED:
+        module, _, attribute = _SHIPPED[name].partition(":")
+        found: Policy = getattr(importlib.import_module(module), attribute)()
+        return found
+    matching = [e for e in entry_points(group=GROUP) if e.name == name]
+    if not matching:
+        raise InvalidInput("policy", f"{name!r} is not known; known are {', '.join(names())}")
+    if len({e.value for e in matching}) > 1:
+        raise InvalidInput("policy", f"{name!r} is added by several packages: {', '.join(e.value for e in matching)}")
+    return _load(matching[0])
+
+
+def _load(entry: EntryPoint) -> Policy:
+    try:
+        made = entry.load()()
+    except Exception as error:  # a plug-in may fail in any way; the name of the culprit is what helps
+        raise InvalidInput("policy", f"{entry.name!r} ({entry.value}) does not load: {error}") from error
+    if not isinstance(made, Policy):
+        raise InvalidInput("policy", f"{entry.name!r} ({entry.value}) has no name or no size(problem)")
+    return made

@@ -1,0 +1,188 @@
+"""What each size is worth to each job: the one place where the gain formulas are written.
+
+With T the horizon, c the present and k the next size, O(n) samples/s on n nodes (O(0) = 0), P_up and P_down the stall
+of growing and shrinking and W the activation of new nodes, a job's value is weight times
+
+`elastic`, the samples really trained over the horizon:
+    k = c            T O(c)
+    k > c > 0        W O(c) + (T - W - P_up) O(k)      the old world trains on while new nodes get ready
+    k > c = 0        (T - W) O(k)                      nothing is interrupted
+    k < c            (T - P_down) O(k)
+  Times are cut to the horizon: what is not ready within it gains nothing (W = min(W, T), later spans at least 0).
+
+`bftrainer` (arXiv 2106.12091, its objective):
+    T O(k) - [k > c] P_up O(c) - [k < c] P_down O(c)
+
+Either is capped by the samples that remain. With alpha > 0 it is then made alpha-fair (Mo and Walrand, 2000) over the
+mean speed-up x = v / (T O(1)):  T U(x),  U(x) = x^(1-alpha)/(1-alpha), and log x at alpha = 1. From alpha = 1 on,
+where no nodes would be worth minus infinity, U is taken as U(max(x, 0.001)) - U(0.001).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.sizing.problem import JobDemand, JobId, Problem, Value
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Mean speed-up that counts as no training at all, where alpha is 1 or more.
+NO_SPEEDUP = 1e-3
+
+
+@dataclass(frozen=True)
+class ValueTable:
+    """Every permitted (job, size) with its value: one row each, jobs by id, sizes ascending from 0.
+
+    Rows of job i are `start[i]:start[i + 1]`. `row_job`, `size`, `value` (samples, times weight; seconds of speed-up
+    when alpha > 0) and `changed` (the size is not the present one) have one entry a row.
+    """
+
+    ids: tuple[JobId, ...]
+    current: Ints
+    start: Ints
+    row_job: Ints
+    size: Ints
+    value: Floats
+    changed: Bools
+
+    def rows_of(self, sizes: dict[JobId, int] | Ints) -> Ints:
+        """The row of each job's size.
+
+        Raises:
+            ValueError: a size is not permitted.
+        """
+        wanted = sizes if isinstance(sizes, np.ndarray) else np.array([sizes[j] for j in self.ids], dtype=np.int64)
+        hit = self.size == wanted[self.row_job]
+        rows = np.flatnonzero(hit)
+        if len(rows) != len(self.ids):
+            raise ValueError("a size is not permitted")
+        return rows
+
+    def worth(self, rows: Ints) -> float:
+        """The objective of one row a job, summed in the jobs' order."""
+        return float(np.sum(self.value[rows]))
+
+
+def permitted_sizes(job: JobDemand, nodes: int) -> Ints:
+    """Permitted node counts up to `nodes`, ascending, with 0."""
+    top = min(job.max, nodes)
+    low = max(job.min, 1)
+    if job.sizes:
+        return np.array([0, *sorted({k for k in job.sizes if low <= k <= top})], dtype=np.int64)
+    if low > top:
+        return np.zeros(1, dtype=np.int64)
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.arange(low, top + 1, dtype=np.int64)))
+
+
+def value_table(problem: Problem) -> ValueTable:
+    """Values of every permitted size of every job."""
+    jobs = problem.in_order()
+    per_job = [permitted_sizes(job, problem.nodes) for job in jobs]
+    count = np.array([len(s) for s in per_job], dtype=np.int64)
+    start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(count)))
+    size = np.concatenate(per_job) if per_job else np.zeros(0, dtype=np.int64)
+    row_job = np.repeat(np.arange(len(jobs), dtype=np.int64), count)
+    current = np.array([job.current for job in jobs], dtype=np.int64)
+
+    curves = _Throughput(jobs)
+    rate = curves.at(row_job, size)
+    everyone = np.arange(len(jobs), dtype=np.int64)
+    rate_now = curves.at(everyone, current)
+    gain = _elastic if Value(problem.value) is Value.ELASTIC else _bftrainer
+    value = gain(
+        problem.horizon_s, rate, rate_now[row_job], size, current[row_job],
+        *(np.array([getattr(job, name) for job in jobs], dtype=np.float64)[row_job]
+          for name in ("grow_s", "shrink_s", "activate_s")),
+    )  # fmt: skip
+    left = np.array([np.inf if j.remaining_samples is None else j.remaining_samples for j in jobs], dtype=np.float64)
+    value = np.minimum(value, left[row_job])
+    if problem.alpha > 0:
+        value = _alpha_fair(value, problem.horizon_s, curves.of_one(everyone)[row_job], problem.alpha)
+    value *= np.array([job.weight for job in jobs], dtype=np.float64)[row_job]
+    return ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, size != current[row_job])
+
+
+def _elastic(
+    horizon: float,
+    rate: Floats,
+    rate_now: Floats,
+    size: Ints,
+    now: Ints,
+    grow: Floats,
+    shrink: Floats,
+    activate: Floats,
+) -> Floats:
+    ready = np.minimum(activate, horizon)
+    grown = ready * rate_now + np.maximum(horizon - ready - np.where(now > 0, grow, 0.0), 0.0) * rate
+    shrunk = np.maximum(horizon - shrink, 0.0) * rate
+    return np.where(size > now, grown, np.where(size < now, shrunk, horizon * rate))
+
+
+def _bftrainer(
+    horizon: float,
+    rate: Floats,
+    rate_now: Floats,
+    size: Ints,
+    now: Ints,
+    grow: Floats,
+    shrink: Floats,
+    activate: Floats,
+) -> Floats:
+    stall = np.where(size > now, grow, np.where(size < now, shrink, 0.0))
+    return horizon * rate - stall * rate_now
+
+
+def _alpha_fair(value: Floats, horizon: float, rate_of_one: Floats, alpha: float) -> Floats:
+    if horizon == 0:
+        return np.zeros_like(value)
+    speedup = np.maximum(value / (horizon * rate_of_one), 0.0)
+    if alpha < 1:
+        return horizon * speedup ** (1 - alpha) / (1 - alpha)
+    above = np.maximum(speedup, NO_SPEEDUP)
+    if alpha == 1:
+        return horizon * np.log(above / NO_SPEEDUP)
+    return horizon * (NO_SPEEDUP ** (1 - alpha) - above ** (1 - alpha)) / (alpha - 1)
+
+
+class _Throughput:
+    """All jobs' curves in one interpolation: job i's points lie at i * stride + nodes."""
+
+    def __init__(self, jobs: tuple[JobDemand, ...]) -> None:
+        most = max((max(j.current, j.max, j.curve.points[-1][0] if j.curve.points else 0) for j in jobs), default=0)
+        self._stride = most + 2
+        nodes: list[int] = []
+        rates: list[float] = []
+        for i, job in enumerate(jobs):
+            base = i * self._stride
+            nodes.append(base)
+            rates.append(0.0)
+            for n, rate in job.curve.points:
+                nodes.append(base + n)
+                rates.append(rate)
+            # Beyond the last point the rate stays; without this the next job's origin would pull it down.
+            nodes.append(base + self._stride - 1)
+            rates.append(rates[-1])
+        self._nodes = np.array(nodes, dtype=np.float64)
+        self._rates = np.array(rates, dtype=np.float64)
+
+    def at(self, job: Ints, nodes: Ints) -> Floats:
+        """Samples/s of each `job` on each `nodes`."""
+        if not len(self._nodes):
+            return np.zeros(0)
+        rate: Floats = np.interp((job * self._stride + nodes).astype(np.float64), self._nodes, self._rates)
+        return rate
+
+    def of_one(self, job: Ints) -> Floats:
+        """Samples/s on one node; where that is 0, the first positive point's share a node; 1 where nothing trains."""
+        one = self.at(job, np.ones_like(job))
+        for i in np.flatnonzero(one <= 0):
+            inside = (self._nodes >= i * self._stride) & (self._nodes < (i + 1) * self._stride) & (self._rates > 0)
+            first = np.flatnonzero(inside)
+            one[i] = self._rates[first[0]] / (self._nodes[first[0]] - i * self._stride) if len(first) else 1.0
+        return one
