@@ -1,1 +1,1 @@
-"""The journal and its projections in SQLite."""
+"""STATE: the journal in SQLite, its projections, and what people read of it."""

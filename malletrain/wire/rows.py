@@ -175,7 +175,7 @@ class UsageRow(Row):
     node_seconds: float
     samples: float = 0.0
     jobs: int = 0
-    runs: int = 0
+    stays: int = 0
     preemptions: int = 0
 
 

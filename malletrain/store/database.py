@@ -1,0 +1,181 @@
+"""The SQLite file: how it is opened, locked and kept durable.
+
+WAL with synchronous=FULL: an append that has returned survives a crash of the machine (sqlite.org/pragma.html,
+"synchronous"); readers never wait for the writer. WAL needs a local file system (sqlite.org/wal.html).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+from malletrain.store.errors import JournalInUse, StoreError
+
+#: Seconds that a statement waits for a lock that another program (an admin's sqlite3) holds.
+BUSY_TIMEOUT_S = 10.0
+
+#: SQLite of RHEL 8, the oldest that is served.
+MINIMUM_SQLITE = (3, 26, 0)
+
+#: File systems on which WAL's shared memory does not work.
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "glusterfs", "fuse.glusterfs", "fuse.sshfs"}
+)
+
+
+def writer_engine(path: Path) -> Engine:
+    """The one connection that writes; every transaction starts as BEGIN IMMEDIATE."""
+    engine = _engine(f"file:{quote(str(path))}?mode=rw", pool_size=1, begin="BEGIN IMMEDIATE")
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    return engine
+
+
+def reader_engine(path: Path, connections: int = 4) -> Engine:
+    """Connections that cannot write, for people's views."""
+    engine = _engine(f"file:{quote(str(path))}?mode=ro", pool_size=connections, begin="BEGIN")
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA query_only=ON")
+
+    return engine
+
+
+def _engine(uri: str, pool_size: int, begin: str) -> Engine:
+    if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
+        wanted = ".".join(map(str, MINIMUM_SQLITE))
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: this Python needs SQLite {wanted} or newer")
+
+    def connect() -> sqlite3.Connection:
+        # Transactions are begun by hand below: sqlite3's own guess begins them too late, and never IMMEDIATE.
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=pool_size, max_overflow=0)
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """SQLite's complaints as errors that say what to do."""
+    try:
+        yield
+    except (OperationalError, sqlite3.OperationalError) as error:
+        raise StoreError(f"{path}: {_cause(error)}: {_remedy(str(error))}") from error
+    except (DatabaseError, sqlite3.DatabaseError) as error:
+        raise StoreError(
+            f"{path}: {_cause(error)}: if the file is damaged, move it away and restore the last backup"
+        ) from error
+
+
+def _cause(error: Exception) -> object:
+    return getattr(error, "orig", None) or error
+
+
+def _remedy(words: str) -> str:
+    if "locked" in words:
+        return f"another program has held it for {BUSY_TIMEOUT_S:.0f} s; close it (an open sqlite3 shell?)"
+    if "full" in words:
+        return "make room on the file system; nothing of this was written"
+    if "readonly" in words or "unable to open" in words:
+        return "check that the file and its folder belong to the user of malletraind"
+    return "check the disk and the file's rights"
+
+
+def create_file(path: Path, mode: int) -> None:
+    """Make the database file, if it is not there, with its final rights: SQLite gives the same to its side files.
+
+    Raises:
+        StoreError: the folder is missing, not writable, or on a network file system.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise StoreError(f"{folder}: no such folder: create it for the user of malletraind, with mode 0750")
+    kind = file_system_of(folder)
+    if kind in _NETWORK_FILE_SYSTEMS:
+        raise StoreError(f"{folder}: is on {kind}; the journal must be on a local disk (SQLite's WAL needs one)")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}: the user of malletraind must be able to write it") from error
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
+    folder_descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder_descriptor)
+    finally:
+        os.close(folder_descriptor)
+
+
+def file_system_of(path: Path, mounts: str = "/proc/self/mountinfo") -> str:
+    """The type of the file system that holds `path` (proc(5), mountinfo); empty where it cannot be told."""
+    try:
+        lines = Path(mounts).read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    real, best, kind = path.resolve(), -1, ""
+    for line in lines:
+        before, separator, after = line.partition(" - ")
+        fields = before.split()
+        if not separator or len(fields) < 5 or not after:
+            continue
+        mount = Path(fields[4].replace("\\040", " "))
+        if real.is_relative_to(mount) and len(mount.parts) >= best:
+            best, kind = len(mount.parts), after.split()[0]
+    return kind
+
+
+class WriterLock:
+    """At most one daemon writes a journal: an flock(2) on a file beside it, gone with the process that holds it."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        """Take the lock.
+
+        Raises:
+            JournalInUse: another process holds it.
+        """
+        self._file = path.with_name(path.name + ".lock")
+        try:
+            self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        except OSError as error:
+            raise StoreError(
+                f"{self._file}: {error.strerror}: the user of malletraind must be able to write it"
+            ) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip()
+            os.close(self._descriptor)
+            who = f" (pid {holder})" if holder.isdigit() else ""
+            raise JournalInUse(f"{path}: another malletraind{who} writes this journal: stop it first") from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back. Idempotent; the file stays, since removing it would race with the next holder."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

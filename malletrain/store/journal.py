@@ -1,0 +1,143 @@
+"""The journal on disk: the port `loop.ports.Journal` over SQLite."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection, func, insert, select, text
+
+from malletrain.domain.event import Event
+from malletrain.store import tables as t
+from malletrain.store.database import WriterLock, create_file, reader_engine, storage_errors, writer_engine
+from malletrain.store.encoding import event_row, row_event
+from malletrain.store.errors import StoreError
+from malletrain.store.migrate import migrate
+from malletrain.store.projections import empty, project
+
+#: Events read in one go: a reader keeps no transaction open in between, which would hold up WAL's checkpoints.
+READ_BATCH = 2000
+
+
+class SqliteJournal:
+    """The append-only record and, in the same transactions, the projections that people read.
+
+    One process writes a journal at a time, held by a lock; its threads take turns. Close it when done.
+    """
+
+    def __init__(self, path: Path, *, mode: int = 0o600) -> None:
+        """Open the journal at `path`, made with file mode `mode` if it is new, and bring its schema up to date.
+
+        Raises:
+            JournalInUse: another process writes it.
+            JournalTooNew: a newer release wrote it.
+            StoreError: the folder or file cannot be used; the message says why.
+        """
+        self.path = path
+        self._turn = threading.Lock()
+        self._listeners: list[Callable[[int], None]] = []
+        self._closed = False
+        create_file(path, mode)
+        self._lock = WriterLock(path, mode)
+        self._writer, self._reader = writer_engine(path), reader_engine(path, connections=2)
+        try:
+            with storage_errors(path):
+                migrate(self._writer)
+                with self._writer.begin() as connection:
+                    self._last = _last_number(connection)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def last(self) -> int:
+        """The number of the newest event; 0 before the first."""
+        return self._last
+
+    def append(self, events: Iterable[Event]) -> Sequence[Event]:
+        """Write in one transaction; returns the events with their numbers. Durable when it returns.
+
+        Raises:
+            InvalidInput: an event holds something that JSON cannot; nothing was written.
+            StoreError: the disk or the file refuses; nothing was written.
+        """
+        given = list(events)
+        if not given:
+            return ()
+        with self._turn:
+            self._check_open()
+            for event in given:
+                event_row(event, 0)  # refuses what cannot be written, before anything is
+            with storage_errors(self.path), self._writer.begin() as connection:
+                # Read anew: a commit whose answer was lost may have been written after all.
+                first = _last_number(connection) + 1
+                numbered = [replace(event, seq=first + i) for i, event in enumerate(given)]
+                connection.execute(insert(t.event), [event_row(event, event.seq) for event in numbered])
+                project(connection, numbered)
+            self._last = numbered[-1].seq
+        for tell in tuple(self._listeners):
+            tell(self._last)
+        return tuple(numbered)
+
+    def read(self, after: int = 0) -> Iterator[Event]:
+        """Events with `seq` above `after`, in order, as they are when read."""
+        while True:
+            self._check_open()
+            query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(READ_BATCH)
+            with storage_errors(self.path), self._reader.begin() as connection:
+                rows = connection.execute(query).all()
+            for row in rows:
+                yield row_event(row)
+            if len(rows) < READ_BATCH:
+                return
+            after = rows[-1].seq
+
+    def on_append(self, tell: Callable[[int], None]) -> None:
+        """Call `tell` with the newest number after each append, in the thread that appended. It must be quick."""
+        self._listeners.append(tell)
+
+    def rebuild(self) -> int:
+        """Fold the projections anew from the journal, in one transaction; returns the number of events."""
+        count = 0
+        with self._turn, storage_errors(self.path), self._writer.begin() as connection:
+            empty(connection)
+            after = 0
+            while True:
+                query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(READ_BATCH)
+                rows = connection.execute(query).all()
+                project(connection, [row_event(row) for row in rows])
+                count += len(rows)
+                if len(rows) < READ_BATCH:
+                    return count
+                after = rows[-1].seq
+
+    def close(self) -> None:
+        """Give the file back. Idempotent."""
+        with self._turn:
+            self._closed = True
+            self._reader.dispose()
+            self._writer.dispose()
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path}: the journal is closed")
+
+
+def _last_number(connection: Connection) -> int:
+    """The highest number ever given, also when its event is archived (sqlite.org/autoinc.html)."""
+    ever = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = 'event'")).scalar()
+    kept = connection.execute(select(func.max(t.event.c.seq))).scalar()
+    return max(ever or 0, kept or 0)

@@ -1,0 +1,131 @@
+"""Numbered plain-SQL migrations, each applied in one transaction, and reporting views, made anew when they changed.
+
+`NNNN_name.sql` are packed into the wheel as malletrain/store/sql; in a checkout they are sql/ at the root.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine
+
+from malletrain.store.errors import JournalTooNew, StoreError
+
+_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+
+_BOOKKEEPING = (
+    """CREATE TABLE IF NOT EXISTS schema_version (
+        version INTEGER NOT NULL PRIMARY KEY,
+        name TEXT NOT NULL,
+        applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+    )""",
+    """CREATE TABLE IF NOT EXISTS schema_views (
+        name TEXT NOT NULL PRIMARY KEY,
+        sql TEXT NOT NULL
+    )""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema."""
+
+    version: int
+    name: str
+    sql: str
+
+
+def sql_folder() -> Path:
+    """Where the SQL files are: in the installed package, or at the root of the checkout."""
+    here = Path(__file__).resolve()
+    packed = here.parent / "sql"
+    folder = packed if packed.is_dir() else here.parents[2] / "sql"
+    if not folder.is_dir():
+        raise StoreError(f"{folder}: the SQL files of this installation are missing: install malletrain again")
+    return folder
+
+
+def migrations(folder: Path) -> tuple[Migration, ...]:
+    """The migrations in `folder`, in order.
+
+    Raises:
+        StoreError: a name is not `NNNN_name.sql`, or a number is missing or given twice.
+    """
+    found = []
+    for path in sorted(folder.glob("*.sql")):
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            raise StoreError(f"{path}: a migration is called NNNN_name.sql")
+        found.append(Migration(int(match[1]), match[2], path.read_text(encoding="utf-8")))
+    if [m.version for m in found] != list(range(1, len(found) + 1)):
+        raise StoreError(f"{folder}: migrations must be numbered 0001, 0002, ... without gap or repetition")
+    return tuple(found)
+
+
+def statements(sql: str) -> list[str]:
+    """The single statements of a script, comments and triggers included."""
+    found, pending = [], ""
+    for line in sql.splitlines(keepends=True):
+        if not pending and (not line.strip() or line.lstrip().startswith("--")):
+            continue
+        pending += line
+        if sqlite3.complete_statement(pending):
+            found.append(pending.strip())
+            pending = ""
+    if pending.strip():
+        raise StoreError(f"an SQL statement has no end: {pending.strip()[:60]!r}")
+    return found
+
+
+def migrate(engine: Engine, folder: Path | None = None) -> int:
+    """Bring the database to the newest schema; returns its version.
+
+    Raises:
+        JournalTooNew: a newer release has written it.
+    """
+    folder = folder or sql_folder()
+    known = migrations(folder)
+    with engine.begin() as connection:
+        for statement in _BOOKKEEPING:
+            connection.exec_driver_sql(statement)
+        version = schema_version(connection)
+    if version > len(known):
+        raise JournalTooNew(
+            f"the journal has schema {version}, this malletrain knows schemas up to {len(known)}: "
+            "install the release that wrote it, or restore the backup made before it"
+        )
+    for migration in known[version:]:
+        with engine.begin() as connection:
+            if schema_version(connection) >= migration.version:
+                continue
+            for statement in statements(migration.sql):
+                connection.exec_driver_sql(statement)
+            connection.exec_driver_sql(
+                "INSERT INTO schema_version (version, name) VALUES (?, ?)", (migration.version, migration.name)
+            )
+    _refresh_views(engine, folder / "views")
+    return len(known)
+
+
+def schema_version(connection: Connection) -> int:
+    """The number of the last migration that was applied."""
+    return int(connection.exec_driver_sql("SELECT COALESCE(MAX(version), 0) FROM schema_version").scalar_one())
+
+
+def _refresh_views(engine: Engine, folder: Path) -> None:
+    """Views hold no data: they follow the release, without a migration each time. An admin's own are left alone."""
+    wanted = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.sql"))}
+    with engine.begin() as connection:
+        present = {row.name: row.sql for row in connection.exec_driver_sql("SELECT name, sql FROM schema_views")}
+        if present == wanted:
+            return
+        for name in present:
+            connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
+        connection.exec_driver_sql("DELETE FROM schema_views")
+        for name, script in wanted.items():
+            for statement in statements(script):
+                connection.exec_driver_sql(statement)
+            connection.exec_driver_sql("INSERT INTO schema_views (name, sql) VALUES (?, ?)", (name, script))

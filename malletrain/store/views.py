@@ -1,0 +1,269 @@
+"""What people read: rows of the projections, and of the last look at the cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from malletrain.domain.decision import Decision
+from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase
+from malletrain.domain.snapshot import Snapshot
+from malletrain.store import tables as t
+from malletrain.store.database import reader_engine, storage_errors
+from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow
+
+_OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
+_ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
+
+#: At most so many rows in one answer.
+MAX_JOBS = 10_000
+MAX_EVENTS = 5_000
+
+#: A pilot in one of these phases has been started by Slurm.
+_HOLDS_NODE = (PilotPhase.RUNNING.value, PilotPhase.LEAVING.value, PilotPhase.RECYCLING.value)
+
+
+def _nothing_seen() -> Snapshot | None:
+    return None
+
+
+def _nothing_decided() -> Decision | None:
+    return None
+
+
+class Views:
+    """Reads over connections of its own, which cannot write. Safe to call from many threads."""
+
+    def __init__(
+        self,
+        path: Path,
+        snapshot: Callable[[], Snapshot | None] = _nothing_seen,
+        decision: Callable[[], Decision | None] = _nothing_decided,
+        version: str = "",
+    ) -> None:
+        """`path` is the journal's; `snapshot` and `decision` give the daemon's last ones, which no journal keeps."""
+        self._path = path
+        self._engine = reader_engine(path)
+        self._snapshot = snapshot
+        self._decision = decision
+        self._version = version
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    def next_job_id(self) -> int:
+        """A number that no job ever had: archived jobs keep their rows."""
+        with storage_errors(self._path), self._engine.begin() as connection:
+            return int(connection.execute(select(func.coalesce(func.max(t.job.c.id), 0))).scalar_one()) + 1
+
+    def job(self, job_id: int) -> JobRow | None:
+        """One job, with its active pilots; None if there is none of that number."""
+        with storage_errors(self._path), self._engine.begin() as connection:
+            rows = connection.execute(select(t.job).where(t.job.c.id == job_id)).all()
+            found = _job_rows(connection, rows)
+        return found[0] if found else None
+
+    def jobs(self, over: bool = True, uid: int | None = None, limit: int = MAX_JOBS) -> tuple[JobRow, ...]:
+        """Jobs by number, the newest `limit` of them: without those that are `over` if so asked, of one user."""
+        with storage_errors(self._path), self._engine.begin() as connection:
+            query = select(t.job).order_by(t.job.c.id.desc()).limit(min(limit, MAX_JOBS))
+            if not over:
+                query = query.where(t.job.c.phase.not_in(_OVER))
+            if uid is not None:
+                query = query.where(t.job.c.uid == uid)
+            return _job_rows(connection, connection.execute(query).all()[::-1])
+
+    def status(self, at: float, nodes: bool = True, uid: int | None = None) -> StatusRow:
+        """The whole picture: pool, nodes, jobs that are not over, last decision. `at` is what the clock says."""
+        snapshot, decision = self._snapshot(), self._decision()
+        with storage_errors(self._path), self._engine.begin() as connection:
+            newest = connection.execute(select(t.pool).order_by(t.pool.c.seq.desc()).limit(1)).first()
+            query = select(t.job).where(t.job.c.phase.not_in(_OVER)).order_by(t.job.c.id).limit(MAX_JOBS)
+            if uid is not None:
+                query = query.where(t.job.c.uid == uid)
+            jobs = _job_rows(connection, connection.execute(query).all())
+            pilots = connection.execute(
+                select(t.pilot).where(t.pilot.c.phase.in_(_ACTIVE), t.pilot.c.node != "").order_by(t.pilot.c.id)
+            ).all()
+        return StatusRow(
+            at=at,
+            pool=_pool_row(newest),
+            nodes=_node_rows(snapshot, pilots) if nodes else (),
+            jobs=jobs,
+            decision=_decision_row(decision),
+            taken_at=None if snapshot is None else snapshot.taken_at,
+            version=self._version,
+        )
+
+    def node(self, name: str) -> NodeRow | None:
+        """One node as last seen; None if there is none of that name."""
+        return next((row for row in self.status(0.0).nodes if row.name == name), None)
+
+    def last_event(self) -> int:
+        """The number of the newest event; 0 before the first."""
+        with storage_errors(self._path), self._engine.begin() as connection:
+            return int(connection.execute(select(func.coalesce(func.max(t.event.c.seq), 0))).scalar_one())
+
+    def events(
+        self,
+        after: int = 0,
+        job: int | None = None,
+        uid: int | None = None,
+        kinds: Sequence[str] = (),
+        limit: int = MAX_EVENTS,
+    ) -> tuple[tuple[EventRow, ...], int]:
+        """Events above number `after`, and the number up to which was looked: the next call's `after`.
+
+        `uid` leaves out other users' jobs, `kinds` all but the named ones.
+        """
+        limit = min(limit, MAX_EVENTS)
+        query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(limit)
+        if job is not None:
+            query = query.where(t.event.c.job == job)
+        if uid is not None:
+            own = select(t.job.c.id).where(t.job.c.uid == uid)
+            query = query.where(t.event.c.job.is_(None) | t.event.c.job.in_(own))
+        if kinds:
+            query = query.where(t.event.c.kind.in_(kinds))
+        with storage_errors(self._path), self._engine.begin() as connection:
+            newest = connection.execute(select(func.coalesce(func.max(t.event.c.seq), 0))).scalar_one()
+            rows = connection.execute(query).all()
+        looked = rows[-1].seq if len(rows) == limit else max(after, newest)
+        return tuple(_event_row(row) for row in rows), looked
+
+    def latest_events(self, count: int, job: int | None = None, uid: int | None = None) -> tuple[EventRow, ...]:
+        """The newest `count` events, in order."""
+        query = select(t.event).order_by(t.event.c.seq.desc()).limit(min(count, MAX_EVENTS))
+        if job is not None:
+            query = query.where(t.event.c.job == job)
+        if uid is not None:
+            own = select(t.job.c.id).where(t.job.c.uid == uid)
+            query = query.where(t.event.c.job.is_(None) | t.event.c.job.in_(own))
+        with storage_errors(self._path), self._engine.begin() as connection:
+            return tuple(_event_row(row) for row in connection.execute(query).all()[::-1])
+
+
+def _job_rows(connection: Connection, rows: Sequence[Row[Any]]) -> tuple[JobRow, ...]:
+    """Rows of jobs with what other tables know of them: one query a table, whatever the number of jobs."""
+    if not rows:
+        return ()
+    low, high = min(row.id for row in rows), max(row.id for row in rows)
+    wanted = {row.id for row in rows}
+    active: dict[int, list[PilotRow]] = {}
+    for p in connection.execute(
+        select(t.pilot).where(t.pilot.c.job.between(low, high), t.pilot.c.phase.in_(_ACTIVE)).order_by(t.pilot.c.id)
+    ):
+        if p.job in wanted:
+            active.setdefault(p.job, []).append(_pilot_row(p))
+    held = {
+        row.job: row.tasks
+        for row in connection.execute(
+            select(t.pilot.c.job, func.count().label("tasks"))
+            .where(t.pilot.c.job.between(low, high), t.pilot.c.phase == PilotPhase.HELD.value)
+            .group_by(t.pilot.c.job)
+        )
+    }
+    resizes = {
+        row.job: row
+        for row in connection.execute(
+            select(
+                t.resize.c.job,
+                func.count().label("resizes"),
+                func.avg(t.resize.c.pause_s).label("mean"),
+                func.max(t.resize.c.pause_s).label("longest"),
+            )
+            .where(t.resize.c.job.between(low, high), t.resize.c.nodes_before > 0)
+            .group_by(t.resize.c.job)
+        )
+    }
+    metrics: dict[int, dict[str, Any]] = {}
+    for m in connection.execute(select(t.metric).where(t.metric.c.job.between(low, high)).order_by(t.metric.c.name)):
+        metrics.setdefault(m.job, {})[m.name] = json.loads(m.value)
+    return tuple(
+        _job_row(row, active.get(row.id, []), held.get(row.id, 0), resizes.get(row.id), metrics.get(row.id, {}))
+        for row in rows
+    )
+
+
+def _job_row(
+    row: Row[Any], active: list[PilotRow], held: int, resizes: Row[Any] | None, metrics: Mapping[str, Any]
+) -> JobRow:
+    members = json.loads(row.members)
+    phase = row.phase
+    if phase == JobPhase.QUEUED.value and members:
+        phase = JobPhase.RUNNING.value
+    return JobRow(
+        id=row.id,
+        name=row.name,
+        user=row.user,
+        uid=row.uid,
+        account=row.account,
+        phase=phase,
+        min_nodes=row.min_nodes,
+        max_nodes=row.max_nodes,
+        submitted_at=row.submitted_at,
+        reason=row.reason,
+        sizes=tuple(json.loads(row.sizes)),
+        weight=row.weight,
+        elastic=row.elastic,
+        nodes=sum(1 for p in active if p.phase in _HOLDS_NODE),
+        members=len(members),
+        held_tasks=held,
+        generation=row.generation,
+        rate=row.rate if members else 0.0,
+        samples=row.samples,
+        total_samples=row.total_samples,
+        node_seconds=row.node_seconds,
+        resizes=0 if resizes is None else resizes.resizes,
+        mean_pause_s=None if resizes is None else resizes.mean,
+        max_pause_s=None if resizes is None else resizes.longest,
+        preemptions=row.preemptions,
+        lost_workers=row.lost_workers,
+        ended_at=row.ended_at,
+        metrics=metrics,
+        result=json.loads(row.result),
+        pilots=tuple(active),
+    )
+
+
+def _pilot_row(row: Row[Any]) -> PilotRow:
+    return PilotRow(row.id, row.phase, row.node, row.started_at, row.ends_at, row.reason)
+
+
+def _event_row(row: Row[Any]) -> EventRow:
+    return EventRow(row.seq, row.at, row.kind, row.job, row.pilot, row.node, row.reason, json.loads(row.data))
+
+
+def _pool_row(row: Row[Any] | None) -> PoolRow:
+    if row is None:
+        return PoolRow()
+    return PoolRow(row.at, row.idle, row.planned, row.harvested, row.main, row.down)
+
+
+def _decision_row(decision: Decision | None) -> DecisionRow:
+    if decision is None:
+        return DecisionRow()
+    sizes = {str(job): nodes for job, nodes in sorted(decision.sizes.items())}
+    return DecisionRow(decision.at, dict(sizes), decision.status.value, decision.objective)
+
+
+def _node_rows(snapshot: Snapshot | None, pilots: Sequence[Row[Any]]) -> tuple[NodeRow, ...]:
+    """Nodes by name, as Slurm last showed them, with our pilots. Without a look at Slurm, the pilots alone."""
+    ours = {p.node: p for p in pilots if p.phase in _HOLDS_NODE}
+    if snapshot is None:
+        return tuple(NodeRow(name, "pilot", p.job, p.id, p.ends_at) for name, p in sorted(ours.items()))
+    rows = []
+    for node in snapshot.nodes:
+        holders = snapshot.holders.get(node.name, ())
+        pilot = ours.get(node.name)
+        if pilot is not None:
+            rows.append(NodeRow(node.name, "pilot", pilot.job, pilot.id, pilot.ends_at))
+        else:
+            holder = holders[0].id if holders else ""
+            rows.append(NodeRow(node.name, node.state.value, holder=holder))
+    return tuple(rows)

@@ -1,0 +1,99 @@
+"""What every journal keeps to: the one on disk and the one in memory, which replay and tests use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malletrain.domain.event import Event, EventKind
+from malletrain.loop.ports import Journal
+from malletrain.store.journal import SqliteJournal
+
+NewJournal = Callable[[], Journal]
+
+
+def _memory(_folder: Path, _stack: ExitStack) -> Journal:
+    memory = pytest.importorskip("malletrain.loop.memory")
+    if not hasattr(memory, "MemoryJournal"):
+        pytest.skip("loop.memory has no MemoryJournal")
+    journal: Journal = memory.MemoryJournal()
+    return journal
+
+
+def _sqlite(folder: Path, stack: ExitStack) -> Journal:
+    number = len(list(folder.glob("*.db")))
+    return stack.enter_context(SqliteJournal(folder / f"journal{number}.db"))
+
+
+@pytest.fixture(params=[_sqlite, _memory], ids=["sqlite", "memory"])
+def new_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewJournal]:
+    with ExitStack() as stack:
+        yield lambda: request.param(tmp_path, stack)
+
+
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+_events = st.builds(
+    Event,
+    at=st.floats(0, 4e9),
+    kind=st.sampled_from(EventKind),
+    job=st.none() | st.integers(1, 5),
+    pilot=st.none() | st.sampled_from(["7_0", "7_1", "8_0"]),
+    node=st.none() | st.sampled_from(["n000", "n001"]),
+    reason=st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+    # Only kinds whose keys are the journal's own business are given wild data.
+    data=st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), _json, max_size=4),
+)
+
+
+def test_numbers_are_given_in_order_from_one(new_journal: NewJournal) -> None:
+    journal = new_journal()
+    first = journal.append([Event(10.0, EventKind.DAEMON_STARTED), Event(11.0, EventKind.POOL)])
+    second = journal.append(iter([Event(9.0, EventKind.DAEMON_STOPPED)]))
+    assert [e.seq for e in (*first, *second)] == [1, 2, 3]
+    assert [(e.seq, e.at) for e in journal.read()] == [(1, 10.0), (2, 11.0), (3, 9.0)]
+
+
+def test_nothing_is_appended_by_an_empty_append(new_journal: NewJournal) -> None:
+    journal = new_journal()
+    assert list(journal.append([])) == []
+    assert [e.seq for e in journal.append([Event(1.0, EventKind.POOL)])] == [1]
+
+
+def test_read_begins_after_the_given_number(new_journal: NewJournal) -> None:
+    journal = new_journal()
+    journal.append([Event(float(i), EventKind.POOL) for i in range(10)])
+    assert [e.seq for e in journal.read(after=7)] == [8, 9, 10]
+    assert list(journal.read(after=10)) == []
+
+
+def test_the_caller_number_is_ignored(new_journal: NewJournal) -> None:
+    journal = new_journal()
+    assert [e.seq for e in journal.append([Event(1.0, EventKind.POOL, seq=77)])] == [1]
+
+
+@given(events=st.lists(_events, max_size=8))
+@settings(deadline=None)
+def test_what_is_written_is_what_is_read(
+    tmp_path_factory: pytest.TempPathFactory, events: list[Event]
+) -> None:
+    for make in (_sqlite, _memory):
+        with ExitStack() as stack:
+            journal = make(tmp_path_factory.mktemp("j"), stack)
+            written = list(journal.append(events))
+            assert list(journal.read()) == written
+            assert [(e.at, e.kind, e.job, e.pilot, e.node, e.reason, dict(e.data)) for e in written] == [
+                (e.at, e.kind, e.job, e.pilot, e.node, e.reason, dict(e.data)) for e in events
+            ]
