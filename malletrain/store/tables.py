@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sqlalchemy import (
+    REAL,
     CheckConstraint,
     Column,
-    Float,
     ForeignKey,
     Index,
     Integer,
@@ -28,11 +28,11 @@ def _integer(name: str, default: int | None = None) -> Column[int]:
 
 
 def _real(name: str, default: int | None = None) -> Column[float]:
-    return Column(name, Float(), nullable=False, server_default=None if default is None else text(str(default)))
+    return Column(name, REAL(), nullable=False, server_default=None if default is None else text(str(default)))
 
 
 def _maybe_real(name: str) -> Column[float]:
-    return Column(name, Float(), nullable=True)
+    return Column(name, REAL(), nullable=True)
 
 
 def _of_job() -> Column[int]:

@@ -86,9 +86,7 @@ def test_the_caller_number_is_ignored(new_journal: NewJournal) -> None:
 
 @given(events=st.lists(_events, max_size=8))
 @settings(deadline=None)
-def test_what_is_written_is_what_is_read(
-    tmp_path_factory: pytest.TempPathFactory, events: list[Event]
-) -> None:
+def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, events: list[Event]) -> None:
     for make in (_sqlite, _memory):
         with ExitStack() as stack:
             journal = make(tmp_path_factory.mktemp("j"), stack)

@@ -1,0 +1,146 @@
+"""The schema: migrations lead to exactly what the code expects, and an old or new database is told apart."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from malletrain.store import tables
+from malletrain.store.database import create_file, writer_engine
+from malletrain.store.errors import JournalTooNew, StoreError
+from malletrain.store.migrate import migrate, migrations, sql_folder, statements
+
+
+def schema(path: Path) -> dict[str, object]:
+    """Tables, columns, keys and indexes as SQLite sees them, without the spelling of their definition."""
+    connection = sqlite3.connect(path)
+    found: dict[str, object] = {}
+    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    for name in names:
+        if name.startswith(("sqlite_", "schema_")):
+            continue
+        found[name] = {
+            "columns": {
+                (column, kind.upper(), bool(notnull), default, key)
+                for _, column, kind, notnull, default, key in connection.execute(f"PRAGMA table_info({name})")
+            },
+            "foreign": {
+                (table, source, target)
+                for _, _, table, source, target, *_ in connection.execute(f"PRAGMA foreign_key_list({name})")
+            },
+            "indexes": {
+                (
+                    index if not index.startswith("sqlite_") else "auto",
+                    unique,
+                    partial,
+                    tuple(c[2] for c in connection.execute(f"PRAGMA index_info({index})")),
+                )
+                for _, index, unique, _, partial in connection.execute(f"PRAGMA index_list({name})")
+            },
+        }
+    autoincrement = connection.execute(
+        "SELECT name FROM sqlite_master WHERE sql LIKE '%AUTOINCREMENT%' ORDER BY name"
+    ).fetchall()
+    checks = connection.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%CHECK (%' ORDER BY name").fetchall()
+    connection.close()
+    return found | {"autoincrement": autoincrement, "checks": [c for c in checks if not c[0].startswith("schema_")]}
+
+
+def test_migrations_give_exactly_the_tables_of_the_code(tmp_path: Path) -> None:
+    migrated, declared = tmp_path / "migrated.db", tmp_path / "declared.db"
+    create_file(migrated, 0o600)
+    engine = writer_engine(migrated)
+    migrate(engine)
+    engine.dispose()
+    other = create_engine(f"sqlite:///{declared}")
+    tables.metadata.create_all(other)
+    other.dispose()
+    assert schema(migrated) == schema(declared)
+    assert set(schema(migrated)) >= {"event", "job", "pilot", "stay", "usage"}
+
+
+def test_migrating_twice_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    create_file(path, 0o600)
+    engine = writer_engine(path)
+    first = migrate(engine)
+    before = schema(path)
+    assert migrate(engine) == first == len(migrations(sql_folder()))
+    assert schema(path) == before
+    engine.dispose()
+
+
+def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    create_file(path, 0o600)
+    engine = writer_engine(path)
+    version = migrate(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO schema_version (version, name) VALUES (?, 'future')", (version + 1,))
+    before = schema(path)
+    with pytest.raises(JournalTooNew, match=f"schema {version + 1}.*install the release that wrote it"):
+        migrate(engine)
+    assert schema(path) == before
+    engine.dispose()
+
+
+def test_a_broken_migration_leaves_no_trace(tmp_path: Path) -> None:
+    folder = tmp_path / "sql"
+    folder.mkdir()
+    (folder / "0001_good.sql").write_text("CREATE TABLE good (id INTEGER);\n")
+    (folder / "0002_bad.sql").write_text("CREATE TABLE half (id INTEGER);\nCREATE TABLE good (id INTEGER);\n")
+    path = tmp_path / "journal.db"
+    create_file(path, 0o600)
+    engine = writer_engine(path)
+    with pytest.raises(Exception, match="already exists"):
+        migrate(engine, folder)
+    assert set(schema(path)) == {"good", "autoincrement", "checks"}
+    (folder / "0002_bad.sql").write_text("CREATE TABLE better (id INTEGER);\n")
+    assert migrate(engine, folder) == 2
+    assert {"good", "better"} <= set(schema(path))
+    engine.dispose()
+
+
+def test_views_follow_the_release_and_leave_an_admins_own_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "sql"
+    (folder / "views").mkdir(parents=True)
+    view = folder / "views" / "answer.sql"
+    view.write_text("-- the old one\nCREATE VIEW answer AS SELECT 1 AS n;\n")
+    path = tmp_path / "journal.db"
+    create_file(path, 0o600)
+    engine = writer_engine(path)
+    migrate(engine, folder)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE VIEW mine AS SELECT n + 1 AS n FROM answer")
+    view.write_text("CREATE VIEW answer AS SELECT 41 AS n;\n")
+    migrate(engine, folder)
+    with engine.begin() as connection:
+        assert connection.exec_driver_sql("SELECT n FROM mine").scalar_one() == 42
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [
+        (["1_x.sql"], "NNNN_name.sql"),
+        (["0001_a.sql", "0003_b.sql"], "without gap"),
+        (["0001_a.sql", "0001_b.sql"], "without gap"),
+    ],
+)
+def test_misnumbered_migrations_are_refused(tmp_path: Path, names: list[str], complaint: str) -> None:
+    for name in names:
+        (tmp_path / name).write_text("SELECT 1;")
+    with pytest.raises(StoreError, match=complaint):
+        migrations(tmp_path)
+
+
+def test_statements_are_told_apart_in_triggers_and_comments() -> None:
+    script = "-- a; b\nCREATE TABLE x (a); -- tail\nCREATE TRIGGER y AFTER INSERT ON x BEGIN\n  SELECT 1;\nEND;\n"
+    first, second = statements(script)
+    assert first.startswith("CREATE TABLE x")
+    assert second.endswith("END;")
+    with pytest.raises(StoreError, match="no end"):
+        statements("CREATE TABLE x (a)")

@@ -1,0 +1,288 @@
+"""The tables that people read: folded with each append, equal to those folded anew, and right."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import JobPhase, MalleableJob
+from malletrain.loop.ledger import Ledger, announced
+from malletrain.store import tables as t
+from malletrain.store.database import reader_engine
+from malletrain.store.journal import SqliteJournal
+from malletrain.store.projections import days
+from malletrain.store.views import Views
+
+K = EventKind
+DAY = 86_400.0
+NOON = 1_793_491_200.0 + DAY / 2  # 2026-11-01 12:00 UTC
+
+
+def job(number: int = 1, **changes: Any) -> Event:
+    fields: dict[str, Any] = {
+        "id": number, "name": f"net{number}", "user": "ada", "uid": 1001, "account": "harvest",
+        "min_nodes": 1, "max_nodes": 8, "submitted_at": NOON,
+    }  # fmt: skip
+    return Event(NOON, K.JOB_ANNOUNCED, number, data=announced(MalleableJob(**fields | changes)))
+
+
+def tasks(array: int, count: int, number: int = 1) -> Event:
+    return Event(NOON + 1, K.TASKS_ADDED, number, data={"array_id": array, "tasks": list(range(count))})
+
+
+def ev(after: float, kind: EventKind, pilot: str | None = None, node: str | None = None, **data: Any) -> Event:
+    reason = data.pop("reason", "")
+    return Event(NOON + after, kind, 1, pilot, node, reason, data)
+
+
+STORY = [
+    job(),
+    tasks(7, 4),
+    ev(10, K.INTENT, "7_0", "n000", type="start", limit_s=600, reason="hole until noon"),
+    ev(11, K.PILOT_STARTED, "7_0", "n000", started_at=NOON + 11, ends_at=NOON + 611),
+    ev(11, K.PILOT_STARTED, "7_1", "n001", started_at=NOON + 11, ends_at=NOON + 611),
+    ev(20, K.GENERATION, generation=1, members=["7_0", "7_1"], reason="first world"),
+    ev(20.5, K.SWITCHED, generation=1, nodes=2, pause_s=0.0, step=0, grew=True),
+    ev(30, K.SAMPLES, nodes=2, samples=100.0, seconds=10.0, steps=10),
+    ev(31, K.METRIC, name="loss", value=1.5, samples=100),
+    ev(40, K.PILOT_STARTED, "7_2", "n002", started_at=NOON + 40, ends_at=NOON + 640),
+    ev(45, K.GENERATION, generation=2, members=["7_0", "7_1", "7_2"], reason="7_2 is warm"),
+    ev(45.4, K.SWITCHED, generation=2, nodes=3, pause_s=0.4, step=10, grew=True),
+    ev(45.5, K.SWITCHED, generation=2, nodes=3, pause_s=0.6, step=10, grew=True),
+    ev(50, K.INTENT, "7_1", "n001", type="leave", cause="yield", deadline=NOON + 60, reason="job 99 can start"),
+    ev(52, K.PILOT_HELD, "7_1"),
+    ev(60, K.SAMPLES, nodes=3, samples=300.0, seconds=10.0, steps=10),
+    ev(70, K.PILOT_ENDED, "7_2", state="cancelled", preempted=True, exit_code="0:15"),
+    ev(71, K.WORKER_LOST, "7_2", worker="w", how="preempted"),
+]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
+    with SqliteJournal(tmp_path / "journal.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def views(journal: SqliteJournal) -> Iterator[Views]:
+    opened = Views(journal.path)
+    yield opened
+    opened.close()
+
+
+def test_a_story_is_told_in_one_row(journal: SqliteJournal, views: Views) -> None:
+    journal.append(STORY)
+    row = views.job(1)
+    assert row is not None
+    assert (row.phase, row.nodes, row.members, row.held_tasks, row.generation) == ("running", 1, 1, 2, 2)
+    assert (row.samples, row.rate, row.preemptions, row.lost_workers) == (400.0, 30.0, 1, 1)
+    assert (row.resizes, row.mean_pause_s) == (1, 0.6), "a first start is no resize; the longest stall counts"
+    assert row.metrics == {"loss": 1.5}
+    assert [(p.id, p.phase, p.node, p.ends_at) for p in row.pilots] == [("7_0", "running", "n000", NOON + 611)]
+    assert row.node_seconds == pytest.approx(41 + 30)
+
+
+def test_a_job_that_is_over_stays_over(journal: SqliteJournal, views: Views) -> None:
+    journal.append([*STORY, ev(100, K.JOB_COMPLETED, result={"accuracy": 0.97}, reason="5 epochs done")])
+    journal.append([ev(101, K.JOB_CANCELLED, by="ada"), ev(102, K.JOB_RELEASED, by="ada")])
+    row = views.job(1)
+    assert row is not None
+    assert (row.phase, row.reason, row.ended_at) == ("completed", "5 epochs done", NOON + 100)
+    assert row.result == {"accuracy": 0.97}
+    assert row.members == 0
+    assert views.jobs(over=False) == ()
+    assert [r.id for r in views.jobs()] == [1]
+
+
+def test_usage_is_split_at_midnight(journal: SqliteJournal) -> None:
+    started, ended = NOON + DAY / 2 - 100, NOON + DAY / 2 + 250
+    journal.append(
+        [
+            job(),
+            tasks(7, 1),
+            Event(started, K.PILOT_STARTED, 1, "7_0", "n000", data={"started_at": started, "ends_at": ended}),
+            Event(ended, K.PILOT_HELD, 1, "7_0"),
+        ]
+    )
+    with reader_engine(journal.path).begin() as connection:
+        rows = connection.execute(select(t.usage).order_by(t.usage.c.day)).all()
+        report = connection.exec_driver_sql("SELECT day, user, account, node_seconds, stays FROM usage_by_day").all()
+    assert [(r.day, r.node_seconds, r.stays) for r in rows] == [("2026-11-01", 100.0, 1), ("2026-11-02", 250.0, 0)]
+    assert [tuple(r) for r in report] == [
+        ("2026-11-01", "ada", "harvest", 100.0, 1),
+        ("2026-11-02", "ada", "harvest", 250.0, 0),
+    ]
+
+
+def test_reporting_views_tell_resizes_preemptions_and_yields(journal: SqliteJournal) -> None:
+    journal.append(STORY)
+    with reader_engine(journal.path).begin() as connection:
+        resizes = connection.exec_driver_sql("SELECT job, nodes_before, nodes, pause_s, reason FROM resizes").all()
+        preemptions = connection.exec_driver_sql("SELECT pilot, node, held_s FROM preemptions").all()
+        yields = connection.exec_driver_sql("SELECT pilot, node, held_s, reason FROM yields").all()
+        holes = connection.exec_driver_sql("SELECT node, stays, preemptions FROM holes_used").all()
+    assert [tuple(r) for r in resizes] == [(1, 2, 3, 0.6, "7_2 is warm")]
+    assert [tuple(r) for r in preemptions] == [("7_2", "n002", 30.0)]
+    assert [tuple(r) for r in yields] == [("7_1", "n001", 41.0, "job 99 can start")]
+    assert [tuple(r) for r in holes] == [("n001", 1, 0), ("n002", 1, 1)]
+
+
+def test_days_cover_the_whole_span() -> None:
+    assert list(days(NOON, NOON)) == []
+    parts = list(days(NOON, NOON + 3 * DAY))
+    assert [d for d, _ in parts] == ["2026-11-01", "2026-11-02", "2026-11-03", "2026-11-04"]
+    assert sum(s for _, s in parts) == 3 * DAY
+
+
+# --- laws -----------------------------------------------------------------------------------------------------
+
+_PILOTS = ["7_0", "7_1", "8_0", "9_9"]
+_NODES = ["n000", "n001", "n002"]
+_wild = st.one_of(st.none(), st.booleans(), st.floats(), st.integers(-(2**70), 2**70), st.text(max_size=3))
+
+
+def _figure(sound: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Mostly what belongs there; sometimes what a broken worker might send."""
+    return st.one_of(sound, sound, sound, _wild)
+
+
+_data = {
+    K.TASKS_ADDED: st.fixed_dictionaries({"tasks": st.lists(st.integers(0, 2), unique=True)}),
+    K.INTENT: st.fixed_dictionaries(
+        {"type": st.sampled_from(["start", "leave", "cut", "recycle"]), "cause": st.sampled_from(["yield", "shrink"])}
+    ),
+    K.OUTCOME: st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["start", "leave", "cut", "recycle", "cancel"]),
+            "done": st.booleans(),
+            "ends_at": st.floats(NOON, NOON + 2e5),
+            "pilots": st.lists(st.sampled_from(_PILOTS), max_size=3),
+        }
+    ),
+    K.PILOT_STARTED: st.fixed_dictionaries(
+        {"started_at": st.floats(NOON, NOON + 2e5), "ends_at": st.floats(NOON, NOON + 4e5)}
+    ),
+    K.PILOT_ENDED: st.fixed_dictionaries({"state": st.just("failed"), "preempted": st.booleans()}),
+    K.GENERATION: st.fixed_dictionaries(
+        {"generation": st.integers(1, 9), "members": st.lists(st.sampled_from(_PILOTS), unique=True)}
+    ),
+    K.SWITCHED: st.fixed_dictionaries(
+        {
+            "generation": st.integers(1, 9),
+            "nodes": st.integers(1, 4),
+            "pause_s": st.floats(0, 5),
+            "grew": st.booleans(),
+        }
+    ),
+    K.SAMPLES: st.fixed_dictionaries(
+        {
+            "nodes": st.integers(1, 4),
+            "samples": st.floats(0, 1e6),
+            "seconds": st.floats(0, 60),
+            "steps": st.integers(0, 9),
+        }
+    ),
+    K.METRIC: st.fixed_dictionaries({"name": st.sampled_from(["loss", "acc"]), "value": _figure(st.floats(0, 1))}),
+    K.POOL: st.fixed_dictionaries({"idle": st.integers(0, 9), "main": st.integers(0, 9)}),
+    K.JOB_COMPLETED: st.fixed_dictionaries({"result": st.just({"accuracy": 0.9})}),
+}
+_KINDS = [
+    *_data,
+    K.JOB_HELD,
+    K.JOB_RELEASED,
+    K.JOB_CANCELLED,
+    K.JOB_FAILED,
+    K.PILOT_HELD,
+    K.PILOT_WAITS,
+    K.WORKER_LOST,
+]
+
+
+@st.composite
+def sound_events(draw: st.DrawFn) -> Event:
+    kind, number = draw(st.sampled_from(_KINDS)), draw(st.sampled_from([1, 1, 1, 2, 3]))
+    data = draw(_data.get(kind, st.just({})))
+    if kind is K.TASKS_ADDED:
+        data = {"array_id": 6 + number, **data}  # Slurm gives an array's number once
+    return Event(
+        NOON + draw(st.floats(0, 2e5)),
+        kind,
+        number,
+        draw(st.sampled_from(_PILOTS)),
+        draw(st.sampled_from(_NODES)),
+        draw(st.sampled_from(["", "because"])),
+        data,
+    )
+
+
+@st.composite
+def wild_events(draw: st.DrawFn) -> Event:
+    event = draw(sound_events())
+    data = {key: draw(st.one_of(st.just(value), _wild)) for key, value in event.data.items()}
+    return Event(event.at, event.kind, event.job, event.pilot, event.node, event.reason, data)
+
+
+_stories = st.lists(st.one_of(sound_events(), wild_events()), max_size=30).map(
+    lambda events: [job(1), job(2, uid=1002, user="bob"), tasks(7, 2), tasks(8, 1, 2), *events]
+)
+
+
+def _tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    engine = reader_engine(path)
+    with engine.begin() as connection:
+        found = {
+            table.name: [tuple(row) for row in connection.execute(select(table).order_by(*table.primary_key))]
+            for table in t.PROJECTIONS
+        }
+    engine.dispose()
+    return found
+
+
+@given(story=_stories, cuts=st.lists(st.integers(0, 34), max_size=4))
+@settings(deadline=None, max_examples=40)
+def test_folding_anew_gives_the_rows_that_were_kept(
+    tmp_path_factory: pytest.TempPathFactory, story: list[Event], cuts: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("fold") / "j.db"
+    edges = [0, *sorted(cuts), len(story)]
+    with SqliteJournal(path) as journal:
+        for start, end in itertools.pairwise(edges):
+            journal.append(story[start:end])
+        kept = _tables(path)
+        assert journal.rebuild() == len(story)
+        assert _tables(path) == kept
+
+
+@given(
+    story=st.lists(sound_events(), max_size=40).map(
+        lambda events: [job(1), job(2, uid=1002, user="bob"), tasks(7, 2), tasks(8, 1, 2), *events]
+    )
+)
+@settings(deadline=None, max_examples=40)
+def test_people_are_shown_what_the_loop_knows(tmp_path_factory: pytest.TempPathFactory, story: list[Event]) -> None:
+    """The projections and the ledger fold the same events apart from each other, and must agree."""
+    path = tmp_path_factory.mktemp("agree") / "j.db"
+    ledger = Ledger()
+    with SqliteJournal(path) as journal:
+        ledger.apply(journal.append(story))
+        views = Views(path)
+        rows = {row.id: row for row in views.jobs()}
+        views.close()
+        pilots = _tables(path)["pilot"]
+    for number, known in ledger.views().items():
+        row = rows[number]
+        assert row.phase == known.phase.value
+        assert row.samples == pytest.approx(known.samples_done)
+        assert row.members == (0 if known.world is None else len(known.world.members))
+        assert {p[0]: (p[2], p[4], p[6]) for p in pilots if p[1] == number} == {
+            p.id: (p.phase.value, p.node, p.ends_at) for p in known.pilots.values()
+        }
+        assert JobPhase(row.phase).is_over == (number in ledger.over_since())
