@@ -1,0 +1,252 @@
+"""JSON over HTTP to the daemon, as people's commands speak it: standard library only.
+
+The token comes from a MUNGE credential, is kept in memory alone, and is renewed when it runs out. Proxies of the
+environment are not used and redirects not followed: a token goes to the daemon it was made for, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from malletrain.wire import munge
+from malletrain.wire.errors import WireError
+
+#: What a person's MUNGE credential is made for (`malletrain.wire.munge.statement`).
+SESSION_PURPOSE = "malletrain-session-v1"
+
+#: Seconds for an answer to begin, and for all of it.
+TIMEOUT_S = 10.0
+
+#: The status of 10,000 nodes is about 2 MB.
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+#: A token that runs out within so many seconds is renewed first.
+_RENEW_BEFORE_S = 30.0
+
+Query = Mapping[str, str | int | float | bool | None]
+
+
+class DaemonUnavailable(WireError):
+    """Nothing answers at the daemon's address, or not in time: nothing is known of what became of the request."""
+
+
+class DaemonRefused(WireError):
+    """The daemon said no; `status` is the HTTP status, the message its own words."""
+
+    exit_status = 1
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Http:
+    """Calls of one daemon. Not thread-safe: each thread has its own."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        munge_socket: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`url` as the daemon itself is configured with: the credential is made for it.
+
+        Raises:
+            WireError: `url` is no http or https URL.
+        """
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise WireError(f"{url!r} is no URL such as http://head.example.org:8470") from error
+        if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or parts.username:
+            raise WireError(f"{url!r} is no URL such as http://head.example.org:8470")
+        self.url = url.rstrip("/")
+        self._https, self._host, self._base = parts.scheme == "https", host, parts.path.rstrip("/")
+        self._port = port or (443 if self._https else 80)
+        self._munge_socket, self._timeout_s, self._tls, self._now = munge_socket, timeout_s, tls, now
+        self._connection: http.client.HTTPConnection | None = None
+        self._token, self._token_until = "", 0.0
+        #: Who the daemon takes the caller for: the answer of POST /v1/session without its token.
+        self.identity: dict[str, Any] = {}
+
+    def get(self, path: str, query: Query | None = None, *, wait_s: float = 0.0) -> dict[str, Any]:
+        """GET `path` (`/v1/jobs`) with a token; `wait_s` is how long a long poll may take, beyond the time-out.
+
+        Raises:
+            DaemonUnavailable, DaemonRefused, MungeError: as their names say.
+        """
+        return self._json(self._with_token("GET", _with_query(path, query), None, wait_s))
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, *, wait_s: float = 0.0) -> dict[str, Any]:
+        """POST JSON with a token; an empty answer is an empty object.
+
+        Raises:
+            DaemonUnavailable, DaemonRefused, MungeError: as their names say.
+        """
+        return self._json(self._with_token("POST", path, dict(body or {}), wait_s))
+
+    def text(self, path: str, query: Query | None = None) -> str:
+        """GET text that needs no token (`/v1/metrics`)."""
+        return self._exchange("GET", _with_query(path, query), None, "", 0.0).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Close the connection and forget the token. Idempotent."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._token = ""
+
+    def __enter__(self) -> Http:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _with_token(self, method: str, path: str, body: dict[str, Any] | None, wait_s: float) -> bytes:
+        if not self._token or self._now() > self._token_until - _RENEW_BEFORE_S:
+            self._log_in()
+        try:
+            return self._exchange(method, path, body, self._token, wait_s)
+        except DaemonRefused as refused:
+            if refused.status != http.client.UNAUTHORIZED:
+                raise
+        # The daemon was started anew, and remembers no tokens; a 401 was not acted on, so asking again is safe.
+        self._log_in()
+        return self._exchange(method, path, body, self._token, wait_s)
+
+    def _log_in(self) -> None:
+        credential = munge.encode(munge.statement(SESSION_PURPOSE, self.url), self._munge_socket)
+        answer = self._json(self._exchange("POST", "/v1/session", {"credential": credential}, "", 0.0))
+        token, lifetime = answer.get("token"), answer.get("lifetime_s")
+        if not isinstance(token, str) or not token or not isinstance(lifetime, (int, float)):
+            raise DaemonUnavailable(f"{self.url} does not answer as malletraind does: check the URL")
+        # By its lifetime, not by its end: the two machines' clocks may differ.
+        self._token, self._token_until = token, self._now() + lifetime
+        self.identity = {key: value for key, value in answer.items() if key != "token"}
+
+    def _exchange(self, method: str, path: str, body: dict[str, Any] | None, token: str, wait_s: float) -> bytes:
+        """One request and its answer's body.
+
+        A kept connection may have been closed by the daemon meanwhile: what can be asked twice is asked once more
+        on a new one. A POST cannot, so it always takes a new one.
+        """
+        reused = self._connection is not None and method == "GET"
+        if not reused:
+            self._forget()
+        try:
+            return self._once(method, path, body, token, wait_s)
+        except (http.client.HTTPException, OSError) as error:
+            self._forget()
+            if not reused or isinstance(error, TimeoutError):
+                raise self._unavailable(error) from error
+        try:
+            return self._once(method, path, body, token, wait_s)
+        except (http.client.HTTPException, OSError) as error:
+            self._forget()
+            raise self._unavailable(error) from error
+
+    def _once(self, method: str, path: str, body: dict[str, Any] | None, token: str, wait_s: float) -> bytes:
+        limit = self._timeout_s + max(0.0, wait_s)
+        connection = self._connect(limit)
+        headers = {"Accept": "application/json", "User-Agent": "malletrain"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        payload = None
+        if body is not None:
+            payload = json.dumps(body, allow_nan=False).encode()
+            headers["Content-Type"] = "application/json"
+        deadline = time.monotonic() + limit
+        connection.request(method, self._base + path, payload, headers)
+        answer = connection.getresponse()
+        data = self._read(answer, deadline)
+        if answer.will_close:
+            self._forget()
+        if answer.status >= 300:
+            raise DaemonRefused(answer.status, self._words(answer, data))
+        return data
+
+    def _connect(self, limit: float) -> http.client.HTTPConnection:
+        if self._connection is None:
+            # Connecting has its own, shorter time-out: a long poll waits for an answer, not for a machine.
+            if self._https:
+                tls = self._tls or ssl.create_default_context()
+                self._connection = http.client.HTTPSConnection(
+                    self._host, self._port, timeout=self._timeout_s, context=tls
+                )
+            else:
+                self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+            self._connection.connect()
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(limit)
+        return self._connection
+
+    def _read(self, answer: http.client.HTTPResponse, deadline: float) -> bytes:
+        parts, size = [], 0
+        while part := answer.read1(1 << 20):
+            size += len(part)
+            if size > MAX_ANSWER_BYTES:
+                self._forget()
+                raise DaemonUnavailable(
+                    f"{self.url}: the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB: given up"
+                )
+            if time.monotonic() > deadline:
+                self._forget()
+                raise DaemonUnavailable(f"{self.url}: the answer takes too long: try again, or ask for less")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _words(self, answer: http.client.HTTPResponse, data: bytes) -> str:
+        """The daemon's own line, made fit for a terminal."""
+        try:
+            said = json.loads(data)["error"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            said = f"{self.url} answers {answer.status} {answer.reason}: is that malletraind?"
+        printable = "".join(c if c.isprintable() else " " for c in str(said))
+        return printable[:1000]
+
+    def _unavailable(self, error: Exception) -> DaemonUnavailable:
+        if isinstance(error, TimeoutError):
+            return DaemonUnavailable(
+                f"{self.url} gives no answer in time: look at `systemctl status malletraind` there"
+            )
+        if isinstance(error, ssl.SSLError):
+            return DaemonUnavailable(f"{self.url}: the TLS connection fails ({error.reason}): check its certificate")
+        if isinstance(error, socket.gaierror):
+            return DaemonUnavailable(f"{self.url}: the host's name is not known: check the URL")
+        if isinstance(error, ConnectionRefusedError):
+            return DaemonUnavailable(f"{self.url}: nothing listens there: is malletraind running?")
+        return DaemonUnavailable(f"{self.url} cannot be reached ({error or type(error).__name__}): try again")
+
+    def _json(self, data: bytes) -> dict[str, Any]:
+        if not data:
+            return {}
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise DaemonUnavailable(f"{self.url} answers something else than JSON: is that malletraind?") from error
+        if not isinstance(value, dict):
+            raise DaemonUnavailable(f"{self.url} answers something else than a JSON object: is that malletraind?")
+        return value
+
+
+def _with_query(path: str, query: Query | None) -> str:
+    given = {key: value for key, value in (query or {}).items() if value is not None}
+    if not given:
+        return path
+    return f"{path}?{urlencode({k: str(v).lower() if isinstance(v, bool) else v for k, v in given.items()})}"
