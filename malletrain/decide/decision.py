@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from malletrain.decide.holes import holes as find_holes
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.place import place
-from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave
+from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, yields
-from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, Refusal
+from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, Refusal, TopUp
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot
 from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
 from malletrain.sizing.problem import JobDemand, Policy, Problem
@@ -90,6 +90,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}
     actions += [cut for cut in cuts(live, holes, now, rules) if cut.pilot not in given_up | dropped]
+    actions += top_ups(live, now, rules)
     decision = Decision(
         at=now,
         sizes=sizes,
@@ -117,7 +118,9 @@ def yield_now(situation: Situation, rules: Rules) -> tuple[list[Action], Mapping
 
 def pilots_of(action: Action) -> tuple[str, ...]:
     """The pilots that an action touches."""
-    return action.pilots if isinstance(action, CancelTasks) else (action.pilot,)
+    if isinstance(action, CancelTasks):
+        return action.pilots
+    return () if isinstance(action, TopUp) else (action.pilot,)
 
 
 def _must_leave(

@@ -20,6 +20,7 @@ from malletrain.domain.decision import (
     RecyclePilot,
     Refusal,
     StartPilot,
+    TopUp,
 )
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Snapshot
@@ -96,6 +97,18 @@ def cuts(views: Mapping[int, JobView], holes: Mapping[str, Hole], now: float, ru
             # Slurm keeps whole minutes: a cut of less than one changes nothing.
             if pilot.ends_at > latest + 60.0 and latest > now + 60.0:
                 actions.append(CutLimit(view.job.id, pilot.id, pilot.node, latest, hole.reason))
+    return actions
+
+
+def top_ups(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Action]:
+    """Jobs that run low on held tasks, because preemption consumes them: a worker submits more, as its owner."""
+    actions: list[Action] = []
+    for _, view in sorted(views.items()):
+        left, wanted = len(view.held), min(view.job.max_nodes, rules.max_top_up)
+        asked_lately = view.topped_up_at is not None and now - view.topped_up_at < rules.start_patience_s
+        if view.staying and not asked_lately and left < max(1, wanted // 2):
+            reason = f"{left} held tasks are left for up to {view.job.max_nodes} nodes"
+            actions.append(TopUp(view.job.id, wanted - left, reason))
     return actions
 
 

@@ -25,6 +25,7 @@ class Rules:
         claim_patience_s: free nodes are kept so long for a main job that could start on them; after that
             something else holds the job up, and the nodes are harvested again.
         exit_patience_s: pilots of a job that is over are cancelled after so long.
+        max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
         include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
     """
 
@@ -42,6 +43,7 @@ class Rules:
     start_patience_s: float = 90.0
     claim_patience_s: float = 90.0
     exit_patience_s: float = 30.0
+    max_top_up: int = 50
     include_nodes: frozenset[str] = frozenset()
     exclude_nodes: frozenset[str] = frozenset()
 

@@ -72,7 +72,16 @@ class CancelTasks:
     reason: str
 
 
-Action = StartPilot | LeavePilot | CutLimit | RecyclePilot | CancelTasks
+@dataclass(frozen=True, slots=True)
+class TopUp:
+    """Have a worker of the job submit `tasks` held tasks more, as the job's owner."""
+
+    job_id: int
+    tasks: int
+    reason: str
+
+
+Action = StartPilot | LeavePilot | CutLimit | RecyclePilot | CancelTasks | TopUp
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ class EventKind(StrEnum):
     """Kinds of events, with the keys of their `data`."""
 
     # A job's life
-    JOB_ANNOUNCED = (
-        "job_announced"  #: the fields of MalleableJob
-    )
+    JOB_ANNOUNCED = "job_announced"  #: the fields of MalleableJob
     ARRAY_ATTACHED = "array_attached"  #: array_id, tasks: number of tasks, as the owner said: not yet looked at
     ARRAY_REFUSED = "array_refused"  #: array_id, faults: [str]
     TASKS_ADDED = "tasks_added"  #: array_id, tasks: [int]: held array tasks seen in Slurm and found sound

@@ -187,6 +187,7 @@ class JobView:
     costs: ResizeCosts = ResizeCosts()
     samples_done: float = 0.0
     reason: str = ""
+    topped_up_at: float | None = None
 
     @property
     def active(self) -> tuple[Pilot, ...]:

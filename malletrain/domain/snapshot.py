@@ -73,9 +73,7 @@ class SlurmState(StrEnum):
 
 
 #: Such a job holds its nodes.
-HOLDING_STATES = frozenset(
-    {SlurmState.RUNNING, SlurmState.SUSPENDED, SlurmState.COMPLETING, SlurmState.CONFIGURING}
-)
+HOLDING_STATES = frozenset({SlurmState.RUNNING, SlurmState.SUSPENDED, SlurmState.COMPLETING, SlurmState.CONFIGURING})
 
 
 @dataclass(frozen=True, slots=True)

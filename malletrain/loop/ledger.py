@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from malletrain.decide.measured import curve_of
-from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot
+from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import (
@@ -36,6 +36,7 @@ _ACTIONS: Mapping[str, type[Action]] = {
     "cut": CutLimit,
     "recycle": RecyclePilot,
     "cancel": CancelTasks,
+    "top_up": TopUp,
 }
 _ACTION_NAMES = {kind: name for name, kind in _ACTIONS.items()}
 
@@ -92,6 +93,7 @@ class _Record:
     pauses: dict[bool, deque[float]] = field(
         default_factory=lambda: {True: deque(maxlen=64), False: deque(maxlen=64)}
     )
+    topped_up_at: float | None = None
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     view: JobView | None = None
 
@@ -176,6 +178,7 @@ class Ledger:
                 costs=self._measured_costs(record),
                 samples_done=record.samples_done,
                 reason=record.reason,
+                topped_up_at=record.topped_up_at,
             )
         return record.view
 
@@ -224,8 +227,8 @@ def _tasks_added(record: _Record, event: Event) -> None:
 
 def _intent(record: _Record, event: Event) -> None:
     kind = event.data.get("type")
-    if kind == "cancel":
-        return
+    if kind == "top_up":
+        record.topped_up_at = event.at
     pilot = record.pilots.get(event.pilot or "")
     if pilot is None:
         return

@@ -211,6 +211,7 @@ class MemoryWorkers:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.ended: dict[int, str] = {}
+        self.topped_up: dict[int, int] = {}
         self._reports: list[Event] = []
 
     def report(self, *events: Event) -> None:
@@ -224,6 +225,10 @@ class MemoryWorkers:
 
     def end_job(self, job_id: int, reason: str) -> None:
         self.ended[job_id] = reason
+
+    def top_up(self, job_id: int, tasks: int) -> bool:
+        self.topped_up[job_id] = tasks
+        return True
 
     def reports(self) -> Sequence[Event]:
         taken, self._reports = self._reports, []

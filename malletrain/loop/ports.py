@@ -92,6 +92,10 @@ class Workers(Protocol):
         """Tell every worker of the job to stop: the job is over."""
         ...
 
+    def top_up(self, job_id: int, tasks: int) -> bool:
+        """Have a worker submit held tasks more, as the job's owner; False when there is none to ask."""
+        ...
+
     def reports(self) -> Sequence[Event]:
         """What workers have reported since the last call, in order."""
         ...

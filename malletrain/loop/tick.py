@@ -7,6 +7,7 @@ Live and replay run this same code; they differ in the ports they bring. Three e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar, cast
 
 from malletrain.decide.decision import Situation, decide, yield_now
@@ -20,6 +21,7 @@ from malletrain.domain.decision import (
     Outcome,
     RecyclePilot,
     StartPilot,
+    TopUp,
 )
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, EventKind, JsonValue
@@ -34,9 +36,12 @@ T = TypeVar("T")
 
 
 class Loop:
-    """One daemon's running state. Not thread-safe: the caller holds one lock around every method.
+    """One daemon's running state.
 
-    `last_snapshot` and `last_decision` are what people are shown.
+    The caller holds one lock, for as long as Slurm takes, around `tick_on`, `watch_on` and `react`. `record` and
+    `take_reports` may come from any thread: `guard` is held just while events are written and folded, so that a
+    fault is mended while Slurm keeps a tick waiting. `views`, `last_snapshot` and `last_decision` are immutable, and
+    replaced whole: what people are shown.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Loop:
         rules: Rules,
         *,
         act: bool = True,
+        guard: AbstractContextManager[object] | None = None,
     ) -> None:
         """`act` False: decisions are made and shown, nothing is recorded or touched (`--dry-run`, `--observe`)."""
         self.ledger = Ledger()
@@ -57,6 +63,9 @@ class Loop:
         self.paused = ""
         self.last_snapshot: Snapshot | None = None
         self.last_decision: Decision | None = None
+        self.views: Mapping[int, JobView] = {}
+        self._guard = guard or nullcontext()
+        self._unhandled: list[Event] = []
         self._cluster = cluster
         self._workers = workers
         self._journal = journal
@@ -73,12 +82,25 @@ class Loop:
         for event in self._journal.read():
             self.ledger.apply((event,))
             count += 1
+        self.views = self.ledger.views()
         return count
 
     def record(self, events: Iterable[Event]) -> None:
         """Write events, then fold them. What people ask for (cancel, hold) comes this way too."""
-        written = self._journal.append(tuple(events))
-        self.ledger.apply(written)
+        with self._guard:
+            self.ledger.apply(self._journal.append(tuple(events)))
+            self.views = self.ledger.views()
+
+    def take_reports(self) -> int:
+        """Record what workers reported; returns how many events. What follows from them is left to `react`."""
+        if not self._act_for_real:
+            return 0
+        with self._guard:
+            reports = tuple(self._workers.reports())
+            if reports:
+                self.record(reports)
+                self._unhandled += reports
+        return len(reports)
 
     # -- the three entries -------------------------------------------------------------------------------------
 
@@ -88,17 +110,26 @@ class Loop:
         The order matters: workers' reports first, so that a worker that has left is not asked again.
         """
         self.react()
-        snapshot = self._ask(self._cluster.snapshot)
-        if snapshot is None:
+        snapshot = self.ask_snapshot()
+        return None if snapshot is None else self.tick_on(snapshot)
+
+    def ask_snapshot(self) -> Snapshot | None:
+        """The whole look alone; it needs no lock."""
+        return self._ask(self._cluster.snapshot)
+
+    def ask_look(self) -> Snapshot | None:
+        """The light look alone, where there is anything to yield; it needs no lock."""
+        last = self.last_snapshot
+        if last is None or not self._act_for_real or not any(v.staying for v in self.views.values()):
             return None
-        return self.tick_on(snapshot)
+        return self._ask(lambda: self._cluster.look(last))
 
     def tick_on(self, snapshot: Snapshot) -> Decision | None:
         """The round after the look: for callers that query Slurm outside the lock."""
         self.last_snapshot = snapshot
         if self._act_for_real:
             self._take_in_arrays()
-            seen = self._ask(lambda: observe(snapshot, self.ledger.views(), self._cluster.end_of, self._clock.now()))
+            seen = self._ask(lambda: observe(snapshot, self.views, self._cluster.end_of, self._clock.now()))
             if seen is None:
                 return None
             self.record(seen)
@@ -112,10 +143,7 @@ class Loop:
 
     def watch(self) -> None:
         """A light look at the main queue: yield before Slurm's next cycle preempts."""
-        last = self.last_snapshot
-        if last is None or not self._act_for_real or not any(v.staying for v in self.ledger.views().values()):
-            return
-        snapshot = self._ask(lambda: self._cluster.look(last))
+        snapshot = self.ask_look()
         if snapshot is not None:
             self.watch_on(snapshot)
 
@@ -127,12 +155,11 @@ class Loop:
 
     def react(self) -> None:
         """Take in what workers reported; a worker that has left frees its node at once, not at the next tick."""
-        reports = tuple(self._workers.reports())
-        if not reports or not self._act_for_real:
-            return
-        self.record(reports)
+        self.take_reports()
+        with self._guard:
+            reports, self._unhandled = self._unhandled, []
         over = {e.job for e in reports if e.kind in (EventKind.JOB_COMPLETED, EventKind.JOB_FAILED)}
-        views = self.ledger.views()
+        views = self.views
         actions: list[Action] = []
         for event in reports:
             view = views.get(event.job or 0)
@@ -149,7 +176,7 @@ class Loop:
     def _situation(self, snapshot: Snapshot) -> Situation:
         return Situation(
             snapshot=snapshot,
-            views=self.ledger.views(),
+            views=self.views,
             now=self._clock.now(),
             over_since=self.ledger.over_since(),
             startable_since=self._startable_since,
@@ -170,7 +197,7 @@ class Loop:
 
     def _take_in_arrays(self) -> None:
         """Look at arrays that owners told of; sound tasks become pilots."""
-        views = self.ledger.views()
+        views = self.views
         for job_id, arrays in self.ledger.unseen_arrays().items():
             for array_id in arrays:
                 job = views[job_id].job
@@ -191,8 +218,8 @@ class Loop:
     def _apply(self, actions: Iterable[Action]) -> None:
         """One action after the other: intent, act, outcome. A Slurm that stops answering ends the round."""
         for action in actions:
-            pilot = None if isinstance(action, CancelTasks) else action.pilot
-            node = None if isinstance(action, CancelTasks) else action.node
+            pilot = None if isinstance(action, CancelTasks | TopUp) else action.pilot
+            node = None if isinstance(action, CancelTasks | TopUp) else action.node
             data = action_data(action)
 
             now = self._clock.now()
@@ -221,12 +248,15 @@ class Loop:
             case LeavePilot():
                 self._workers.leave(action)
                 return Outcome(True, "asked")
+            case TopUp():
+                asked = self._workers.top_up(action.job_id, action.tasks)
+                return Outcome(asked, "asked" if asked else "no worker is there to ask")
 
     def _record_changes(self, snapshot: Snapshot, decision: Decision) -> None:
         """POOL and DECIDED, when they differ from the last ones: the history that reports are made of."""
         now = self._clock.now()
         events: list[Event] = []
-        pool = cast(dict[str, JsonValue], pool_counts(snapshot, self.ledger.views(), self.rules))
+        pool = cast(dict[str, JsonValue], pool_counts(snapshot, self.views, self.rules))
         if pool != self._pool:
             self._pool = pool
             events.append(Event(now, EventKind.POOL, data=pool))
