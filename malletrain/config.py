@@ -344,7 +344,11 @@ def _say(kind: str, message: str, keys: tuple[str, ...], detail: Mapping[str, An
         return f"{message.removeprefix('Value error, ')} (given: {given})"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"is a section: write [{keys[-1]}] on a line of its own, its keys below"
-    words = message.replace("Input should be a valid", "give a").replace("Input should be", "give")
+    words = (
+        message.replace("Input should be a valid integer", "give a whole number")
+        .replace("Input should be a valid", "give a")
+        .replace("Input should be", "give")
+    )
     words = words.replace("give greater than or equal to", "give at least").replace(
         "give less than or equal to", "give at most"
     )

@@ -1,0 +1,176 @@
+"""The configuration: every fault at once, each with its file, line and key, and nothing else ever raised."""
+
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from malletrain import config
+from malletrain.config import SECTIONS, Config, ConfigError, parse
+
+FAULTY = """\
+operatos = ["ann"]
+tick_s = 3
+[slurm]
+partition = "har vest"
+acount = "x"
+command_timeout_s = "10"
+[pilot]
+margin_s = "autom"
+max_minutes = 90
+[loop]
+tick_s = 5
+watch_interval_s = 9
+[pool]
+include = ["n[1-", "n[1-3]"]
+[api]
+port = 99999
+url = "ftp:/x"
+[store]
+path = "x.db"
+[zzz]
+a = 1
+"""
+
+SAID = [
+    "f.toml:1: operatos: unknown key; did you mean operators?",
+    "f.toml:2: tick_s: unknown key here; it belongs in [loop]",
+    "f.toml:4: slurm.partition: use letters, digits and _ . - + @ only, starting with a letter or digit"
+    " (given: 'har vest')",
+    "f.toml:5: slurm.acount: unknown key; did you mean account?",
+    "f.toml:6: slurm.command_timeout_s: give a number (given: '10')",
+    "f.toml:8: pilot.margin_s: give 'auto', or give a number (given: 'autom')",
+    "f.toml:9: pilot.max_minutes: give at most 60 (given: 90)",
+    "f.toml:12: loop.watch_interval_s: is longer than tick_s: make it shorter, a fifth of tick_s is usual (given: 9)",
+    "f.toml:14: pool.include.0: not a list of nodes as Slurm writes it, such as n[001-128]: missing bracket:"
+    " \"n[1-\" (given: 'n[1-')",
+    "f.toml:16: api.port: give at most 65535 (given: 99999)",
+    "f.toml:17: api.url: give a URL such as http://head.example.org:8470 (given: 'ftp:/x')",
+    "f.toml:19: store.path: give an absolute path (given: 'x.db')",
+    "f.toml:20: zzz: unknown key; known here: operators, slurm, pool, pilot, loop, sizing, api, store, log, breaker",
+]
+
+
+def faults(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "f.toml")
+    assert str(caught.value).splitlines() == [str(fault) for fault in caught.value.faults]
+    return [str(fault) for fault in caught.value.faults]
+
+
+def test_every_fault_is_named_at_once_in_the_files_order() -> None:
+    assert faults(FAULTY) == SAID
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("slurm = 3", "f.toml:1: slurm: is a section: write [slurm] on a line of its own, its keys below"),
+        ("[[slurm]]\n", "f.toml: slurm: is a section: write [slurm] on a line of its own, its keys below"),
+        ('[slurm]\npartition = ""\n', "f.toml:2: slurm.partition: must not be empty (given: '')"),
+        ("[slurm]\nx y = 1\n", "f.toml:2: not TOML: Expected '=' after a key in a key/value pair"),
+        ("[slurm]\npartition = 'a'\npartition = 'b'\n", "f.toml:3: not TOML: Cannot overwrite a value"),
+        ("slurm.acct = 'x'\n", "f.toml:1: slurm.acct: unknown key; did you mean account?"),
+        ("[pool]\nkeep_idle = -1\n", "f.toml:2: pool.keep_idle: give at least 0 (given: -1)"),
+        ("[pool]\nkeep_idle = true\n", "f.toml:2: pool.keep_idle: give a whole number (given: True)"),
+        ("[sizing]\nalpha = nan\n", "f.toml:2: sizing.alpha: give a finite number (given: nan)"),
+        (
+            "[log]\nlevel = 'loud'\n",
+            "f.toml:2: log.level: give 'debug', 'info', 'warning' or 'error' (given: 'loud')",
+        ),
+        ("[pilot]\nmargin_s = -1\n", "f.toml:2: pilot.margin_s: give 'auto', or give at least 0 (given: -1)"),
+    ],
+)
+def test_one_fault(text: str, said: str) -> None:
+    assert faults(text) == [said]
+
+
+def test_an_empty_file_is_a_configuration() -> None:
+    assert parse("", "f.toml") == Config()
+
+
+def test_numbers_may_be_whole_where_fractions_are_allowed() -> None:
+    assert parse("[loop]\ntick_s = 15\n", "f").loop.tick_s == 15.0
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.toml: cannot be read \(No such file or directory\)"):
+        config.load(tmp_path / "no.toml")
+
+
+def test_a_file_that_is_not_text_says_so(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_bytes(b"[slurm]\n\xff\xfe")
+    with pytest.raises(ConfigError, match=r"c\.toml: is not UTF-8 text \(byte 8\)"):
+        config.load(tmp_path / "c.toml")
+
+
+def test_a_users_daemon_needs_no_file(tmp_path: Path) -> None:
+    made = config.load_for_user({"HOME": str(tmp_path)})
+    assert made.store.path == str(tmp_path / ".local/state/malletrain/malletrain.db")
+    assert made.api.port == 0
+    assert made.slurm == Config().slurm
+
+
+def test_a_users_file_wins_over_the_defaults_of_user_mode(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[slurm]\npartition = 'scavenge'\n[api]\nport = 9000\n")
+    made = config.load_for_user({"XDG_STATE_HOME": str(tmp_path / "s"), "HOME": "/h"}, file)
+    assert (made.slurm.partition, made.api.port) == ("scavenge", 9000)
+    assert made.store.path == str(tmp_path / "s/malletrain/malletrain.db")
+
+
+def test_a_users_faults_have_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("api = 3\n[slurm]\npartitoin = 'scavenge'\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load_for_user({"HOME": "/h"}, file)
+    assert [(fault.line, fault.key) for fault in caught.value.faults] == [(1, "api"), (3, "slurm.partitoin")]
+
+
+def test_without_a_home_there_is_no_place_for_the_journal() -> None:
+    with pytest.raises(ConfigError, match="set HOME or XDG_STATE_HOME"):
+        config.load_for_user({"XDG_STATE_HOME": "relative"})
+
+
+def test_nothing_can_be_changed_later() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().slurm.partition = "other"
+
+
+keys = st.sampled_from(
+    ["operators", "tick_s", "x", *SECTIONS, *(key for section in SECTIONS.values() for key in section.model_fields)]
+)
+values = st.one_of(
+    st.integers(-(2**70), 2**70).map(str),
+    st.floats().map(str),
+    st.booleans().map(lambda value: str(value).lower()),
+    st.text(string.ascii_letters + string.digits + " ./[-]{}#=,:é\t", max_size=12).map(lambda text: f"'{text}'"),
+    st.just("[]"), st.just("[1, 'a']"), st.just("{a = 1}"), st.just("2026-01-01"), st.just("'''a\ntick_s = 1'''"),
+)  # fmt: skip
+lines = st.one_of(
+    st.tuples(keys, values).map(lambda pair: f"{pair[0]} = {pair[1]}"),
+    keys.map(lambda key: f"[{key}]"),
+    keys.map(lambda key: f"[[{key}]]"),
+    st.text(max_size=8),
+)
+
+
+@given(st.lists(lines, max_size=8).map("\n".join))
+@example("[" * 100)
+@example("a=" + "[" * 3000)
+@example("slurm.partition.x = 1")
+@example("[[slurm]]\n[slurm.x]\n")
+def test_whatever_the_text_it_is_a_configuration_or_faults_with_places(text: str) -> None:
+    try:
+        made = parse(text, "f.toml")
+    except ConfigError as error:
+        assert error.faults
+        for fault in error.faults:
+            assert fault.line is None or 1 <= fault.line <= len(text.splitlines())
+            assert "\n" not in fault.what
+            assert fault.what
+            assert "pydantic" not in fault.what.lower()
+    else:
+        assert isinstance(made, Config)
