@@ -1,0 +1,291 @@
+"""The live cluster: `loop.ports.Cluster` by Slurm's commands.
+
+Every change is preceded by a fresh look at the task and, for a start, at its node: between decision and deed others
+act too. A daemon with the rights of a coordinator of the harvest account, or of the tasks' owner, can do all of this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.domain.snapshot import FREE_STATES, Node, SlurmJob, SlurmState, Snapshot
+from malletrain.slurm import pilots
+from malletrain.slurm.command import Commands
+from malletrain.slurm.formats import normalise, queue, text
+from malletrain.slurm.formats.states import job_state
+from malletrain.slurm.pilots import ArrayInspection, EndKind, EndState
+from malletrain.slurm.read_commands import CommandReader
+from malletrain.slurm.site import Harvest
+
+#: Slurm's words for "there is no such job any more": what was to be ended has ended.
+_GONE = ("Invalid job id", "already completing or completed", "Job/step already completing")
+
+#: A task that starts again on its node within the second in which it was requeued is refused by slurmd ("already
+#: killed, do not launch batch job") and consumed: credentials are revoked by whole seconds (measured, 22.05).
+RESTART_REST_S = 2.0
+
+
+class SlurmCluster:
+    """Slurm, seen and steered.
+
+    Args:
+        commands: runs Slurm's commands.
+        harvest: where pilots live; what a task must show before it is released.
+        owner_of: the uid that announced a malleable job, by its id; None: not known, and nothing of it is started.
+        now: Unix seconds.
+        bf_interval_s: bf_interval of SchedulerParameters.
+    """
+
+    def __init__(
+        self,
+        commands: Commands,
+        harvest: Harvest,
+        owner_of: Callable[[int], int | None],
+        now: Callable[[], float] = time.time,
+        bf_interval_s: float = 30.0,
+    ) -> None:
+        self._commands = commands
+        self._harvest = harvest
+        self._owner_of = owner_of
+        self._now = now
+        self._reader = CommandReader(commands, now, harvest.partition, bf_interval_s)
+
+    # Looking
+
+    def snapshot(self) -> Snapshot:
+        """One round of queries.
+
+        Raises:
+            ClusterUnavailable: no answer in time, an error, or an answer that cannot be right.
+        """
+        return self._reader.snapshot()
+
+    def look_at_pending(self) -> tuple[SlurmJob, ...]:
+        """The waiting jobs of the main queue: one light query between ticks.
+
+        Raises:
+            ClusterUnavailable: as `snapshot`.
+        """
+        return self._reader.pending()
+
+    def inspect_array(self, array_id: int, uid: int | None) -> ArrayInspection:
+        """The held tasks of a newly registered array, and what is wrong with it.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer.
+        """
+        return pilots.inspect(array_id, self._tasks(str(array_id)), self._harvest, uid)
+
+    def end_state(self, pilot: str) -> EndState:
+        """How one task stands or ended.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer.
+        """
+        return pilots.end_state(self._task(pilot))
+
+    def end_states(self, wanted: Iterable[str]) -> Mapping[str, EndState]:
+        """How several tasks stand or ended, by one query of the harvest partition.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer.
+        """
+        rows: dict[str, queue.TaskRow] = {}
+        for row in self._query(["-p", self._harvest.partition]):
+            if row.array_id is not None:
+                rows.update((f"{row.array_id}_{task}", row) for task in row.tasks)
+        return {pilot: pilots.end_state(rows.get(pilot)) for pilot in wanted}
+
+    # Steering
+
+    def start(self, action: StartPilot) -> Outcome:
+        """Re-read the task and its node; if both are as they should be, pin, limit and release.
+
+        The limit is cut to whole minutes, Slurm's unit. Not done, with the reason, when the node is held or wanted by
+        now, or anyone changed the task.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer; what was done is seen in the next snapshot.
+        """
+        uid = self._owner_of(action.job_id)
+        if uid is None:
+            return Outcome(False, f"the owner of job {action.job_id} is not known")
+        minutes = int(action.limit_s // 60)
+        if minutes < 1:
+            return Outcome(False, f"the hole of {action.limit_s:.0f} s is shorter than Slurm's least limit, 1 minute")
+        row = self._task(action.pilot)
+        if row is None:
+            return Outcome(False, "Slurm no longer knows this task")
+        wrong = list(pilots.faults(row, self._harvest, uid))
+        if job_state(row.state) is not SlurmState.PENDING or not pilots.is_held(row):
+            wrong.insert(0, f"the task is {row.state.lower()} ({row.reason or 'no reason'}), not held")
+        if row.restarts and row.submit_time is not None and self._now() - row.submit_time < RESTART_REST_S:
+            wrong.append("it was requeued a moment ago, and slurmd would refuse it as killed; it can start next time")
+        if wrong:
+            return Outcome(False, "not started: " + "; ".join(wrong))
+        busy = self._why_not(action.node)
+        if busy:
+            return Outcome(False, f"not started: {busy}")
+        update = ["scontrol", "update", f"JobId={action.pilot}", f"NodeList={action.node}", f"TimeLimit={minutes}"]
+        if row.requeue:  # left so by a daemon that died in the midst of recycling
+            update.append("Requeue=0")
+        if row.restarts or (row.eligible_time is not None and row.eligible_time > self._now()):
+            update.append("StartTime=now")  # a requeued task would wait about 120 s
+        answer = self._commands.run(update)
+        if not answer.ok:
+            return Outcome(False, f"scontrol update: {answer.error}")
+        answer = self._commands.run(["scontrol", "release", action.pilot])
+        if not answer.ok:
+            return Outcome(False, f"scontrol release: {answer.error}")
+        return Outcome(True, f"released to {action.node} for {minutes} min")
+
+    def cut(self, action: CutLimit) -> Outcome:
+        """Shorten a running pilot's limit. Done also when it ends sooner already.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer.
+        """
+        row = self._task(action.pilot)
+        end = pilots.end_state(row)
+        if row is None or end.is_over or end.kind is EndKind.HELD:
+            return Outcome(True, f"ended already: {end.kind}")
+        if row.partition != self._harvest.partition:
+            return Outcome(False, f"it is in partition {row.partition} now: not ours to touch")
+        if row.start_time is None or end.kind is EndKind.WAITING:
+            return Outcome(False, "it has not started yet")
+        if row.end_time is not None and row.end_time <= action.ends_at:
+            return Outcome(True, "it ends sooner already")
+        minutes = max(1, int((action.ends_at - row.start_time) // 60))
+        answer = self._commands.run(["scontrol", "update", f"JobId={action.pilot}", f"TimeLimit={minutes}"])
+        if not answer.ok:
+            return Outcome(_is_gone(answer.error), f"scontrol update: {answer.error}")
+        return Outcome(True, f"limit cut to {minutes} min")
+
+    def recycle(self, action: RecyclePilot) -> Outcome:
+        """Requeue the pilot and hold it again. Done also when it has ended already.
+
+        `--no-requeue` tasks cannot be requeued, and must not be at other times, or Slurm would start them by itself
+        after a preemption. So Requeue is lifted for this one moment.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer.
+        """
+        pilot = action.pilot
+        row = self._task(pilot)
+        end = pilots.end_state(row)
+        if row is None or end.is_over:
+            return Outcome(True, f"ended already: {end.detail or end.kind}")
+        if row.partition != self._harvest.partition:
+            return Outcome(False, f"it is in partition {row.partition} now: not ours to touch")
+        if end.kind is EndKind.HELD:
+            return self._settle(pilot, row, "held already")
+        if end.kind is EndKind.WAITING:
+            # uhold: a hold that the owner may lift; an operator's plain `hold` would be the staff's.
+            answer = self._commands.run(["scontrol", "uhold", pilot])
+            return Outcome(answer.ok, answer.error or "held before it started")
+        if not row.requeue:
+            answer = self._commands.run(["scontrol", "update", f"JobId={pilot}", "Requeue=1"])
+            if not answer.ok:
+                return Outcome(_is_gone(answer.error), f"scontrol update Requeue=1: {answer.error}")
+        held = self._commands.run(["scontrol", "requeuehold", pilot])
+        reset = self._commands.run(["scontrol", "update", f"JobId={pilot}", "Requeue=0"])
+        if not held.ok:
+            return Outcome(_is_gone(held.error), f"scontrol requeuehold: {held.error}")
+        if not reset.ok and not _is_gone(reset.error):
+            return Outcome(
+                True, f"requeued and held; Requeue=0 failed ({reset.error}) and is set before its next start"
+            )
+        return Outcome(True, "requeued and held")
+
+    def cancel(self, action: CancelTasks) -> Outcome:
+        """Cancel tasks of the harvest partition; those that are gone already count as cancelled.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer.
+        """
+        if not action.pilots:
+            return Outcome(True, "nothing to cancel")
+        tasks: dict[int, list[int]] = {}
+        for pilot in action.pilots:
+            array, task = pilots.split_id(pilot)
+            tasks.setdefault(array, []).append(task)
+        ids = [f"{array}_[{_ranges(found)}]" for array, found in sorted(tasks.items())]
+        # The partition is named so that a task that its owner has made a job of the main queue is left alone.
+        answer = self._commands.run(["scancel", "-p", self._harvest.partition, *ids])
+        if not answer.ok and not all(_is_gone(part) for part in answer.error.split(";")):
+            return Outcome(False, f"scancel: {answer.error}")
+        return Outcome(True, f"{len(action.pilots)} cancelled")
+
+    # Help
+
+    def _settle(self, pilot: str, row: queue.TaskRow, detail: str) -> Outcome:
+        if row.requeue:
+            answer = self._commands.run(["scontrol", "update", f"JobId={pilot}", "Requeue=0"])
+            if not answer.ok:
+                return Outcome(True, f"{detail}; Requeue=0 failed ({answer.error}) and is set before its next start")
+        return Outcome(True, detail)
+
+    def _why_not(self, name: str) -> str:
+        """Why no pilot may be started on this node now; empty when one may."""
+        node = self._node(name)
+        if node is None:
+            return f"Slurm knows no node {name}"
+        if node.state not in FREE_STATES:
+            return f"{name} is {node.state} now" + (f" ({node.reason[:80]})" if node.reason else "")
+        if self._harvest.partition not in node.partitions:
+            return f"{name} is not in partition {self._harvest.partition}"
+        return ""
+
+    def _node(self, name: str) -> Node | None:
+        answer = self._commands.run(["scontrol", "-a", "-o", "show", "node", name])
+        if not answer.ok:
+            if "not found" in answer.error:
+                return None
+            raise ClusterUnavailable(f"scontrol: {answer.error}")
+        try:
+            rows = [row for row in text.nodes(answer.output) if row.name == name]
+        except InvalidInput as error:
+            if "not found" in answer.output:
+                return None
+            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
+        return normalise.node(rows[0]) if rows else None
+
+    def _task(self, pilot: str) -> queue.TaskRow | None:
+        array, task = pilots.split_id(pilot)
+        for row in self._tasks(pilot):
+            if row.array_id == array and task in row.tasks:
+                return row
+        return None
+
+    def _tasks(self, job: str) -> list[queue.TaskRow]:
+        return self._query(["-j", job])
+
+    def _query(self, which: list[str]) -> list[queue.TaskRow]:
+        mark = self._commands.mark()
+        answer = self._commands.run(["squeue", "-a", "-h", "-t", "all", *which, "-O", queue.task_format(mark)])
+        if not answer.ok:
+            if _is_gone(answer.error):
+                return []
+            raise ClusterUnavailable(f"squeue: {answer.error}")
+        try:
+            return queue.parse_tasks(answer.output, mark)
+        except InvalidInput as error:
+            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
+
+
+def _is_gone(error: str) -> bool:
+    return any(words in error for words in _GONE)
+
+
+def _ranges(tasks: list[int]) -> str:
+    """`0-3,7`: the array expression of these tasks."""
+    parts: list[list[int]] = []
+    for task in sorted(set(tasks)):
+        if parts and task == parts[-1][1] + 1:
+            parts[-1][1] = task
+        else:
+            parts.append([task, task])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)

@@ -1,0 +1,199 @@
+"""Running Slurm's commands: with a time-out, a bounded answer, and one clear line when it goes wrong.
+
+With slurmctld down a command blocks for 9 s and more before it says so; some print an error and still exit with 0.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from malletrain.domain.errors import ClusterUnavailable
+
+#: An answer larger than this is not what was asked for (100,000 nodes of scontrol take 100 MB).
+MAX_OUTPUT = 256 * 1024 * 1024
+
+#: Error texts that Slurm's commands print with exit status 0 too (seen on 17.11 to 26.05).
+_ERRORS = (
+    "slurm_load_", "Unable to contact slurm controller", "Unable to contact slurmctld", "Socket timed out",
+    "Zero Bytes were transmitted", "Protocol authentication error", "Munge decode failed", "Connection refused",
+    "fatal:", "Invalid user id", "Authentication failure",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command printed. `error` is empty when it succeeded, else its one-line reason."""
+
+    output: str
+    error: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+class Commands:
+    """Runs Slurm's commands in one environment, and slows down the callers when the controller is slow.
+
+    Args:
+        environment: the whole environment of the commands. SLURM_CONF and PATH come from here and nowhere else.
+        timeout_s: after so long a command and its children are killed.
+        elapsed: a clock that never jumps.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = 10.0,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        inherited = dict(os.environ if environment is None else environment)
+        # SQUEUE_*, SINFO_*, SCONTROL_* and SBATCH_* change formats and filters behind the caller's back.
+        kept = {k: v for k, v in inherited.items() if not k.startswith(("SQUEUE_", "SINFO_", "SCONTROL_", "SBATCH_"))}
+        kept.pop("SLURM_CLUSTERS", None)
+        self._environment = kept | {
+            "LC_ALL": "C",
+            "SLURM_TIME_FORMAT": "%s",  # Unix seconds: no zone, no summer time
+            "SLURM_BITSTR_LEN": "0",  # whole task lists; 64 characters otherwise
+        }
+        self._timeout_s = timeout_s
+        self._elapsed = elapsed
+        self._slowness = 0.0
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return self._environment
+
+    @property
+    def backoff_s(self) -> float:
+        """How long a considerate caller waits before its next round: ten times what a call took lately."""
+        return 10 * self._slowness
+
+    @staticmethod
+    def mark() -> str:
+        """A separator that no job's name can hold: made up anew for each call."""
+        return "\x1e" + secrets.token_hex(4) + "\x1e"
+
+    def ask(self, argv: Sequence[str], timeout_s: float | None = None) -> str:
+        """The output of a command that only reads.
+
+        Raises:
+            ClusterUnavailable: it could not be run, took too long, or failed.
+        """
+        answer = self.run(argv, timeout_s)
+        if not answer.ok:
+            raise ClusterUnavailable(f"{argv[0]}: {answer.error}")
+        return answer.output
+
+    def run(self, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> Answer:
+        """Run `argv` with `text` as its input; a failure of Slurm's own is in the answer's `error`.
+
+        Raises:
+            ClusterUnavailable: it could not be run, took too long, or printed without end.
+        """
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        start = self._elapsed()
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE if text else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ClusterUnavailable(
+                f"{argv[0]}: cannot be run ({error.strerror}); install Slurm's commands or set PATH"
+            ) from error
+        try:
+            output, errors = _communicate(process, text, start + limit, self._elapsed)
+        except TimeoutError:
+            self._slowness = limit
+            raise ClusterUnavailable(
+                f"{argv[0]}: no answer within {limit:g} s; is slurmctld up? try `scontrol ping`"
+            ) from None
+        except OverflowError:
+            raise ClusterUnavailable(f"{argv[0]}: more than {MAX_OUTPUT // 2**20} MiB of output, given up") from None
+        finally:
+            _end(process)
+        seconds = self._elapsed() - start
+        self._slowness = max(seconds, 0.7 * self._slowness)
+        return Answer(output, _failure(process.returncode, output, errors), seconds)
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], text: bytes, deadline: float, elapsed: Callable[[], float]
+) -> tuple[str, str]:
+    """Both streams to their ends, bounded in time and size."""
+    taken: dict[str, bytearray] = {"out": bytearray(), "err": bytearray()}
+    pending = memoryview(text)
+    with selectors.DefaultSelector() as selector:
+        for stream, name in ((process.stdout, "out"), (process.stderr, "err")):
+            if stream is not None:
+                os.set_blocking(stream.fileno(), False)
+                selector.register(stream, selectors.EVENT_READ, name)
+        if process.stdin is not None:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE, "in")
+        while selector.get_map():
+            left = deadline - elapsed()
+            if left <= 0:
+                raise TimeoutError
+            for key, _ in selector.select(left):
+                if key.data == "in":
+                    try:
+                        pending = pending[os.write(key.fd, pending[:65536]) :]
+                    except BrokenPipeError:
+                        pending = pending[:0]
+                    if not pending and process.stdin is not None:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                    continue
+                chunk = os.read(key.fd, 1 << 20)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                taken[key.data] += chunk
+                if len(taken[key.data]) > MAX_OUTPUT:
+                    raise OverflowError
+    try:
+        process.wait(max(0.0, deadline - elapsed()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    return taken["out"].decode("utf-8", "replace"), taken["err"].decode("utf-8", "replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the command and its children, and close its pipes."""
+    if process.poll() is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it ended just now
+        process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def _failure(status: int, output: str, errors: str) -> str:
+    """The reason of a failure in one line, or nothing."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    told = "; ".join(dict.fromkeys(lines))[:400]
+    if status != 0:
+        return told or output.strip()[:200] or f"exit status {status}"
+    for line in lines:
+        if any(word in line for word in _ERRORS):
+            return told
+    head = output[:200].lstrip()
+    if head.startswith(_ERRORS):
+        return head.splitlines()[0]
+    return ""

@@ -1,0 +1,209 @@
+"""Rows of any format made into one `Snapshot`: sense is made here, and nowhere else.
+
+Oddities that leave the rest trustworthy become warnings, each kind once with its count; an answer that cannot be
+right raises `InvalidInput`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
+from malletrain.slurm.formats import hostlist, values
+from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
+from malletrain.slurm.formats.states import STRENGTH, job_state, node_state
+
+
+class Warnings:
+    """Oddities met on the way: each kind once, with its count and one example."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, str]] = {}
+
+    def add(self, kind: str, example: str) -> None:
+        count, first = self._found.get(kind, (0, example))
+        self._found[kind] = (count + 1, first)
+
+    def lines(self) -> tuple[str, ...]:
+        """`kind (3 times, first: example)`, by kind."""
+        return tuple(
+            f"{kind} ({count} {'time' if count == 1 else 'times'}, first: {example[:120]})"
+            for kind, (count, example) in sorted(self._found.items())
+        )
+
+
+def snapshot(
+    taken_at: float,
+    nodes: Sequence[NodeRow],
+    jobs: Iterable[JobRow] = (),
+    reservations: Iterable[ReservationRow] = (),
+    plan: BackfillPlan | None = None,
+    *,
+    task_by_task: str | None = None,
+    warnings: Warnings | None = None,
+) -> Snapshot:
+    """One snapshot of all rows.
+
+    Args:
+        task_by_task: the partition whose waiting array tasks are wanted one by one (the harvest partition); elsewhere
+            a row that stands for 10,000 tasks stays one job with `task_count`.
+        warnings: oddities met while the rows were read.
+
+    Raises:
+        InvalidInput: there is no node at all, or a node list is none.
+    """
+    warnings = warnings or Warnings()
+    if not nodes:
+        raise InvalidInput("nodes", "Slurm showed no node at all")
+    known = _merge(nodes, warnings)
+    queue: list[SlurmJob] = []
+    for row in jobs:
+        one = job(row, warnings)
+        queue.extend(_one_by_one(one, row.tasks) if row.tasks and row.partition == task_by_task else (one,))
+    found = tuple(_reservation(row) for row in reservations)
+    _cross_check(known, queue, warnings)
+    return Snapshot(
+        taken_at=taken_at,
+        nodes=tuple(known[name] for name in sorted(known)),
+        jobs=tuple(queue),
+        reservations=found,
+        plan=plan or BackfillPlan(),
+        warnings=warnings.lines(),
+    )
+
+
+def node(row: NodeRow, warnings: Warnings | None = None) -> Node:
+    """One node of one row. An idle node with processors given away is MIXED: partly busy is not idle."""
+    state, flags, unknown = node_state(row.state)
+    if unknown and warnings is not None:
+        warnings.add(f"unknown node state {unknown[0][:40]!r}", row.name)
+    if row.cpus_alloc > 0 and state in (NodeState.IDLE, NodeState.PLANNED):
+        state = NodeState.MIXED
+    return Node(
+        row.name,
+        state,
+        row.partitions,
+        row.cpus,
+        row.memory_mib,
+        row.gres,
+        row.features,
+        row.weight,
+        flags,
+        row.reason,
+    )
+
+
+def _merge(rows: Sequence[NodeRow], warnings: Warnings) -> dict[str, Node]:
+    """Nodes by name. A list by partition names a node several times: partitions add up, the strongest state holds."""
+    known: dict[str, Node] = {}
+    for row in rows:
+        new = node(row, warnings)
+        old = known.get(row.name)
+        if old is None:
+            known[row.name] = new
+            continue
+        stronger, other = (new, old) if STRENGTH[new.state] > STRENGTH[old.state] else (old, new)
+        if stronger.state is not other.state:
+            warnings.add("a node in two states, the stronger taken", f"{row.name} {old.state} and {new.state}")
+        known[row.name] = Node(
+            name=row.name,
+            state=stronger.state,
+            partitions=tuple(dict.fromkeys((*old.partitions, *new.partitions))),
+            cpus=max(old.cpus, new.cpus),
+            memory_mib=max(old.memory_mib, new.memory_mib),
+            gres=old.gres or new.gres,
+            features=old.features or new.features,
+            weight=max(old.weight, new.weight),
+            flags=old.flags | new.flags,
+            reason=old.reason or new.reason,
+        )
+    return known
+
+
+def job(row: JobRow, warnings: Warnings) -> SlurmJob:
+    state = job_state(row.state)
+    if state is SlurmState.UNKNOWN:
+        warnings.add(f"unknown job state {row.state[:40]!r}", row.id)
+    return SlurmJob(
+        id=row.id,
+        raw_id=row.raw_id,
+        user=row.user,
+        account=row.account,
+        partition=row.partition,
+        qos=row.qos,
+        state=state,
+        reason=row.reason,
+        name=row.name,
+        node_count=row.node_count,
+        array_id=row.array_id,
+        array_task=_lone_task(row),
+        task_count=values.count_tasks(row.tasks) if row.tasks else 1,
+        het_id=row.het_id,
+        time_limit_s=row.time_limit_s,
+        submit_time=row.submit_time,
+        eligible_time=row.eligible_time,
+        start_time=row.start_time,
+        end_time=row.end_time,
+        nodes=_open(row.nodes, "NodeList", row.id, warnings),
+        planned_nodes=_open(row.planned_nodes, "SchedNodeList", row.id, warnings),
+        required_nodes=_open(row.required_nodes, "ReqNodeList", row.id, warnings),
+        excluded_nodes=_open(row.excluded_nodes, "ExcNodeList", row.id, warnings),
+        features=row.features,
+        gres=row.gres,
+        dependency=row.dependency,
+        priority=row.priority,
+    )
+
+
+def _lone_task(row: JobRow) -> int | None:
+    if row.array_id is None or row.tasks:
+        return None
+    task = row.id.rpartition("_")[2]
+    return int(task) if task.isdigit() else None
+
+
+def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...]:
+    """The nodes of one field. What a job holds must be readable; what it only plans or excludes may be left out."""
+    if not text:
+        return ()
+    try:
+        return hostlist.expand(text)
+    except InvalidInput as error:
+        if field == "NodeList":
+            raise InvalidInput(f"job {job}, {field}", error.what) from error
+        warnings.add(f"unreadable {field}", f"job {job}: {error.what}")
+        return ()
+
+
+def _one_by_one(job: SlurmJob, expression: str) -> Iterable[SlurmJob]:
+    for task in values.tasks(expression):
+        yield replace(job, id=f"{job.array_id}_{task}", array_task=task, task_count=1)
+
+
+def _reservation(row: ReservationRow) -> Reservation:
+    return Reservation(
+        row.name,
+        row.start,
+        row.end,
+        hostlist.expand(row.nodes, f"reservation {row.name}"),
+        frozenset(row.flags),
+        row.users,
+        row.accounts,
+    )
+
+
+def _cross_check(known: Mapping[str, Node], queue: Sequence[SlurmJob], warnings: Warnings) -> None:
+    held: set[str] = set()
+    for job in queue:
+        if job.holds_nodes:
+            held.update(job.nodes)
+            if not job.nodes and job.state in (SlurmState.RUNNING, SlurmState.SUSPENDED):
+                warnings.add("a running job without nodes", job.id)
+    for name in sorted(held - known.keys()):
+        warnings.add("a job holds a node that is not listed", name)
+    if queue:  # a file of nodes alone says nothing about jobs
+        for name, one in known.items():
+            if one.state is NodeState.ALLOCATED and name not in held:
+                warnings.add("a busy node whose job is not shown (PrivateData=jobs?)", name)

@@ -1,0 +1,177 @@
+"""The queue as our own `squeue` calls print it.
+
+Names, accounts without accounting, comments: a user may put any byte there, line ends and separators too. So each
+row begins with a mark that the caller makes up anew for each call (nobody can put it into a job's name beforehand),
+fields that only Slurm writes are parted by the ASCII unit separator, and free text comes last, behind the mark again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.slurm.formats import values
+from malletrain.slurm.formats.rows import JobRow
+
+UNIT = "\x1f"
+
+#: squeue -o letters (squeue(1), --format); stable since 14.11. Account goes last: without accounting it is free text.
+_LETTERS = "iAFKTruPqDlVSeNYnxfbEQ"
+_FREE = "aj"
+
+#: squeue -O fields of one task, for the check before it is released. Each with width 0, which prints it whole.
+TASK_FIELDS = (
+    "jobarrayid", "jobid", "arrayjobid", "arraytaskid", "userid", "username", "partition", "qos", "state", "reason",
+    "numnodes", "timelimit", "requeue", "restartcnt", "eligibletime", "starttime", "endtime", "preempttime",
+    "exit_code", "nodelist", "dependency", "oversubscribe", "submittime", "prioritylong",
+)  # fmt: skip
+
+
+def queue_format(mark: str) -> str:
+    """The `-o` argument for `parse_queue`. `mark` is made up anew for each call."""
+    fixed = UNIT.join(f"%{letter}" for letter in _LETTERS)
+    return f"{mark}{fixed}{mark}" + mark.join(f"%{letter}" for letter in _FREE) + mark
+
+
+def parse_queue(text: str, mark: str) -> list[JobRow]:
+    """The rows that `queue_format(mark)` printed.
+
+    Raises:
+        InvalidInput: text outside rows, or a row of the wrong shape: half an answer.
+    """
+    if not text.strip():
+        return []
+    parts = text.split(mark)
+    # [before, fixed, free, free, between, fixed, free, free, between, ...]
+    period = len(_FREE) + 2
+    if len(parts) % period != 1 or any(parts[at].strip() for at in range(0, len(parts), period)):
+        raise InvalidInput("squeue", f"an answer of the wrong shape, perhaps cut off: {text.strip()[:80]!r}")
+    return [_row(parts[at].split(UNIT), parts[at + 1], parts[at + 2]) for at in range(1, len(parts), period)]
+
+
+def _row(fixed: list[str], account: str, name: str) -> JobRow:
+    if len(fixed) != len(_LETTERS):
+        raise InvalidInput("squeue", f"a row of {len(fixed)} fields, not {len(_LETTERS)}: {fixed[:1]!r}")
+    fields = dict(zip(_LETTERS, fixed, strict=True))
+    raw, array, task = fields["A"], fields["F"], values.text_or_empty(fields["K"])
+    is_range = bool(task) and not task.isdigit()
+    if not raw.isdigit():
+        raise InvalidInput("squeue", f"{raw[:40]!r} is not a job id")
+    identity = fields["i"]
+    return JobRow(
+        id=identity,
+        raw_id=int(raw),
+        state=fields["T"],
+        user=fields["u"],
+        account=values.text_or_empty(account),
+        partition=fields["P"],
+        qos=values.text_or_empty(fields["q"]),
+        reason=values.text_or_empty(fields["r"]),
+        name=name,
+        node_count=max(1, values.number(fields["D"], 1)),
+        array_id=int(array) if task and array.isdigit() else None,
+        tasks=task if is_range else "",
+        het_id=values.number(identity) if "+" in identity else None,
+        time_limit_s=values.duration(fields["l"]),
+        submit_time=values.moment(fields["V"]),
+        start_time=values.moment(fields["S"]),
+        end_time=values.moment(fields["e"]),
+        nodes=values.text_or_empty(fields["N"]),
+        planned_nodes=values.text_or_empty(fields["Y"]),
+        required_nodes=values.text_or_empty(fields["n"]),
+        excluded_nodes=values.text_or_empty(fields["x"]),
+        features=values.text_or_empty(fields["f"]),
+        gres=values.text_or_empty(fields["b"]),
+        dependency=values.text_or_empty(fields["E"]),
+        priority=values.number(fields["Q"]),
+    )
+
+
+class TaskRow(NamedTuple):
+    """One task of an array, or the waiting rest of one, as read before it is touched. Times in Unix seconds."""
+
+    id: str
+    raw_id: int
+    array_id: int | None
+    tasks: tuple[int, ...]
+    uid: int
+    user: str
+    partition: str
+    qos: str
+    account: str
+    state: str
+    reason: str
+    node_count: int
+    time_limit_s: float | None
+    requeue: bool
+    restarts: int
+    eligible_time: float | None
+    start_time: float | None
+    end_time: float | None
+    preempt_time: float | None
+    exit_code: str
+    nodes: str
+    dependency: str
+    oversubscribe: str
+    submit_time: float | None
+    priority: int
+
+
+def _row_end(mark: str) -> str:
+    return f"{mark}\x1d{mark}"
+
+
+def task_format(mark: str) -> str:
+    """The `-O` argument for `parse_tasks`."""
+    first = f"jobarrayid:0{mark}"
+    return ",".join([first, *(f"{field}:0{mark}" for field in TASK_FIELDS[1:]), f"account:0{_row_end(mark)}"])
+
+
+def parse_tasks(text: str, mark: str) -> list[TaskRow]:
+    """The rows that `task_format(mark)` printed.
+
+    Raises:
+        InvalidInput: a row of the wrong shape.
+    """
+    rows = []
+    *whole, rest = text.split(_row_end(mark))
+    if rest.strip():
+        raise InvalidInput("squeue", f"an answer of the wrong shape, perhaps cut off: {rest.strip()[:80]!r}")
+    for row in whole:
+        parts = row.split(mark)
+        if len(parts) != len(TASK_FIELDS) + 1:
+            raise InvalidInput("squeue", f"a row of {len(parts)} fields, not {len(TASK_FIELDS) + 1}: {row[:80]!r}")
+        fields = dict(zip(TASK_FIELDS, (part.strip() for part in parts), strict=False))
+        if not fields["jobid"].isdigit() or not fields["userid"].isdigit():
+            raise InvalidInput("squeue", f"no job id or no user id: {row.strip()[:80]!r}")
+        task = values.text_or_empty(fields["arraytaskid"])
+        rows.append(
+            TaskRow(
+                id=fields["jobarrayid"],
+                raw_id=int(fields["jobid"]),
+                array_id=int(fields["arrayjobid"]) if task and fields["arrayjobid"].isdigit() else None,
+                tasks=values.tasks(task) if task else (),
+                uid=int(fields["userid"]),
+                user=fields["username"],
+                partition=fields["partition"],
+                qos=values.text_or_empty(fields["qos"]),
+                account=values.text_or_empty(parts[-1]),
+                state=fields["state"],
+                reason=values.text_or_empty(fields["reason"]),
+                node_count=values.number(fields["numnodes"], 0),
+                time_limit_s=values.duration(fields["timelimit"]),
+                requeue=fields["requeue"] == "1",
+                restarts=values.number(fields["restartcnt"]),
+                eligible_time=values.moment(fields["eligibletime"]),
+                start_time=values.moment(fields["starttime"]),
+                end_time=values.moment(fields["endtime"]),
+                preempt_time=values.moment(fields["preempttime"]),
+                exit_code=fields["exit_code"],
+                nodes=values.text_or_empty(fields["nodelist"]),
+                dependency=values.text_or_empty(fields["dependency"]),
+                oversubscribe=fields["oversubscribe"],
+                submit_time=values.moment(fields["submittime"]),
+                priority=values.number(fields["prioritylong"], -1),
+            )
+        )
+    return rows

@@ -1,0 +1,66 @@
+"""What every format is read into, before sense is made of it: Slurm's own words, field by field."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class NodeRow(NamedTuple):
+    """One line about one node. `state` is Slurm's text; counts are 0 where the source has none."""
+
+    name: str
+    state: str
+    partitions: tuple[str, ...] = ()
+    cpus: int = 0
+    cpus_alloc: int = 0
+    memory_mib: int = 0
+    gres: str = ""
+    features: tuple[str, ...] = ()
+    weight: int = 1
+    reason: str = ""
+
+
+class JobRow(NamedTuple):
+    """One line of the queue, times in Unix seconds, node lists still folded.
+
+    `tasks` is an array expression for a row that stands for waiting tasks, else empty.
+    """
+
+    id: str
+    raw_id: int
+    state: str
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    reason: str = ""
+    name: str = ""
+    node_count: int = 1
+    array_id: int | None = None
+    tasks: str = ""
+    het_id: int | None = None
+    time_limit_s: float | None = None
+    submit_time: float | None = None
+    eligible_time: float | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    nodes: str = ""
+    planned_nodes: str = ""
+    required_nodes: str = ""
+    excluded_nodes: str = ""
+    features: str = ""
+    gres: str = ""
+    dependency: str = ""
+    priority: int = 0
+
+
+class ReservationRow(NamedTuple):
+    """One reservation, times in Unix seconds."""
+
+    name: str
+    start: float
+    end: float
+    nodes: str
+    flags: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()

@@ -1,0 +1,64 @@
+"""What sdiag(1) tells of the backfill plan: when it was last made, how deep it went, how busy slurmctld is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from malletrain.domain.snapshot import BackfillPlan
+from malletrain.slurm.formats import values
+
+_LINE = re.compile(r"\s*([A-Za-z][^:]*?):\s*(.*)\Z")
+_EPOCH = re.compile(r"\((\d{9,12})\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`plan` for planning; cycle times in seconds and threads for backing off and for the breaker."""
+
+    plan: BackfillPlan
+    at: float | None = None
+    main_cycle_s: float | None = None
+    main_cycle_max_s: float | None = None
+    backfill_cycle_s: float | None = None
+    backfill_cycle_max_s: float | None = None
+    server_threads: int | None = None
+
+
+def parse(text: str, interval_s: float = 30.0) -> Diagnosis:
+    """The answer of `sdiag`; what it does not say stays None. `interval_s` is bf_interval of slurm.conf(5)."""
+    sections: dict[str, dict[str, str]] = {"": {}}
+    section = ""
+    at: float | None = None
+    for line in text.splitlines():
+        if line.startswith("sdiag output at"):
+            match = _EPOCH.search(line)
+            at = float(match[1]) if match else None
+        elif line.startswith(("Main schedule statistics", "Backfilling stats", "Latency for", "Remote Procedure")):
+            section = line.split(" ", 1)[0]
+            sections.setdefault(section, {})
+        else:
+            found = _LINE.match(line)
+            if found is not None:
+                sections[section].setdefault(found[1], found[2])
+    general, main, backfill = sections[""], sections.get("Main", {}), sections.get("Backfilling", {})
+    last = _EPOCH.search(backfill.get("Last cycle when", ""))
+    depth, queue = backfill.get("Last depth cycle (try sched)"), backfill.get("Last queue length")
+    return Diagnosis(
+        plan=BackfillPlan(
+            last_cycle_at=float(last[1]) if last and float(last[1]) > 0 else None,
+            interval_s=interval_s,
+            depth=None if depth is None else values.number(depth),
+            queue_length=None if queue is None else values.number(queue),
+        ),
+        at=at,
+        main_cycle_s=_micros(main.get("Last cycle")),
+        main_cycle_max_s=_micros(main.get("Max cycle")),
+        backfill_cycle_s=_micros(backfill.get("Last cycle")),
+        backfill_cycle_max_s=_micros(backfill.get("Max cycle")),
+        server_threads=values.number(general["Server thread count"]) if "Server thread count" in general else None,
+    )
+
+
+def _micros(value: str | None) -> float | None:
+    return None if value is None else values.number(value) / 1e6

@@ -1,0 +1,254 @@
+"""One table of Slurm's words for nodes and jobs, of every release from 17.11 on.
+
+Sources: sinfo(1) NODE STATE CODES, squeue(1) JOB STATE CODES, and slurm.h of 20.11 to 25.11. A node's state comes as
+a base word with flags (`IDLE+DRAIN`, scontrol and JSON), or as one word with suffixes (`mixed*`, `idle~`, sinfo).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from malletrain.domain.snapshot import NodeState, SlurmState
+
+#: What sinfo appends to a state (sinfo(1)); `+` closes a compact word of a node shared with another cluster.
+SUFFIXES = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "%": "POWERING_DOWN",
+    "!": "POWER_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+
+#: Long, compact and older spellings of one word. Some words stand for a base and a flag at once.
+WORDS: dict[str, tuple[str, ...]] = {
+    "ALLOC": ("ALLOCATED",),
+    "ALLOCATED": ("ALLOCATED",),
+    "IDLE": ("IDLE",),
+    "MIX": ("MIXED",),
+    "MIXED": ("MIXED",),
+    "DOWN": ("DOWN",),
+    "ERROR": ("DOWN",),
+    "ERR": ("DOWN",),
+    "FUTURE": ("FUTURE",),
+    "FUTR": ("FUTURE",),
+    "UNKNOWN": ("UNKNOWN",),
+    "UNK": ("UNKNOWN",),
+    "COMP": ("COMPLETING",),
+    "COMPLETING": ("COMPLETING",),
+    "DRAIN": ("DRAIN",),
+    "DRAINED": ("DRAIN",),
+    "DRAINING": ("DRAIN",),
+    "DRNG": ("DRAIN",),
+    "FAIL": ("FAIL",),
+    "FAILING": ("FAIL",),
+    "FAILG": ("FAIL",),
+    "MAINT": ("MAINTENANCE",),
+    "MAINTENANCE": ("MAINTENANCE",),
+    "RESV": ("RESERVED",),
+    "RES": ("RESERVED",),
+    "RESERVED": ("RESERVED",),
+    "PLND": ("PLANNED",),
+    "PLANNED": ("PLANNED",),
+    "REBOOT": ("REBOOT_REQUESTED",),
+    "BOOT": ("REBOOT_ISSUED",),
+    "REBOOT_REQUESTED": ("REBOOT_REQUESTED",),
+    "REBOOT_ISSUED": ("REBOOT_ISSUED",),
+    "REBOOT_CANCELED": ("REBOOT_CANCELED",),
+    "REBOOT_TOGGLE": ("REBOOT_REQUESTED",),
+    "POWER": ("POWERED_DOWN",),
+    "POWER_DOWN": ("POWER_DOWN",),
+    "POWER_UP": ("POWERING_UP",),
+    "POW_UP": ("POWERING_UP",),
+    "POW_DN": ("POWERING_DOWN",),
+    "POWERED_DOWN": ("POWERED_DOWN",),
+    "POWERING_DOWN": ("POWERING_DOWN",),
+    "POWERING_UP": ("POWERING_UP",),
+    "POWER_DRAIN": ("DRAIN", "POWER_DOWN"),
+    "NO_RESPOND": ("NOT_RESPONDING",),
+    "NOT_RESPONDING": ("NOT_RESPONDING",),
+    "INVAL": ("INVALID",),
+    "INVALID": ("INVALID",),
+    "INVALID_REG": ("INVALID",),
+    "BLOCK": ("BLOCKED",),
+    "BLOCKED": ("BLOCKED",),
+    "NPC": ("PERFCTRS",),
+    "PERFCTRS": ("PERFCTRS",),
+    "NET": ("NET",),
+    "CLOUD": ("CLOUD",),
+    "EXTERNAL": ("EXTERNAL",),
+    "DYNAMIC_NORM": ("DYNAMIC_NORM",),
+    "DYNAMIC_FUTURE": ("DYNAMIC_FUTURE",),
+    "RESUME": ("RESUME",),
+    "UNDRAIN": ("UNDRAIN",),
+}
+
+_BUSY = frozenset({"ALLOCATED", "MIXED"})
+_REBOOT = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
+_GOING_DOWN = frozenset({"POWER_DOWN", "POWERING_DOWN"})
+_NOT_UP = frozenset({"POWERED_DOWN", "POWERING_UP"})
+
+
+class NodeWords(NamedTuple):
+    """One node's state: our word, Slurm's own words, and those that no table knows."""
+
+    state: NodeState
+    flags: frozenset[str]
+    unknown: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def node_state(text: str) -> NodeWords:
+    """The state that `text` means: `IDLE+DRAIN`, `mixed*`, `DOWN*+POWERED_DOWN`, `plnd`, `alloc+`, ...
+
+    The strongest word wins: what keeps a node from us, or takes it from us, goes before what it does now.
+    """
+    words: set[str] = set()
+    unknown: list[str] = []
+    for part in text.upper().split("+"):
+        part = part.strip()
+        while part and part[-1] in SUFFIXES:
+            words.add(SUFFIXES[part[-1]])
+            part = part[:-1]
+        if not part:
+            continue
+        meaning = WORDS.get(part)
+        if meaning is None:
+            unknown.append(part)
+        else:
+            words.update(meaning)
+    if not words:
+        return NodeWords(NodeState.UNKNOWN, frozenset(), tuple(unknown) or (text,))
+    return NodeWords(_strongest(words, bool(unknown)), frozenset(words), tuple(unknown))
+
+
+def _strongest(words: set[str], some_unknown: bool) -> NodeState:
+    busy = bool(words & _BUSY)
+    if "DOWN" in words or "INVALID" in words or "FUTURE" in words:
+        return NodeState.DOWN
+    if "NOT_RESPONDING" in words and not busy:
+        # sinfo(1): "will not be allocated any new work". A busy one keeps its job until Slurm gives it up.
+        return NodeState.DOWN
+    if words & _GOING_DOWN or (words & _NOT_UP and not busy):
+        # A busy node that powers up was given to a job already: that is plain ALLOCATED.
+        return NodeState.POWERED_DOWN
+    if "DRAIN" in words or "FAIL" in words:
+        return NodeState.DRAINED
+    if "MAINTENANCE" in words or words & _REBOOT:
+        return NodeState.MAINT
+    if "RESERVED" in words:
+        return NodeState.RESERVED
+    if "COMPLETING" in words:
+        return NodeState.COMPLETING
+    if "MIXED" in words:
+        return NodeState.MIXED
+    if "ALLOCATED" in words:
+        return NodeState.ALLOCATED
+    if "BLOCKED" in words or "UNKNOWN" in words or "PERFCTRS" in words or some_unknown:
+        return NodeState.UNKNOWN
+    if "PLANNED" in words:
+        return NodeState.PLANNED
+    return NodeState.IDLE if "IDLE" in words else NodeState.UNKNOWN
+
+
+#: How strongly a state keeps a node from us, for answers that name one node twice.
+STRENGTH: dict[NodeState, int] = {
+    state: rank
+    for rank, state in enumerate(
+        (
+            NodeState.IDLE,
+            NodeState.PLANNED,
+            NodeState.MIXED,
+            NodeState.ALLOCATED,
+            NodeState.COMPLETING,
+            NodeState.UNKNOWN,
+            NodeState.RESERVED,
+            NodeState.MAINT,
+            NodeState.DRAINED,
+            NodeState.POWERED_DOWN,
+            NodeState.DOWN,
+        )
+    )
+}
+
+#: Long and compact job states, and the flags that JSON lists beside a base state.
+JOB_WORDS: dict[str, SlurmState] = {
+    "PENDING": SlurmState.PENDING,
+    "PD": SlurmState.PENDING,
+    "REQUEUE_HOLD": SlurmState.PENDING,
+    "RH": SlurmState.PENDING,
+    "SPECIAL_EXIT": SlurmState.PENDING,
+    "SE": SlurmState.PENDING,
+    "RESV_DEL_HOLD": SlurmState.PENDING,
+    "RD": SlurmState.PENDING,
+    "RUNNING": SlurmState.RUNNING,
+    "R": SlurmState.RUNNING,
+    "RESIZING": SlurmState.RUNNING,
+    "RS": SlurmState.RUNNING,
+    "SIGNALING": SlurmState.RUNNING,
+    "SI": SlurmState.RUNNING,
+    "EXPEDITING": SlurmState.RUNNING,
+    "SUSPENDED": SlurmState.SUSPENDED,
+    "S": SlurmState.SUSPENDED,
+    "STOPPED": SlurmState.SUSPENDED,
+    "ST": SlurmState.SUSPENDED,
+    "COMPLETING": SlurmState.COMPLETING,
+    "CG": SlurmState.COMPLETING,
+    "STAGE_OUT": SlurmState.COMPLETING,
+    "SO": SlurmState.COMPLETING,
+    "CONFIGURING": SlurmState.CONFIGURING,
+    "CF": SlurmState.CONFIGURING,
+    "POWER_UP_NODE": SlurmState.CONFIGURING,
+    "COMPLETED": SlurmState.COMPLETED,
+    "CD": SlurmState.COMPLETED,
+    "CANCELLED": SlurmState.CANCELLED,
+    "CA": SlurmState.CANCELLED,
+    "REVOKED": SlurmState.CANCELLED,
+    "RV": SlurmState.CANCELLED,
+    "FAILED": SlurmState.FAILED,
+    "F": SlurmState.FAILED,
+    "LAUNCH_FAILED": SlurmState.FAILED,
+    "RECONFIG_FAIL": SlurmState.FAILED,
+    "TIMEOUT": SlurmState.TIMEOUT,
+    "TO": SlurmState.TIMEOUT,
+    "DEADLINE": SlurmState.TIMEOUT,
+    "DL": SlurmState.TIMEOUT,
+    "PREEMPTED": SlurmState.PREEMPTED,
+    "PR": SlurmState.PREEMPTED,
+    "NODE_FAIL": SlurmState.NODE_FAIL,
+    "NF": SlurmState.NODE_FAIL,
+    "BOOT_FAIL": SlurmState.NODE_FAIL,
+    "BF": SlurmState.NODE_FAIL,
+    "OUT_OF_MEMORY": SlurmState.OUT_OF_MEMORY,
+    "OOM": SlurmState.OUT_OF_MEMORY,
+    "REQUEUED": SlurmState.REQUEUED,
+    "RQ": SlurmState.REQUEUED,
+    "REQUEUE_FED": SlurmState.REQUEUED,
+    "RF": SlurmState.REQUEUED,
+}
+
+#: Of several words that JSON lists for one job, the one that says whether it holds nodes goes first.
+_JOB_PRECEDENCE = (
+    SlurmState.COMPLETING,
+    SlurmState.CONFIGURING,
+    SlurmState.SUSPENDED,
+    SlurmState.REQUEUED,
+)
+
+
+@lru_cache(maxsize=1024)
+def job_state(text: str) -> SlurmState:
+    """The state that `text` means: `RUNNING`, `R`, `CANCELLED by 1000`, `RUNNING,COMPLETING`, `PENDING+REQUEUED`."""
+    known: list[SlurmState] = []
+    for part in text.upper().replace("+", ",").split(","):
+        words = part.split()
+        if words and words[0] in JOB_WORDS:
+            known.append(JOB_WORDS[words[0]])
+    for state in _JOB_PRECEDENCE:
+        if state in known:
+            return state
+    return known[0] if known else SlurmState.UNKNOWN

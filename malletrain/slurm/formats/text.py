@@ -1,0 +1,146 @@
+"""What `scontrol show ...` prints as text, on one line a record (`-o`) or on several.
+
+A value may hold spaces, and some may hold anything (a job's name, a reason), so a line cannot be split into words.
+Fields are looked up by key instead; the first occurrence counts, because free text comes last in every record but a
+job's (whose name, written by its owner, comes early: nothing that decides reads a job from here, see queue.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.slurm.formats import values
+from malletrain.slurm.formats.rows import NodeRow, ReservationRow
+
+_CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
+_NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
+
+#: Text that Slurm prints, with exit status 0, where there is nothing to show.
+_NOTHING = ("No reservations in the system", "No nodes in the system", "No jobs in the system")
+
+
+def records(text: str, first_key: str) -> Iterator[str]:
+    """The records of an answer, each on one line, a space before each key. `first_key` begins a record.
+
+    Raises:
+        InvalidInput: text before the first record: an error that Slurm printed, or another command's output.
+    """
+    begin = first_key + "="
+    record: list[str] = []
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped.startswith(begin):
+            if record:
+                yield " " + " ".join(record)
+            record = [stripped]
+        elif not stripped or stripped.startswith(_NOTHING):
+            continue
+        elif record:
+            record.append(stripped)
+        else:
+            raise InvalidInput(f"scontrol show ({first_key})", f"unexpected text {stripped[:80]!r}")
+    if record:
+        yield " " + " ".join(record)
+
+
+def word(record: str, key: str) -> str:
+    """The value of `key` up to the next space; empty when there is no such key or Slurm says so (`(null)`)."""
+    at = record.find(f" {key}=")
+    if at < 0:
+        return ""
+    start = at + len(key) + 2
+    end = record.find(" ", start)
+    value = record[start:] if end < 0 else record[start:end]
+    return "" if value in values.ABSENT else value
+
+
+def phrase(record: str, key: str) -> str:
+    """The value of `key` up to the next key: for values that hold spaces."""
+    at = record.find(f" {key}=")
+    if at < 0:
+        return ""
+    start = at + len(key) + 2
+    match = _NEXT_KEY.search(record, start)
+    return values.text_or_empty(record[start:] if match is None else record[start : match.start()])
+
+
+def nodes(text: str) -> list[NodeRow]:
+    """`scontrol show node [-o]`.
+
+    Raises:
+        InvalidInput: a record without a name or a state: half an answer, or another command's.
+    """
+    rows = []
+    for record in records(text, "NodeName"):
+        name, state = word(record, "NodeName"), word(record, "State")
+        if not name or not state:
+            raise InvalidInput("scontrol show node", f"a node without a name or a state: {record.strip()[:80]!r}")
+        rows.append(
+            NodeRow(
+                name=name,
+                state=state,
+                partitions=_names(word(record, "Partitions")),
+                cpus=values.number(word(record, "CPUTot")),
+                cpus_alloc=values.number(word(record, "CPUAlloc")),
+                memory_mib=values.number(word(record, "RealMemory")),
+                gres=word(record, "Gres"),
+                features=_names(word(record, "ActiveFeatures") or word(record, "AvailableFeatures")),
+                weight=values.number(word(record, "Weight"), 1),
+                reason=phrase(record, "Reason") if " Reason=" in record else "",
+            )
+        )
+    return rows
+
+
+def reservations(text: str) -> list[ReservationRow]:
+    """`scontrol show reservation [-o]`.
+
+    Raises:
+        InvalidInput: a reservation without a name or a start.
+    """
+    rows = []
+    for record in records(text, "ReservationName"):
+        name, start = word(record, "ReservationName"), values.moment(word(record, "StartTime"))
+        if not name or start is None:
+            raise InvalidInput("scontrol show reservation", f"no name or start: {record.strip()[:80]!r}")
+        end = values.moment(word(record, "EndTime"))
+        rows.append(
+            ReservationRow(
+                name=name,
+                start=start,
+                # An endless reservation ends when nobody lives to see it.
+                end=float("inf") if end is None else end,
+                nodes=word(record, "Nodes"),
+                flags=_names(word(record, "Flags").upper()),
+                users=_names(word(record, "Users")),
+                accounts=_names(word(record, "Accounts")),
+            )
+        )
+    return rows
+
+
+def partitions(text: str) -> dict[str, Mapping[str, str]]:
+    """`scontrol show partition [-o]`: the words of each partition, by name."""
+    found: dict[str, Mapping[str, str]] = {}
+    for record in records(text, "PartitionName"):
+        fields = dict(part.partition("=")[::2] for part in record.split() if "=" in part)
+        found[fields["PartitionName"]] = fields
+    return found
+
+
+def config(text: str) -> dict[str, str]:
+    """`scontrol show config`: its `Key = value` lines, Slurm's nothings as empty text."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        match = _CONFIG_LINE.match(line)
+        if match is not None:
+            found.setdefault(match[1], values.text_or_empty(match[2]))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(part for part in value.split(",") if part)

@@ -1,0 +1,190 @@
+"""Pilots as Slurm shows them: whether a task is what it was when it was taken on, and how it ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.snapshot import SlurmState
+from malletrain.slurm.formats.queue import TaskRow
+from malletrain.slurm.formats.states import job_state
+from malletrain.slurm.site import Harvest
+
+#: Every task is submitted with this limit, so that one that its owner releases by hand ends at once.
+SUBMITTED_LIMIT_S = 60.0
+
+#: squeue's reason for a job that the staff holds: such a hold is never lifted by us.
+HELD_BY_STAFF = "JobHeldAdmin"
+
+
+class EndKind(StrEnum):
+    """What became of a pilot's task."""
+
+    HELD = "held"  #: back in its array, for the next hole
+    WAITING = "waiting"  #: released, not started yet
+    ACTIVE = "active"  #: runs, or leaves its node just now
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    PREEMPTED = "preempted"
+    NODE_FAIL = "node_fail"
+    CANCELLED = "cancelled"
+    OUT_OF_MEMORY = "out_of_memory"
+    VANISHED = "vanished"  #: Slurm no longer knows it (MinJobAge), or never did
+
+
+@dataclass(frozen=True, slots=True)
+class EndState:
+    """How a task stands. `preempted` says whether Slurm took the node from it, whatever state that left it in.
+
+    `exit_code` and `signal` are those of the batch step; `at` is when it ended (Unix seconds).
+    """
+
+    kind: EndKind
+    preempted: bool = False
+    exit_code: int | None = None
+    signal: int | None = None
+    at: float | None = None
+    node: str = ""
+    detail: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the task is consumed: it will not run again."""
+        return self.kind not in (EndKind.HELD, EndKind.WAITING, EndKind.ACTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInspection:
+    """A registered array as Slurm shows it. `tasks` are held and sound; `faults` say what is not."""
+
+    array_id: int
+    user: str
+    uid: int
+    tasks: tuple[int, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        return bool(self.tasks) and not self.faults
+
+
+_ENDS = {
+    SlurmState.COMPLETED: EndKind.COMPLETED,
+    SlurmState.FAILED: EndKind.FAILED,
+    SlurmState.TIMEOUT: EndKind.TIMEOUT,
+    SlurmState.PREEMPTED: EndKind.PREEMPTED,
+    SlurmState.NODE_FAIL: EndKind.NODE_FAIL,
+    SlurmState.CANCELLED: EndKind.CANCELLED,
+    SlurmState.OUT_OF_MEMORY: EndKind.OUT_OF_MEMORY,
+}
+
+
+def end_state(row: TaskRow | None) -> EndState:
+    """How the task stands, from its row in `squeue -t all`; None: Slurm shows no such task.
+
+    Preemption is known by PreemptTime alone. A payload that exits 0 on SIGTERM leaves COMPLETED, one that exits 143
+    FAILED, and only one that ignores it PREEMPTED (measured, 22.05).
+    """
+    if row is None:
+        return EndState(EndKind.VANISHED, detail="Slurm no longer knows this task")
+    state = job_state(row.state)
+    code, signal = _exit(row.exit_code)
+    ended = _ENDS.get(state)
+    if ended is None:
+        if state is SlurmState.PENDING:
+            kind = EndKind.HELD if is_held(row) else EndKind.WAITING
+        else:
+            kind = EndKind.ACTIVE
+        return EndState(kind, node=row.nodes, detail=row.reason)
+    preempted = ended is EndKind.PREEMPTED or (
+        row.preempt_time is not None and (row.start_time is None or row.preempt_time >= row.start_time)
+    )
+    return EndState(
+        kind=EndKind.PREEMPTED if preempted else ended,
+        preempted=preempted,
+        exit_code=code,
+        signal=signal,
+        at=row.end_time,
+        node=row.nodes,
+        detail=f"{row.state.lower()}, exit code {code}:{signal}" + (f", {row.reason}" if row.reason else ""),
+    )
+
+
+def _exit(text: str) -> tuple[int | None, int | None]:
+    """Exit code and signal of `2:15`, or of the raw status of wait(2) that squeue -O prints (`512`)."""
+    code, colon, signal = text.partition(":")
+    if not code.isdigit() or (colon and not signal.isdigit()):
+        return None, None
+    if colon:
+        return int(code), int(signal)
+    return int(code) >> 8, int(code) & 0x7F
+
+
+def is_held(row: TaskRow) -> bool:
+    """Whether the waiting task is held, by whomever. Slurm holds by priority 0; the reason beside it changes its
+    wording ("job requeued in held state" after requeuehold)."""
+    return row.priority == 0
+
+
+def faults(row: TaskRow, harvest: Harvest, uid: int | None) -> tuple[str, ...]:
+    """What makes this task not the pilot that it should be. The owner of a held task may change its partition,
+    account, QOS and limits at any time, so this is asked again right before each release."""
+    found = []
+    if uid is not None and row.uid != uid:
+        found.append(f"it belongs to uid {row.uid}, not to uid {uid}")
+    if row.array_id is None:
+        found.append("it is not a task of an array")
+    if row.partition != harvest.partition:
+        found.append(f"its partition is {row.partition}, not {harvest.partition}")
+    if harvest.account and row.account != harvest.account:
+        found.append(f"its account is {row.account or 'none'}, not {harvest.account}")
+    if harvest.qos and row.qos != harvest.qos:
+        found.append(f"its QOS is {row.qos or 'none'}, not {harvest.qos}")
+    if row.node_count != 1:
+        found.append(f"it asks for {row.node_count} nodes, not 1")
+    if row.dependency:
+        found.append(f"it waits for another job ({row.dependency[:60]})")
+    if row.oversubscribe in ("YES", "OK", "USER", "MCS"):
+        found.append("it does not ask for the whole node (--exclusive)")
+    if row.reason == HELD_BY_STAFF:
+        found.append("the staff holds it")
+    return tuple(found)
+
+
+def inspect(array_id: int, rows: Sequence[TaskRow], harvest: Harvest, uid: int | None) -> ArrayInspection:
+    """The held tasks of an array, and everything that is wrong with it."""
+    mine = [row for row in rows if row.array_id == array_id]
+    if not mine:
+        return ArrayInspection(array_id, "", -1, (), (f"Slurm knows no job array {array_id}",))
+    tasks: list[int] = []
+    found: dict[str, None] = {}
+    for row in mine:
+        if job_state(row.state) is not SlurmState.PENDING:
+            continue
+        wrong = list(faults(row, harvest, uid))
+        if not is_held(row):
+            wrong.append(f"it is not held ({row.reason or 'no reason'}); submit it with --hold")
+        if row.requeue:
+            wrong.append("Slurm may requeue it by itself; submit it with --no-requeue")
+        if row.time_limit_s is None or row.time_limit_s > SUBMITTED_LIMIT_S:
+            wrong.append("its time limit is above 1 minute; submit it with --time=1")
+        if wrong:
+            found.update((f"{row.id}: {fault}", None) for fault in wrong)
+        else:
+            tasks.extend(row.tasks)
+    return ArrayInspection(array_id, mine[0].user, mine[0].uid, tuple(sorted(tasks)), tuple(found))
+
+
+def split_id(pilot: str) -> tuple[int, int]:
+    """(123, 4) of `123_4`.
+
+    Raises:
+        InvalidInput: not the id of an array task.
+    """
+    array, _, task = pilot.partition("_")
+    if not (array.isascii() and array.isdigit() and task.isascii() and task.isdigit()):
+        raise InvalidInput("pilot", f"{pilot[:40]!r} is not the id of an array task (123_4)")
+    return int(array), int(task)

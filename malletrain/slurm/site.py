@@ -1,0 +1,263 @@
+"""What a site's Slurm is configured to do, as far as pilots must know. Read once, and at each reload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.slurm.command import Commands
+from malletrain.slurm.formats import hostlist, text, values
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """Where pilots live. Empty account or QOS: not checked (a site without accounting)."""
+
+    partition: str
+    account: str = ""
+    qos: str = ""
+
+
+class Level(StrEnum):
+    """How bad a finding is: `error` means that pilots may not be started."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something found out about the site: what it is, and how it is mended."""
+
+    level: Level
+    what: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """One partition (slurm.conf(5)). Durations in seconds; None: unlimited."""
+
+    name: str
+    tier: int
+    preempt_mode: str
+    grace_s: float
+    max_time_s: float | None
+    nodes: frozenset[str]
+    state: str
+    is_default: bool = False
+    exclusive: bool = False
+    over_time_limit_s: float | None = None
+    allow_accounts: str = "ALL"
+    allow_qos: str = "ALL"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFacts:
+    """Slurm's configuration (slurm.conf(5)), durations in seconds."""
+
+    version: str
+    cluster: str
+    kill_wait_s: float
+    over_time_limit_s: float
+    bf_interval_s: float
+    bf_resolution_s: float
+    bf_max_job_test: int
+    max_job_count: int
+    max_array_size: int
+    min_job_age_s: float
+    message_timeout_s: float
+    preempt_type: str
+    preempt_mode: str
+    select_type: str
+    accounting: bool
+    has_prolog: bool
+    has_epilog: bool
+    private_data: frozenset[str]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, PartitionFacts] = field(default_factory=dict)
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """(22, 5) for 22.05.8; (0, 0) when the version is not readable."""
+        major, _, rest = self.version.partition(".")
+        minor = rest.partition(".")[0]
+        return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+    @property
+    def limit_slack_s(self) -> float:
+        """How long past its time limit a pilot may still be on its node, by configuration alone.
+
+        Limits are checked about every 30 s (measured: a limit of 60 s ended after 62-83 s); OverTimeLimit is granted
+        on top; a task that ignores SIGTERM is killed KillWait later.
+        """
+        return 30.0 + self.over_time_limit_s + self.kill_wait_s
+
+
+def read(commands: Commands) -> SiteFacts:
+    """Ask for the configuration and the partitions.
+
+    Raises:
+        ClusterUnavailable: no answer, or one that cannot be read.
+    """
+    config = commands.ask(["scontrol", "show", "config"])
+    partitions = commands.ask(["scontrol", "-a", "-o", "show", "partition"])
+    try:
+        return parse(config, partitions)
+    except InvalidInput as error:
+        raise ClusterUnavailable(f"scontrol: {error}") from error
+
+
+def parse(config_text: str, partitions_text: str) -> SiteFacts:
+    """The facts in `scontrol show config` and `scontrol -o show partition`.
+
+    Raises:
+        InvalidInput: the answer names no version or cluster.
+    """
+    config = text.config(config_text)
+    if not config.get("SLURM_VERSION") or not config.get("ClusterName"):
+        raise InvalidInput("scontrol show config", "no SLURM_VERSION or ClusterName in the answer")
+    parameters = dict(part.partition("=")[::2] for part in config.get("SchedulerParameters", "").split(",") if part)
+    over_time = _minutes(config.get("OverTimeLimit", ""))
+    return SiteFacts(
+        version=config["SLURM_VERSION"],
+        cluster=config["ClusterName"],
+        kill_wait_s=values.number(config.get("KillWait", ""), 30),
+        over_time_limit_s=over_time,
+        # Defaults as in slurm.conf(5), SchedulerParameters.
+        bf_interval_s=values.number(parameters.get("bf_interval", ""), 30),
+        bf_resolution_s=values.number(parameters.get("bf_resolution", ""), 60),
+        bf_max_job_test=values.number(parameters.get("bf_max_job_test", ""), 500),
+        max_job_count=values.number(config.get("MaxJobCount", ""), 10000),
+        max_array_size=values.number(config.get("MaxArraySize", ""), 1001),
+        min_job_age_s=values.number(config.get("MinJobAge", ""), 300),
+        message_timeout_s=values.number(config.get("MessageTimeout", ""), 10),
+        preempt_type=config.get("PreemptType", ""),
+        preempt_mode=config.get("PreemptMode", ""),
+        select_type=config.get("SelectType", ""),
+        accounting=config.get("AccountingStorageType", "").endswith("slurmdbd"),
+        has_prolog=_is_set(config, "Prolog", "PrologSlurmctld"),
+        has_epilog=_is_set(config, "Epilog", "EpilogSlurmctld"),
+        private_data=frozenset(config.get("PrivateData", "").replace(" ", "").split(",")) - {"", "none"},
+        parameters=parameters,
+        partitions={name: _partition(name, words) for name, words in text.partitions(partitions_text).items()},
+    )
+
+
+def _partition(name: str, words: Mapping[str, str]) -> PartitionFacts:
+    over = words.get("OverTimeLimit", "NONE")
+    return PartitionFacts(
+        name=name,
+        tier=values.number(words.get("PriorityTier", ""), 1),
+        preempt_mode=words.get("PreemptMode", ""),
+        grace_s=values.number(words.get("GraceTime", ""))
+        if ":" not in words.get("GraceTime", "")
+        else (values.duration(words["GraceTime"]) or 0.0),
+        max_time_s=values.duration(words.get("MaxTime", "UNLIMITED")),
+        nodes=frozenset(hostlist.expand(words.get("Nodes", ""), f"partition {name}")),
+        state=words.get("State", ""),
+        is_default=words.get("Default") == "YES",
+        exclusive=words.get("OverSubscribe") == "EXCLUSIVE",
+        over_time_limit_s=None if over == "NONE" else _minutes(over),
+        allow_accounts=words.get("AllowAccounts", "ALL"),
+        allow_qos=words.get("AllowQos", words.get("AllowQOS", "ALL")),
+    )
+
+
+def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding, ...]:
+    """Whether pilots in this partition give way to every other job: it exists, is up, and every partition that
+    shares its nodes preempts it. Findings of level `error` mean: start nothing."""
+    mine = facts.partitions.get(harvest.partition)
+    if mine is None:
+        known = ", ".join(sorted(facts.partitions)) or "none"
+        return (
+            Finding(
+                Level.ERROR,
+                f"partition {harvest.partition} does not exist (there are: {known})",
+                "add it to slurm.conf with a PriorityTier below all others, or name another in the configuration",
+            ),
+        )
+    found: list[Finding] = []
+    if not mine.nodes:
+        found.append(Finding(Level.ERROR, f"partition {mine.name} has no nodes", "give it Nodes= in slurm.conf"))
+    if mine.state != "UP":
+        found.append(
+            Finding(
+                Level.ERROR,
+                f"partition {mine.name} is {mine.state or 'in no known state'}",
+                f"scontrol update PartitionName={mine.name} State=UP",
+            )
+        )
+    if facts.preempt_type.endswith("/qos"):
+        found.append(
+            Finding(
+                Level.WARNING,
+                "preemption is by QOS",
+                f"check that the QOS {harvest.qos or 'of the pilots'} is in Preempt= of every other QOS (sacctmgr)",
+            )
+        )
+    elif not facts.preempt_type.endswith("/partition_prio"):
+        found.append(
+            Finding(
+                Level.ERROR,
+                "Slurm preempts nothing (PreemptType is not set)",
+                "set PreemptType=preempt/partition_prio and PreemptMode=REQUEUE in slurm.conf",
+            )
+        )
+    else:
+        if facts.preempt_mode.split(",")[-1] == "OFF" or mine.preempt_mode not in ("REQUEUE", "CANCEL"):
+            found.append(
+                Finding(
+                    Level.ERROR,
+                    f"jobs of partition {mine.name} are not preempted (PreemptMode={mine.preempt_mode or 'OFF'})",
+                    f"set PreemptMode=REQUEUE for {mine.name} (or CANCEL) and globally in slurm.conf",
+                )
+            )
+        sharing = [p for p in facts.partitions.values() if p.name != mine.name and p.nodes & mine.nodes]
+        equal = sorted(p.name for p in sharing if p.tier <= mine.tier and p.preempt_mode not in ("REQUEUE", "CANCEL"))
+        if equal:
+            found.append(
+                Finding(
+                    Level.ERROR,
+                    f"partition {', '.join(equal)} shares nodes with {mine.name} and does not go before it "
+                    f"(PriorityTier not above {mine.tier})",
+                    f"give {mine.name} a lower PriorityTier than every partition on its nodes",
+                )
+            )
+        if not sharing:
+            found.append(
+                Finding(
+                    Level.WARNING,
+                    f"no other partition has nodes of {mine.name}: there is nothing to harvest from",
+                    "list the main partition's nodes in it",
+                )
+            )
+    if mine.max_time_s is not None and mine.max_time_s < 120:
+        found.append(
+            Finding(
+                Level.ERROR,
+                f"MaxTime of {mine.name} is {mine.max_time_s:g} s: no pilot can train in that",
+                "set MaxTime of at least 30 minutes",
+            )
+        )
+    if mine.grace_s > 60:
+        found.append(
+            Finding(
+                Level.WARNING,
+                f"GraceTime of {mine.name} is {mine.grace_s:g} s",
+                "pilots leave within seconds; 10 to 30 s suffice, and bound what a stuck one costs",
+            )
+        )
+    return tuple(found)
+
+
+def _is_set(config: Mapping[str, str], *names: str) -> bool:
+    # 23.11 and later number them: Prolog[0].
+    return any(config.get(name) or config.get(f"{name}[0]") for name in names)
+
+
+def _minutes(value: str) -> float:
+    return 365 * 86400.0 if value.upper() in ("UNLIMITED", "INFINITE") else values.number(value) * 60.0
