@@ -207,4 +207,6 @@ class Metrics:
 
 def _number(value: object) -> float:
     """A figure from an event's data; 0 for what is none."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return 0.0
+    return float(value) if abs(value) < 1e300 else 0.0
