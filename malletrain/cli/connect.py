@@ -1,0 +1,105 @@
+"""What people's commands ask of the daemon: the routes of people, as calls that return rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from malletrain.wire.address import Address, find
+from malletrain.wire.errors import WireError
+from malletrain.wire.http import Http
+from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
+
+
+class BadAnswer(WireError):
+    """The daemon answered something that was not asked for."""
+
+
+class Daemon:
+    """The daemon, as people's commands see it. Each call may raise what `Http` raises, and `BadRow`."""
+
+    def __init__(self, http: Http, address: Address) -> None:
+        self._http = http
+        self.address = address
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    def site(self) -> Mapping[str, str]:
+        """Partition, account and QOS of pilots as the daemon tells them to whoever logs in; may be empty."""
+        if not self._http.identity:
+            self._http.get("/v1/jobs")
+        told = self._http.identity.get("site")
+        return {k: v for k, v in told.items() if isinstance(v, str)} if isinstance(told, dict) else {}
+
+    def status(self) -> StatusRow:
+        """The whole picture."""
+        return StatusRow.from_json(self._http.get("/v1/status"))
+
+    def job(self, job: int) -> JobRow:
+        """One job."""
+        return JobRow.from_json(self._field(self._http.get(f"/v1/jobs/{job}"), "job"))
+
+    def submit(self, wanted: Mapping[str, Any]) -> JobRow:
+        """Announce a job."""
+        return JobRow.from_json(self._field(self._http.post("/v1/jobs", wanted), "job"))
+
+    def attach(self, job: int, array_id: int, tasks: int) -> None:
+        """Tell the daemon which held array serves the job."""
+        self._http.post(f"/v1/jobs/{job}/arrays", {"array_id": array_id, "tasks": tasks})
+
+    def ask(self, job: int, verb: str) -> None:
+        """`cancel`, `hold` or `release` a job."""
+        self._http.post(f"/v1/jobs/{job}/{verb}")
+
+    def events(
+        self, *, after: int = 0, wait_s: float = 0.0, job: int | None = None
+    ) -> tuple[tuple[EventRow, ...], int]:
+        """Events after number `after`, waiting up to `wait_s` for the first; and the number to go on from."""
+        answer = self._http.get("/v1/events", {"after": after, "wait": wait_s, "job": job}, wait_s=wait_s)
+        rows, last = self._field(answer, "events"), self._field(answer, "last")
+        if not isinstance(rows, list) or not isinstance(last, int):
+            raise BadAnswer(f"{self.url}: /v1/events: daemon and command are of different releases")
+        return tuple(EventRow.from_json(row) for row in rows), last
+
+    def latest_events(self, count: int) -> tuple[tuple[EventRow, ...], int]:
+        """The newest `count` events in order, and the number to go on from."""
+        answer = self._http.get("/v1/events", {"latest": count})
+        rows = tuple(EventRow.from_json(row) for row in self._field(answer, "events"))
+        return rows, max((row.seq for row in rows), default=0)
+
+    def explain(self, subject: str) -> Sequence[str]:
+        """Why a job or node has what it has, in lines."""
+        lines = self._field(self._http.get(f"/v1/explain/{quote(subject, safe='')}"), "lines")
+        return [str(line) for line in lines] if isinstance(lines, list) else [str(lines)]
+
+    def usage(self, *, since: str = "") -> tuple[UsageRow, ...]:
+        """What was given to whom, from day `since` on."""
+        rows = self._field(self._http.get("/v1/usage", {"since": since or None}), "usage")
+        return tuple(UsageRow.from_json(row) for row in rows)
+
+    def drain(self, *, nodes: str, until: float) -> Sequence[str]:
+        """Keep pilots off `nodes` (empty: all) until then; the names that it comes to."""
+        names = self._field(self._http.post("/v1/drain", {"nodes": nodes, "until": until}), "nodes")
+        return [str(name) for name in names]
+
+    def _field(self, answer: Mapping[str, Any], name: str) -> Any:
+        if name not in answer:
+            raise BadAnswer(f"{self.url}: no {name!r} in the answer: daemon and command are of different releases")
+        return answer[name]
+
+
+def connect(environ: Mapping[str, str] | None = None) -> Daemon:
+    """The daemon that MALLETRAIN_URL or a client file names; nothing is sent yet.
+
+    MUNGE_SOCKET names munged's socket where it is not the system's.
+
+    Raises:
+        AddressError: no daemon is known.
+    """
+    environ = os.environ if environ is None else environ
+    address = find(environ)
+    return Daemon(Http(address.url, munge_socket=environ.get("MUNGE_SOCKET") or None), address)

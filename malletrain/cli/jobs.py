@@ -1,0 +1,277 @@
+"""Commands about malleable jobs: status, cancel, hold, release, events, explain, report, drain, stop.
+
+All but `stop` ask the daemon; `stop` works with the daemon dead. Runs on the base wheel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shlex
+import shutil
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from malletrain.cli import render
+from malletrain.cli.connect import connect
+from malletrain.domain.errors import InvalidInput, MalletrainError
+from malletrain.slurm.command import Commands
+from malletrain.wire import address
+
+#: Seconds that `events --follow` and `drain` let the daemon hold a request open.
+LONG_POLL_S = 25.0
+
+#: Where a daemon on this machine would have its configuration: `stop` takes partition and account from it.
+_DAEMON_FILE = Path("/etc/malletrain/malletrain.toml")
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def say(lines: Iterable[render.Line]) -> None:
+    """Print lines, with colours on a terminal that wants them (https://no-color.org)."""
+    colors = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    click.echo(render.colored(lines) if colors else render.plain(lines))
+
+
+def say_json(value: object) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def terminal_width() -> int:
+    """Columns to write into: the terminal's, or 120 where there is none."""
+    return shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else 120
+
+
+@click.command(epilog="Example:  malletrain status        malletrain status 3 --json")
+@click.argument("job", type=click.IntRange(min=1), required=False)
+@click.option("--all", "over", is_flag=True, help="Show jobs that have ended, too.")
+@as_json
+def status(job: int | None, over: bool, as_json: bool) -> None:
+    """Show the cluster and every malleable job, or one JOB in full."""
+    daemon = connect()
+    if job is not None:
+        row = daemon.job(job)
+        if as_json:
+            say_json(row.to_json())
+        else:
+            say(render.job(row, now=time.time()))
+        return
+    picture = daemon.status()
+    if as_json:
+        say_json(picture.to_json())
+    else:
+        say(render.status(picture, width=terminal_width(), over=over))
+
+
+@click.command(epilog="Example:  malletrain cancel 3")
+@click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
+def cancel(jobs: tuple[int, ...]) -> None:
+    """End jobs for good: their workers stop, their waiting tasks are cancelled."""
+    _ask_each("cancel", jobs)
+
+
+@click.command(epilog="Example:  malletrain hold 3")
+@click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
+def hold(jobs: tuple[int, ...]) -> None:
+    """Pause jobs: their nodes are given back, and none is taken until `malletrain release`."""
+    _ask_each("hold", jobs)
+
+
+@click.command(epilog="Example:  malletrain release 3")
+@click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
+def release(jobs: tuple[int, ...]) -> None:
+    """Let jobs that were paused with `malletrain hold` have nodes again."""
+    _ask_each("release", jobs)
+
+
+def _ask_each(verb: str, jobs: Sequence[int]) -> None:
+    """Ask for every job, tell of every refusal, and fail if there was one."""
+    daemon = connect()
+    refused = False
+    for job in dict.fromkeys(jobs):
+        try:
+            daemon.ask(job, verb)
+        except MalletrainError as error:
+            refused = True
+            click.echo(f"malletrain: job {job}: {error}", err=True)
+        else:
+            click.echo(f"job {job}: {verb} asked for")
+    if refused:
+        sys.exit(1)
+
+
+@click.command(epilog="Example:  malletrain events --follow --job 3")
+@click.option("--follow", "-f", is_flag=True, help="Go on as events come, until Ctrl-C.")
+@click.option("--job", type=click.IntRange(min=1), help="Of this job only.")
+@click.option("--after", type=click.IntRange(min=0), default=0, help="Begin after this event's number.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, for programs.")
+def events(follow: bool, job: int | None, after: int, as_json: bool) -> None:
+    """Print what happened, oldest first."""
+    daemon = connect()
+    while True:
+        rows, last = daemon.events(after=after, wait_s=LONG_POLL_S if follow else 0.0, job=job)
+        for row in rows:
+            if as_json:
+                click.echo(json.dumps(row.to_json()))
+            else:
+                say([render.event(row)])
+        if not follow and (not rows or last <= after):
+            return
+        after = max(after, last)
+
+
+@click.command(epilog="Example:  malletrain explain 3        malletrain explain n017")
+@click.argument("subject", metavar="JOB|NODE", required=False)
+@click.option("--main-job", metavar="ID", help="A job of the main queue: did a pilot ever stand in its way?")
+@as_json
+def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
+    """Say why a JOB or NODE has what it has, or whether pilots stood in a main job's way."""
+    if (subject is None) == (main_job is None):
+        raise click.UsageError("give one of: a JOB's number, a NODE's name, or --main-job ID")
+    asked = subject if subject is not None else f"main-job:{main_job}"
+    lines = connect().explain(asked)
+    if as_json:
+        say_json({"subject": asked, "lines": lines})
+    else:
+        click.echo("\n".join(lines))
+
+
+@click.command(epilog="Example:  malletrain report --since 2026-11-01")
+@click.option("--since", metavar="DAY", help="From this day on, such as 2026-11-01 (UTC).")
+@as_json
+def report(since: str | None, as_json: bool) -> None:
+    """Show what was given to whom: node hours and samples by day, account and user."""
+    day = _day(since) if since else ""
+    rows = connect().usage(since=day)
+    if as_json:
+        say_json([row.to_json() for row in rows])
+    else:
+        say(render.usage(rows) if rows else [(render.Span("nothing used yet", dim=True),)])
+
+
+@click.command(epilog="Example:  malletrain drain n[001-016] --until 2026-12-01T08:00")
+@click.argument("nodes", required=False)
+@click.option("--all", "everything", is_flag=True, help="Every node.")
+@click.option(
+    "--until", metavar="TIME", required=True, help="Until then: 2026-12-01T08:00 (local), or now to end it."
+)
+@click.option("--wait/--no-wait", default=True, help="Return when no pilot is left on them.  [default: wait]")
+@click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds to wait.")
+def drain(nodes: str | None, everything: bool, until: str, wait: bool, timeout: float) -> None:
+    """Keep pilots off NODES (as Slurm writes them) until a time; returns when they are free of pilots.
+
+    For operators. Main jobs are not touched.
+    """
+    if (nodes is None) == (not everything):
+        raise click.UsageError("give either NODES or --all")
+    end = _time(until)
+    daemon = connect()
+    named = daemon.drain(nodes=nodes or "", until=end)
+    if end <= time.time():
+        click.echo("drain ended")
+        return
+    deadline = time.monotonic() + timeout
+    _, last = daemon.latest_events(1)
+    while wait:
+        left = [node.name for node in daemon.status().nodes if node.state == "pilot" and node.name in named]
+        if not left:
+            break
+        if time.monotonic() > deadline:
+            raise TimedOut(
+                f"{len(left)} pilots are still there after {timeout:.0f} s: {', '.join(left[:8])}; see explain"
+            )
+        # The journal grows when a pilot ends: wait for that, not for time to pass.
+        _, last = daemon.events(after=last, wait_s=min(LONG_POLL_S, max(0.5, deadline - time.monotonic())))
+    click.echo(
+        f"{len(named)} nodes kept free of pilots until {datetime.fromtimestamp(end).astimezone():%Y-%m-%d %H:%M}"
+    )
+
+
+class TimedOut(MalletrainError):
+    """What was waited for has not come in time."""
+
+    exit_status = 1
+
+
+@click.command(epilog="Example:  malletrain stop --all --now")
+@click.option("--all", "everything", is_flag=True, help="Every pilot and every task that waits.")
+@click.option("--now", is_flag=True, help="At once, by Slurm's scancel.")
+@click.option("--me", is_flag=True, help="Of your own only.")
+@click.option("--partition", "-p", help="Harvest partition.  [default: from client.toml or malletrain.toml]")
+@click.option("--account", "-A", help="Harvest account.  [default: from client.toml or malletrain.toml]")
+@click.option("--dry-run", is_flag=True, help="Print the command only.")
+def stop(everything: bool, now: bool, me: bool, partition: str | None, account: str | None, dry_run: bool) -> None:
+    """Cancel every pilot by plain scancel, by partition and account; needs no daemon.
+
+    Without an operator's rights in Slurm it reaches your own pilots only. To stop one job: malletrain cancel.
+    """
+    if not (everything and now):
+        raise click.UsageError(
+            "this ends all training at once: say so with --all --now; for one job: malletrain cancel"
+        )
+    if partition is None:
+        partition, from_file = _harvest_names()
+        account = from_file if account is None else account
+    argv = ["scancel", f"--partition={partition}"]
+    argv += [f"--account={account}"] if account else []
+    argv += [f"--user={pwd.getpwuid(os.getuid()).pw_name}"] if me else []
+    if dry_run:
+        click.echo(shlex.join(argv))
+        return
+    # With slurmctld down a command takes 9 s to say so, and thousands of tasks take their time.
+    answer = Commands(timeout_s=60).run(argv)
+    if not answer.ok:
+        raise SlurmCommandFailed(f"scancel: {answer.error}")
+    click.echo(f"cancelled: every job of partition {partition}" + (f", account {account}" if account else ""))
+
+
+def _harvest_names() -> tuple[str, str]:
+    """Partition and account of pilots, from the first file that names a partition."""
+    site = address.of_site(os.environ)
+    if site.partition:
+        return site.partition, site.account
+    try:
+        section = tomllib.loads(_DAEMON_FILE.read_text(encoding="utf-8")).get("slurm", {})
+    except OSError:
+        section = {}
+    except ValueError as error:
+        raise InvalidInput(str(_DAEMON_FILE), f"not TOML: {error}; name the partition with --partition") from error
+    partition, account = (
+        (section.get(key, "") for key in ("partition", "account")) if isinstance(section, dict) else ("", "")
+    )
+    if not isinstance(partition, str) or not partition:
+        raise InvalidInput(
+            "--partition", "no client.toml or malletrain.toml names the harvest partition: name it here"
+        )
+    return partition, account if isinstance(account, str) else ""
+
+
+class SlurmCommandFailed(MalletrainError):
+    """A Slurm command answered with an error."""
+
+    exit_status = 1
+
+
+def _day(text: str) -> str:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date().isoformat()
+    except ValueError as error:
+        raise InvalidInput("--since", f"{text!r} is no day such as 2026-11-01") from error
+
+
+def _time(text: str) -> float:
+    """Local time in ISO 8601, or `now`, as Unix seconds."""
+    if text == "now":
+        return time.time()
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidInput("--until", f"{text!r} is no time such as 2026-12-01T08:00") from error

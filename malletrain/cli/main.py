@@ -1,0 +1,145 @@
+"""`malletrain`: one command with many below it, each loaded only when it is asked for.
+
+So `malletrain status` runs on the base wheel, and in the time that its own imports take.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from typing import NoReturn
+
+import click
+
+from malletrain import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command that is not loaded yet: where it is, what its list entry says, which extra it needs."""
+
+    module: str
+    attribute: str
+    summary: str
+    extra: str = ""
+
+
+COMMANDS = {
+    "status": Entry("malletrain.cli.jobs", "status", "Show the cluster and every malleable job, or one in full."),
+    "top": Entry("malletrain.cli.top", "top", "Watch the cluster live."),
+    "cancel": Entry("malletrain.cli.jobs", "cancel", "End jobs for good."),
+    "hold": Entry("malletrain.cli.jobs", "hold", "Pause jobs."),
+    "release": Entry("malletrain.cli.jobs", "release", "Let paused jobs have nodes again."),
+    "events": Entry("malletrain.cli.jobs", "events", "Print what happened."),
+    "explain": Entry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
+    "report": Entry("malletrain.cli.jobs", "report", "Show what was given to whom."),
+    "drain": Entry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
+    "stop": Entry("malletrain.cli.jobs", "stop", "Cancel every pilot; works without the daemon."),
+    "snapshot": Entry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),
+    "doctor": Entry("malletrain.cli.site", "doctor", "Check a site, and say how to mend what is wrong."),
+    "plan": Entry("malletrain.cli.sizing", "plan", "Solve one sizing problem.", "sizing"),
+    "fit": Entry("malletrain.cli.sizing", "fit", "Fit a scalability curve to samples.", "sizing"),
+    "replay": Entry(
+        "malletrain.cli.replay", "replay", "What would idle nodes have trained? From your own log.", "replay"
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, and listed without being imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands that this installation holds, in the order of `COMMANDS`."""
+        return [name for name, entry in COMMANDS.items() if importlib.util.find_spec(entry.module) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now.
+
+        Raises:
+            click.UsageError: a package that it needs is not installed; names the extra to install.
+        """
+        entry = COMMANDS.get(cmd_name)
+        if entry is None or importlib.util.find_spec(entry.module) is None:
+            return None
+        try:
+            command = getattr(importlib.import_module(entry.module), entry.attribute)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] == "malletrain":
+                raise
+            what = f"malletrain[{entry.extra or 'daemon'}]"
+            raise click.UsageError(f"{cmd_name} needs the package {error.name}: pip install '{what}'") from error
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry.module}:{entry.attribute} is no command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with the nearest command named when there is none of that name."""
+        import difflib
+
+        name = args[0]
+        if not name.startswith("-") and name not in self.list_commands(ctx):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            hint = f"did you mean {near[0]}?" if near else "see malletrain --help"
+            raise click.UsageError(f"no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list, from the summaries above."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Example:  malletrain status        malletrain COMMAND --help",
+)
+@click.version_option(__version__, prog_name="malletrain")
+def cli() -> None:
+    """Train PyTorch jobs on a supercomputer's transiently idle nodes.
+
+    Submit with mtbatch. The daemon is found by MALLETRAIN_URL, ~/.config/malletrain/client.toml,
+    /etc/malletrain/client.toml, or what your own `malletraind --user` wrote.
+    """
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """The entry point."""
+    run(cli, "malletrain", argv)
+
+
+def run(command: click.Command, name: str, argv: list[str] | None = None) -> NoReturn:
+    """Run a click command as a program: errors in one line on stderr, exit status 0, 1 or 2."""
+    try:
+        command(argv, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        click.echo(f"{name}: {one_line(error.format_message())}", err=True)
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader (`| head`) has gone. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        # An error that is meant for the reader carries its exit status; anything else is a bug: show its trace.
+        status = getattr(error, "exit_status", None)
+        if not isinstance(status, int):
+            raise
+        click.echo(f"{name}: {one_line(str(error))}", err=True)
+        sys.exit(status)
+    sys.exit(0)
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks."""
+    return " ".join(text.split())

@@ -1,0 +1,309 @@
+"""What people see: tables, the strip of nodes, events. Pure functions from rows to lines of styled text.
+
+Colours only ever repeat what the letters say, so that a log, a pipe and a colour-blind reader lose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from string import ascii_letters
+
+import click
+
+from malletrain.wire.rows import EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a line; `color` and `back` are click's names of terminal colours."""
+
+    text: str
+    color: str | None = None
+    back: str | None = None
+    bold: bool = False
+    dim: bool = False
+
+    def ansi(self) -> str:
+        """With terminal codes."""
+        if self.color is None and self.back is None and not self.bold and not self.dim:
+            return self.text
+        return click.style(self.text, fg=self.color, bg=self.back, bold=self.bold or None, dim=self.dim or None)
+
+
+Line = tuple[Span, ...]
+
+#: Backgrounds of jobs in the strip, told apart by most eyes; none is used for anything else.
+_JOB_BACKS = ("blue", "magenta", "cyan", "green", "bright_blue", "bright_magenta", "bright_cyan", "bright_green")
+
+#: One letter and colour for each word of `malletrain snapshot`.
+_MAIN = Span("#", color="bright_black", back="bright_black")
+_IDLE = Span(".", color="white")
+_PLANNED = Span(":", color="yellow")
+_AWAY = Span("r", color="yellow", dim=True)
+_DOWN = Span("x", color="red")
+_BLOCKS = {
+    "idle": _IDLE, "planned": _PLANNED,
+    "mixed": _MAIN, "allocated": _MAIN, "completing": _MAIN,
+    "reserved": _AWAY, "maint": _AWAY,
+    "drained": _DOWN, "down": _DOWN, "powered_down": _DOWN, "unknown": _DOWN,
+}  # fmt: skip
+
+_PHASE_COLORS = {
+    "running": "green", "completed": "green", "queued": "yellow", "announced": "yellow", "held": "yellow",
+    "failed": "red", "cancelled": "red",
+}  # fmt: skip
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """Lines as text without colours."""
+    return "\n".join("".join(span.text for span in line).rstrip() for line in lines)
+
+
+def colored(lines: Iterable[Line]) -> str:
+    """Lines with terminal codes."""
+    return "\n".join("".join(span.ansi() for span in line) for line in lines)
+
+
+def status(picture: StatusRow, *, width: int, zone: tzinfo | None = None, over: bool = False) -> list[Line]:
+    """The whole picture: pool, strip, jobs; `over`: those that have ended too."""
+    lines = [header(picture, zone), *strip(picture.nodes, width=width), ()]
+    shown = [job for job in picture.jobs if over or job.ended_at is None]
+    lines += jobs(shown, width=width) if shown else [(Span("no malleable jobs; submit one with mtbatch", dim=True),)]
+    return lines
+
+
+def header(picture: StatusRow, zone: tzinfo | None = None) -> Line:
+    """Time, node counts, and how good the last sizing was; says so when Slurm has not been seen lately."""
+    pool = picture.pool
+    total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down
+    spans = [Span(f"{clock(picture.at, zone)}  ", bold=True), Span(f"{total} nodes: {pool_words(pool)}")]
+    if picture.decision.status and picture.decision.status != "optimal":
+        spans.append(Span(f"  sizing {picture.decision.status}", color="yellow"))
+    if picture.taken_at is None:
+        spans.append(Span("  Slurm not seen yet", color="red"))
+    elif picture.at - picture.taken_at > 60:
+        spans.append(Span(f"  Slurm last seen {duration(picture.at - picture.taken_at)} ago", color="red"))
+    return tuple(spans)
+
+
+def pool_words(pool: PoolRow) -> str:
+    """Node counts in words."""
+    counts = (
+        ("main queue", pool.main),
+        ("harvested", pool.harvested),
+        ("idle", pool.idle),
+        ("planned", pool.planned),
+    )
+    words = [f"{count} {name}" for name, count in counts]
+    return ", ".join([*words, f"{pool.down} down"] if pool.down else words)
+
+
+def strip(nodes: Sequence[NodeRow], *, width: int) -> list[Line]:
+    """One block a node in the order given, wrapped to `width`, and a legend of what is there."""
+    if not nodes:
+        return [(Span("no nodes seen", dim=True),)]
+    blocks = [block(node) for node in nodes]
+    per_line = max(1, width)
+    lines: list[Line] = [tuple(blocks[at : at + per_line]) for at in range(0, len(blocks), per_line)]
+    legend: list[Span] = []
+    for span, word in (
+        (_MAIN, "main queue"),
+        (_IDLE, "idle"),
+        (_PLANNED, "planned"),
+        (_AWAY, "reserved"),
+        (_DOWN, "down"),
+    ):
+        if span in blocks:
+            legend += [span, Span(f" {word}  ", dim=True)]
+    letters = dict.fromkeys(node.job for node in nodes if node.state == "pilot" and node.job is not None)
+    for job in sorted(letters)[:12]:
+        legend += [job_block(job), Span(f" job {job}  ", dim=True)]
+    return [*lines, tuple(legend)]
+
+
+def block(node: NodeRow) -> Span:
+    """One node as one coloured letter."""
+    if node.state == "pilot" and node.job is not None:
+        return job_block(node.job)
+    return _BLOCKS.get(node.state, _DOWN)
+
+
+def job_block(job: int) -> Span:
+    """A job's letter and colour: the same at every look."""
+    return Span(letter(job), color="black", back=_JOB_BACKS[(job - 1) % len(_JOB_BACKS)])
+
+
+def letter(job: int) -> str:
+    """A job's letter in the strip; two jobs 52 apart share one."""
+    return ascii_letters[(job - 1) % len(ascii_letters)]
+
+
+def jobs(rows: Sequence[JobRow], *, width: int = 120) -> list[Line]:
+    """A table of jobs."""
+    cells = [
+        (
+            (Span(str(row.id)), job_block(row.id), Span(row.name[:24]), Span(row.user)),
+            (Span(row.phase, color=_PHASE_COLORS.get(row.phase)), Span(node_words(row)), Span(size_words(row))),
+            (Span(rate(row.rate)), Span(progress(row)), Span(str(row.resizes)), Span(pause(row.mean_pause_s))),
+            (Span(row.reason, dim=True),),
+        )
+        for row in rows
+    ]
+    head = ("JOB", "", "NAME", "USER", "PHASE", "NODES", "SIZES", "RATE", "SAMPLES", "RESIZES", "PAUSE", "WHY")
+    return table(
+        head, [tuple(span for group in row for span in group) for row in cells], right={0, 7, 8, 9, 10}, width=width
+    )
+
+
+def job(row: JobRow, *, now: float, zone: tzinfo | None = None) -> list[Line]:
+    """All that is known of one job."""
+    facts = [
+        (
+            "job",
+            f"{row.id} {row.name} ({letter(row.id)}) of {row.user}"
+            + (f", account {row.account}" if row.account else ""),
+        ),
+        ("phase", row.phase + (f": {row.reason}" if row.reason else "")),
+        (
+            "nodes",
+            f"{node_words(row)} of {size_words(row)}, generation {row.generation}, {row.held_tasks} tasks held",
+        ),
+        ("trained", f"{progress(row)} samples at {rate(row.rate)}, {duration(row.node_seconds)} of nodes"),
+        ("resizes", f"{row.resizes}, pause {pause(row.mean_pause_s)} on average, {pause(row.max_pause_s)} at most"),
+        ("losses", f"{row.preemptions} preemptions, {row.lost_workers} workers lost"),
+        ("submitted", clock(row.submitted_at, zone)),
+    ]
+    if row.ended_at is not None:
+        facts.append(("ended", clock(row.ended_at, zone)))
+    facts += [(name, str(value)) for name, value in (*row.metrics.items(), *row.result.items())]
+    lines: list[Line] = [(Span(f"{name:<10}", dim=True), Span(value)) for name, value in facts]
+    if row.pilots:
+        lines += [(), *pilots(row.pilots, now=now)]
+    return lines
+
+
+def pilots(rows: Sequence[PilotRow], *, now: float) -> list[Line]:
+    """A table of one job's pilots."""
+    cells = [
+        (
+            Span(row.id), Span(row.node or "-"), Span(row.phase),
+            Span(duration(now - row.started_at) if row.started_at else "-"),
+            Span(duration(row.ends_at - now) if row.ends_at else "-"), Span(row.reason, dim=True),
+        )
+        for row in rows
+    ]  # fmt: skip
+    return table(("PILOT", "NODE", "PHASE", "RUNS", "LEFT", "WHY"), cells, right={3, 4})
+
+
+def event(row: EventRow, zone: tzinfo | None = None) -> Line:
+    """One event in one line."""
+    who = [f"job {row.job}" if row.job is not None else "", f"pilot {row.pilot}" if row.pilot else "", row.node or ""]
+    data = " ".join(f"{key}={_short(value)}" for key, value in row.data.items())
+    return (
+        Span(f"{row.seq:>6} {clock(row.at, zone)} ", dim=True),
+        Span(f"{row.kind:<16} ", bold=True),
+        Span(" ".join(word for word in who if word)),
+        Span(f"  {row.reason}" if row.reason else ""),
+        Span(f"  {data}" if data else "", dim=True),
+    )
+
+
+def usage(rows: Sequence[UsageRow]) -> list[Line]:
+    """Usage by day, account and user."""
+    cells = [
+        (
+            Span(row.day), Span(row.account or "-"), Span(row.user), Span(f"{row.node_seconds / 3600:.2f}"),
+            Span(count(row.samples)), Span(str(row.jobs)), Span(str(row.stays)), Span(str(row.preemptions)),
+        )
+        for row in rows
+    ]  # fmt: skip
+    head = ("DAY", "ACCOUNT", "USER", "NODE HOURS", "SAMPLES", "JOBS", "PILOTS", "PREEMPTED")
+    return table(head, cells, right={3, 4, 5, 6, 7})
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[Span]], *, right: Iterable[int] = (), width: int | None = None
+) -> list[Line]:
+    """Columns as wide as their widest cell, two spaces apart; the last one is cut at `width`."""
+    widths = [max([len(name), *(len(row[at].text) for row in rows)]) for at, name in enumerate(head)]
+    to_right = set(right)
+    lines: list[Line] = []
+    for cells in ([Span(name, bold=True) for name in head], *rows):
+        line: list[Span] = []
+        used = 0
+        for at, cell in enumerate(cells):
+            last = at == len(head) - 1
+            gap = " " * (widths[at] - len(cell.text))
+            if last and width is not None and len(cell.text) > max(0, width - used):
+                cell = Span(cell.text[: max(0, width - used - 1)] + "…", cell.color, cell.back, cell.bold, cell.dim)
+            line += [Span(gap), cell] if at in to_right else [cell, Span("" if last else gap)]
+            line.append(Span("" if last else "  "))
+            used += widths[at] + 2
+        lines.append(tuple(span for span in line if span.text))
+    return lines
+
+
+def node_words(row: JobRow) -> str:
+    """Nodes that train, and those that warm up or leave beside them."""
+    more = row.nodes - row.members
+    return f"{row.members}{more:+d}" if more else str(row.members)
+
+
+def size_words(row: JobRow) -> str:
+    """The sizes that a job permits."""
+    return ",".join(str(size) for size in row.sizes) if row.sizes else f"{row.min_nodes}-{row.max_nodes}"
+
+
+def progress(row: JobRow) -> str:
+    """Samples trained, of how many where that is known."""
+    if row.total_samples:
+        return f"{count(row.samples)}/{count(row.total_samples)} ({100 * row.samples / row.total_samples:.0f}%)"
+    return count(row.samples)
+
+
+def rate(samples_per_s: float) -> str:
+    """Samples a second, or a dash."""
+    return f"{count(samples_per_s)}/s" if samples_per_s > 0 else "-"
+
+
+def pause(seconds: float | None) -> str:
+    """A stall, in seconds with two digits behind the point."""
+    return "-" if seconds is None else f"{seconds:.2f} s"
+
+
+def count(number: float) -> str:
+    """A count in three digits: 999, 1.23k, 45.6M."""
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(number) < 999.5 or unit == "T":
+            break
+        number /= 1000
+    if not unit and number == int(number):
+        return str(int(number))
+    return f"{number:.{2 if abs(number) < 9.995 else 1 if abs(number) < 99.95 else 0}f}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units: 42s, 3m05s, 2h10m, 5d03h."""
+    left = max(0, round(seconds))
+    if left < 60:
+        return f"{left}s"
+    for big, small, unit, sub in ((3600, 60, "m", "s"), (86400, 3600, "h", "m")):
+        if left < big:
+            return f"{left // small}{unit}{left % small // (small // 60):02d}{sub}"
+    return f"{left // 86400}d{left % 86400 // 3600:02d}h"
+
+
+def clock(at: float, zone: tzinfo | None = None) -> str:
+    """Date and time of day, in `zone` (the machine's own by default)."""
+    return datetime.fromtimestamp(at, zone).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return ",".join(_short(item) for item in value)
+    text = str(value)
+    return text if len(text) <= 60 else text[:59] + "…"
