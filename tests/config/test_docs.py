@@ -1,0 +1,128 @@
+"""The reference and the shipped examples say what the code does."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from malletrain import config
+from malletrain.config import SECTIONS, Config, Section
+from malletrain.wire import address
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference" / "config.md"
+SITES = ROOT / "site-configs"
+
+
+def rows(section: type[Section]) -> list[str]:
+    keys = {key: field for key, field in section.model_fields.items() if key not in SECTIONS}
+    return [
+        f"| `{key}` | `{json.dumps(field.get_default(call_default_factory=True))}` | {field.description} |"
+        for key, field in keys.items()
+    ]
+
+
+@pytest.mark.parametrize("name", ["", *SECTIONS])
+def test_every_key_is_in_the_reference_with_its_default_and_meaning(name: str) -> None:
+    text = REFERENCE.read_text()
+    chapter = text.partition(f"## [{name}]\n" if name else "## Top level\n")[2].partition("\n## ")[0]
+    table = [line for line in chapter.splitlines() if line.startswith("| `")]
+    assert table == rows(SECTIONS[name] if name else Config)
+
+
+def test_every_key_has_a_meaning() -> None:
+    for section in SECTIONS.values():
+        for key, field in section.model_fields.items():
+            assert field.description, key
+
+
+@pytest.mark.parametrize("name", ["small.toml", "large.toml"])
+def test_the_examples_have_no_faults(name: str) -> None:
+    assert config.load(SITES / name).slurm.partition == "harvest"
+
+
+def test_a_small_sites_file_is_five_lines() -> None:
+    lines = [line for line in (SITES / "small.toml").read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) == 5
+
+
+def test_the_large_example_shows_every_section() -> None:
+    made = config.load(SITES / "large.toml")
+    assert made.model_fields_set == set(Config.model_fields)
+
+
+def test_the_clients_example_is_one(tmp_path: Path) -> None:
+    found = address.read(SITES / "client.toml")
+    assert (found.url, found.partition) == ("http://head1.example.org:8470", "harvest")
+    for key in address.KEYS:
+        assert f"| `{key}` |" in REFERENCE.read_text()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    unit = (SITES / "systemd" / "malletraind.service").read_text()
+    assert "/opt/malletrain/bin/malletraind" in unit
+    here = tmp_path / "malletraind.service"
+    # systemd checks that the program is there: any will do.
+    here.write_text(unit.replace("/opt/malletrain/bin/malletraind", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(here)], capture_output=True, text=True, timeout=60, check=False
+    )
+    said = [line for line in done.stderr.splitlines() if "malletraind" in line]
+    assert said == []
+
+
+def test_the_unit_starts_what_the_daemon_understands() -> None:
+    unit = dict(
+        line.split("=", 1)
+        for line in (SITES / "systemd" / "malletraind.service").read_text().splitlines()
+        if "=" in line and not line.startswith("#")
+    )
+    assert unit["Type"] == "notify"
+    assert int(unit["WatchdogSec"]) > 3 * Config().loop.tick_s
+    assert unit["RestartPreventExitStatus"] == str(config.ConfigError.exit_status)
+    assert Config().store.path.startswith(f"/var/lib/{unit['StateDirectory']}/")
+    assert f"--config {config.SYSTEM_FILE}" in unit["ExecStart"]
+    assert unit["User"] not in ("root", "slurm")
+
+
+@pytest.mark.parametrize(
+    ("program", "file"), [("systemd-sysusers", "malletrain.sysusers"), ("systemd-tmpfiles", "malletrain.tmpfiles")]
+)
+def test_systemd_takes_the_user_and_the_folders(program: str, file: str, tmp_path: Path) -> None:
+    if shutil.which(program) is None or os.geteuid() != 0:
+        pytest.skip(f"needs {program} and root")
+    (tmp_path / "etc").mkdir()
+    if program == "systemd-tmpfiles":
+        (tmp_path / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nmalletrain:x:64000:64000::/:/bin/false\n")
+        (tmp_path / "etc/group").write_text("root:x:0:\nmalletrain:x:64000:\n")
+    argv = [program, f"--root={tmp_path}", *(["--create"] if program == "systemd-tmpfiles" else [])]
+    copied = tmp_path / file
+    copied.write_text((SITES / "systemd" / file).read_text())
+    done = subprocess.run([*argv, str(copied)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    if program == "systemd-sysusers":
+        assert "malletrain:" in (tmp_path / "etc/passwd").read_text()
+    else:
+        assert (tmp_path / "var/lib/malletrain").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.slurm
+@pytest.mark.skipif(shutil.which("squeue") is None, reason="Slurm is not installed")
+def test_slurm_takes_the_harvest_partition(tmp_path: Path) -> None:
+    """Slurm reads slurm.conf before it looks for slurmctld: with a wrong key it never gets that far."""
+    conf = tmp_path / "slurm.conf"
+    head = "ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=1\nNodeName=n[1-2]\n"
+    conf.write_text(
+        head
+        + "PartitionName=batch Nodes=ALL Default=YES PriorityTier=100 PreemptMode=OFF\n"
+        + (SITES / "slurm.conf").read_text()
+    )
+    environ = {**os.environ, "SLURM_CONF": str(conf)}
+    done = subprocess.run(["scontrol", "show", "hostnames", "n[1-2]"], capture_output=True, text=True, timeout=60,
+                          check=False, env=environ)  # fmt: skip
+    assert (done.stdout, done.returncode) == ("n1\nn2\n", 0), done.stderr
+    assert "error" not in done.stderr
