@@ -14,6 +14,7 @@ from malletrain.domain.decision import (
     LeavePilot,
     RecyclePilot,
     StartPilot,
+    TopUp,
 )
 
 Commands = Callable[[Action], Sequence[Sequence[str]]]
@@ -53,6 +54,8 @@ def describe_action(action: Action) -> str:
             what = f"recycle {action.pilot} of job {action.job_id} on {action.node}"
         case CancelTasks():
             what = f"cancel  {', '.join(action.pilots)} of job {action.job_id}"
+        case TopUp():
+            what = f"top up  job {action.job_id} by {action.tasks} held tasks"
     return f"{what}: {action.reason}"
 
 

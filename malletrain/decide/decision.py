@@ -20,7 +20,8 @@ from malletrain.sizing.problem import JobDemand, Policy, Problem
 @dataclass(frozen=True, slots=True)
 class Situation:
     """All that a decision looks at. `over_since`: when jobs that are over ended; `startable_since`: since when
-    main jobs could have started; `paused`: why nothing new may start (the breaker, `malletrain drain`), or ''."""
+    main jobs could have started; `paused`: why nothing new may start (the breaker), or ''; `drained`:
+    nodes that operators keep pilots off."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
@@ -28,6 +29,7 @@ class Situation:
     over_since: Mapping[int, float] = field(default_factory=dict)
     startable_since: Mapping[str, float] = field(default_factory=dict)
     paused: str = ""
+    drained: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,14 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
         for pilot in view.staying:
             if pilot.id in given_up:
                 continue
-            must = _must_leave(pilot, view, snapshot, holes, given.leave, now, rules)
+            must = _must_leave(pilot, view, situation, holes, given.leave, rules)
             if must is not None:
                 given_up.add(pilot.id)
                 actions.append(leaving(pilot, must[0], now, rules, must[1]))
 
     # 5 How many nodes there are to share: those of the pilots that stay, and the free holes less the reserve.
     stays = {j: [p for p in view.staying if p.id not in given_up] for j, view in live.items()}
-    free, refusals = _free_holes(holes, held, given.claimed, snapshot, now, rules)
+    free, refusals = _free_holes(holes, held, given.claimed, situation, rules)
     busy = sum(len(pilots) for pilots in stays.values())
     free = free[: max(0, rules.max_pilots - busy)]
     if situation.paused:
@@ -126,17 +128,19 @@ def pilots_of(action: Action) -> tuple[str, ...]:
 def _must_leave(
     pilot: Pilot,
     view: JobView,
-    snapshot: Snapshot,
+    situation: Situation,
     holes: Mapping[str, Hole],
     yielding: Mapping[str, str],
-    now: float,
     rules: Rules,
 ) -> tuple[LeaveCause, str] | None:
+    now = situation.now
     if pilot.id in yielding:
         return LeaveCause.YIELD, yielding[pilot.id]
     if view.phase is JobPhase.HELD:
         return LeaveCause.JOB_OVER, f"job {view.job.id} is held: {view.reason}"
-    node = snapshot.node.get(pilot.node)
+    if pilot.node in situation.drained:
+        return LeaveCause.OPERATOR, f"{pilot.node} is drained of pilots by an operator"
+    node = situation.snapshot.node.get(pilot.node)
     if node is not None and node.state in LEAVE_STATES:
         return LeaveCause.NODE_WANTED, f"{pilot.node} is {node.state.value} {node.reason}".rstrip()
     hole = holes.get(pilot.node)
@@ -173,17 +177,19 @@ def _free_holes(
     holes: Mapping[str, Hole],
     held: Mapping[str, str],
     claimed: Mapping[str, str],
-    snapshot: Snapshot,
-    now: float,
+    situation: Situation,
     rules: Rules,
 ) -> tuple[list[Hole], list[Refusal]]:
     """The holes that may be started on, best first; each other one is refused with the reason."""
+    snapshot, now = situation.snapshot, situation.now
     free: list[Hole] = []
     refusals: list[Refusal] = []
     for name, hole in sorted(holes.items()):
         if name in held:
             continue
-        if name in claimed:
+        if name in situation.drained:
+            refusals.append(Refusal(name, "drained of pilots by an operator"))
+        elif name in claimed:
             refusals.append(Refusal(name, f"kept for main job {claimed[name]}, which could start on it"))
         elif not pilot_limit_s(hole, now, rules):
             refusals.append(Refusal(name, f"hole of {max(0.0, hole.until - now):.0f} s is too short ({hole.reason})"))

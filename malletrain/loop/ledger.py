@@ -125,12 +125,20 @@ class Ledger:
             EventKind.SWITCHED: _switched,
             EventKind.SAMPLES: _samples,
         }
+        self._drained: dict[str, float] = {}
         self.last_seq = 0
+        #: When Slurm preempted pilots lately (Unix seconds).
+        self.preempted_at: deque[float] = deque(maxlen=10_000)
 
     def apply(self, events: Iterable[Event]) -> None:
         """Fold events in the order of the journal."""
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
+            if event.kind is EventKind.PILOT_ENDED and event.data.get("preempted"):
+                self.preempted_at.append(event.at)
+            if event.kind is EventKind.OPERATOR and event.data.get("verb") == "drain":
+                until = float(cast(float, event.data["until"]))
+                self._drained.update(dict.fromkeys(cast(list[str], event.data["nodes"]), until))
             if event.job is None:
                 continue
             if event.kind is EventKind.JOB_ANNOUNCED:
@@ -148,6 +156,10 @@ class Ledger:
     def over_since(self) -> Mapping[int, float]:
         """When each job that is over ended (Unix seconds)."""
         return {j: r.over_since for j, r in self._records.items() if r.over_since is not None}
+
+    def drained(self, now: float) -> frozenset[str]:
+        """Nodes that operators keep pilots off at `now` (Unix seconds)."""
+        return frozenset(name for name, until in self._drained.items() if until > now)
 
     def unseen_arrays(self) -> Mapping[int, tuple[int, ...]]:
         """Arrays that owners told of and nobody has looked at yet, by job."""

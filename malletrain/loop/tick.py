@@ -174,13 +174,15 @@ class Loop:
     # -- parts -------------------------------------------------------------------------------------------------
 
     def _situation(self, snapshot: Snapshot) -> Situation:
+        now = self._clock.now()
         return Situation(
             snapshot=snapshot,
             views=self.views,
-            now=self._clock.now(),
+            now=now,
             over_since=self.ledger.over_since(),
             startable_since=self._startable_since,
             paused=self.paused,
+            drained=self.ledger.drained(now),
         )
 
     def _ask(self, question: Callable[[], T]) -> T | None:

@@ -1,0 +1,132 @@
+"""Why a job, node or pilot has what it has, and whether a pilot ever stood in a main job's way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from malletrain.daemon.describe import describe_action, utc
+from malletrain.domain.decision import CancelTasks, Decision, TopUp
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import JobView
+from malletrain.domain.snapshot import Snapshot
+
+
+def explain(
+    subject: str,
+    views: Mapping[int, JobView],
+    snapshot: Snapshot | None,
+    decision: Decision | None,
+    events: Sequence[Event],
+) -> tuple[str, ...]:
+    """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for
+    a job of the main queue. `events` are the journal's latest.
+
+    Raises:
+        InvalidInput: nothing of that name is known.
+    """
+    if subject.startswith("main-job "):
+        return tuple(_main_job(subject.removeprefix("main-job ").strip(), snapshot, events))
+    number = subject.removeprefix("job ").strip()
+    if number.isdecimal():
+        view = views.get(int(number))
+        if view is None:
+            raise InvalidInput(subject, "no malleable job of this number is known; `malletrain status` lists them")
+        return tuple(_job(view, decision, events))
+    if snapshot is not None and subject in snapshot.node:
+        return tuple(_node(subject, views, snapshot, decision, events))
+    owner = next((view for view in views.values() if subject in view.pilots), None)
+    if owner is None:
+        raise InvalidInput(subject, "is neither a job's number, nor a node, nor a pilot such as 123_4")
+    return tuple(_pilot(subject, owner, events))
+
+
+def _job(view: JobView, decision: Decision | None, events: Sequence[Event]) -> Iterator[str]:
+    job = view.job
+    yield f"job {job.id} ({job.name}) of {job.user}: {view.phase.value}, {job.min_nodes}-{job.max_nodes} nodes"
+    if view.reason:
+        yield f"  {view.reason}"
+    held = ", ".join(f"{p.node} ({p.id}, {p.phase.value})" for p in view.active) or "none"
+    yield f"  nodes: {held}; {len(view.held)} tasks wait for a hole"
+    if view.world is not None:
+        yield f"  generation {view.world.generation}: {len(view.world.members)} train together"
+    curve = view.curve
+    if curve is not None:
+        points = ", ".join(f"{n}: {rate:.1f}" for n, rate in curve.points)
+        source = "given" if job.given_curve else "measured, nearly linear beyond the largest size tried"
+        yield f"  samples/s by nodes ({source}): {points}"
+    else:
+        yield "  samples/s by nodes: not measured yet, taken as linear"
+    if decision is not None:
+        size = decision.sizes.get(job.id)
+        yield f"  last decision ({utc(decision.at)}, {decision.status.value}): {size if size is not None else 0} nodes"
+        for action in decision.actions:
+            if action.job_id == job.id:
+                yield f"    {describe_action(action)}"
+        for refusal in decision.refusals:
+            if refusal.subject in (f"job {job.id}", "all"):
+                yield f"    not: {refusal.reason}"
+    yield from _history(e for e in events if e.job == job.id)
+
+
+def _node(
+    name: str,
+    views: Mapping[int, JobView],
+    snapshot: Snapshot,
+    decision: Decision | None,
+    events: Sequence[Event],
+) -> Iterator[str]:
+    node = snapshot.node[name]
+    holders = ", ".join(f"job {h.id} of {h.user} in {h.partition}" for h in snapshot.holders.get(name, ()))
+    yield f"node {name}: {node.state.value} at {utc(snapshot.taken_at)}; held by {holders or 'nobody'}"
+    for view in views.values():
+        for pilot in view.active:
+            if pilot.node == name:
+                ends = f", ends by {utc(pilot.ends_at)}" if pilot.ends_at else ""
+                yield f"  pilot {pilot.id} of job {view.job.id}: {pilot.phase.value}{ends} {pilot.reason}".rstrip()
+    if decision is not None:
+        for hole in decision.holes:
+            if hole.node == name:
+                yield f"  hole until {utc(hole.until)}: {hole.reason}"
+        for action in decision.actions:
+            if not isinstance(action, CancelTasks | TopUp) and action.node == name:
+                yield f"  {describe_action(action)}"
+        for refusal in decision.refusals:
+            if refusal.subject in (name, "all"):
+                yield f"  not used: {refusal.reason}"
+    yield from _history(e for e in events if e.node == name)
+
+
+def _pilot(pilot_id: str, view: JobView, events: Sequence[Event]) -> Iterator[str]:
+    pilot = view.pilots[pilot_id]
+    where = f" on {pilot.node}" if pilot.node else ""
+    yield f"pilot {pilot_id} of job {view.job.id}: {pilot.phase.value}{where} since {utc(pilot.since)} {pilot.reason}"
+    yield from _history(e for e in events if e.pilot == pilot_id)
+
+
+def _main_job(job_id: str, snapshot: Snapshot | None, events: Sequence[Event]) -> Iterator[str]:
+    row = next((j for j in snapshot.jobs if j.id == job_id), None) if snapshot is not None else None
+    if row is not None:
+        yield f"main job {job_id} of {row.user}: {row.state.value} ({row.reason}), {row.node_count} nodes"
+    words = f"main job {job_id} "
+    given = [e for e in events if e.kind is EventKind.INTENT and words in f"{e.reason} "]
+    nodes = set(row.nodes) if row is not None else set()
+    since = row.submit_time if row is not None and row.submit_time is not None else float("inf")
+    ended = [e for e in events if e.kind is EventKind.PILOT_ENDED and e.node in nodes and e.at >= since]
+    taken = [e for e in ended if e.data.get("preempted")]
+    for event in given:
+        yield f"  {utc(event.at)} pilot {event.pilot} was asked to leave {event.node}: {event.reason}"
+    for event in taken:
+        yield f"  {utc(event.at)} pilot {event.pilot} was preempted on {event.node}, which the job has now"
+    if not given and not taken:
+        yield f"  no pilot was asked to leave for job {job_id} and none was preempted on its nodes lately"
+
+
+def _history(events: Iterator[Event]) -> Iterator[str]:
+    shown = [e for e in events if e.kind not in (EventKind.SAMPLES, EventKind.METRIC)][-12:]
+    if shown:
+        yield "  lately:"
+    for event in shown:
+        what = str(event.data.get("type", "")) if event.kind in (EventKind.INTENT, EventKind.OUTCOME) else ""
+        where = " ".join(part for part in (event.pilot or "", event.node or "") if part)
+        yield f"    {utc(event.at)} {event.kind.value} {what} {where} {event.reason}".replace("  ", " ").rstrip()

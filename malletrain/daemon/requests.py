@@ -1,0 +1,146 @@
+"""What people ask of the daemon, turned into events: the API's `Requests` port over the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Unavailable
+from malletrain.daemon.explain import explain
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, MalleableJob
+from malletrain.loop.ledger import announced
+from malletrain.loop.ports import Clock
+from malletrain.loop.tick import Loop
+from malletrain.slurm.site import Harvest
+
+#: How far back `explain` reads the journal.
+EXPLAINED_EVENTS = 5000
+
+
+class LoopRequests:
+    """Each request is one event; what follows from it is the loop's business. Called from any thread.
+
+    Args:
+        loop: whose journal records the request, under `facts`.
+        facts: the lock that is held while events are written.
+        harvest: where pilots run: jobs for another partition or account are refused.
+        latest: the newest events of the journal, for explanations.
+        next_id: a job number never given before.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        facts: AbstractContextManager[object],
+        clock: Clock,
+        harvest: Harvest,
+        latest: Callable[[int], Sequence[Event]],
+        next_id: Callable[[], int],
+    ) -> None:
+        self._loop = loop
+        self._facts = facts
+        self._clock = clock
+        self._harvest = harvest
+        self._latest = latest
+        self._next_id = next_id
+
+    def announce(self, job: NewJob, identity: Identity) -> int:
+        for what, given, ours in (
+            ("partition", job.partition, self._harvest.partition),
+            ("account", job.account, self._harvest.account),
+        ):
+            if given and ours and given != ours:
+                raise InvalidInput(what, f"pilots run in {what} {ours} here, not {given}: leave --{what} out")
+        with self._facts:
+            number = self._next_id()
+            wanted = MalleableJob(
+                id=number,
+                name=job.name,
+                user=identity.user,
+                uid=identity.uid,
+                account=job.account or self._harvest.account,
+                min_nodes=job.min_nodes,
+                max_nodes=job.max_nodes,
+                submitted_at=self._clock.now(),
+                sizes=job.sizes,
+                weight=job.weight,
+                elastic=Elastic(job.elastic),
+                given_curve=Curve(job.curve) if job.curve else None,
+                total_samples=job.total_samples,
+            )
+            self._record(EventKind.JOB_ANNOUNCED, number, f"submitted by {identity.user}", announced(wanted))
+        return number
+
+    def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
+        with self._facts:
+            view = self._live(job)
+            if any(p.startswith(f"{array_id}_") for other in self._loop.views.values() for p in other.pilots):
+                if any(p.startswith(f"{array_id}_") for p in view.pilots):
+                    return
+                raise Conflict(f"array {array_id} belongs to another job")
+            self._record(EventKind.ARRAY_ATTACHED, job, "", {"array_id": array_id, "tasks": tasks})
+
+    def cancel(self, job: int, identity: Identity) -> None:
+        with self._facts:
+            if not self._known(job).phase.is_over:
+                self._record(EventKind.JOB_CANCELLED, job, f"cancelled by {identity.user}", {"by": identity.user})
+
+    def hold(self, job: int, identity: Identity) -> None:
+        with self._facts:
+            if self._live(job).phase is not JobPhase.HELD:
+                self._record(EventKind.JOB_HELD, job, f"held by {identity.user}", {"by": identity.user})
+
+    def release(self, job: int, identity: Identity) -> None:
+        with self._facts:
+            if self._live(job).phase is JobPhase.HELD:
+                self._record(EventKind.JOB_RELEASED, job, f"released by {identity.user}", {"by": identity.user})
+
+    def explain(self, subject: str) -> Sequence[str]:
+        loop = self._loop
+        try:
+            return explain(
+                subject, loop.views, loop.last_snapshot, loop.last_decision, self._latest(EXPLAINED_EVENTS)
+            )
+        except InvalidInput as error:
+            raise NotFound(str(error)) from error
+
+    def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
+        snapshot = self._loop.last_snapshot
+        if snapshot is None:
+            raise Unavailable("Slurm has not been seen yet: ask again in a moment")
+        try:
+            wanted = set(NodeSet(nodes)) if nodes else set(snapshot.node)
+        except NodeSetException as error:
+            raise InvalidInput("nodes", f"not a list of nodes such as n[001-128]: {error}") from error
+        unknown = sorted(wanted - set(snapshot.node))
+        if unknown:
+            raise InvalidInput("nodes", f"Slurm knows no {', '.join(unknown[:5])}")
+        names = sorted(wanted)
+        with self._facts:
+            event = Event(
+                self._clock.now(),
+                EventKind.OPERATOR,
+                reason=f"drain by {identity.user}",
+                data={"verb": "drain", "by": identity.user, "nodes": list(names), "until": until},
+            )
+            self._loop.record([event])
+        return names
+
+    def _known(self, job: int) -> JobView:
+        view = self._loop.views.get(job)
+        if view is None:
+            raise NotFound(f"there is no job {job}: `malletrain status` lists them")
+        return view
+
+    def _live(self, job: int) -> JobView:
+        view = self._known(job)
+        if view.phase.is_over:
+            raise Conflict(f"job {job} is {view.phase.value} already")
+        return view
+
+    def _record(self, kind: EventKind, job: int, reason: str, data: dict[str, JsonValue]) -> None:
+        self._loop.record([Event(self._clock.now(), kind, job, reason=reason, data=data)])

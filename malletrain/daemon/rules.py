@@ -1,0 +1,48 @@
+"""From the configuration and Slurm's own settings to the plain values that decisions are given."""
+
+from __future__ import annotations
+
+from ClusterShell.NodeSet import NodeSet
+
+from malletrain.config import Config
+from malletrain.decide.rules import Rules
+from malletrain.slurm.site import SiteFacts
+
+#: Beyond this Slurm has had every chance to start a released pilot, whatever the backfill interval says.
+LEAST_PATIENCE_S = 20.0
+
+
+def rules_from(config: Config, facts: SiteFacts) -> Rules:
+    """The rules of decisions. Times that the file leaves to `auto` come from Slurm:
+
+    - margin: KillWait and OverTimeLimit, which a task that ignores SIGTERM may use up after its limit. A worker
+      leaves by the daemon's clock well before the limit, so Slurm's own check every 30 s is not in it.
+    - patience with a start: two backfill cycles, since low tiers start in those only.
+    - patience with a leave for a main job: the cycle must find the node empty.
+    """
+    margin = config.pilot.margin_s
+    patience = config.pilot.start_patience_s
+    margin_s = facts.kill_wait_s + facts.over_time_limit_s + 5.0 if margin == "auto" else margin
+    partition = facts.partitions[config.slurm.partition]
+    longest = config.pilot.max_minutes * 60.0
+    if partition.max_time_s is not None:
+        longest = min(longest, partition.max_time_s)
+    leave_lead_s = config.loop.tick_s + 5.0
+    return Rules(
+        harvest_partition=config.slurm.partition,
+        horizon_s=config.loop.horizon_s,
+        alpha=config.sizing.alpha,
+        keep_idle=config.pool.keep_idle,
+        max_pilots=config.pool.max_pilots,
+        max_pilot_s=longest,
+        margin_s=margin_s,
+        # Less than a minute's limit cannot be given, and the worker leaves `leave_lead_s` before that.
+        min_hole_s=60.0 + margin_s + leave_lead_s,
+        leave_lead_s=leave_lead_s,
+        leave_patience_s=config.pilot.leave_patience_s,
+        yield_patience_s=min(2.0, config.pilot.leave_patience_s),
+        start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
+        claim_patience_s=3 * facts.bf_interval_s + 10.0,
+        include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
+        exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
+    )

@@ -1,0 +1,170 @@
+"""The main job before your eyes: a Slurm cluster, a main queue, three training jobs in its holes, and a twin without.
+
+Two labs of 8 nodes play the same main queue at the same time. On one, MalleTrain trains three models on scikit-learn's
+handwritten digits in whatever is idle; the other has no harvest at all. At the end their start delays are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from malletrain.cli import render
+from malletrain.wire.errors import WireError
+from malletrain.wire.http import Http
+from malletrain.wire.rows import StatusRow
+from scripts.lab import Lab, LabConfig
+from scripts.play.load import MainJob, day, from_log
+from scripts.play.player import Player
+from scripts.play.site import Site
+from scripts.play.summary import Summary, is_good, summarise, words
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One of the demo's malleable jobs: an example script with its options and node range."""
+
+    name: str
+    script: str
+    options: str
+    nodes: str
+
+
+TRAININGS = (
+    Training("mlp", "digits_mlp.py", "", "1-4"),
+    Training("cnn", "digits_cnn.py", "", "1-4"),
+    Training("attention", "digits_attention.py", "", "2-6"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play, show, sum up. 0 only if everything that the summary promises is so."""
+    options = _options(argv)
+    directory = Path(options.directory or tempfile.mkdtemp(prefix="malletrain-demo-", dir="/tmp"))  # noqa: S108
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o755)
+    jobs, told = _load(options)
+    print(f"MalleTrain demo in {directory}: {told}", flush=True)
+    with ExitStack() as stack:
+        if not options.keep:
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        config = LabConfig(nodes=options.nodes, profile=options.profile, users=True, accounting=options.accounting)
+        twin = stack.enter_context(Lab.up(directory / "twin", LabConfig(nodes=options.nodes, profile=options.profile,
+                                                                         users=True)))
+        lab = Lab.up(directory / "lab", config)
+        if not options.keep:
+            stack.callback(lab.down)
+        site = Site(lab, daemon_user="malletrain" if options.accounting else None,
+                    account="harvest" if options.accounting else "",
+                    settings={"loop": ["tick_s = 2.0", "watch_interval_s = 1.0"],
+                              "breaker": ["preemptions_per_hour = 10000"],
+                              "pilot": ["leave_patience_s = 10.0"]})
+        site.start()
+        if not options.keep:
+            stack.callback(site.stop)
+        summary = _play(options, lab, twin, site, jobs)
+        for line in words(summary):
+            print(line)
+        if options.keep:
+            print(f"\nThe cluster stays up. export SLURM_CONF={lab.path}/slurm.conf MALLETRAIN_URL={site.url}")
+            print(f"End it with: scripts/slurm-lab down {lab.path}")
+        else:
+            site.stop()
+    return 0 if is_good(summary) else 1
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=8, help="nodes of each lab (default 8)")
+    parser.add_argument("--profile", choices=("fast", "site"), default="fast", help="the lab's Slurm (default fast)")
+    parser.add_argument("--log", type=Path, help="play this SWF or sacct log, compressed in time, instead of the day")
+    parser.add_argument("--seconds", type=float, default=150.0, help="length of the play (default 150)")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up to play with")
+    parser.add_argument("--accounting", action=argparse.BooleanOptionalAction, default=True,
+                        help="keep accounts, and let the daemon be a mere coordinator (default)")
+    parser.add_argument("--crash", type=float, metavar="S", help="kill -9 the daemon after S seconds, start it again")
+    parser.add_argument("--directory", help="where (default: a new one below /tmp)")
+    return parser.parse_args(argv)
+
+
+def _load(options: argparse.Namespace) -> tuple[list[MainJob], str]:
+    if options.log is None:
+        jobs = day(stretch=options.seconds / 150.0)
+        return jobs, f"{len(jobs)} main jobs of a day in miniature"
+    jobs, factor = from_log(options.log, options.nodes, options.seconds * 0.9)
+    return jobs, f"{len(jobs)} main jobs of {options.log.name}, time divided by {factor:.0f}"
+
+
+def _submit(site: Site, training: Training) -> int:
+    """Submit one training job as alice; the script is what a researcher would write."""
+    home = Path(site.lab.env_for("alice")["HOME"])
+    script = home / f"{training.name}.sh"
+    body = f"{sys.executable} {ROOT}/examples/{training.script} {training.options}".rstrip()
+    script.write_text(
+        f"#!/bin/bash\n#SBATCH --job-name={training.name}\n#MALLETRAIN --nodes={training.nodes}\n{body}\n"
+    )
+    script.chmod(0o644)
+    return site.mtbatch("alice", script)
+
+
+def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: list[MainJob]) -> Summary:
+    numbers = {_submit(site, training): training.name for training in TRAININGS}
+    players = [Player(each, jobs, "bob", each.path / "main") for each in (lab, twin)]
+    begin = time.time() + 1.0
+    for player in players:
+        player.start(begin)
+    http = Http(site.url, munge_socket=str(lab.munge_socket))
+    crash_at = begin + options.crash if options.crash else None
+    end = begin + options.seconds
+    try:
+        while True:
+            if crash_at is not None and time.time() > crash_at:
+                crash_at = None
+                site.stop(signal.SIGKILL)
+                site.start()
+            picture = _picture(http)
+            if picture is not None:
+                _show(picture, players[0], begin, options.seconds)
+                over = not any(job.phase in ("announced", "queued", "running") for job in picture.jobs)
+                started = all(played.start_s is not None or played.refused for played in players[0].played())
+                if time.time() > end and over and started:
+                    break
+            if time.time() > end + options.seconds:
+                break
+            time.sleep(0.5)  # the refresh of a picture for people, not a synchronisation
+    finally:
+        for player in players:
+            player.stop()
+    return summarise(site, http, numbers, players[0].played(), players[1].played(), begin)
+
+
+def _picture(http: Http) -> StatusRow | None:
+    try:
+        return StatusRow.from_json(http.get("/v1/status"))
+    except WireError:
+        return None  # the daemon is being started again
+
+
+def _show(picture: StatusRow, player: Player, begin: float, seconds: float) -> None:
+    waiting = sum(1 for played in player.played() if played.start_s is None)
+    lines = render.status(picture, width=shutil.get_terminal_size((110, 24)).columns)
+    clock = f"second {max(0.0, time.time() - begin):5.0f} of {seconds:.0f}; {waiting} main jobs wait"
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[2J\x1b[H" + clock + "\n" + render.colored(lines) + "\n")
+        sys.stdout.flush()
+    elif int(time.time() - begin) % 10 == 0:
+        print(clock, "|", render.plain(lines).splitlines()[1] if lines else "", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""MalleTrain installed on a lab: its configuration, its daemon as a user of its own, its commands as researchers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scripts.lab import Lab, LabError
+
+BIN = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Site:
+    """One daemon on one lab. `settings` are TOML lines by section, added to the small configuration below.
+
+    `daemon_user` runs malletraind: a plain user who is coordinator of the harvest account where the lab keeps
+    accounts, else Slurm's own user (None: whoever runs this).
+    """
+
+    lab: Lab
+    daemon_user: str | None = None
+    account: str = ""
+    settings: dict[str, list[str]] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        self.directory = self.lab.path / "malletrain"
+        self.directory.mkdir(exist_ok=True)
+        self.log = self.directory / "malletraind.log"
+        self.config = self.directory / "malletrain.toml"
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[str] | None = None
+        sections: dict[str, list[str]] = {
+            "slurm": ['partition = "harvest"', f'account = "{self.account}"'],
+            "pool": ["keep_idle = 0"],
+            "api": ['host = "127.0.0.1"', f"port = {self.port}", f'url = "{self.url}"'],
+            "store": [f'path = "{self.directory}/malletrain.db"'],
+        }
+        for section, lines in self.settings.items():
+            keys = {line.split("=")[0].strip() for line in lines}
+            kept = [line for line in sections.get(section, []) if line.split("=")[0].strip() not in keys]
+            sections[section] = kept + lines
+        text = "".join(f"[{name}]\n" + "".join(f"{line}\n" for line in lines) for name, lines in sections.items())
+        self.config.write_text(text)
+        client = f'url = "{self.url}"\npartition = "harvest"\naccount = "{self.account}"\n'
+        for user in self.lab.users:
+            self._install_for(user, client)
+        if self.daemon_user:
+            import pwd
+
+            entry = pwd.getpwnam(self.daemon_user)
+            os.chown(self.directory, entry.pw_uid, entry.pw_gid)
+
+    def _install_for(self, user: str, client: str) -> None:
+        import pwd
+
+        entry = pwd.getpwnam(user)
+        folder = Path(self.lab.env_for(user)["HOME"]) / ".config" / "malletrain"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "client.toml").write_text(client)
+        for path in (folder.parent, folder, folder / "client.toml"):
+            os.chown(path, entry.pw_uid, entry.pw_gid)
+
+    # -- the daemon --------------------------------------------------------------------------------------------
+
+    def start(self, *options: str, deadline_s: float = 20.0) -> None:
+        """Start malletraind and wait until its API answers.
+
+        Raises:
+            LabError: it ended, or does not answer in time; with its last log lines.
+        """
+        with self.log.open("a") as log:
+            self._process = self.lab.popen(
+                [BIN / "malletraind", "--config", self.config, *options],
+                user=self.daemon_user,
+                cwd=self.directory,
+                stdout=log.fileno(),
+                stderr=subprocess.STDOUT,
+            )
+        end = time.monotonic() + deadline_s
+        while not self.is_up():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise LabError(f"malletraind is not up after {deadline_s:g} s:\n{self.last_log()}")
+            time.sleep(0.05)
+
+    def is_up(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/v1/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, deadline_s: float = 20.0) -> int:
+        """End the daemon with a signal; its exit status. SIGKILL is what a crash looks like."""
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        process.send_signal(number)
+        try:
+            return process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise LabError(f"malletraind did not end within {deadline_s:g} s:\n{self.last_log()}") from None
+
+    def last_log(self, lines: int = 15) -> str:
+        return "\n".join(self.log.read_text().splitlines()[-lines:]) if self.log.exists() else ""
+
+    # -- researchers -------------------------------------------------------------------------------------------
+
+    def mtbatch(self, user: str, *args: str | Path) -> int:
+        """Submit a malleable job as `user`; its id."""
+        answer = self.lab.run([BIN / "mtbatch", "--parsable", *args], user=user)
+        return int(answer.stdout.split()[0].split(";")[0])
+
+    def malletrain(self, user: str | None, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run a `malletrain` command as `user`."""
+        return self.lab.run([BIN / "malletrain", *args], user=user)
+
+    def status(self, user: str) -> dict[str, object]:
+        """`malletrain status --json`."""
+        answer: dict[str, object] = json.loads(self.malletrain(user, "status", "--json").stdout)
+        return answer
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
