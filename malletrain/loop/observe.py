@@ -84,6 +84,8 @@ def _pending(pilot: Pilot, row: SlurmJob) -> _Seen | None:
 def _ended(pilot: Pilot, end: PilotEnd) -> _Seen | None:
     if end.held:
         return None if pilot.phase is PilotPhase.HELD else (EventKind.PILOT_HELD, "", {})
+    if end.state in (SlurmState.PENDING, SlurmState.RUNNING):
+        return None  # it came into the queue since: the next snapshot shows it
     reason = "preempted" if end.preempted else end.detail or end.state.value
     data: dict[str, JsonValue] = {
         "state": end.state.value,

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.domain.snapshot import FREE_STATES, Node, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
+from malletrain.domain.snapshot import FREE_STATES, Node, SlurmState, Snapshot
 from malletrain.slurm import pilots
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import normalise, queue, text
 from malletrain.slurm.formats.states import job_state
-from malletrain.slurm.pilots import ArrayInspection, EndKind, EndState
+from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site import Harvest
+
+#: What each end looks like to the loop.
+_AS_SEEN: Mapping[EndKind, SlurmState] = {
+    EndKind.HELD: SlurmState.PENDING,
+    EndKind.WAITING: SlurmState.PENDING,
+    EndKind.ACTIVE: SlurmState.RUNNING,
+    EndKind.VANISHED: SlurmState.UNKNOWN,
+} | {kind: SlurmState(kind.value) for kind in EndKind if kind.value in {state.value for state in SlurmState}}
 
 #: Slurm's words for "there is no such job any more": what was to be ended has ended.
 _GONE = ("Invalid job id", "already completing or completed", "Job/step already completing")
@@ -63,21 +73,34 @@ class SlurmCluster:
         """
         return self._reader.snapshot()
 
-    def look_at_pending(self) -> tuple[SlurmJob, ...]:
-        """The waiting jobs of the main queue: one light query between ticks.
+    def look(self, last: Snapshot) -> Snapshot:
+        """The waiting jobs of the main queue, by one light query, laid over the last snapshot.
 
         Raises:
             ClusterUnavailable: as `snapshot`.
         """
-        return self._reader.pending()
+        waiting = self._reader.pending()
+        ours = self._harvest.partition
+        kept = tuple(j for j in last.jobs if j.state is not SlurmState.PENDING or j.partition == ours)
+        return replace(last, jobs=kept + waiting)
 
-    def inspect_array(self, array_id: int, uid: int | None) -> ArrayInspection:
-        """The held tasks of a newly registered array, and what is wrong with it.
+    def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
+        """The held tasks of a newly registered array of `job`, and what is wrong with it: none is taken then.
 
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        return pilots.inspect(array_id, self._tasks(str(array_id)), self._harvest, uid)
+        seen = pilots.inspect(array_id, self._tasks(str(array_id)), self._harvest, job.uid)
+        return ArrayReport(array_id, seen.tasks if seen.sound else (), seen.faults)
+
+    def end_of(self, pilot: str) -> PilotEnd:
+        """What became of a pilot that the queue no longer shows.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer.
+        """
+        end = self.end_state(pilot)
+        return PilotEnd(_AS_SEEN[end.kind], end.preempted, end.kind is EndKind.HELD, end.exit_code, end.detail)
 
     def end_state(self, pilot: str) -> EndState:
         """How one task stands or ended.
