@@ -136,12 +136,12 @@ def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
     """Say why a JOB or NODE has what it has, or whether pilots stood in a main job's way."""
     if (subject is None) == (main_job is None):
         raise click.UsageError("give one of: a JOB's number, a NODE's name, or --main-job ID")
-    asked = subject if subject is not None else f"main-job:{main_job}"
+    asked = subject if subject is not None else f"main-job {main_job}"
     lines = connect().explain(asked)
     if as_json:
         say_json({"subject": asked, "lines": lines})
     else:
-        click.echo("\n".join(lines))
+        say([(render.Span(line),) for line in lines])
 
 
 @click.command(epilog="Example:  malletrain report --since 2026-11-01")

@@ -27,9 +27,10 @@ class Span:
 
     def ansi(self) -> str:
         """With terminal codes."""
+        text = printable(self.text)
         if self.color is None and self.back is None and not self.bold and not self.dim:
-            return self.text
-        return click.style(self.text, fg=self.color, bg=self.back, bold=self.bold or None, dim=self.dim or None)
+            return text
+        return click.style(text, fg=self.color, bg=self.back, bold=self.bold or None, dim=self.dim or None)
 
 
 Line = tuple[Span, ...]
@@ -58,12 +59,19 @@ _PHASE_COLORS = {
 
 def plain(lines: Iterable[Line]) -> str:
     """Lines as text without colours."""
-    return "\n".join("".join(span.text for span in line).rstrip() for line in lines)
+    return "\n".join("".join(printable(span.text) for span in line).rstrip() for line in lines)
 
 
 def colored(lines: Iterable[Line]) -> str:
     """Lines with terminal codes."""
     return "\n".join("".join(span.ansi() for span in line) for line in lines)
+
+
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal: names and reasons come from other users."""
+    return (
+        text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    )
 
 
 def status(picture: StatusRow, *, width: int, zone: tzinfo | None = None, over: bool = False) -> list[Line]:
@@ -253,7 +261,9 @@ def node_words(row: JobRow) -> str:
 
 def size_words(row: JobRow) -> str:
     """The sizes that a job permits."""
-    return ",".join(str(size) for size in row.sizes) if row.sizes else f"{row.min_nodes}-{row.max_nodes}"
+    if row.sizes:
+        return ",".join(str(size) for size in row.sizes)
+    return str(row.min_nodes) if row.min_nodes == row.max_nodes else f"{row.min_nodes}-{row.max_nodes}"
 
 
 def progress(row: JobRow) -> str:
