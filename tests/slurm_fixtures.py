@@ -1,20 +1,21 @@
 """Real Slurm for tests: `def test_x(lab)`, or `lab_factory(LabConfig(...))` for another kind of lab.
 
-A conftest.py imports them: `from tests.slurm_fixtures import lab, lab_directory, lab_factory`, or names this module in
-`pytest_plugins`. Labs are brought up when first asked for, shared by the tests of one pytest process (so each xdist
-worker has its own), emptied between tests, and taken down at its end.
+A conftest.py imports them (`from tests.slurm_fixtures import lab, lab_directory, lab_factory`) or names this module
+in `pytest_plugins`. Labs are brought up when first asked for, shared by the tests of one pytest process (so each
+xdist worker has its own), emptied after each test, and taken down at the end.
 """
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from scripts.lab import Lab, LabConfig, UsageError
+from scripts.lab import Lab, LabConfig, LabError, UsageError
 
 LabFactory = Callable[..., Lab]
 
@@ -34,15 +35,16 @@ def lab_factory(request: pytest.FixtureRequest) -> LabFactory:
 
     def give(wanted: LabConfig | None = None) -> Lab:
         wanted = wanted or default_config()
-        labs = config.stash.setdefault(_LABS, {})
+        labs = config.stash.get(_LABS, None)
+        if labs is None:
+            labs = config.stash[_LABS] = {}
+            config.add_cleanup(partial(_take_down, labs))
         why_not = config.stash.setdefault(_WHY_NOT, {})
         if wanted in why_not:
             pytest.skip(why_not[wanted])
         if wanted not in labs:
-            if not labs:
-                config.add_cleanup(lambda: _take_down(labs))
             try:
-                labs[wanted] = Lab.up(short_directory() / "lab", wanted)
+                labs[wanted] = Lab.up(f"/tmp/mtlab-{secrets.token_hex(4)}", wanted)
             except UsageError as error:
                 why_not[wanted] = f"no Slurm lab here: {error}"
                 pytest.skip(why_not[wanted])
@@ -52,12 +54,11 @@ def lab_factory(request: pytest.FixtureRequest) -> LabFactory:
 
 
 @pytest.fixture
-def lab(lab_factory: LabFactory) -> Iterator[Lab]:
+def lab(lab_factory: LabFactory, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """The default lab: empty and idle at the beginning of each test, emptied at its end."""
     shared = lab_factory()
-    shared.clear()
     yield shared
-    shared.clear()
+    _clean(request.config, shared)
 
 
 @pytest.fixture
@@ -66,6 +67,17 @@ def lab_directory() -> Iterator[Path]:
     parent = short_directory()
     yield parent / "lab"
     shutil.rmtree(parent)
+
+
+def _clean(config: pytest.Config, used: Lab) -> None:
+    """Empties the lab; one that a test broke beyond that is taken down, and the next test gets a new one."""
+    try:
+        used.clear()
+    except LabError:
+        labs = config.stash[_LABS]
+        for wanted in [w for w, lab in labs.items() if lab is used]:
+            del labs[wanted]
+        used.down()
 
 
 def short_directory() -> Path:
@@ -78,5 +90,3 @@ def short_directory() -> Path:
 def _take_down(labs: dict[LabConfig, Lab]) -> None:
     for lab in labs.values():
         lab.down()
-        with suppress(OSError):  # a test left files there
-            lab.path.parent.rmdir()

@@ -8,6 +8,7 @@ import os
 import pwd
 import secrets
 import subprocess
+from pathlib import Path
 
 from scripts.lab.conf import LabConfig, cluster_name
 from scripts.lab.errors import LabError
@@ -24,11 +25,11 @@ def write_files(layout: Layout, toolchain: Toolchain, port: int, user: str) -> N
     """Writes slurmdbd.conf and an empty database directory; LabError if MariaDB cannot make one."""
     path = layout.root / "slurmdbd.conf"
     path.touch(mode=0o600)  # before the password is in it
-    path.write_text(slurmdbd_conf(layout, port, user, secrets.token_hex(16)))
+    path.write_text(slurmdbd_conf(layout, port, user, secrets.token_hex(16), toolchain.plugin_directory))
     _make_database(layout, toolchain, user)
 
 
-def slurmdbd_conf(layout: Layout, port: int, user: str, password: str) -> str:
+def slurmdbd_conf(layout: Layout, port: int, user: str, password: str, plugins: Path | None = None) -> str:
     """The text of slurmdbd.conf(5). Pure."""
     return (
         f"DbdHost=localhost\nDbdAddr=127.0.0.1\nDbdPort={port}\nSlurmUser={user}\n"
@@ -36,6 +37,7 @@ def slurmdbd_conf(layout: Layout, port: int, user: str, password: str) -> str:
         "StorageType=accounting_storage/mysql\nStorageHost=localhost\n"
         f"StorageUser={DATABASE_USER}\nStoragePass={password}\nStorageLoc=slurm_acct\n"
         f"PidFile={layout.run}/slurmdbd.pid\nLogFile={layout.log}/slurmdbd.log\nDebugLevel=info\n"
+        + (f"PluginDir={plugins}\n" if plugins else "")
     )
 
 
@@ -44,6 +46,7 @@ def database_command(layout: Layout, toolchain: Toolchain) -> list[str]:
     return [
         toolchain.program("mariadbd"),
         "--no-defaults",
+        f"--basedir={toolchain.base}",
         f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
         f"--datadir={layout.database}",
         f"--socket={layout.database_socket}",
@@ -53,6 +56,7 @@ def database_command(layout: Layout, toolchain: Toolchain) -> list[str]:
         "--innodb-lock-wait-timeout=900",  # slurmdbd asks for this much
         "--innodb-flush-log-at-trx-commit=0",  # nothing here outlives the lab
         "--performance-schema=OFF",
+        "--loose-innodb-snapshot-isolation=OFF",  # on by default since MariaDB 11.6; slurmdbd does not stand it
     ]
 
 
@@ -122,7 +126,12 @@ def create_associations(layout: Layout, toolchain: Toolchain, config: LabConfig)
 
 def _make_database(layout: Layout, toolchain: Toolchain, user: str) -> None:
     command = [toolchain.program("mariadb-install-db"), "--no-defaults", f"--user={user}"]
-    command += [f"--datadir={layout.database}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+    command += [
+        f"--datadir={layout.database}",
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+        f"--basedir={toolchain.base}",
+    ]
     done = subprocess.run(command, env={"PATH": toolchain.path}, capture_output=True, text=True)
     if done.returncode:
         raise LabError(f"mariadb-install-db: {(done.stderr.strip() or done.stdout.strip())[-300:]}")

@@ -32,8 +32,11 @@ class Lab:
 
     @classmethod
     def up(cls, path: Path | str, config: LabConfig | None = None, deadline_s: float | None = None) -> "Lab":
-        """Brings a fresh lab up in directory `path`; all its nodes are idle then. Raises as `cluster.up` does."""
-        return cls(Layout.of(path), cluster.up(path, config or LabConfig(), deadline_s))
+        """Brings a fresh lab up in directory `path`; all its nodes are idle then. Raises as `cluster.up` does.
+
+        The lab goes down with this process at the latest, even if that is killed.
+        """
+        return cls(Layout.of(path), cluster.up(path, config or LabConfig(), deadline_s, ends_with=os.getpid()))
 
     @classmethod
     def at(cls, path: Path | str) -> "Lab":
@@ -95,7 +98,7 @@ class Lab:
         lab = cluster.environment(self._layout, self._record.toolchain)
         # The caller's own programs come first (a virtual environment), but for the Slurm of another release.
         own = [clean["PATH"]] if clean.get("PATH") else []
-        parts = [lab["PATH"], *own] if self._record.release else [*own, lab["PATH"]]
+        parts = [lab["PATH"], *own] if self._record.toolchain.plugin_directory else [*own, lab["PATH"]]
         return {**clean, **lab, "PATH": ":".join(dict.fromkeys(":".join(parts).split(":")))}
 
     def env_for(self, user: str | None) -> dict[str, str]:
@@ -212,7 +215,11 @@ class Lab:
         )
 
     def clear(self, deadline_s: float = 60) -> None:
-        """Cancels all jobs and waits until no job is left and every node is idle: a clean lab for the next test."""
+        """Cancels all jobs, deletes reservations, resumes nodes; returns when every node is idle: a clean lab."""
+        for name in re.findall(r"^ReservationName=(\S+)", self.run(["scontrol", "show", "res", "-o"]).stdout, re.M):
+            self.run(["scontrol", "delete", f"ReservationName={name}"])
+        if away := [n for n, state in self.node_states().items() if re.match("drain|down|fail|maint", state)]:
+            self.run(["scontrol", "update", f"NodeName={','.join(away)}", "State=RESUME"])
 
         def empty() -> bool:
             # %F is the id of a whole array: its tasks need not be named one by one.

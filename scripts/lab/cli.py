@@ -3,14 +3,16 @@
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
-from scripts.lab import cluster, users
+from scripts.lab import cluster, processes, users
 from scripts.lab.api import Lab
 from scripts.lab.conf import PROFILES, RELEASES, LabConfig
 from scripts.lab.errors import LabError, UsageError
 from scripts.lab.layout import Layout
+from scripts.lab.processes import Process
 from scripts.lab.users import Identity
 
 EXAMPLES = """\
@@ -29,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs one command; returns the exit status."""
     options = parser().parse_args(_before_command(arguments))
     options.command = _command(arguments)
+    signal.signal(signal.SIGTERM, _interrupted)
     try:
         return int(options.act(options))
     except UsageError as error:
@@ -39,6 +42,11 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _interrupted(number: int, frame: object) -> None:
+    """SIGTERM ends an `up` as Ctrl-C does: nothing stays behind."""
+    raise KeyboardInterrupt
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="a line of slurm.conf, replaced or added; KEY+=VALUE appends to a list; repeatable",
     )
+    up.add_argument("--while", dest="ends_with", type=int, metavar="PID", help="go down when process PID ends")
     up.add_argument("--deadline", type=float, metavar="S", help="give up after S seconds (default 30 and 0.1 a node)")
     up.set_defaults(act=_up)
 
@@ -92,6 +101,12 @@ def parser() -> argparse.ArgumentParser:
 
     forget = commands.add_parser("forget-users", help="remove the users that labs made on this machine (root)")
     forget.set_defaults(act=_forget_users)
+
+    watch = commands.add_parser("watch")  # no help: for the lab itself
+    watch.add_argument("dir")
+    watch.add_argument("pid", type=int)
+    watch.add_argument("start_ticks", type=int)
+    watch.set_defaults(act=_watch)
     return top
 
 
@@ -126,10 +141,10 @@ def _up(options: argparse.Namespace) -> int:
         epilog_s=options.epilog,
         settings=tuple(_setting(text) for text in options.set),
     )
-    known = cluster.up(options.dir, config, options.deadline)
+    known = cluster.up(options.dir, config, options.deadline, options.ends_with)
     layout = Layout.of(options.dir)
     variables = cluster.environment(layout, known.toolchain)
-    if known.release is None:
+    if known.toolchain.plugin_directory is None:
         del variables["PATH"]
     else:
         variables["PATH"] = f"{known.toolchain.path.split(':')[0]}:$PATH"
@@ -175,6 +190,13 @@ def _status(options: argparse.Namespace) -> int:
     if lab.is_running("slurmctld") and lab.is_running("munged"):
         print(lab.run(["sinfo"], timeout=20).stdout, end="")
     return 1 if dead else 0
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Runs as the lab's warden: takes it down when the process it is bound to has ended."""
+    processes.wait_for_end(Process(options.pid, options.start_ticks, "owner"))
+    cluster.down(options.dir)
+    return 0
 
 
 def _forget_users(options: argparse.Namespace) -> int:

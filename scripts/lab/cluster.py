@@ -4,10 +4,12 @@ import contextlib
 import fcntl
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -17,20 +19,25 @@ from scripts.lab import accounting, conf, ports, processes, record, users
 from scripts.lab.conf import LabConfig
 from scripts.lab.errors import DeadlineError, LabError, UsageError
 from scripts.lab.layout import Layout
-from scripts.lab.packages import Toolchain, host_toolchain
+from scripts.lab.packages import Toolchain, host_release, host_toolchain, missing_packages
 from scripts.lab.processes import Process
 from scripts.lab.record import Record
+from scripts.lab.releases import release_toolchain
 
+ENTRY = Path(__file__).resolve().parent.parent / "slurm-lab"
 END_GRACE_S = 1.0  # what jobs and daemons get between SIGTERM and SIGKILL; all their state is thrown away
 END_DEADLINE_S = 20.0
 
 
-def up(directory: Path | str, config: LabConfig, deadline_s: float | None = None) -> Record:
+def up(
+    directory: Path | str, config: LabConfig, deadline_s: float | None = None, ends_with: int | None = None
+) -> Record:
     """Brings a fresh lab up in `directory` and returns when all its nodes are idle.
 
     `directory` must not exist, be empty, or hold a lab that is down. `deadline_s` defaults to 30 s, and a tenth of a
-    second a node. On any failure all is taken down again but the logs, and the error quotes them. UsageError on a
-    request that cannot be met here, with nothing started; DeadlineError, LabError otherwise.
+    second a node. `ends_with`: a process at whose end, however it comes, the lab goes down by itself. On any failure
+    all is taken down again but the logs, and the error quotes them. UsageError on a request that cannot be met here,
+    with nothing started; DeadlineError, LabError otherwise.
     """
     layout = Layout.of(directory)
     toolchain = _toolchain(config)
@@ -41,19 +48,21 @@ def up(directory: Path | str, config: LabConfig, deadline_s: float | None = None
             raise LabError(f"{layout.root}: a lab is up here: take it down first (slurm-lab down {layout.root})")
         if former is not None:
             made_root = former.made_root
-            _remove(layout, keep_logs=False)
+        _remove(layout, keep_logs=False, files=former.files if former else ())
         try:
-            record.write(layout, Record(made_root))
+            initial = Record(made_root, files=tuple(name for name, _ in config.files))
+            record.write(layout, initial)
             if config.users:
                 users.check_reachable(layout.root)
+                if toolchain.plugin_directory is not None:
+                    users.check_reachable(toolchain.plugin_directory)
                 users.ensure(users.TEST_USERS)
-            bringing = _Bringing(layout, config, toolchain, Record(made_root))
+            if ends_with is not None:
+                initial = replace(initial, ends_with=_process(ends_with))
+            bringing = _Bringing(layout, config, toolchain, initial)
             return bringing.up(deadline_s or 30 + config.nodes / 10)
-        except UsageError:
-            _take_down(layout, keep_logs=False, made_root=made_root)
-            raise
-        except BaseException:
-            _take_down(layout, keep_logs=True, made_root=made_root)
+        except BaseException as error:
+            _take_down(layout, isinstance(error, LabError) and not isinstance(error, UsageError), made_root)
             raise
 
 
@@ -72,8 +81,9 @@ def down(directory: Path | str, keep_logs: bool = False) -> None:
 
 def owned(layout: Layout, known: Record | None) -> list[Process]:
     """The lab's processes that run now: those on record, those that carry its mark, its jobs, and their children."""
-    recorded = [p for p in (known.processes if known else ()) if processes.alive(p)]
-    found = processes.belonging(processes.sight_all(), layout, processes.ancestry())
+    spared = processes.ancestry()  # this may be the lab's own warden
+    recorded = [p for p in (known.processes if known else ()) if p.pid not in spared and processes.alive(p)]
+    found = processes.belonging(processes.sight_all(), layout, spared)
     have = {p.pid for p in found}
     return [*found, *(p for p in recorded if p.pid not in have)]
 
@@ -105,15 +115,13 @@ def last_lines(layout: Layout, count: int = 8) -> str:
         log.name.removesuffix(".out"): log.read_text(errors="replace").splitlines()
         for log in sorted(layout.log.glob("*.out"))
     }
-    fatal = [f"{name}: {line}" for name, lines in said.items() for line in lines if "fatal" in line.lower()]
-    errors = [
+    bad = [
         f"{name}: {line}"
         for name, lines in said.items()
         for line in lines
-        if "error" in line.lower() and not any(noise in line for noise in _NOISE)
+        if re.search("error|fatal", line, re.IGNORECASE) and not any(noise in line for noise in _NOISE)
     ]
-    last = [f"slurmctld: {line}" for line in said.get("slurmctld", [])]
-    telling = fatal or errors or last
+    telling = bad or [f"slurmctld: {line}" for line in said.get("slurmctld", [])]
     return "\n  ".join(["", *telling[-count:]]) if telling else " (the logs are empty)"
 
 
@@ -139,7 +147,7 @@ class _Bringing:
         try:
             self.record = replace(self.record, ports=reservation.ports)
             self._write_files()
-            # The warden only sleeps: it keeps the lab's ports reserved, even while a daemon is down.
+            # The warden keeps the lab's ports reserved, even while a daemon is down.
             self._start("warden", reservation.descriptors)
         finally:
             reservation.close()
@@ -164,11 +172,7 @@ class _Bringing:
         layout, config = self.layout, self.config
         layout.munge_key.write_bytes(os.urandom(128))
         layout.munge_key.chmod(0o400)
-        host = conf.Host(
-            socket.gethostname().split(".")[0],
-            pwd.getpwuid(os.geteuid()).pw_name,
-            self.record.toolchain.plugin_directory,
-        )
+        host = _host(self.record.toolchain)
         _publish(layout.slurm_conf, conf.slurm_conf(config, layout, self.record.ports, host))
         _publish(layout.root / "cgroup.conf", conf.cgroup_conf())
         if config.gpus:
@@ -207,8 +211,23 @@ class _Bringing:
         return shown.stdout.split() == ["idle", str(self.config.nodes)]
 
 
+def _host(toolchain: Toolchain) -> conf.Host:
+    name = socket.gethostname().split(".")[0]
+    try:
+        loopback = socket.gethostbyname(name).startswith("127.")
+    except OSError:  # the name means nothing
+        loopback = False
+    return conf.Host(name, pwd.getpwuid(os.geteuid()).pw_name, toolchain.plugin_directory, loopback)
+
+
 def _toolchain(config: LabConfig) -> Toolchain:
-    return host_toolchain(config.accounting)
+    """The machine's own Slurm where that will do, else a private copy of the release asked for."""
+    if config.release is None:
+        return host_toolchain(config.accounting)
+    own = config.release == host_release()
+    if own and (os.geteuid() == 0 or not missing_packages(config.accounting)):
+        return host_toolchain(config.accounting)
+    return release_toolchain(config.release)
 
 
 def _spawn(layout: Layout, known: Record, name: str, keep_open: tuple[int, ...] = ()) -> Process:
@@ -222,6 +241,9 @@ def _spawn(layout: Layout, known: Record, name: str, keep_open: tuple[int, ...] 
     munge = layout.munge
     if name == "warden":
         command = [program("sleep"), "infinity"]
+        if (watched := known.ends_with) is not None:
+            command = [sys.executable, str(ENTRY), "watch", str(layout.root)]
+            command += [str(watched.pid), str(watched.start_ticks)]
     elif name == "munged":
         layout.munge_socket.unlink(missing_ok=True)  # left by one that was killed: munged would refuse to start
         command = [program("munged"), "--foreground", "--num-threads=2", f"--key-file={layout.munge_key}"]
@@ -243,6 +265,13 @@ def _spawn(layout: Layout, known: Record, name: str, keep_open: tuple[int, ...] 
     return processes.spawn(name, command, variables, layout.log / f"{name}.out", keep_open)
 
 
+def _process(pid: int) -> Process:
+    seen = processes.sight(pid)
+    if seen is None:
+        raise UsageError(f"process {pid}: there is none")
+    return Process(pid, seen.start_ticks, seen.name)
+
+
 def _claim(layout: Layout) -> bool:
     """Makes the lab's directory; whether it did not exist. UsageError where it holds what is no lab's."""
     try:
@@ -252,7 +281,7 @@ def _claim(layout: Layout) -> bool:
     except FileExistsError:
         if not layout.root.is_dir():
             raise UsageError(f"{layout.root}: not a directory") from None
-        kept = {layout.log.name, layout.lock.name}  # of a lab taken down with --keep-logs
+        kept = {layout.log.name}  # of a lab taken down with --keep-logs
         if not layout.state_file.exists() and (other := sorted({p.name for p in layout.root.iterdir()} - kept)):
             raise UsageError(
                 f"{layout.root}: holds {other[0]!r}, which is no lab's: choose an empty directory"
@@ -267,9 +296,17 @@ def _claim(layout: Layout) -> bool:
 @contextlib.contextmanager
 def _locked(layout: Layout) -> Iterator[None]:
     """One `up` or `down` at a time works on a directory; a second one waits."""
-    with layout.lock.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        descriptor = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        raise LabError(f"{layout.root}: removed meanwhile: try again") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not layout.root.exists() or not os.path.samestat(os.fstat(descriptor), layout.root.stat()):
+            raise LabError(f"{layout.root}: taken down meanwhile: try again")
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _make_directories(layout: Layout, config: LabConfig) -> None:
@@ -315,14 +352,14 @@ def _take_down(layout: Layout, keep_logs: bool, made_root: bool) -> None:
     if left:
         names = ", ".join(f"{p.name} ({p.pid})" for p in left)
         raise LabError(f"{layout.root}: could not end {names}: run as the user who brought the lab up, or as root")
-    _remove(layout, keep_logs)
+    _remove(layout, keep_logs, known.files if known else ())
     if made_root and not keep_logs:
         with contextlib.suppress(OSError):  # others put files there: they stay
             layout.root.rmdir()
 
 
-def _remove(layout: Layout, keep_logs: bool) -> None:
-    for path in layout.removable:
+def _remove(layout: Layout, keep_logs: bool, files: tuple[str, ...]) -> None:
+    for path in (*(layout.root / name for name in files), *layout.removable):
         if keep_logs and path == layout.log:
             continue
         if path.is_dir() and not path.is_symlink():

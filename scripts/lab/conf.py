@@ -115,11 +115,15 @@ class LabConfig:
 
 @dataclass(frozen=True)
 class Host:
-    """What slurm.conf must say about this machine: its short name, who runs the daemons, where the plugins are."""
+    """What slurm.conf must say about this machine: its short name, who runs the daemons, where the plugins are.
+
+    `loopback`: the name means a loopback address, as Debian's installer sets it.
+    """
 
     name: str
     user: str
     plugin_directory: Path | None = None
+    loopback: bool = False
 
 
 def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: Host) -> str:
@@ -173,6 +177,10 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
         ("JobCompLoc", f"{layout.log}/jobcomp.txt"),
         ("GresTypes", "gpu"),
     ]
+    if host.loopback:
+        # Nobody outside can even connect. Daemons bind what the machine's name means, so elsewhere they would bind an
+        # address that the others do not use; there they listen on all, and MUNGE alone keeps strangers out.
+        pairs.append(("CommunicationParameters", "NoCtldInAddrAny,NoInAddrAny"))
     if host.plugin_directory is not None:
         pairs.append(("PluginDir", str(host.plugin_directory)))
     if config.prolog_seconds:

@@ -36,11 +36,6 @@ class Layout:
         return self.root / "lab.json"
 
     @property
-    def lock(self) -> Path:
-        """Held while `up` or `down` works on this directory."""
-        return self.root / "lab.lock"
-
-    @property
     def slurm_conf(self) -> Path:
         return self.root / "slurm.conf"
 
@@ -105,5 +100,5 @@ class Layout:
     @property
     def removable(self) -> tuple[Path, ...]:
         """All that `down` may remove, the mark last; files that others put beside it stay."""
-        files = ("slurm.conf", "cgroup.conf", "gres.conf", "slurmdbd.conf")
-        return (*self.made_directories, self.database, *(self.root / f for f in files), self.lock, self.state_file)
+        files = ("slurm.conf", "cgroup.conf", "gres.conf", "slurmdbd.conf", "lab.json.new")
+        return (*self.made_directories, self.database, *(self.root / f for f in files), self.state_file)

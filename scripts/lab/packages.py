@@ -1,6 +1,7 @@
 """Slurm's programs: those of Debian's packages on this machine, installed when they are missing."""
 
 import os
+import platform
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class Toolchain:
     path: str = SYSTEM_PATH
     plugin_directory: Path | None = None
     stepd: Path | None = None
+    base: Path = Path("/usr")  # below it MariaDB finds its own files
 
     def program(self, name: str) -> str:
         """The absolute path of `name`; LabError if there is none."""
@@ -35,10 +37,23 @@ class Toolchain:
         return found
 
 
+def host_release() -> str:
+    """The code name of this machine's Debian release; empty where it is none."""
+    try:
+        return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    except OSError:
+        return ""
+
+
+def missing_packages(accounting: bool) -> list[str]:
+    """The packages that a lab needs and this machine lacks."""
+    wanted = BASE_PROGRAMS | (ACCOUNTING_PROGRAMS if accounting else {})
+    return sorted({package for name, package in wanted.items() if not shutil.which(name, path=SYSTEM_PATH)})
+
+
 def host_toolchain(accounting: bool) -> Toolchain:
     """The machine's own Slurm, installed first if it is missing; UsageError where that needs rights one lacks."""
-    wanted = BASE_PROGRAMS | (ACCOUNTING_PROGRAMS if accounting else {})
-    if missing := sorted({p for name, p in wanted.items() if not shutil.which(name, path=SYSTEM_PATH)}):
+    if missing := missing_packages(accounting):
         if shutil.which("apt-get") is None:
             raise UsageError(
                 f"missing: {', '.join(missing)}: this machine has no apt-get; install Slurm and munge first"
@@ -68,11 +83,12 @@ def install(packages: list[str]) -> None:
             subprocess.run([*get, "update"], env=environment, capture_output=True, text=True)
             done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
-            raise LabError(f"apt-get install {' '.join(packages)} failed: {_last_line(done.stderr)}")
+            raise LabError(f"apt-get install {' '.join(packages)} failed: {last_line(done.stderr)}")
     finally:
         if own_policy:
             _POLICY.unlink(missing_ok=True)
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """The last line of `text` that says something."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")

@@ -5,10 +5,12 @@ which stays with the process that was checked (pidfd_open(2)).
 """
 
 import os
+import select
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from scripts.lab.layout import Layout
 
 # Every daemon of a lab carries this in its environment, with the lab's directory; what it forks inherits it.
 MARK = "MALLETRAIN_SLURM_LAB"
+
+# Programs whose open files are looked at: nobody else's `tail -f` of a log makes a process the lab's.
+DAEMONS = ("slurm", "munged", "mariadbd")
 
 # Children of this very process, kept until they are reaped: a zombie would keep its id and look alive to others.
 _children: dict[int, "subprocess.Popen[bytes]"] = {}
@@ -32,35 +37,48 @@ class Process:
 
 @dataclass(frozen=True)
 class Sighting:
-    """What /proc shows of one process; `environment` is empty where it may not be read."""
+    """What /proc shows of one process; what may not be read is empty.
+
+    `program` is the name of its executable file. `files` are the files it has open, looked up for DAEMONS only.
+    """
 
     pid: int
     parent: int
+    session: int
     start_ticks: int
     name: str
+    program: str
     environment: frozenset[str]
+    files: frozenset[str] = frozenset()
 
 
 def belonging(sightings: Iterable[Sighting], layout: Layout, spared: frozenset[int]) -> list[Process]:
-    """The processes of the lab at `layout`: its daemons, what they forked, its jobs' processes, and their children.
+    """The processes of the lab at `layout`: its daemons, its jobs' processes, and what either started.
 
     A shell or a test that merely points its SLURM_CONF at the lab is not the lab's; one that Slurm gave a job id is.
     `spared` are never named (the caller and its ancestors). Pure.
     """
     seen = {s.pid: s for s in sightings}
-    mark, conf = f"{MARK}={layout.root}", f"SLURM_CONF={layout.slurm_conf}"
+    daemons = {pid for pid, s in seen.items() if _is_daemon(s, layout)}
+    # A job's process whose parent ended is init's child, but still in the session of the slurmstepd that started it.
+    sessions = {seen[pid].session for pid in daemons}
+    ours = {pid for pid, s in seen.items() if pid in daemons or s.session in sessions or _is_job(s, layout)} - spared
+    while more := {pid for pid, s in seen.items() if s.parent in ours} - ours - spared:
+        ours |= more
+    return [Process(p, seen[p].start_ticks, seen[p].name) for p in sorted(ours)]
 
-    def by_itself(s: Sighting) -> bool:
-        if mark in s.environment:
-            return True
-        return conf in s.environment and any(v.startswith(("SLURM_JOB_ID=", "SLURM_JOBID=")) for v in s.environment)
 
-    ours = {pid for pid, s in seen.items() if by_itself(s)} - spared
-    while True:
-        children = {pid for pid, s in seen.items() if s.parent in ours} - ours - spared
-        if not children:
-            return [Process(p, seen[p].start_ticks, seen[p].name) for p in sorted(ours)]
-        ours |= children
+def _is_daemon(s: Sighting, layout: Layout) -> bool:
+    """Started by the lab, or by its slurmd. A newer slurmstepd overwrites its environment, but has its log open."""
+    if f"{MARK}={layout.root}" in s.environment:
+        return True
+    return s.program.startswith(DAEMONS) and any(f.startswith(f"{layout.root}/") for f in s.files)
+
+
+def _is_job(s: Sighting, layout: Layout) -> bool:
+    return f"SLURM_CONF={layout.slurm_conf}" in s.environment and any(
+        v.startswith(("SLURM_JOB_ID=", "SLURM_JOBID=")) for v in s.environment
+    )
 
 
 def sight(pid: int) -> Sighting | None:
@@ -75,11 +93,29 @@ def sight(pid: int) -> Sighting | None:
     if fields[0] in "ZX":
         return None
     try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
+        environment = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        program = Path(f"/proc/{pid}/exe").readlink().name
+        files = _open_files(pid) if program.startswith(DAEMONS) else frozenset[str]()
     except (PermissionError, FileNotFoundError, ProcessLookupError):
-        raw = b""  # another user's: not ours, unless by descent or record
-    environment = frozenset(v.decode(errors="replace") for v in raw.split(b"\0") if v)
-    return Sighting(pid, int(fields[1]), int(fields[19]), head.partition("(")[2], environment)
+        environment, program, files = "", "", frozenset()  # another user's or a kernel thread, or it ended
+    return Sighting(
+        pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        start_ticks=int(fields[19]),
+        name=head.partition("(")[2],
+        program=program,
+        environment=frozenset(v for v in environment.split("\0") if v),
+        files=files,
+    )
+
+
+def _open_files(pid: int) -> frozenset[str]:
+    found: set[str] = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(link.readlink()))
+    return frozenset(found)
 
 
 def sight_all() -> list[Sighting]:
@@ -142,6 +178,19 @@ def spawn(
     return Process(child.pid, seen.start_ticks if seen else 0, name)
 
 
+def wait_for_end(process: Process) -> None:
+    """Blocks until this very process has ended."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if alive(process):
+            select.select([descriptor], [], [])
+    finally:
+        os.close(descriptor)
+
+
 def reap() -> None:
     """Collects the children of this process that have ended."""
     for pid, child in list(_children.items()):
@@ -152,11 +201,12 @@ def reap() -> None:
 def end_all(find: Callable[[], list[Process]], grace_s: float, deadline_s: float) -> list[Process]:
     """Ends all that `find` names: SIGTERM, SIGKILL after `grace_s` seconds; asks again until it names none.
 
-    Again, because a daemon may fork while it is being ended. Returns those left after `deadline_s` seconds.
+    Again, because a daemon may fork while it is being ended; and one once named stays named, though what it was known
+    by (its parent, its slurmstepd) may be gone. Returns those left after `deadline_s` seconds.
     """
     begun = time.monotonic()
     told: set[Process] = set()
-    while found := find():
+    while found := list({*find(), *filter(alive, told)}):
         elapsed = time.monotonic() - begun
         if elapsed > deadline_s:
             return found

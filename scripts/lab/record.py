@@ -12,7 +12,11 @@ from scripts.lab.processes import Process
 
 @dataclass(frozen=True)
 class Record:
-    """One lab as it was brought up. `made_root`: the lab's directory did not exist before."""
+    """One lab as it was brought up.
+
+    `made_root`: the lab's directory did not exist before. `ends_with`: the process at whose end the lab goes down.
+    `files`: the names of configuration files added to it.
+    """
 
     made_root: bool
     nodes: tuple[str, ...] = ()
@@ -23,6 +27,8 @@ class Record:
     ports: tuple[int, ...] = ()
     toolchain: Toolchain = field(default_factory=Toolchain)
     processes: tuple[Process, ...] = ()
+    ends_with: Process | None = None
+    files: tuple[str, ...] = ()
 
     def having(self, process: Process) -> "Record":
         """With `process` in place of the former one of its name."""
@@ -67,8 +73,11 @@ def read(layout: Layout) -> Record | None:
                 tools["path"],
                 tools["plugin_directory"] and Path(tools["plugin_directory"]),
                 tools["stepd"] and Path(tools["stepd"]),
+                Path(tools["base"]),
             ),
             processes=tuple(Process(**p) for p in plain["processes"]),
+            ends_with=plain["ends_with"] and Process(**plain["ends_with"]),
+            files=tuple(plain["files"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise LabError(

@@ -1,0 +1,232 @@
+"""Up and down on a real machine: quick, several at once, as a plain user, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scripts.lab import Lab, LabConfig, LabError, UsageError, cluster, processes, record
+from scripts.lab.layout import Layout
+from scripts.lab.users import Identity, ensure
+from tests.slurm_fixtures import LabFactory
+
+pytestmark = pytest.mark.slurm
+
+SLURM_LAB = Path(__file__).resolve().parents[2] / "scripts" / "slurm-lab"
+SMALL = LabConfig(nodes=2)
+
+
+@pytest.fixture(autouse=True)
+def _slurm_is_here(lab_factory: LabFactory) -> None:
+    lab_factory()
+
+
+def left_of(directory: Path) -> list[processes.Process]:
+    """What still runs of a lab that is down."""
+    return processes.belonging(processes.sight_all(), Layout.of(directory), frozenset())
+
+
+def naming(directory: Path) -> list[str]:
+    """Command lines that name the directory, whatever their environment says."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) not in processes.ancestry():
+            try:
+                line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if str(directory) in line:
+                found.append(line)
+    return found
+
+
+def test_up_is_idle_and_down_leaves_nothing(lab_directory: Path) -> None:
+    beside = sorted(lab_directory.parent.iterdir())
+    begun = time.monotonic()
+    with Lab.up(lab_directory, LabConfig(nodes=8)) as lab:
+        up_s = time.monotonic() - begun
+        assert lab.node_states() == dict.fromkeys(lab.nodes, "idle")
+        assert len(lab.nodes) == 8
+        stray = f"(trap '' TERM; env -i sh -c ': {lab.path}; while :; do sleep 1; done' &) &"
+        lab.submit(f"{stray} touch {lab.output}/strayed; srun sleep 600", "--nodes=4")
+        lab.wait_for(lambda: (lab.output / "strayed").exists() and naming(lab_directory), 10)
+        ended = time.monotonic()
+    down_s = time.monotonic() - ended
+    assert left_of(lab_directory) == []
+    assert naming(lab_directory) == []
+    assert sorted(lab_directory.parent.iterdir()) == beside
+    # The targets are 3 s and 4 s on an idle machine; these bounds only catch what hangs.
+    assert up_s < 15
+    assert down_s < 10
+
+
+def test_two_labs_do_not_know_of_each_other(lab_directory: Path) -> None:
+    first, second = lab_directory.with_name("one"), lab_directory.with_name("two")
+    with Lab.up(first, SMALL) as one, Lab.up(second, SMALL) as two:
+        ports = set(record_of(one).ports) | set(record_of(two).ports)
+        assert len(ports) == 2 * SMALL.port_count
+        job = one.submit("sleep 600")
+        one.wait_for_state(job, "RUNNING")
+        assert two.run(["squeue", "-h"]).stdout == ""
+        one.down()
+        assert left_of(first) == []
+        assert set(two.node_states().values()) == {"idle"}
+
+
+def test_labs_brought_up_at_the_same_time_do_not_collide(lab_directory: Path) -> None:
+    directories = [lab_directory.with_name(f"l{i}") for i in range(4)]
+    running = [
+        subprocess.Popen([SLURM_LAB, "up", d, "--nodes=2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for d in directories
+    ]
+    try:
+        results = [(p.communicate(timeout=60), p.returncode) for p in running]
+        assert [(code, err) for (_, err), code in results] == [(0, "")] * 4
+        assert all(set(Lab.at(d).node_states().values()) == {"idle"} for d in directories)
+    finally:
+        for d in directories:
+            cluster.down(d)
+
+
+def test_down_after_everything_was_killed(lab_directory: Path) -> None:
+    lab = Lab.up(lab_directory, SMALL)
+    job = lab.submit("srun sleep 600", "--nodes=2")
+    lab.wait_for_state(job, "RUNNING")
+    for daemon in lab.daemons:
+        lab.kill(daemon, signal.SIGKILL)
+    lab.wait_for(lambda: not any(lab.is_running(d) for d in lab.daemons), 5)
+    assert left_of(lab_directory)  # steps outlive their slurmd
+    lab.down()
+    assert left_of(lab_directory) == []
+    assert not lab_directory.exists()
+
+
+def test_down_is_idempotent_and_spares_the_files_of_others(lab_directory: Path) -> None:
+    cluster.down(lab_directory)
+    lab_directory.mkdir()
+    lab = Lab.up(lab_directory, SMALL)
+    (lab_directory / "mine.txt").write_text("kept")
+    lab.down()
+    lab.down()
+    assert [p.name for p in lab_directory.iterdir()] == ["mine.txt"]
+
+
+def test_down_of_a_half_made_lab(lab_directory: Path) -> None:
+    """An `up` that was killed on its way leaves what it had: some directories, some daemons, an old record."""
+    lab = Lab.up(lab_directory, SMALL)
+    record.write(Layout.of(lab_directory), record.Record(made_root=True))
+    Layout.of(lab_directory).slurm_conf.unlink()
+    lab.down()
+    assert left_of(lab_directory) == []
+    assert not lab_directory.exists()
+
+
+def test_logs_are_kept_on_request(lab_directory: Path) -> None:
+    lab = Lab.up(lab_directory, SMALL)
+    lab.down(keep_logs=True)
+    assert [p.name for p in lab_directory.iterdir()] == ["log"]
+    assert "started" in (lab_directory / "log/slurmctld.log").read_text()
+    with Lab.up(lab_directory, SMALL):
+        pass
+
+
+def test_a_failed_up_says_what_the_log_says_and_leaves_no_process(lab_directory: Path) -> None:
+    with pytest.raises(LabError, match="NoSuchKey"):
+        Lab.up(lab_directory, LabConfig(nodes=1, settings=(("NoSuchKey", "1"),)))
+    assert left_of(lab_directory) == []
+    with pytest.raises(LabError, match="deadline"):
+        Lab.up(lab_directory, LabConfig(nodes=2), deadline_s=0.01)
+    assert left_of(lab_directory) == []
+
+
+def test_a_second_up_is_refused_and_does_no_harm(lab_directory: Path) -> None:
+    with Lab.up(lab_directory, SMALL) as lab:
+        with pytest.raises(LabError, match="a lab is up here"):
+            Lab.up(lab_directory, SMALL)
+        assert set(lab.node_states().values()) == {"idle"}
+
+
+def test_a_directory_with_other_things_in_it_is_refused(lab_directory: Path) -> None:
+    lab_directory.mkdir()
+    (lab_directory / "thesis.tex").write_text("x")
+    with pytest.raises(UsageError, match=r"thesis\.tex"):
+        Lab.up(lab_directory, SMALL)
+    assert [p.name for p in lab_directory.iterdir()] == ["thesis.tex"]
+
+
+def test_a_lab_ends_with_the_process_it_is_bound_to(lab_directory: Path) -> None:
+    code = (
+        f"import os, signal, sys; sys.path.insert(0, {str(SLURM_LAB.parents[1])!r});"
+        f"from scripts.lab import Lab, LabConfig; Lab.up({str(lab_directory)!r}, LabConfig(nodes=1));"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -signal.SIGKILL
+    wait_until(lambda: not lab_directory.exists() and not left_of(lab_directory), 20)
+
+
+def test_a_daemon_killed_and_started_again_keeps_its_state(lab_directory: Path) -> None:
+    with Lab.up(lab_directory, SMALL) as lab:
+        job = lab.submit("true", "--hold")
+        lab.wait_for(lambda: (lab_directory / "state/job_state").exists(), 20, "saved state")
+        lab.kill("slurmctld", signal.SIGTERM)
+        lab.wait_for(lambda: not lab.is_running("slurmctld"), 10)
+        lab.start("slurmctld")
+        lab.wait_for(lambda: lab.run(["squeue", "-h"], check=False).returncode == 0, 20)
+        assert lab.job_state(job) == "PENDING"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_plain_user_has_a_lab(lab_directory: Path) -> None:
+    ensure(("alice",))
+    who = Identity.of("alice")
+    os.chown(lab_directory.parent, who.uid, who.gid)
+
+    def as_alice(*args: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [SLURM_LAB, *args],
+            user=who.uid,
+            group=who.gid,
+            extra_groups=who.groups,
+            cwd="/tmp",
+            env={"PATH": "/usr/bin:/bin", "HOME": str(lab_directory.parent)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    up = as_alice("up", str(lab_directory), "--nodes=8")
+    assert (up.returncode, up.stderr) == (0, "")
+    assert up.stdout.splitlines()[0] == f"export SLURM_CONF={lab_directory}/slurm.conf"
+    command = ("exec", str(lab_directory), "--", "srun", "--nodes=8", "id", "-un")
+    assert as_alice(*command).stdout.split() == ["alice"] * 8
+    submit = ("exec", str(lab_directory), "--", "sbatch", "-N8", "-o/dev/null", "--wrap", "srun sleep 600")
+    assert as_alice(*submit).returncode == 0
+    assert as_alice("down", str(lab_directory)).returncode == 0
+    assert left_of(lab_directory) == []
+    assert not lab_directory.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make users")
+def test_a_directory_closed_to_the_users_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with pytest.raises(UsageError, match="other users cannot enter"):
+        Lab.up(tmp_path / "lab", LabConfig(nodes=1, users=True))
+    assert not (tmp_path / "lab").exists()
+
+
+def record_of(lab: Lab) -> record.Record:
+    known = record.read(Layout.of(lab.path))
+    assert known is not None
+    return known
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
