@@ -14,7 +14,8 @@ from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.store import tables as t
 from malletrain.store.database import reader_engine, storage_errors
-from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow
+from malletrain.store.usage import usage_rows
+from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
 
 _OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
 _ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
@@ -100,10 +101,6 @@ class Views:
             version=self._version,
         )
 
-    def node(self, name: str) -> NodeRow | None:
-        """One node as last seen; None if there is none of that name."""
-        return next((row for row in self.status(0.0).nodes if row.name == name), None)
-
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
         with storage_errors(self._path), self._engine.begin() as connection:
@@ -135,6 +132,11 @@ class Views:
             rows = connection.execute(query).all()
         looked = rows[-1].seq if len(rows) == limit else max(after, newest)
         return tuple(_event_row(row) for row in rows), looked
+
+    def usage(self, at: float, since: str = "", until: str = "", uid: int | None = None) -> tuple[UsageRow, ...]:
+        """What was used by day, user and account, from day `since` to day `until` (UTC, both included)."""
+        with storage_errors(self._path), self._engine.begin() as connection:
+            return usage_rows(connection, at, since, until, uid)
 
     def latest_events(self, count: int, job: int | None = None, uid: int | None = None) -> tuple[EventRow, ...]:
         """The newest `count` events, in order."""

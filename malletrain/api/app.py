@@ -1,0 +1,173 @@
+"""The HTTP API put together: routes of people and of workers, bounds, one shape of errors, an access log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from malletrain import __version__
+from malletrain.api.auth import Auth, NotAuthenticated
+from malletrain.api.bell import Bell
+from malletrain.api.jobs import People, make_people_router
+from malletrain.api.limits import BoundedBody, Limits, TooManyRequests
+from malletrain.api.ports import Clock, Conflict, NotFound, Requests, Unavailable, Views
+from malletrain.api.roles import Roles
+from malletrain.api.schemas import answers, object_of
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
+
+_log = logging.getLogger("malletrain.api")
+
+#: Errors of the daemon as HTTP statuses; what is not here is the daemon's own trouble, and may pass: 503.
+_STATUS: tuple[tuple[type[MalletrainError], int], ...] = (
+    (InvalidInput, 400),
+    (NotAuthenticated, 401),
+    (Refused, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (TooManyRequests, 429),
+    (Unavailable, 503),
+    (ClusterUnavailable, 503),
+)
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def _well() -> Sequence[str]:
+    return ()
+
+
+def _no_metrics() -> bytes:
+    return b""
+
+
+def create_app(
+    requests: Requests,
+    views: Views,
+    workers_router: APIRouter | None,
+    auth: Auth,
+    *,
+    roles: Roles,
+    bell: Bell,
+    clock: Clock,
+    limits: Limits | None = None,
+    metrics: Callable[[], bytes] = _no_metrics,
+    ailments: Callable[[], Sequence[str]] = _well,
+) -> FastAPI:
+    """The whole API as one ASGI application.
+
+    `metrics` gives Prometheus text; `ailments` one line for each thing that is wrong with the daemon now, none when
+    it is well: /v1/health answers 503 with them.
+    """
+    limits = limits or Limits()
+    app = FastAPI(
+        title="MalleTrain", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
+    )
+    people = People(requests, views, auth, roles, bell, clock, limits)
+    app.include_router(make_people_router(people))
+    if workers_router is not None:
+        app.include_router(workers_router)
+
+    health = object_of(status={"type": "string"}, version={"type": "string"}, ailments={"type": "array"})
+
+    @app.get("/v1/health", tags=["daemon"], responses=answers(health))
+    async def show_health() -> Response:
+        """Whether the daemon is well: 200, or 503 with what ails it."""
+        found = list(ailments())
+        body = {"status": "ill" if found else "well", "version": __version__, "ailments": found}
+        return JSONResponse(body | ({"error": "; ".join(found)} if found else {}), 503 if found else 200)
+
+    async def show_metrics() -> Response:
+        """Figures for Prometheus."""
+        return PlainTextResponse(await people.off_loop(metrics), media_type=METRICS_TYPE)
+
+    for path in ("/v1/metrics", "/metrics"):
+        app.add_api_route(
+            path, show_metrics, methods=["GET"], tags=["daemon"], include_in_schema=path.startswith("/v1"),
+            response_class=PlainTextResponse,
+        )  # fmt: skip
+
+    app.add_exception_handler(MalletrainError, _on_known)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(StarletteHTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_unknown)
+    app.add_middleware(BoundedBody, limits=limits)
+    app.add_middleware(AccessLog)
+    return app
+
+
+async def _on_known(_request: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 503)
+    if status == 503:
+        _log.warning("a request could not be answered: %s", error)
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status)
+    return JSONResponse({"error": _line(str(error))}, status, headers)
+
+
+async def _on_invalid(_request: Request, error: Exception) -> Response:
+    faults = error.errors() if isinstance(error, RequestValidationError) else []
+    words = []
+    for fault in faults[:5]:
+        place = ".".join(str(part) for part in fault["loc"] if part not in ("body", "query", "path"))
+        words.append(f"{place}: {fault['msg']}" if place else str(fault["msg"]))
+    more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+    return JSONResponse({"error": _line("; ".join(words) + more)}, 400)
+
+
+async def _on_http(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, (HTTPException, StarletteHTTPException)) else 500
+    words = str(getattr(error, "detail", error))
+    if status == 404 and words == "Not Found":
+        words = "there is no such route: /v1/openapi.json lists them"
+    headers = getattr(error, "headers", None)
+    return JSONResponse({"error": _line(words)}, status, headers)
+
+
+async def _on_unknown(_request: Request, error: Exception) -> Response:
+    _log.error("a request failed: this is a bug", exc_info=error)
+    return JSONResponse({"error": "the daemon failed at this request: its log says why"}, 500)
+
+
+def _line(words: str) -> str:
+    return " ".join(words.split())[:1000]
+
+
+class AccessLog:
+    """One line a request: who, what, how it ended, how long. No query, header or body: they may hold secrets."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            path = scope.get("raw_path") or b""
+            _log.info(
+                "request",
+                extra={
+                    "method": scope["method"],
+                    "path": path[:200].decode("ascii", "backslashreplace"),
+                    "status": status,
+                    "user": scope.get("malletrain.user", ""),
+                    "address": (scope.get("client") or ("",))[0],
+                    "seconds": round(time.monotonic() - began, 4),
+                },
+            )

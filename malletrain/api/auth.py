@@ -1,0 +1,166 @@
+"""Who calls: a MUNGE credential, used once, buys a short-lived token.
+
+Tokens are random, kept in memory alone and there as digests: neither a copy of the journal nor of the log lets anyone
+in, and a restart of the daemon ends them all (clients log in again by themselves).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from malletrain.api.ports import Clock, Identity, Unavailable
+from malletrain.api.roles import Roles
+from malletrain.domain.errors import MalletrainError
+from malletrain.wire import munge
+from malletrain.wire.http import SESSION_PURPOSE
+from malletrain.wire.messages import WORKER_PURPOSE
+
+#: Seconds that a token lives. A user's rights may change meanwhile no longer than this.
+SESSION_LIFETIME_S = 3600.0
+
+#: Tokens that one user may hold; beyond, the oldest ends.
+MAX_SESSIONS_PER_USER = 64
+
+#: Seconds that a credential may be on its way, by this machine's clock and its maker's.
+MAX_CREDENTIAL_AGE_S = 300.0
+
+
+class NotAuthenticated(MalletrainError):
+    """Nobody vouches for the caller (HTTP 401)."""
+
+    exit_status = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A caller and the token that stands for them; `lifetime_s` counts from now, `expires_at` is Unix seconds."""
+
+    token: str
+    identity: Identity
+    lifetime_s: float
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    identity: Identity
+    ends: float  # of Clock.elapsed
+
+
+class Auth:
+    """Opens credentials and keeps tokens. Safe to call from any thread."""
+
+    def __init__(
+        self,
+        audiences: Sequence[str],
+        roles: Roles,
+        clock: Clock,
+        *,
+        munge_socket: str | None = None,
+        lifetime_s: float = SESSION_LIFETIME_S,
+        decode: Callable[[str, str | None], munge.Credential] = munge.decode,
+    ) -> None:
+        """`audiences` are the URLs by which clients know this daemon: a credential made for another one is refused,
+        so that nobody who receives it can use it here."""
+        self._audiences = tuple(audiences)
+        self._roles = roles
+        self._clock = clock
+        self._socket = munge_socket
+        self._lifetime_s = lifetime_s
+        self._decode = decode
+        self._lock = threading.Lock()
+        self._tickets: dict[bytes, _Ticket] = {}
+        self._of_user: dict[int, OrderedDict[bytes, None]] = {}
+
+    def log_in(self, credential: str) -> Session:
+        """A new token for the maker of the credential.
+
+        Raises:
+            NotAuthenticated: the credential proves nothing.
+            Refused: this daemon does not serve that user.
+            Unavailable: munged does not answer here.
+        """
+        opened = self._open(credential, SESSION_PURPOSE)
+        identity = self._roles.identify(opened.uid, opened.gid)
+        token = secrets.token_urlsafe(32)
+        digest = _digest(token)
+        with self._lock:
+            self._forget_expired()
+            own = self._of_user.setdefault(identity.uid, OrderedDict())
+            while len(own) >= MAX_SESSIONS_PER_USER:
+                oldest, _ = own.popitem(last=False)
+                del self._tickets[oldest]
+            self._tickets[digest] = _Ticket(identity, self._clock.elapsed() + self._lifetime_s)
+            own[digest] = None
+        return Session(token, identity, self._lifetime_s, self._clock.now() + self._lifetime_s)
+
+    def identify(self, authorization: str | None) -> Identity:
+        """The caller behind an Authorization header.
+
+        Raises:
+            NotAuthenticated: no token, an unknown one, or one that has run out.
+        """
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise NotAuthenticated("no token: POST a MUNGE credential to /v1/session for one")
+        # Looked up by digest: neither the comparison's time nor a core dump gives a token away.
+        with self._lock:
+            ticket = self._tickets.get(_digest(token.strip()))
+            if ticket is None or ticket.ends <= self._clock.elapsed():
+                raise NotAuthenticated("the token has run out or was never given: log in again at /v1/session")
+            return ticket.identity
+
+    def log_out(self, authorization: str | None) -> None:
+        """End a token. Idempotent."""
+        token = (authorization or "").partition(" ")[2].strip()
+        with self._lock:
+            ticket = self._tickets.pop(_digest(token), None)
+            if ticket is not None:
+                self._drop(ticket.identity.uid, _digest(token))
+
+    def worker_uid(self, credential: str) -> int:
+        """The uid of the worker that made the credential for POST /v1/workers/hello.
+
+        Raises:
+            NotAuthenticated: the credential proves nothing.
+            Refused: this daemon does not serve that user.
+            Unavailable: munged does not answer here.
+        """
+        opened = self._open(credential, WORKER_PURPOSE)
+        return self._roles.identify(opened.uid, opened.gid).uid
+
+    def _open(self, credential: str, purpose: str) -> munge.Credential:
+        try:
+            opened = self._decode(credential, self._socket)
+            opened.check(purpose, *self._audiences)
+        except munge.CredentialRejected as rejected:
+            raise NotAuthenticated(str(rejected)) from rejected
+        except munge.MungeError as error:
+            raise Unavailable(f"the daemon cannot check who you are: {error}") from error
+        if abs(self._clock.now() - opened.encoded_at) > MAX_CREDENTIAL_AGE_S:
+            raise NotAuthenticated("the MUNGE credential is too old or from the future: make a new one, check NTP")
+        return opened
+
+    def _forget_expired(self) -> None:
+        now = self._clock.elapsed()
+        for digest, ticket in list(self._tickets.items()):
+            if ticket.ends > now:
+                break  # all live equally long, so they end in the order of their making
+            del self._tickets[digest]
+            self._drop(ticket.identity.uid, digest)
+
+    def _drop(self, uid: int, digest: bytes) -> None:
+        own = self._of_user.get(uid)
+        if own is not None:
+            own.pop(digest, None)
+            if not own:
+                del self._of_user[uid]
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

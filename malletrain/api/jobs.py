@@ -1,0 +1,263 @@
+"""The routes of people: log in, look, ask. Each checks who calls and what they may; the daemon does the rest."""
+
+# No `from __future__ import annotations`: FastAPI evaluates the routes' annotations, and some are local.
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, TypeVar
+
+import anyio
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from malletrain.api.auth import Auth
+from malletrain.api.bell import Bell
+from malletrain.api.limits import Buckets, Limits, TooManyRequests
+from malletrain.api.ports import Clock, Conflict, Identity, NotFound, Requests, Views
+from malletrain.api.roles import Roles
+from malletrain.api.schemas import (
+    MAX_NUMBER,
+    ArrayBody,
+    DrainBody,
+    JobBody,
+    SessionBody,
+    answers,
+    list_of,
+    object_of,
+    row_schema,
+)
+from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
+
+#: Seconds that a long poll may wait.
+MAX_WAIT_S = 60.0
+
+#: Threads that people's requests may use at once, one for each of the views' connections: workers have the others.
+_THREADS = 4
+
+JobNumber = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
+Day = Annotated[str, Query(pattern=r"^(\d{4}-\d{2}-\d{2})?$", max_length=10)]
+Result = TypeVar("Result")
+
+
+class People:
+    """What the routes share."""
+
+    def __init__(
+        self, requests: Requests, views: Views, auth: Auth, roles: Roles, bell: Bell, clock: Clock, limits: Limits
+    ) -> None:
+        self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
+        self.bell, self.clock, self.limits = bell, clock, limits
+        self.by_user = Buckets(limits.user_rate, limits.user_burst, clock)
+        self.by_address = Buckets(limits.address_rate, limits.address_burst, clock)
+        self._polls: Counter[int] = Counter()
+        self._threads = anyio.CapacityLimiter(_THREADS)
+
+    async def off_loop(self, call: Callable[[], Result]) -> Result:
+        """Run what may block in a thread."""
+        return await anyio.to_thread.run_sync(call, limiter=self._threads)
+
+    def caller(self, request: Request) -> Identity:
+        """Who calls, by token; a dependency of every route but the login."""
+        identity = self.auth.identify(request.headers.get("authorization"))
+        request.scope["malletrain.user"] = identity.user
+        self.by_user.take(str(identity.uid))
+        return identity
+
+    @contextmanager
+    def long_poll(self, uid: int) -> Iterator[None]:
+        """Count a long poll of one user.
+
+        Raises:
+            TooManyRequests: it is one too many.
+        """
+        if self._polls[uid] >= self.limits.long_polls_per_user:
+            raise TooManyRequests(f"at most {self.limits.long_polls_per_user} long polls at a time: end one first")
+        self._polls[uid] += 1
+        try:
+            yield
+        finally:
+            self._polls[uid] -= 1
+            if not self._polls[uid]:
+                del self._polls[uid]
+
+
+def make_people_router(people: People) -> APIRouter:
+    """The routes of people, to be mounted by `create_app`."""
+    router = APIRouter(prefix="/v1", tags=["people"])
+    requests, views, roles = people.requests, people.views, people.roles
+
+    async def identify(request: Request) -> Identity:
+        return people.caller(request)
+
+    Caller = Annotated[Identity, Depends(identify)]  # noqa: N806
+
+    session: dict[str, Any] = {
+        "token": {"type": "string"}, "expires_at": {"type": "number"}, "lifetime_s": {"type": "number"},
+        "user": {"type": "string"}, "uid": {"type": "integer"}, "role": {"enum": ["user", "operator"]},
+    }  # fmt: skip
+
+    @router.post("/session", responses=answers(object_of(**session), 200, 401, 403))
+    async def log_in(body: SessionBody, request: Request) -> Response:
+        """A token for the maker of a MUNGE credential of `malletrain-session-v1 URL`."""
+        people.by_address.take(request.client.host if request.client else "")
+        opened = await people.off_loop(lambda: people.auth.log_in(body.credential))
+        request.scope["malletrain.user"] = opened.identity.user
+        return JSONResponse(
+            {
+                "token": opened.token,
+                "expires_at": opened.expires_at,
+                "lifetime_s": opened.lifetime_s,
+                "user": opened.identity.user,
+                "uid": opened.identity.uid,
+                "role": opened.identity.role.value,
+            },
+            headers={"Cache-Control": "no-store"},
+        )
+
+    @router.delete("/session", status_code=204, responses=answers(None, 204, 401))
+    async def log_out(request: Request, _caller: Caller) -> Response:
+        """End the token."""
+        people.auth.log_out(request.headers.get("authorization"))
+        return Response(status_code=204)
+
+    one_job = object_of(job=row_schema(JobRow))
+
+    @router.post("/jobs", status_code=201, responses=answers(one_job, 201, 401, 403, 409))
+    async def announce(body: JobBody, caller: Caller) -> Response:
+        """A new malleable job of the caller's."""
+
+        def take() -> JobRow | None:
+            mine = views.jobs(over=False, uid=caller.uid)
+            if len(mine) >= people.limits.open_jobs_per_user:
+                raise Conflict(f"{caller.user} has {len(mine)} jobs that are not over: that is the most; cancel some")
+            return views.job(requests.announce(body.job(), caller))
+
+        row = await people.off_loop(take)
+        if row is None:
+            raise NotFound("the new job is not to be seen: look again with `malletrain status`")
+        return JSONResponse({"job": row.to_json()}, 201)
+
+    @router.get("/jobs", responses=answers(object_of(jobs=list_of(row_schema(JobRow))), 200, 401))
+    async def jobs(
+        caller: Caller, over: bool = True, mine: bool = False, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
+    ) -> Response:
+        """The newest `limit` jobs, by number; without those that are over with `over=false`."""
+        uid = caller.uid if mine else roles.seen_uid(caller)
+        rows = await people.off_loop(lambda: views.jobs(over, uid, limit))
+        return JSONResponse({"jobs": [row.to_json() for row in rows]})
+
+    @router.get("/jobs/{job_id}", responses=answers(one_job, 200, 401, 404))
+    async def job(job_id: JobNumber, caller: Caller) -> Response:
+        """One job."""
+        row = roles.check_sees(caller, job_id, await people.off_loop(lambda: views.job(job_id)))
+        return JSONResponse({"job": row.to_json()})
+
+    @router.post("/jobs/{job_id}/arrays", status_code=202, responses=answers(object_of(), 202, 401, 403, 404, 409))
+    async def attach(job_id: JobNumber, body: ArrayBody, caller: Caller) -> Response:
+        """The owner has submitted a held array for the job. The daemon looks at each task before it uses one."""
+
+        def take() -> None:
+            row = roles.check_owns(caller, job_id, views.job(job_id))
+            if row.ended_at is not None:
+                raise Conflict(f"job {job_id} is {row.phase}: cancel the array (scancel {body.array_id})")
+            requests.attach_array(job_id, body.array_id, body.tasks, caller)
+
+        await people.off_loop(take)
+        return JSONResponse({}, 202)
+
+    def steer(verb: str, ask: Callable[[int, Identity], None], when_over: bool, words: str) -> None:
+        async def route(job_id: JobNumber, caller: Caller) -> Response:
+            def take() -> None:
+                row = roles.check_steers(caller, job_id, views.job(job_id))
+                if row.ended_at is None:
+                    ask(job_id, caller)
+                elif not when_over:
+                    raise Conflict(f"job {job_id} is {row.phase} already")
+
+            await people.off_loop(take)
+            return JSONResponse({}, 202)
+
+        router.add_api_route(
+            f"/jobs/{{job_id}}/{verb}", route, methods=["POST"], status_code=202, name=verb, description=words,
+            responses=answers(object_of(), 202, 401, 403, 404, 409),
+        )  # fmt: skip
+
+    steer("cancel", requests.cancel, True, "End the job; done also when it is over already.")
+    steer("hold", requests.hold, False, "Take the job's nodes until it is released.")
+    steer("release", requests.release, False, "Let a held job run again.")
+
+    @router.get("/status", responses=answers(row_schema(StatusRow), 200, 401))
+    async def status(caller: Caller, nodes: bool = True) -> Response:
+        """Pool, nodes, jobs that are not over, last decision; `nodes=false` leaves the nodes out."""
+        seen = roles.seen_uid(caller)
+
+        def look() -> dict[str, Any]:
+            return views.status(people.clock.now(), nodes, seen).to_json()
+
+        return JSONResponse(await people.off_loop(look))
+
+    @router.get(
+        "/events",
+        responses=answers(object_of(events=list_of(row_schema(EventRow)), last={"type": "integer"}), 200, 401),
+    )
+    async def events(
+        caller: Caller,
+        after: Annotated[int, Query(ge=-1, le=MAX_NUMBER)] = 0,
+        wait: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0,
+        job: Annotated[int | None, Query(ge=1, le=MAX_NUMBER)] = None,
+        kind: Annotated[list[Annotated[str, Query(max_length=40)]], Query(max_length=40)] = [],  # noqa: B006
+        limit: Annotated[int, Query(ge=1, le=5_000)] = 1000,
+    ) -> Response:
+        """Events above number `after`, waiting up to `wait` seconds for one; `last` is the next call's `after`.
+
+        `after=-1` gives the newest `limit` events at once.
+        """
+        seen = roles.seen_uid(caller)
+        if after < 0:
+            rows = await people.off_loop(lambda: views.latest_events(limit, job, seen))
+            last = rows[-1].seq if rows else 0
+            if job is not None or seen is not None:
+                last = max(last, await people.off_loop(views.last_event))
+            return JSONResponse({"events": [row.to_json() for row in rows], "last": last})
+        end = people.clock.elapsed() + wait
+        with people.long_poll(caller.uid):
+            while True:
+                since = after
+                rows, after = await people.off_loop(lambda since=since: views.events(since, job, seen, kind, limit))  # type: ignore[misc]
+                left = end - people.clock.elapsed()
+                if rows or left <= 0:
+                    return JSONResponse({"events": [row.to_json() for row in rows], "last": after})
+                await people.bell.wait(after, left)
+
+    @router.get(
+        "/explain/{subject:path}",
+        responses=answers(object_of(subject={"type": "string"}, lines=list_of({"type": "string"})), 200, 401, 404),
+    )
+    async def explain(subject: Annotated[str, Path(min_length=1, max_length=200)], caller: Caller) -> Response:
+        """Why a job, node, pilot or main job has what it has."""
+        if not subject.isprintable():
+            raise NotFound("explain a job (`job 3`), a node, a pilot (`123_4`) or a main job (`main-job 99`)")
+        number = subject.removeprefix("job").strip()
+        if number.isascii() and number.isdigit() and len(number) < 19:
+            roles.check_sees(caller, int(number), await people.off_loop(lambda: views.job(int(number))))
+        lines = await people.off_loop(lambda: requests.explain(subject))
+        return JSONResponse({"subject": subject, "lines": list(lines)})
+
+    @router.get("/usage", responses=answers(object_of(usage=list_of(row_schema(UsageRow))), 200, 401))
+    async def usage(caller: Caller, since: Day = "", until: Day = "") -> Response:
+        """Node-seconds and samples by day (UTC), user and account, from `since` to `until`, both included."""
+        seen = roles.seen_uid(caller)
+        rows = await people.off_loop(lambda: views.usage(people.clock.now(), since, until, seen))
+        return JSONResponse({"usage": [row.to_json() for row in rows]})
+
+    @router.post(
+        "/drain", status_code=202, responses=answers(object_of(nodes=list_of({"type": "string"})), 202, 401, 403, 404)
+    )
+    async def drain(body: DrainBody, caller: Caller) -> Response:
+        """Keep pilots off nodes until a time; for operators."""
+        roles.check_operates(caller)
+        names = await people.off_loop(lambda: requests.drain(body.nodes, body.until, caller))
+        return JSONResponse({"nodes": list(names)}, 202)
+
+    return router

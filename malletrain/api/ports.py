@@ -1,0 +1,135 @@
+"""What the routes of people need of the daemon: requests that change something, and views that only show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from malletrain.domain.errors import MalletrainError
+from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
+
+
+class NotFound(MalletrainError):
+    """There is no job, node or pilot of that name (HTTP 404)."""
+
+    exit_status = 1
+
+
+class Conflict(MalletrainError):
+    """It cannot be done as things are: the job is over, the array belongs to another job (HTTP 409)."""
+
+    exit_status = 1
+
+
+class Unavailable(MalletrainError):
+    """The daemon cannot answer now; asking again later may help (HTTP 503)."""
+
+
+class Role(StrEnum):
+    """What a caller may do. Owning a job is not a role: it is looked up for each job."""
+
+    USER = "user"  #: own jobs
+    OPERATOR = "operator"  #: everybody's jobs, and nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who calls, as MUNGE says."""
+
+    uid: int
+    gid: int
+    user: str
+    role: Role = Role.USER
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """What a researcher asks for: the body of POST /v1/jobs, checked. `curve` is (nodes, samples/s), sorted."""
+
+    name: str
+    min_nodes: int
+    max_nodes: int
+    sizes: tuple[int, ...] = ()
+    weight: float = 1.0
+    elastic: str = "live"
+    account: str = ""
+    partition: str = ""
+    curve: tuple[tuple[int, float], ...] | None = None
+    total_samples: float | None = None
+
+
+class Requests(Protocol):
+    """What people ask for. The routes have checked form and rights; each call is durable when it returns.
+
+    Any may raise `Refused`, `InvalidInput`, `NotFound`, `Conflict`, `Unavailable`; each may be called by any thread.
+    """
+
+    def announce(self, job: NewJob, identity: Identity) -> int:
+        """Take a new job; returns its number."""
+        ...
+
+    def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
+        """The owner has submitted a held array of `tasks` tasks for the job. Idempotent."""
+        ...
+
+    def cancel(self, job: int, identity: Identity) -> None:
+        """End the job. Idempotent."""
+        ...
+
+    def hold(self, job: int, identity: Identity) -> None:
+        """Take the job's nodes until it is released. Idempotent."""
+        ...
+
+    def release(self, job: int, identity: Identity) -> None:
+        """Let a held job run again. Idempotent."""
+        ...
+
+    def explain(self, subject: str) -> Sequence[str]:
+        """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines."""
+        ...
+
+    def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
+        """Keep pilots off `nodes` (Slurm's host list; empty: all) until then; returns the nodes' names.
+
+        A time in the past ends it.
+        """
+        ...
+
+
+class Views(Protocol):
+    """What people read. Implemented by `store.views.Views`; each may be called by any thread."""
+
+    def job(self, job_id: int) -> JobRow | None: ...
+
+    def jobs(self, over: bool = True, uid: int | None = None, limit: int = 10_000) -> tuple[JobRow, ...]: ...
+
+    def status(self, at: float, nodes: bool = True, uid: int | None = None) -> StatusRow: ...
+
+    def events(
+        self,
+        after: int = 0,
+        job: int | None = None,
+        uid: int | None = None,
+        kinds: Sequence[str] = (),
+        limit: int = 5_000,
+    ) -> tuple[tuple[EventRow, ...], int]: ...
+
+    def latest_events(self, count: int, job: int | None = None, uid: int | None = None) -> tuple[EventRow, ...]: ...
+
+    def last_event(self) -> int: ...
+
+    def usage(self, at: float, since: str = "", until: str = "", uid: int | None = None) -> tuple[UsageRow, ...]: ...
+
+
+class Clock(Protocol):
+    """Time, passed in (`loop.ports.Clock`)."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        ...
+
+    def elapsed(self) -> float:
+        """Seconds of a clock that never jumps."""
+        ...

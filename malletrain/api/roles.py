@@ -1,0 +1,107 @@
+"""What a caller may do: everybody sees the queue as with squeue, owners steer their jobs, operators steer all."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Iterable
+
+from malletrain.api.ports import Identity, NotFound, Role
+from malletrain.domain.errors import InvalidInput, Refused
+from malletrain.wire.rows import JobRow
+
+
+class Roles:
+    """The site's rules, fixed while the daemon runs."""
+
+    def __init__(
+        self, operators: Iterable[int] = (), *, serves: Iterable[int] | None = None, private: bool = False
+    ) -> None:
+        """`operators` are uids, root among them always; `serves` the only uids that are served (None: all);
+        `private` hides jobs from other users, as Slurm's PrivateData=jobs does."""
+        self._operators = frozenset(operators) | {0}
+        self._serves = None if serves is None else frozenset(serves)
+        self._private = private
+
+    def identify(self, uid: int, gid: int) -> Identity:
+        """The caller behind a uid that MUNGE vouches for.
+
+        Raises:
+            Refused: this daemon does not serve that user.
+        """
+        user = user_name(uid)
+        if self._serves is not None and uid not in self._serves and uid != 0:
+            raise Refused(f"this daemon serves {', '.join(map(user_name, sorted(self._serves)))} alone, not {user}")
+        return Identity(uid, gid, user, Role.OPERATOR if uid in self._operators else Role.USER)
+
+    def seen_uid(self, identity: Identity) -> int | None:
+        """The only uid whose jobs the caller may see; None: all."""
+        return identity.uid if self._private and identity.role is not Role.OPERATOR else None
+
+    def check_sees(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
+        """The job, if there is one that the caller may see.
+
+        Raises:
+            NotFound: there is none, or it is another's and hidden: the two are not told apart.
+        """
+        if job is None or self.seen_uid(identity) not in (None, job.uid):
+            raise NotFound(f"there is no job {job_id}: `malletrain status` lists them")
+        return job
+
+    def check_steers(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
+        """The job, if the caller owns it or is an operator.
+
+        Raises:
+            NotFound: there is no such job to be seen.
+            Refused: it is another user's.
+        """
+        job = self.check_sees(identity, job_id, job)
+        if job.uid != identity.uid and identity.role is not Role.OPERATOR:
+            raise Refused(f"job {job_id} belongs to {job.user}: only {job.user} and operators may change it")
+        return job
+
+    def check_owns(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
+        """The job, if the caller owns it: pilots run as the job's owner, whom nobody stands in for.
+
+        Raises:
+            NotFound: there is no such job to be seen.
+            Refused: it is another user's.
+        """
+        job = self.check_sees(identity, job_id, job)
+        if job.uid != identity.uid:
+            raise Refused(f"job {job_id} belongs to {job.user}: only {job.user} can give it pilots")
+        return job
+
+    @staticmethod
+    def check_operates(identity: Identity) -> None:
+        """Make sure that the caller is an operator.
+
+        Raises:
+            Refused: otherwise.
+        """
+        if identity.role is not Role.OPERATOR:
+            raise Refused(
+                f"{identity.user} is no operator here: the daemon's configuration names them (operators)"
+            )
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number where this machine knows none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def uids_of(users: Iterable[str], where: str) -> frozenset[int]:
+    """The uids of user names; `where` names the setting that holds them.
+
+    Raises:
+        InvalidInput: this machine does not know one.
+    """
+    found = set()
+    for user in users:
+        try:
+            found.add(pwd.getpwnam(user).pw_uid)
+        except KeyError:
+            raise InvalidInput(where, f"this machine knows no user {user!r}") from None
+    return frozenset(found)

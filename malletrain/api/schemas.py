@@ -1,0 +1,169 @@
+"""What people may send, with a bound on everything; and the shape of the answers, for the OpenAPI description."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from malletrain.api.ports import NewJob
+from malletrain.wire.rows import Row
+
+MAX_NODES = 100_000
+MAX_NUMBER = 2**63 - 1  # what SQLite holds
+
+Nodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
+
+
+def _printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("only printable characters")
+    return value
+
+
+Label = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
+#: Names of Slurm: they end up in commands, so nothing that a shell, a list or an option parser would misread.
+SlurmName = Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9_.@+-]*)?$")]
+
+
+class Body(BaseModel):
+    """Unknown keys are refused; numbers are finite; texts are not numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class SessionBody(Body):
+    """POST /v1/session."""
+
+    credential: Annotated[str, Field(min_length=8, max_length=8192)]
+
+
+class JobBody(Body):
+    """POST /v1/jobs."""
+
+    name: Label
+    min_nodes: Nodes
+    max_nodes: Nodes
+    sizes: Annotated[list[Nodes], Field(max_length=1024)] = []
+    weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    elastic: Literal["live", "restart"] = "live"
+    account: SlurmName = ""
+    partition: SlurmName = ""
+    curve: Annotated[
+        list[Annotated[list[Annotated[float, Field(gt=0, le=1e15)]], Field(min_length=2, max_length=2)]] | None,
+        Field(max_length=1024),
+    ] = None
+    total_samples: Annotated[float, Field(gt=0, le=1e18)] | None = None
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if self.min_nodes > self.max_nodes:
+            raise ValueError(f"min_nodes {self.min_nodes} is above max_nodes {self.max_nodes}")
+        outside = [n for n in self.sizes if not self.min_nodes <= n <= self.max_nodes]
+        if outside:
+            raise ValueError(f"sizes: {outside[0]} is not between min_nodes and max_nodes")
+        nodes = [n for n, _ in self.curve or []]
+        if any(n != int(n) or n > MAX_NODES for n in nodes) or nodes != sorted(set(nodes)):
+            raise ValueError("curve: node counts must be whole and rise from point to point")
+        if self.curve is not None and not nodes:
+            raise ValueError("curve: at least one point, or null")
+        return self
+
+    def job(self) -> NewJob:
+        """The request as the daemon takes it."""
+        return NewJob(
+            name=self.name,
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            sizes=tuple(sorted(set(self.sizes))),
+            weight=self.weight,
+            elastic=self.elastic,
+            account=self.account,
+            partition=self.partition,
+            curve=None if self.curve is None else tuple((int(n), rate) for n, rate in self.curve),
+            total_samples=self.total_samples,
+        )
+
+
+class ArrayBody(Body):
+    """POST /v1/jobs/{id}/arrays."""
+
+    array_id: Annotated[int, Field(ge=1, le=2**32 - 1)]
+    tasks: Annotated[int, Field(ge=1, le=10_000)]
+
+
+class DrainBody(Body):
+    """POST /v1/drain. `nodes` as Slurm writes them, empty for all; `until` in Unix seconds."""
+
+    nodes: Annotated[str, Field(max_length=65_536, pattern=r"^[A-Za-z0-9_.,\[\]-]*$")]
+    until: Annotated[float, Field(ge=0, le=32_503_680_000)]
+
+
+# --- answers --------------------------------------------------------------------------------------------------
+
+Schema = dict[str, Any]
+
+ERROR: Schema = {
+    "type": "object",
+    "properties": {"error": {"type": "string", "description": "One line that says what to do."}},
+    "required": ["error"],
+}
+
+
+def object_of(**properties: Schema) -> Schema:
+    """An object with all of these keys."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def list_of(item: Schema) -> Schema:
+    """A list."""
+    return {"type": "array", "items": item}
+
+
+def row_schema(row: type[Row]) -> Schema:
+    """The JSON schema of a row of `malletrain.wire.rows`."""
+    hints = typing.get_type_hints(row)
+    described = object_of(**{f.name: _schema(hints[f.name]) for f in dataclasses.fields(row)})
+    return {"title": row.__name__, "description": (row.__doc__ or "").strip(), **described}
+
+
+def _schema(hint: Any) -> Schema:
+    origin = typing.get_origin(hint)
+    if origin is types.UnionType:
+        kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+        return {"anyOf": [_schema(kinds[0]), {"type": "null"}]}
+    if origin is tuple:
+        return list_of(_schema(typing.get_args(hint)[0]))
+    if origin is not None and issubclass(origin, Mapping):
+        return {"type": "object"}
+    if issubclass(hint, Row):
+        return row_schema(hint)
+    return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[hint]}
+
+
+def answers(ok: Schema | None, status: int = 200, *errors: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: the good answer, and the errors that it may give."""
+    good: dict[str, Any] = {"description": "Done." if ok is None else "The answer."}
+    if ok is not None:
+        good["content"] = {"application/json": {"schema": ok}}
+    found: dict[int | str, dict[str, Any]] = {status: good}
+    for code in (400, 408, 413, 429, 503, *errors):
+        found[code] = {"description": _WORDS[code], "content": {"application/json": {"schema": ERROR}}}
+    return found
+
+
+_WORDS = {
+    400: "The request is wrong.",
+    401: "Nobody vouches for the caller.",
+    403: "The caller may not do this.",
+    404: "There is no such thing.",
+    408: "The body did not arrive in time.",
+    409: "It cannot be done as things are.",
+    413: "The body is too long.",
+    429: "Too many requests.",
+    503: "The daemon cannot answer now.",
+}

@@ -1,0 +1,126 @@
+"""Uvicorn in a thread of the daemon, on a port that is known before the first request."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from malletrain.api.ports import Unavailable
+from malletrain.domain.errors import InvalidInput
+
+#: Seconds within which a request's head must be complete. Uvicorn itself would wait for ever.
+HEAD_SECONDS = 15.0
+
+#: Seconds that requests in progress (long polls) are given at the end.
+GOODBYE_SECONDS = 2
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP/1.1 whose callers must come to the point: a connection that sends half a head is closed."""
+
+    head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            # Part of a head: the first piece starts the clock, further ones do not set it back.
+            if self.head_timer is None:
+                self._await_head()
+        else:
+            self._stop_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self.head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _stop_timer(self) -> None:
+        if self.head_timer is not None:
+            self.head_timer.cancel()
+            self.head_timer = None
+
+    def _give_up(self) -> None:
+        self.head_timer = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+class Server:
+    """A running server. `port` is the bound one, also when 0 was asked for."""
+
+    def __init__(self, server: uvicorn.Server, sock: socket.socket, thread: threading.Thread) -> None:
+        self._server, self._socket, self._thread = server, sock, thread
+        self.host, self.port = sock.getsockname()[:2]
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are answered."""
+        return self._thread.is_alive() and self._server.started and not self._server.should_exit
+
+    def close(self) -> None:
+        """Stop taking requests, let those in progress end, return when all is over. Idempotent."""
+        self._server.should_exit = True
+        self._thread.join(GOODBYE_SECONDS + 10)
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def serve(app: ASGIApp, host: str, port: int) -> Server:
+    """Serve `app` in a thread; returns when it answers.
+
+    Raises:
+        InvalidInput: the address cannot be listened on.
+        Unavailable: the server did not start.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidInput(
+            f"api.host, api.port {host}:{port}", f"cannot be listened on ({error.strerror}): choose another"
+        ) from error
+    config = uvicorn.Config(
+        app,
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=GOODBYE_SECONDS,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, name="api", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            server.should_exit = True
+            sock.close()
+            raise Unavailable("the HTTP server did not start: the log says why")
+        thread.join(0.005)
+    return Server(server, sock, thread)
