@@ -10,8 +10,8 @@
 (Sinha and Zoltners 1979; Dyer 1984; Pisinger 1995 for the core idea.)
 
 Ties go to the fewest changed jobs, then the fewest nodes, then more nodes to the lower id. Losses are compared in
-whole units of about 2^-44 of the objective, so that what differs only by rounding is a tie; equal plans then come from
-every policy that settles its ties here.
+whole units of about 2^-44 of the objective, so that what differs only by rounding is a tie; equal plans then come
+from every policy that settles its ties here.
 """
 
 from __future__ import annotations

@@ -143,11 +143,11 @@ def _alpha_fair(value: Floats, horizon: float, rate_of_one: Floats, alpha: float
         return np.zeros_like(value)
     speedup = np.maximum(value / (horizon * rate_of_one), 0.0)
     if alpha < 1:
-        return horizon * speedup ** (1 - alpha) / (1 - alpha)
+        return np.asarray(horizon * speedup ** (1 - alpha) / (1 - alpha))
     above = np.maximum(speedup, NO_SPEEDUP)
     if alpha == 1:
         return horizon * np.log(above / NO_SPEEDUP)
-    return horizon * (NO_SPEEDUP ** (1 - alpha) - above ** (1 - alpha)) / (alpha - 1)
+    return np.asarray(horizon * (NO_SPEEDUP ** (1 - alpha) - above ** (1 - alpha)) / (alpha - 1))
 
 
 class _Throughput:

@@ -1,0 +1,127 @@
+"""Policy `milp`: prices first, then HiGHS over what they leave, then ties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from malletrain.domain.decision import SizingStatus
+from malletrain.sizing import knapsack
+from malletrain.sizing.constraints import check, checked, fallback
+from malletrain.sizing.matrix import Limits, limits
+from malletrain.sizing.policies.milp.model import FEW_BRANCHES, MAX_BRANCHES, fewest_changes, least_loss
+from malletrain.sizing.policies.milp.pricing import NoPlan, Prices, best_prices
+from malletrain.sizing.problem import Problem, Sizes
+from malletrain.sizing.ties import lower_ids_first
+from malletrain.sizing.values import Ints, ValueTable, value_table
+
+#: Plans within this part of the best are equally good, and the one with the fewest changes is taken.
+_TIE = 1e-11
+
+
+class Milp:
+    """Exact under any linear side constraint.
+
+    1. Column generation prices the nodes and every constraint, and bounds the objective.
+    2. HiGHS solves the small programme over the rows seen on the way: a good plan.
+    3. Rows that alone lose more than that plan are dropped; HiGHS solves over the others. That is the optimum.
+    4. Ties: as `exact` where only counts matter; under side constraints the fewest changes, then the fewest nodes, by
+       a second solve, then larger sizes to the lower ids among jobs that are alike.
+
+    The best plan in hand is never thrown away: where HiGHS stops early the answer is FEASIBLE, with the bound.
+    """
+
+    name = "milp"
+
+    def size(self, problem: Problem) -> Sizes:
+        table = value_table(problem)
+        if not table.ids:
+            return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
+        lines = limits(problem, table)
+        plan = _known_plan(problem, table)
+        prices = best_prices(table, lines, plan)
+        if isinstance(prices, NoPlan):
+            return fallback(problem, f"no sizes keep {' and '.join(prices.limits)}")
+        search = _Search(table, lines, prices, plan)
+        search.over(prices.seen, FEW_BRANCHES)
+        survivors = search.survivors()
+        proven = search.gap == 0 or search.over(survivors, MAX_BRANCHES)
+        if proven:
+            search.least_loss = search.gap
+        if search.plan is None:
+            why = "no whole sizes keep the side constraints" if proven else "the solver's limit came before any plan"
+            return fallback(problem, why)
+        if problem.constraints:
+            rows = lower_ids_first(problem, table, search.settled(search.plan))
+            if table.worth(rows) < search.worth - 2 * _TIE * prices.scale:
+                rows = search.plan
+        else:
+            price = knapsack.Price(float(prices.limit[0] / _node_unit(table)), prices.bound, prices.loss, 0)
+            rows, _, _ = knapsack.least_loss(table, problem.nodes, price, max(prices.bound - search.worth, 0.0))
+        worth = table.worth(rows)
+        sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
+        work = {"pricing_rounds": prices.rounds, "rows": len(table.size), "rows_left": len(survivors),
+                "branches": search.branches}  # fmt: skip
+        status = SizingStatus.OPTIMAL if proven else SizingStatus.FEASIBLE
+        reason = "proven best" if proven else "best plan found within the solver's limits"
+        bound = max(worth, prices.bound - search.least_loss)
+        return checked(problem, Sizes(status, worth, bound, sizes, reason, work))
+
+
+def _node_unit(table: ValueTable) -> float:
+    """What `limits` divides the line of nodes by."""
+    return float(table.size.max(initial=0)) or 1.0
+
+
+def _known_plan(problem: Problem, table: ValueTable) -> Ints | None:
+    """The present sizes cut to the live nodes, or no nodes for anyone, if they keep the side constraints."""
+    for sizes in (fallback(problem, "").sizes, dict.fromkeys(table.ids, 0)):
+        if not check(problem, sizes):
+            return table.rows_of(dict(sizes))
+    return None
+
+
+@dataclass
+class _Search:
+    """The best plan so far, and what is proven."""
+
+    table: ValueTable
+    limits: Limits
+    prices: Prices
+    plan: Ints | None
+    least_loss: float = 0.0  # no plan loses less, once all survivors were looked at
+    branches: int = 0
+
+    @property
+    def worth(self) -> float:
+        return -np.inf if self.plan is None else self.table.worth(self.plan)
+
+    @property
+    def gap(self) -> float:
+        """What the best plan loses at most against the bound."""
+        return max(self.prices.bound - self.worth, 0.0)
+
+    def survivors(self) -> Ints:
+        """Rows that some plan as good as the best so far could use."""
+        slack = _TIE * self.prices.scale
+        return np.flatnonzero(self.prices.loss <= self.gap + slack)
+
+    def over(self, rows: Ints, branches: int) -> bool:
+        """Looks for a better plan among `rows`. Returns whether it is proven that they hold no better one."""
+        rows = rows if self.plan is None else np.union1d(rows, self.plan)
+        gap = self.gap if np.isfinite(self.gap) else self.prices.scale
+        found = least_loss(self.table, self.limits, self.prices, rows, self.plan, gap, branches)
+        self.branches += found.branches
+        if found.rows is not None and self.table.worth(found.rows) > self.worth:
+            self.plan = found.rows
+        self.least_loss = min(found.least_loss, self.gap)
+        return found.proven
+
+    def settled(self, plan: Ints) -> Ints:
+        """The plan of the fewest changes among the equally good ones."""
+        slack = _TIE * self.prices.scale
+        rows = np.union1d(self.survivors(), plan)
+        found = fewest_changes(self.table, self.limits, self.prices, rows, plan, self.gap, slack)
+        self.branches += found.branches
+        return plan if found.rows is None else found.rows
