@@ -120,7 +120,8 @@ def _exit(text: str) -> tuple[int | None, int | None]:
         return None, None
     if colon:
         return int(code), int(signal)
-    return int(code) >> 8, int(code) & 0x7F
+    status = int(code)
+    return (0, status & 0x7F) if status & 0x7F else (status >> 8, 0)
 
 
 def is_held(row: TaskRow) -> bool:

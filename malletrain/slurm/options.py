@@ -1,0 +1,161 @@
+"""The options of `mtbatch`: those of sbatch that are passed on, its own, and why each of the others is refused.
+
+Standard library only: researchers install this beside their own torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Use(Enum):
+    """What becomes of an option."""
+
+    FORWARD = "forward"  # a line of the batch script, as given
+    OURS = "ours"  # read by MalleTrain
+    GIVEN = "given"  # every pilot is so anyway: accepted, nothing to do
+    COMMAND = "command"  # of the command `mtbatch` itself; not for a script's lines
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `takes`: a value (True), none (False), or None: a value only after `=`."""
+
+    name: str
+    use: Use
+    takes: bool | None = True
+    short: str = ""
+    help: str = ""
+
+
+ALLOWED: dict[str, Option] = {
+    option.name: option
+    for option in (
+        # sbatch(1)
+        Option("account", Use.FORWARD, short="A", help="account to charge (the harvest account by default)"),
+        Option("chdir", Use.FORWARD, short="D", help="working directory (where mtbatch was called, by default)"),
+        Option("comment", Use.FORWARD, help="any text"),
+        Option("error", Use.FORWARD, short="e", help="file of standard error, with %A and %a"),
+        Option("exclusive", Use.GIVEN, takes=None),
+        Option("export", Use.FORWARD, help="environment variables to pass on (ALL by default)"),
+        Option("gres", Use.FORWARD, help="generic resources of a node; all of them by default"),
+        Option("job-name", Use.FORWARD, short="J", help="name of the job (the script's name by default)"),
+        Option("no-requeue", Use.GIVEN, takes=False),
+        Option("nodes", Use.OURS, short="N", help="MIN-MAX: how many nodes the job can train on"),
+        Option("output", Use.FORWARD, short="o", help="file of standard output, with %A and %a"),
+        Option("partition", Use.FORWARD, short="p", help="the harvest partition (by default)"),
+        Option("qos", Use.FORWARD, short="q", help="the harvest QOS (by default)"),
+        Option("wckey", Use.FORWARD, help="workload characterisation key"),
+        # Our own
+        Option("batch-max", Use.OURS, help="largest total batch size that the training bears"),
+        Option("batch-min", Use.OURS, help="smallest total batch size that the training bears"),
+        Option("budget", Use.OURS, help="node-hours after which the job ends"),
+        Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
+        Option("elastic", Use.OURS, help="live (resized in process) or restart (by checkpoint)"),
+        Option("sizes", Use.OURS, help="the only node counts permitted, e.g. 1,2,4,8"),
+        Option("tasks", Use.OURS, help="how many held tasks to submit at first"),
+        Option("total-samples", Use.OURS, help="samples after which the training is over"),
+        Option("weight", Use.OURS, help="share against other jobs; 1 by default"),
+        # Of the command only
+        Option("config", Use.COMMAND, help="file that names the daemon"),
+        Option("dry-run", Use.COMMAND, takes=False, help="print the sbatch call and the script, submit nothing"),
+        Option("help", Use.COMMAND, takes=False, short="h", help="this text"),
+        Option("parsable", Use.COMMAND, takes=False, help="print the job's number alone"),
+        Option("quiet", Use.COMMAND, takes=False, short="Q", help="print errors alone"),
+        Option("url", Use.COMMAND, help="where the daemon listens"),
+        Option("version", Use.COMMAND, takes=False, short="V", help="print the version"),
+    )
+}
+
+_NODE_WHOLE = "a pilot has its whole node, with all processors and memory: leave it out"
+_ONE_TASK = "a pilot starts one process a node, which starts what it needs: leave it out"
+_PINNED = "the daemon names the node of each pilot: leave it out"
+_SELF_HELD = "MalleTrain holds and releases pilots itself: leave it out"
+
+#: Options of sbatch that are refused, and what to do instead.
+REFUSED: dict[str, str] = {
+    "array": "a malleable job is one job: submit each member with its own mtbatch",
+    "batch": _PINNED,
+    "bb": "burst buffers are not supported: stage data before, or use the main queue",
+    "bbf": "burst buffers are not supported: stage data before, or use the main queue",
+    "begin": "submit it when it may start; until then nothing of it can use a hole",
+    "cluster-constraint": "federations are not supported: submit on the cluster itself",
+    "clusters": "federations are not supported: submit on the cluster itself",
+    "constraint": "node features are not supported: ask the site for a harvest partition of such nodes",
+    "contiguous": _PINNED,
+    "core-spec": _NODE_WHOLE,
+    "cores-per-socket": _NODE_WHOLE,
+    "cpus-per-gpu": _NODE_WHOLE,
+    "cpus-per-task": _NODE_WHOLE,
+    "deadline": "a malleable job has no end of its own; see --budget and --total-samples",
+    "delay-boot": _PINNED,
+    "dependency": "submit it when what it waits for is done",
+    "exclude": _PINNED,
+    "get-user-env": "the environment is that of the call of mtbatch; see --export",
+    "gid": "it runs as you, as every job that you submit",
+    "gpus": "a pilot has all GPUs of its node; see --gres",
+    "gpus-per-node": "a pilot has all GPUs of its node; see --gres",
+    "gpus-per-socket": "a pilot has all GPUs of its node; see --gres",
+    "gpus-per-task": "a pilot has all GPUs of its node; see --gres",
+    "hold": "hold the job with `malletrain hold JOB` after submitting it",
+    "ignore-pbs": "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out",
+    "kill-on-invalid-dep": "submit it when what it waits for is done",
+    "licenses": "licences are not supported: they would be taken from the main queue",
+    "mail-type": "every pilot would send a mail: see `malletrain events` instead",
+    "mail-user": "every pilot would send a mail: see `malletrain events` instead",
+    "mem": _NODE_WHOLE,
+    "mem-per-cpu": _NODE_WHOLE,
+    "mem-per-gpu": _NODE_WHOLE,
+    "mincpus": _NODE_WHOLE,
+    "nice": "its priority among other malleable jobs is --weight",
+    "nodefile": _PINNED,
+    "nodelist": _PINNED,
+    "ntasks": _ONE_TASK,
+    "ntasks-per-core": _ONE_TASK,
+    "ntasks-per-gpu": _ONE_TASK,
+    "ntasks-per-node": _ONE_TASK,
+    "ntasks-per-socket": _ONE_TASK,
+    "open-mode": "pilots append to their output files: leave it out",
+    "overcommit": _NODE_WHOLE,
+    "oversubscribe": _NODE_WHOLE,
+    "priority": "its priority among other malleable jobs is --weight",
+    "reboot": "pilots never reboot nodes",
+    "requeue": _SELF_HELD,
+    "reservation": "pilots never enter reservations: use sbatch for those",
+    "signal": "a pilot is told to leave by its daemon, and by SIGTERM: handle that",
+    "switches": _PINNED,
+    "test-only": "use --dry-run",
+    "thread-spec": _NODE_WHOLE,
+    "threads-per-core": _NODE_WHOLE,
+    "time": "the limit of each pilot is cut to its hole; bound the whole with --budget or --total-samples",
+    "time-min": "the limit of each pilot is cut to its hole; bound the whole with --budget or --total-samples",
+    "uid": "it runs as you, as every job that you submit",
+    "use-min-nodes": "the node range is --nodes=MIN-MAX, and the daemon chooses within it",
+    "wait": "follow it with `malletrain events --job JOB`",
+    "wrap": "give a script file",
+}
+
+#: One-letter names of refused options, by sbatch(1).
+REFUSED_SHORT = {
+    "a": "array", "b": "begin", "B": "cores-per-socket", "c": "cpus-per-task", "C": "constraint", "d": "dependency",
+    "F": "nodefile", "G": "gpus", "H": "hold", "L": "licenses", "M": "clusters",
+    "n": "ntasks", "O": "overcommit", "s": "oversubscribe", "S": "core-spec", "t": "time",
+    "w": "nodelist", "W": "wait", "x": "exclude",
+}  # fmt: skip
+
+SHORT = {option.short: option.name for option in ALLOWED.values() if option.short}
+
+#: Input environment variables of sbatch(1) that are honoured as if they were options (below the command line, above
+#: the script); all other SBATCH_ variables are kept from sbatch, which would let them override the script's lines.
+FROM_ENVIRONMENT = {
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_JOB_NAME": "job-name",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_QOS": "qos",
+    "SBATCH_EXPORT": "export",
+    "SBATCH_OUTPUT": "output",
+    "SBATCH_ERROR": "error",
+    "SBATCH_GRES": "gres",
+    "SBATCH_WCKEY": "wckey",
+}

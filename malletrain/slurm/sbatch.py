@@ -1,0 +1,358 @@
+"""What `mtbatch` submits: options and script in, the exact `sbatch` call and script out. Standard library only.
+
+    options -> BatchRequest -> materialize() -> Submission(argv, script, environment)
+
+The script is self-contained: every option is a line in it, so that a worker can submit it again when held tasks run
+low. Started by Slurm it re-runs itself as a step under srun (whose tasks get SIGTERM at once on preemption; a batch
+shell gets nothing until GraceTime is over), and there it is the user's own script, byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from malletrain.domain.errors import MalletrainError
+from malletrain.slurm import directives
+from malletrain.slurm.directives import Given, Options
+from malletrain.slurm.options import ALLOWED, Use
+
+_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
+_URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_/]*)?\Z")
+_SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
+
+#: Kept of Slurm's own variables when sbatch is called: where the cluster is. The rest describes another job.
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTER_NAME"})
+
+
+class InvalidBatch(MalletrainError):
+    """A script or its options are wrong. `faults` has one complete line for each fault, all of them."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the site (or the daemon) fills in where the user says nothing. `gres`: all of a node, as `gpu:4`."""
+
+    partition: str
+    account: str = ""
+    qos: str = ""
+    gres: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One call of sbatch: `script` goes to its standard input. `environment` replaces the caller's."""
+
+    argv: tuple[str, ...]
+    script: bytes
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """A malleable job as asked for: everything that is needed to announce it and to write its batch script.
+
+    `interpreter` is the shell with its options; `passed` are further sbatch options by long name.
+    """
+
+    name: str
+    min_nodes: int
+    max_nodes: int
+    partition: str
+    chdir: str
+    user_body: bytes = field(repr=False)
+    interpreter: tuple[str, ...] = ("/bin/bash",)
+    arguments: tuple[str, ...] = ()
+    account: str = ""
+    qos: str = ""
+    gres: str = ""
+    passed: tuple[tuple[str, str], ...] = ()
+    tasks: int = 1
+    sizes: tuple[int, ...] = ()
+    weight: float = 1.0
+    elastic: str = "live"
+    curve: tuple[tuple[int, float], ...] = ()
+    total_samples: float | None = None
+    budget_node_hours: float | None = None
+    batch_min: int | None = None
+    batch_max: int | None = None
+
+    def announcement(self) -> dict[str, object]:
+        """The body of POST /v1/jobs."""
+        body: dict[str, object] = {
+            "name": self.name,
+            "min_nodes": self.min_nodes,
+            "max_nodes": self.max_nodes,
+            "sizes": list(self.sizes),
+            "weight": self.weight,
+            "elastic": self.elastic,
+            "account": self.account,
+            "partition": self.partition,
+            "curve": [list(point) for point in self.curve] or None,
+            "total_samples": self.total_samples,
+        }
+        return body
+
+    def materialize(
+        self, job: int | str, url: str, python: str, environment: Mapping[str, str], version: str = ""
+    ) -> Submission:
+        """The exact call and script.
+
+        Args:
+            job: the number that the daemon gave the job (any text for a dry run).
+            url: where the daemon listens.
+            python: absolute path of an interpreter that has malletrain, on the nodes too.
+            environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
+                which would override the script's own lines.
+
+        Raises:
+            InvalidBatch: url or python could not stand in the script.
+        """
+        faults = []
+        if not _URL.match(url):
+            faults.append(f"url: {url[:80]!r} is not a plain http or https address")
+        if not python.startswith("/") or "\n" in python:
+            faults.append(f"python: {python[:80]!r} is not an absolute path")
+        if faults:
+            raise InvalidBatch(faults)
+        script = self._preamble(job, url, python, version).encode("utf-8", "surrogateescape") + self.user_body
+        return Submission(("sbatch", "--parsable"), script, clean_environment(environment))
+
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """The sbatch options of the script, in order; without a value: empty text."""
+        wanted = [
+            ("job-name", self.name),
+            ("partition", self.partition),
+            ("account", self.account),
+            ("qos", self.qos),
+            ("chdir", self.chdir),
+            ("gres", self.gres),
+            *self.passed,
+        ]
+        fixed = [
+            ("hold", ""),
+            ("array", f"0-{self.tasks - 1}"),
+            ("no-requeue", ""),
+            ("time", "1"),  # minutes: one that its owner releases by hand ends at once
+            ("nodes", "1"),
+            ("ntasks", "1"),
+            ("exclusive", ""),
+            ("mem", "0"),  # all of the node's
+            ("open-mode", "append"),  # a recycled task writes the same file again
+        ]
+        return (*((name, value) for name, value in wanted if value), *fixed)
+
+    def _preamble(self, job: int | str, url: str, python: str, version: str) -> str:
+        options = "\n".join(
+            f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines()
+        )
+        run = " ".join(shlex.quote(word) for word in self.interpreter)
+        arguments = " ".join(shlex.quote(word) for word in self.arguments)
+        set_arguments = f"set -- {arguments}\n" if self.arguments else ""
+        return f"""#!/bin/bash
+{options}
+# Written by mtbatch{" " + version if version else ""} for malleable job {job}.
+if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
+  export MALLETRAIN_JOB={shlex.quote(str(job))} MALLETRAIN_URL={shlex.quote(url)} MALLETRAIN_BATCH_SCRIPT="$0"
+  export MALLETRAIN_STEP_OF="$SLURM_JOB_ID" MALLETRAIN_PAYLOAD=1
+  exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mpi=none \\
+    --kill-on-bad-exit=0 --overlap --export=ALL {shlex.quote(python)} -m malletrain.elastic.launch -- {run} "$0"
+fi
+trap 'exit 143' TERM
+{set_arguments}# The script as submitted:
+"""
+
+
+def request(
+    script: bytes, where: str, options: Options, arguments: Sequence[str], defaults: Defaults, cwd: str
+) -> BatchRequest:
+    """What the script, the environment and the command line ask for, together.
+
+    Args:
+        script: the user's script.
+        where: its name, for messages and for the job's name.
+        options: of the command line and the environment; the script's are read here and are weaker.
+        arguments: what follows the script's name.
+        defaults: the site's.
+        cwd: the caller's working directory, an absolute path.
+
+    Raises:
+        InvalidBatch: with every fault found.
+    """
+    shell, faults_of_head = directives.interpreter(script, where)
+    whole = options.over(directives.from_script(script, where))
+    reader = _Reader(whole.given, [*faults_of_head, *whole.faults])
+    least, most = reader.nodes()
+    sizes = reader.sizes(least, most)
+    passed = {name: given.value for name, given in whole.given.items() if ALLOWED[name].use is Use.FORWARD}
+    partition = passed.pop("partition", defaults.partition)
+    if partition != defaults.partition and defaults.partition:
+        reader.fault("partition", f"pilots run in partition {defaults.partition} only")
+    chdir = passed.pop("chdir", cwd)
+    if not chdir.startswith("/"):
+        chdir = f"{cwd.rstrip('/')}/{chdir}"
+    for word in (*arguments, chdir):
+        if any(ord(char) < 32 or ord(char) == 127 for char in word):
+            reader.faults.append(f"command line: {word[:40]!r} holds a control character")
+    for name, value in (("chdir", chdir), *((n, passed[n]) for n in ("output", "error") if n in passed)):
+        if "\\" in value:
+            reader.fault(name, f"Slurm takes a backslash in a path for an escape; rename {value[:60]!r}")
+    batch_min, batch_max = reader.count("batch-min"), reader.count("batch-max")
+    if batch_min is not None and batch_max is not None and batch_min > batch_max:
+        reader.fault("batch-min", f"{batch_min} is above --batch-max={batch_max}")
+    tasks = reader.count("tasks") or default_tasks(most)
+    elastic = reader.text("elastic", "live")
+    if elastic not in ("live", "restart"):
+        reader.fault("elastic", f"{elastic[:40]!r} is neither live nor restart")
+    result = BatchRequest(
+        name=passed.pop("job-name", where.rpartition("/")[2]),
+        min_nodes=least,
+        max_nodes=most,
+        partition=partition,
+        chdir=chdir,
+        user_body=script,
+        interpreter=shell,
+        arguments=tuple(arguments),
+        account=passed.pop("account", defaults.account),
+        qos=passed.pop("qos", defaults.qos),
+        gres=passed.pop("gres", defaults.gres),
+        passed=tuple(sorted(passed.items())),
+        tasks=tasks,
+        sizes=sizes,
+        weight=reader.positive("weight", 1.0) or 1.0,
+        elastic=elastic,
+        curve=reader.curve(),
+        total_samples=reader.positive("total-samples"),
+        budget_node_hours=reader.positive("budget"),
+        batch_min=batch_min,
+        batch_max=batch_max,
+    )
+    if reader.faults:
+        raise InvalidBatch(reader.faults)
+    return result
+
+
+def default_tasks(max_nodes: int) -> int:
+    """How many held tasks a job starts with: its largest size, and some that preemption may consume.
+
+    Held tasks count against the site's MaxJobCount, so no more than 64 are spare; workers top up.
+    """
+    return max_nodes + min(64, max(4, max_nodes))
+
+
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment for sbatch: without its input variables (SBATCH_*), and without what describes
+    another job (SLURM_*), inside of which mtbatch may have been called."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(("SBATCH_", "SLURM_", "SRUN_", "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD"))
+        or name in _KEPT
+    }
+
+
+def quote(value: str) -> str:
+    """`value` as sbatch reads it back from an `#SBATCH` line: in double quotes, those and backslashes escaped.
+
+    (A backslash before a space does not keep a word together there: measured, 22.05.)
+    """
+    if all(_SAFE.match(char) for char in value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class _Reader:
+    """Values out of options, faults into a list."""
+
+    def __init__(self, given: Mapping[str, Given], faults: list[str]) -> None:
+        self.given = given
+        self.faults = faults
+
+    def fault(self, name: str, what: str) -> None:
+        given = self.given.get(name)
+        self.faults.append(f"{given.where if given else 'command line'}: --{name}: {what}")
+
+    def text(self, name: str, default: str) -> str:
+        given = self.given.get(name)
+        return default if given is None else given.value
+
+    def nodes(self) -> tuple[int, int]:
+        given = self.given.get("nodes")
+        if given is None:
+            self.faults.append("no node range: add `#SBATCH --nodes=MIN-MAX` (as 1-8) to the script")
+            return 1, 1
+        match = _RANGE.match(given.value)
+        if match is None:
+            self.fault("nodes", f"{given.value[:40]!r} is not MIN-MAX, as 1-8")
+            return 1, 1
+        least, most = int(match[1]), int(match[2] or match[1])
+        if match[2] is None:
+            self.fault("nodes", f"{given.value} is one size; a malleable job needs a range, as 1-{max(2, most)}")
+        elif least < 1:
+            self.fault("nodes", "MIN must be at least 1 (with no node at all the job waits)")
+        elif least > most:
+            self.fault("nodes", f"MIN {least} is above MAX {most}")
+        return max(1, least), max(1, most)
+
+    def sizes(self, least: int, most: int) -> tuple[int, ...]:
+        text = self.text("sizes", "")
+        if not text:
+            return ()
+        parts = text.split(",")
+        if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
+            self.fault("sizes", f"{text[:40]!r} is not a list of node counts, as 1,2,4,8")
+            return ()
+        found = tuple(sorted({int(part) for part in parts}))
+        outside = [size for size in found if not least <= size <= most]
+        if outside:
+            self.fault("sizes", f"{outside[0]} is outside --nodes={least}-{most}")
+        return found
+
+    def count(self, name: str) -> int | None:
+        text = self.text(name, "")
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+            self.fault(name, f"{text[:40]!r} is not a whole number above 0")
+            return None
+        return int(text)
+
+    def positive(self, name: str, default: float | None = None) -> float | None:
+        text = self.text(name, "")
+        if not text:
+            return default
+        value = _number(text)
+        if value is None or not 0 < value < 1e18:
+            self.fault(name, f"{text[:40]!r} is not a number above 0")
+            return default
+        return value
+
+    def curve(self) -> tuple[tuple[int, float], ...]:
+        text = self.text("curve", "")
+        points: dict[int, float] = {}
+        for part in text.split(",") if text else ():
+            nodes, _, rate = part.partition(":")
+            value = _number(rate)
+            if (
+                not (nodes.isascii() and nodes.isdigit() and len(nodes) < 7 and int(nodes) > 0)
+                or not value
+                or value < 0
+            ):
+                self.fault("curve", f"{part[:40]!r} is not NODES:SAMPLES_PER_S, as 4:1500")
+                return ()
+            points[int(nodes)] = value
+        return tuple(sorted(points.items()))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if value == value and abs(value) < float("inf") else None
