@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -20,7 +20,10 @@ from malletrain.api.limits import BoundedBody, Limits, TooManyRequests
 from malletrain.api.ports import Clock, Conflict, NotFound, Requests, Unavailable, Views
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import answers, object_of
+from malletrain.api.server import Server, serve
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
+
+__all__ = ["METRICS_TYPE", "AccessLog", "Server", "create_app", "serve"]
 
 _log = logging.getLogger("malletrain.api")
 
@@ -57,19 +60,21 @@ def create_app(
     bell: Bell,
     clock: Clock,
     limits: Limits | None = None,
+    site: Mapping[str, str] | None = None,
     metrics: Callable[[], bytes] = _no_metrics,
     ailments: Callable[[], Sequence[str]] = _well,
 ) -> FastAPI:
     """The whole API as one ASGI application.
 
-    `metrics` gives Prometheus text; `ailments` one line for each thing that is wrong with the daemon now, none when
+    `site` tells whoever logs in the `partition`, `account` and `qos` that pilots are submitted with. `metrics` gives
+    Prometheus text; `ailments` one line for each thing that is wrong with the daemon now, none when
     it is well: /v1/health answers 503 with them.
     """
     limits = limits or Limits()
     app = FastAPI(
         title="MalleTrain", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
-    people = People(requests, views, auth, roles, bell, clock, limits)
+    people = People(requests, views, auth, roles, bell, clock, limits, site or {})
     app.include_router(make_people_router(people))
     if workers_router is not None:
         app.include_router(workers_router)

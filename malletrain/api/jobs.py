@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: FastAPI evaluates the routes' annotations, and some are local.
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
@@ -44,10 +44,18 @@ class People:
     """What the routes share."""
 
     def __init__(
-        self, requests: Requests, views: Views, auth: Auth, roles: Roles, bell: Bell, clock: Clock, limits: Limits
+        self,
+        requests: Requests,
+        views: Views,
+        auth: Auth,
+        roles: Roles,
+        bell: Bell,
+        clock: Clock,
+        limits: Limits,
+        site: Mapping[str, str],
     ) -> None:
         self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
-        self.bell, self.clock, self.limits = bell, clock, limits
+        self.bell, self.clock, self.limits, self.site = bell, clock, limits, dict(site)
         self.by_user = Buckets(limits.user_rate, limits.user_burst, clock)
         self.by_address = Buckets(limits.address_rate, limits.address_burst, clock)
         self._polls: Counter[int] = Counter()
@@ -95,6 +103,7 @@ def make_people_router(people: People) -> APIRouter:
     session: dict[str, Any] = {
         "token": {"type": "string"}, "expires_at": {"type": "number"}, "lifetime_s": {"type": "number"},
         "user": {"type": "string"}, "uid": {"type": "integer"}, "role": {"enum": ["user", "operator"]},
+        "site": {"type": "object", "description": "Partition, account and QOS that pilots are submitted with."},
     }  # fmt: skip
 
     @router.post("/session", responses=answers(object_of(**session), 200, 401, 403))
@@ -111,6 +120,7 @@ def make_people_router(people: People) -> APIRouter:
                 "user": opened.identity.user,
                 "uid": opened.identity.uid,
                 "role": opened.identity.role.value,
+                "site": people.site,
             },
             headers={"Cache-Control": "no-store"},
         )
@@ -203,22 +213,22 @@ def make_people_router(people: People) -> APIRouter:
     )
     async def events(
         caller: Caller,
-        after: Annotated[int, Query(ge=-1, le=MAX_NUMBER)] = 0,
+        after: Annotated[int, Query(ge=0, le=MAX_NUMBER)] = 0,
         wait: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0,
         job: Annotated[int | None, Query(ge=1, le=MAX_NUMBER)] = None,
         kind: Annotated[list[Annotated[str, Query(max_length=40)]], Query(max_length=40)] = [],  # noqa: B006
         limit: Annotated[int, Query(ge=1, le=5_000)] = 1000,
+        latest: Annotated[int | None, Query(ge=1, le=5_000)] = None,
     ) -> Response:
         """Events above number `after`, waiting up to `wait` seconds for one; `last` is the next call's `after`.
 
-        `after=-1` gives the newest `limit` events at once.
+        `latest=N` gives the newest N at once, instead.
         """
         seen = roles.seen_uid(caller)
-        if after < 0:
-            rows = await people.off_loop(lambda: views.latest_events(limit, job, seen))
-            last = rows[-1].seq if rows else 0
-            if job is not None or seen is not None:
-                last = max(last, await people.off_loop(views.last_event))
+        if latest is not None:
+            newest = await people.off_loop(views.last_event)
+            rows = await people.off_loop(lambda: views.latest_events(latest, job, seen))
+            last = max(newest, rows[-1].seq) if rows else newest
             return JSONResponse({"events": [row.to_json() for row in rows], "last": last})
         end = people.clock.elapsed() + wait
         with people.long_poll(caller.uid):
