@@ -58,8 +58,8 @@ def _job(view: JobView, decision: Decision | None, events: Sequence[Event]) -> I
     else:
         yield "  samples/s by nodes: not measured yet, taken as linear"
     if decision is not None:
-        size = decision.sizes.get(job.id)
-        yield f"  last decision ({utc(decision.at)}, {decision.status.value}): {size if size is not None else 0} nodes"
+        size = decision.sizes.get(job.id, 0)
+        yield f"  last decision ({utc(decision.at)}, {decision.status.value}): {size} nodes"
         for action in decision.actions:
             if action.job_id == job.id:
                 yield f"    {describe_action(action)}"

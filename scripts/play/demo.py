@@ -1,7 +1,8 @@
 """The main job before your eyes: a Slurm cluster, a main queue, three training jobs in its holes, and a twin without.
 
-Two labs of 8 nodes play the same main queue at the same time. On one, MalleTrain trains three models on scikit-learn's
-handwritten digits in whatever is idle; the other has no harvest at all. At the end their start delays are compared.
+Two labs of 8 nodes play the same main queue at the same time. On one, MalleTrain trains three models on the
+handwritten digits of scikit-learn in whatever is idle; the other has no harvest at all. At the end their start
+delays are compared.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from scripts.lab import Lab, LabConfig
 from scripts.play.load import MainJob, day, from_log
 from scripts.play.player import Player
 from scripts.play.site import Site
-from scripts.play.summary import Summary, is_good, summarise, words
+from scripts.play.summary import Summary, shortcomings, summarise, words
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +51,7 @@ TRAININGS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Play, show, sum up. 0 only if everything that the summary promises is so."""
     options = _options(argv)
-    directory = Path(options.directory or tempfile.mkdtemp(prefix="malletrain-demo-", dir="/tmp"))  # noqa: S108
+    directory = Path(options.directory or tempfile.mkdtemp(prefix="malletrain-demo-", dir="/tmp"))
     directory.mkdir(exist_ok=True)
     directory.chmod(0o755)
     jobs, told = _load(options)
@@ -59,16 +60,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not options.keep:
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
         config = LabConfig(nodes=options.nodes, profile=options.profile, users=True, accounting=options.accounting)
-        twin = stack.enter_context(Lab.up(directory / "twin", LabConfig(nodes=options.nodes, profile=options.profile,
-                                                                         users=True)))
+        twin = stack.enter_context(
+            Lab.up(directory / "twin", LabConfig(nodes=options.nodes, profile=options.profile, users=True))
+        )
         lab = Lab.up(directory / "lab", config)
         if not options.keep:
             stack.callback(lab.down)
-        site = Site(lab, daemon_user="malletrain" if options.accounting else None,
-                    account="harvest" if options.accounting else "",
-                    settings={"loop": ["tick_s = 2.0", "watch_interval_s = 1.0"],
-                              "breaker": ["preemptions_per_hour = 10000"],
-                              "pilot": ["leave_patience_s = 10.0"]})
+        site = Site(
+            lab,
+            daemon_user="malletrain" if options.accounting else None,
+            account="harvest" if options.accounting else "",
+            settings={
+                "loop": ["tick_s = 2.0", "watch_interval_s = 1.0"],
+                "breaker": ["preemptions_per_hour = 10000"],
+                "pilot": ["leave_patience_s = 10.0"],
+            },
+        )
         site.start()
         if not options.keep:
             stack.callback(site.stop)
@@ -80,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"End it with: scripts/slurm-lab down {lab.path}")
         else:
             site.stop()
-    return 0 if is_good(summary) else 1
+    return 1 if shortcomings(summary) else 0
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -90,8 +97,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="play this SWF or sacct log, compressed in time, instead of the day")
     parser.add_argument("--seconds", type=float, default=150.0, help="length of the play (default 150)")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up to play with")
-    parser.add_argument("--accounting", action=argparse.BooleanOptionalAction, default=True,
-                        help="keep accounts, and let the daemon be a mere coordinator (default)")
+    parser.add_argument(
+        "--accounting",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep accounts, and let the daemon be a mere coordinator (default)",
+    )
     parser.add_argument("--crash", type=float, metavar="S", help="kill -9 the daemon after S seconds, start it again")
     parser.add_argument("--directory", help="where (default: a new one below /tmp)")
     return parser.parse_args(argv)
@@ -118,7 +129,7 @@ def _submit(site: Site, training: Training) -> int:
 
 
 def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: list[MainJob]) -> Summary:
-    numbers = {_submit(site, training): training.name for training in TRAININGS}
+    numbers = [_submit(site, training) for training in TRAININGS]
     players = [Player(each, jobs, "bob", each.path / "main") for each in (lab, twin)]
     begin = time.time() + 1.0
     for player in players:
@@ -145,7 +156,8 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
     finally:
         for player in players:
             player.stop()
-    return summarise(site, http, numbers, players[0].played(), players[1].played(), begin)
+    journal = site.directory / "malletrain.db"
+    return summarise(journal, numbers, players[0].played(), players[1].played(), begin, time.time())
 
 
 def _picture(http: Http) -> StatusRow | None:

@@ -1,0 +1,313 @@
+"""The composition root: every part made and joined, and the only writer of the journal."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from malletrain import __version__
+from malletrain.api.app import create_app
+from malletrain.api.auth import Auth
+from malletrain.api.bell import Bell
+from malletrain.api.roles import Roles, uids_of
+from malletrain.api.server import Server, serve
+from malletrain.api.workers import WorkersGate, make_workers_router
+from malletrain.config import Config
+from malletrain.daemon.metrics import Metrics
+from malletrain.daemon.requests import LoopRequests
+from malletrain.daemon.rules import rules_from
+from malletrain.decide.breaker import why_to_pause
+from malletrain.domain.decision import Decision
+from malletrain.domain.errors import InvalidInput, Refused
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import PilotPhase
+from malletrain.domain.snapshot import Snapshot
+from malletrain.loop.generation import JobTerms
+from malletrain.loop.membership import Membership, MembershipSettings
+from malletrain.loop.tick import Loop
+from malletrain.sizing.registry import policy as policy_named
+from malletrain.slurm import site
+from malletrain.slurm.cluster import SlurmCluster
+from malletrain.slurm.command import Commands
+from malletrain.store.journal import SqliteJournal
+from malletrain.store.views import Views
+
+#: A pilot in one of these phases may have a worker.
+_HAS_WORKER = (PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.LEAVING)
+
+#: Workers' deadlines are looked at so often, in seconds: a fault is mended in a fraction of one.
+_REACT_S = 0.1
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def elapsed(self) -> float:
+        return time.monotonic()
+
+
+class MeteredJournal:
+    """The journal, with a count of what goes into it for Prometheus."""
+
+    def __init__(self, journal: SqliteJournal, metrics: Metrics) -> None:
+        self._journal = journal
+        self._metrics = metrics
+
+    def append(self, events: Iterable[Event]) -> Sequence[Event]:
+        written = self._journal.append(events)
+        self._metrics.record(written)
+        return written
+
+    def read(self, after: int = 0) -> Iterable[Event]:
+        return self._journal.read(after)
+
+
+class Service:
+    """One daemon at work. `tick`, `watch` and `react` come from timers, each in a thread of its own.
+
+    Two locks: `_deeds`, held while Slurm is steered, and `_facts`, held just while events are written and folded.
+    Whoever holds `_facts` never waits for Slurm, so a worker's fault is mended while a tick waits.
+    """
+
+    @classmethod
+    def open(cls, config: Config, *, observe: bool, dry_run: bool, user_mode: bool) -> Service:
+        """Check the site, open the journal, fold it, and listen unless nothing is to be done for real.
+
+        Raises:
+            MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
+                the address is taken, ...
+        """
+        return cls(config, act=not (observe or dry_run), user_mode=user_mode)
+
+    def __init__(self, config: Config, *, act: bool, user_mode: bool) -> None:
+        self._config = config
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
+        self._clock = SystemClock()
+        self.metrics = Metrics(self._clock)
+        commands = Commands(_environment(config), config.slurm.command_timeout_s)
+        facts = site.read(commands)
+        harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)
+        self._refuse_unfit(facts, harvest)
+        self._facts, self._deeds = threading.RLock(), threading.Lock()
+        self._wake, self._closed = threading.Event(), threading.Event()
+        self._journal = SqliteJournal(Path(config.store.path))
+        self._membership = Membership(
+            MembershipSettings(), self._clock, self._admit, last_generations(self._journal.read())
+        )
+        self._gate = WorkersGate(self._membership, self._facts, self._persist, self._clock)
+        self._loop = Loop(
+            SlurmCluster(commands, harvest, self._owner_of, self._clock.now, facts.bf_interval_s),
+            self._gate,
+            MeteredJournal(self._journal, self.metrics),
+            self._clock,
+            policy_named(config.sizing.policy),
+            rules_from(config, facts),
+            act=act,
+            guard=self._facts,
+        )
+        events = self._loop.restore()
+        self._views = Views(self._journal.path, self._last_snapshot, self._last_decision, __version__)
+        self._requests = LoopRequests(
+            self._loop, self._facts, self._clock, harvest, self._latest_events, self._views.next_job_id
+        )
+        self._server: Server | None = None
+        self.url = ""
+        self._log.info("journal read", events=events, jobs=len(self._loop.views))
+        if act:
+            self._begin(user_mode)
+
+    # -- what timers call --------------------------------------------------------------------------------------
+
+    def tick(self) -> Decision:
+        """Look, decide, act. Without an answer from Slurm: an empty decision."""
+        with self._deeds:
+            self._loop.react()
+        with self.metrics.stage("look"):
+            snapshot = self._loop.ask_snapshot()
+        decision = None
+        if snapshot is not None:
+            self.metrics.snapshot_taken(snapshot.taken_at)
+            with self._deeds, self.metrics.stage("decide and act"):
+                self._mind_breaker()
+                decision = self._loop.tick_on(snapshot)
+        self.metrics.show_jobs(self._loop.views.values())
+        return decision or Decision(at=self._clock.now())
+
+    def watch(self) -> None:
+        """A light look at the waiting main jobs, for yielding before Slurm's next cycle preempts."""
+        snapshot = self._loop.ask_look()
+        if snapshot is not None:
+            with self._deeds:
+                self._loop.watch_on(snapshot)
+
+    def react(self) -> None:
+        """Let workers' deadlines pass, and free the nodes of those that have left."""
+        self._gate.tick()
+        with self._deeds:
+            self._loop.react()
+
+    def upkeep(self) -> None:
+        """Forget jobs that ended a day ago: the journal still has them."""
+        with self._facts:
+            self._loop.ledger.forget_over(self._clock.now() - 86400.0)
+
+    # -- its life ----------------------------------------------------------------------------------------------
+
+    def serve_forever(self) -> None:
+        """Return when the service is closed, or its API has failed."""
+        while not self._closed.wait(1.0):
+            if self._server is not None and not self._server.is_serving:
+                self._log.error("the API has stopped")
+                return
+
+    def close(self) -> None:
+        """Stop serving, record it, give the journal back. Pilots train on: Slurm and their limits hold them."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._wake.set()
+        if self._server is not None:
+            self._server.close()
+            self._reactor.join(10)
+            self._record([Event(self._clock.now(), EventKind.DAEMON_STOPPED)])
+        self._views.close()
+        self._journal.close()
+
+    def _begin(self, user_mode: bool) -> None:
+        """Listen, and answer workers as they speak."""
+        config, own_uid = self._config, os.geteuid()
+        operators = uids_of(config.operators, "operators") | {own_uid}
+        roles = Roles(operators, serves={own_uid} if user_mode else None)
+        port = config.api.port or _free_port(config.api.host)
+        self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
+        auth = Auth((self.url,), roles, self._clock)
+        bell = Bell()
+        self._journal.on_append(bell.ring)
+        app = create_app(
+            self._requests,
+            self._views,
+            make_workers_router(self._gate, auth.worker_uid),
+            auth,
+            roles=roles,
+            bell=bell,
+            clock=self._clock,
+            metrics=self.metrics.render,
+        )
+        self._server = serve(app, config.api.host, port)
+        self._record([Event(self._clock.now(), EventKind.DAEMON_STARTED, data={"version": __version__})])
+        self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
+        self._reactor.start()
+
+    # -- what the parts ask of each other ----------------------------------------------------------------------
+
+    def _persist(self) -> None:
+        """Workers have said something: into the journal before any of them sees what follows."""
+        if self._loop.take_reports():
+            self._wake.set()
+
+    def _react_for_ever(self) -> None:
+        """A worker that has left frees its node now, not at the next timer."""
+        while not self._closed.is_set():
+            self._wake.wait(_REACT_S)
+            self._wake.clear()
+            if not self._closed.is_set():
+                try:
+                    self.react()
+                except Exception:  # noqa: BLE001 - whatever it is, the next round must come; the log has it whole
+                    self._log.exception("reacting to workers failed")
+
+    def _admit(self, job_id: int, pilot_id: str, uid: int) -> JobTerms:
+        """Whether this process may be a worker: its owner's, in a pilot that was started for the job.
+
+        Raises:
+            Refused: with the reason.
+        """
+        view = self._loop.views.get(job_id)
+        if view is None or view.job.uid != uid:
+            raise Refused(f"job {job_id} is not yours, or not known here: end this process")
+        if view.phase.is_over:
+            raise Refused(f"job {job_id} is {view.phase.value}: end this process")
+        pilot = view.pilots.get(pilot_id)
+        if pilot is None or pilot.phase not in _HAS_WORKER:
+            phase = pilot.phase.value if pilot else "unknown"
+            raise Refused(
+                f"pilot {pilot_id} of job {job_id} is {phase}, not started by this daemon: end this process"
+            )
+        return JobTerms(view.job.min_nodes, view.job.max_nodes, view.job.sizes)
+
+    def _owner_of(self, job_id: int) -> int | None:
+        view = self._loop.views.get(job_id)
+        return None if view is None else view.job.uid
+
+    def _mind_breaker(self) -> None:
+        breaker = self._config.breaker
+        why = why_to_pause(
+            tuple(self._loop.ledger.preempted_at),
+            self._clock.now(),
+            breaker.preemptions_per_hour,
+            60.0 * breaker.pause_minutes,
+        )
+        if bool(why) != bool(self._loop.paused):
+            self._log.warning("breaker", why=why or "closed again")
+        self._loop.paused = why
+        self.metrics.breaker(is_open=bool(why))
+
+    def _record(self, events: Sequence[Event]) -> None:
+        self._loop.record(events)
+
+    def _last_snapshot(self) -> Snapshot | None:
+        return self._loop.last_snapshot
+
+    def _last_decision(self) -> Decision | None:
+        return self._loop.last_decision
+
+    def _latest_events(self, count: int) -> Sequence[Event]:
+        return tuple(self._journal.read(max(0, self._journal.last - count)))
+
+    def _refuse_unfit(self, facts: site.SiteFacts, harvest: site.Harvest) -> None:
+        """Pilots are started only where Slurm itself would remove them for the main queue.
+
+        Raises:
+            InvalidInput: with every fault of the partition, and its mend.
+        """
+        findings = site.check_harvest_partition(facts, harvest)
+        for finding in findings:
+            if finding.level is site.Level.WARNING:
+                self._log.warning("site", what=finding.what, mend=finding.mend)
+        faults = [f"{f.what}; {f.mend}" for f in findings if f.level is site.Level.ERROR]
+        if faults:
+            raise InvalidInput("slurm.partition", "\n".join(faults))
+
+
+def last_generations(events: Iterable[Event]) -> dict[int, int]:
+    """The highest generation given to each job: none is given twice."""
+    highest: dict[int, int] = {}
+    for event in events:
+        if event.kind is EventKind.GENERATION and event.job is not None:
+            number = event.data.get("generation")
+            if isinstance(number, int):
+                highest[event.job] = max(highest.get(event.job, 0), number)
+    return highest
+
+
+def _environment(config: Config) -> Mapping[str, str]:
+    environment = dict(os.environ)
+    if config.slurm.conf:
+        environment["SLURM_CONF"] = config.slurm.conf
+    return environment
+
+
+def _free_port(host: str) -> int:
+    """A port for `--user`, whose URL must be known before it serves."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as probe:
+        return int(probe.getsockname()[1])
