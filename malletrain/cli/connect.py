@@ -28,16 +28,13 @@ class Daemon:
     def url(self) -> str:
         return self._http.url
 
-    def site(self) -> Mapping[str, str]:
-        """Partition, account and QOS of pilots as the daemon tells them to whoever logs in; may be empty."""
-        if not self._http.identity:
-            self._http.get("/v1/jobs")
-        told = self._http.identity.get("site")
-        return {k: v for k, v in told.items() if isinstance(v, str)} if isinstance(told, dict) else {}
-
     def status(self) -> StatusRow:
         """The whole picture."""
         return StatusRow.from_json(self._http.get("/v1/status"))
+
+    def jobs(self) -> tuple[JobRow, ...]:
+        """Every job, those that are over too."""
+        return tuple(JobRow.from_json(row) for row in self._field(self._http.get("/v1/jobs"), "jobs"))
 
     def job(self, job: int) -> JobRow:
         """One job."""
@@ -59,17 +56,18 @@ class Daemon:
         self, *, after: int = 0, wait_s: float = 0.0, job: int | None = None
     ) -> tuple[tuple[EventRow, ...], int]:
         """Events after number `after`, waiting up to `wait_s` for the first; and the number to go on from."""
-        answer = self._http.get("/v1/events", {"after": after, "wait": wait_s, "job": job}, wait_s=wait_s)
+        return self._events({"after": after, "wait": wait_s, "job": job}, wait_s)
+
+    def latest_events(self, count: int) -> tuple[tuple[EventRow, ...], int]:
+        """The newest `count` events in order, and the number to go on from."""
+        return self._events({"after": -1, "limit": max(1, count)}, 0.0)
+
+    def _events(self, query: Mapping[str, int | float | None], wait_s: float) -> tuple[tuple[EventRow, ...], int]:
+        answer = self._http.get("/v1/events", query, wait_s=wait_s)
         rows, last = self._field(answer, "events"), self._field(answer, "last")
         if not isinstance(rows, list) or not isinstance(last, int):
             raise BadAnswer(f"{self.url}: /v1/events: daemon and command are of different releases")
         return tuple(EventRow.from_json(row) for row in rows), last
-
-    def latest_events(self, count: int) -> tuple[tuple[EventRow, ...], int]:
-        """The newest `count` events in order, and the number to go on from."""
-        answer = self._http.get("/v1/events", {"latest": count})
-        rows = tuple(EventRow.from_json(row) for row in self._field(answer, "events"))
-        return rows, max((row.seq for row in rows), default=0)
 
     def explain(self, subject: str) -> Sequence[str]:
         """Why a job or node has what it has, in lines."""

@@ -14,6 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -65,6 +66,8 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
             say(render.job(row, now=time.time()))
         return
     picture = daemon.status()
+    if over:
+        picture = replace(picture, jobs=daemon.jobs())
     if as_json:
         say_json(picture.to_json())
     else:

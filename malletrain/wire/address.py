@@ -10,7 +10,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -45,23 +45,25 @@ def find(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> 
     Raises:
         AddressError: nothing names a daemon, or a file that is there is wrong.
     """
-    url = environ.get("MALLETRAIN_URL", "")
-    found = _first_file(environ, system_file)
-    if url:
-        _check_url(url, "MALLETRAIN_URL")
-        return Address(
-            url=url.rstrip("/"),
-            partition=found.partition if found else "",
-            account=found.account if found else "",
-            qos=found.qos if found else "",
-            source="MALLETRAIN_URL",
-        )
-    if found and found.url:
+    found = of_site(environ, system_file)
+    if url := environ.get("MALLETRAIN_URL", ""):
+        return at(url, found, "MALLETRAIN_URL")
+    if found.url:
         return found
     raise AddressError(
         f'no daemon is known: set MALLETRAIN_URL, or write url = "http://HOST:8470" into {system_file} or '
         f"{user_client_file(environ)}, or start your own with `malletraind --user`"
     )
+
+
+def at(url: str, site: Address, source: str) -> Address:
+    """`site`, but with its daemon at `url`, as `source` says.
+
+    Raises:
+        AddressError: `url` is none.
+    """
+    _check_url(url, source)
+    return replace(site, url=url.rstrip("/"), source=source)
 
 
 def of_site(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> Address:
