@@ -189,7 +189,8 @@ class Service:
         roles = Roles(operators, serves={own_uid} if user_mode else None)
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
-        auth = Auth((self.url,), roles, self._clock)
+        munge_socket = os.environ.get("MUNGE_SOCKET") or None
+        auth = Auth((self.url,), roles, self._clock, munge_socket=munge_socket)
         bell = Bell()
         self._journal.on_append(bell.ring)
         app = create_app(

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         site.start()
         if not options.keep:
-            stack.callback(site.stop)
+            stack.callback(site.close)
         summary = _play(options, lab, twin, site, jobs)
         for line in words(summary):
             print(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,7 +42,7 @@ class Site:
     port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
-        self.directory = self.lab.path / "malletrain"
+        self.directory = self.lab.path.with_name(f"{self.lab.path.name}-malletrain")
         self.directory.mkdir(exist_ok=True)
         self.log = self.directory / "malletraind.log"
         self.config = self.directory / "malletrain.toml"
@@ -120,6 +121,11 @@ class Site:
             process.wait()
             raise LabError(f"malletraind did not end within {deadline_s:g} s:\n{self.last_log()}") from None
 
+    def close(self) -> None:
+        """End the daemon, and remove its configuration, journal and log."""
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
     def last_log(self, lines: int = 15) -> str:
         return "\n".join(self.log.read_text().splitlines()[-lines:]) if self.log.exists() else ""
 
@@ -143,4 +149,4 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.close()
