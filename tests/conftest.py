@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.slurm_fixtures"]  # lab, lab_factory, lab_directory: real Slurm
+
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 settings.register_profile(
