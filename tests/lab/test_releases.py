@@ -28,7 +28,7 @@ def test_a_release_runs_and_preempts(release: str, lab_factory: LabFactory) -> N
     version = lab.run(["sinfo", "--version"]).stdout.split()[1]
     assert version.startswith(VERSIONS.get(release, "2"))
     harvested = lab.submit("srun sleep 600", "--nodes=4", "--partition=harvest", "--time=10", "--no-requeue")
-    # Only a step that runs hears of preemption at once: before, the batch shell hears nothing until GraceTime is over.
+    # Only a running step hears of preemption at once; a batch shell hears nothing until GraceTime is over.
     lab.wait_for(lambda: f"{harvested}.0" in lab.run(["squeue", "-h", "-s", "-o", "%i"]).stdout.split(), 20)
     main = lab.submit("which scontrol; srun hostname", "--nodes=4")
     assert lab.wait_for_state(main, "COMPLETED", "FAILED") == "COMPLETED"
