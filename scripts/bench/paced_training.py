@@ -1,0 +1,42 @@
+"""An elastic training job that uses hardly any processor: steps of a tenth of a second, most of it spent waiting.
+
+For benches of Slurm's side, where real training on a small machine would disturb what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from torch import nn
+
+from malletrain import elastic
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--step-s", type=float, default=0.1, help="seconds of one step")
+    parser.add_argument("--epochs", type=int, default=1_000_000)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    features = torch.randn(4096, 16)
+    data = torch.utils.data.TensorDataset(features, features.sum(1, keepdim=True))
+    model = nn.Linear(16, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    session = elastic.Session(model, optimizer, data, batch_size=64)
+    for _ in session.epochs(options.epochs):
+        for batch in session.batches():
+            with session.step():
+                inputs, targets = batch
+                time.sleep(options.step_s)  # stands for the computation
+                loss = session.loss(nn.functional.mse_loss(model(inputs), targets, reduction="sum"))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    session.finish({})
+
+
+if __name__ == "__main__":
+    main()
