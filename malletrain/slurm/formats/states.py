@@ -127,17 +127,18 @@ def node_state(text: str) -> NodeWords:
 
 
 def _strongest(words: set[str], some_unknown: bool) -> NodeState:
+    """In Slurm's own order (node_state_string), so that sinfo's one word and scontrol's many mean the same; but what
+    the staff wants (maintenance, reboot, reservation) counts on a busy node too, since a pilot must leave it."""
     busy = bool(words & _BUSY)
+    if "DRAIN" in words or "FAIL" in words:
+        return NodeState.DRAINED
+    if words & _REBOOT and not busy:
+        return NodeState.MAINT  # a node that boots again is DOWN meanwhile
     if "DOWN" in words or "INVALID" in words or "FUTURE" in words:
-        return NodeState.DOWN
-    if "NOT_RESPONDING" in words and not busy:
-        # sinfo(1): "will not be allocated any new work". A busy one keeps its job until Slurm gives it up.
         return NodeState.DOWN
     if words & _GOING_DOWN or (words & _NOT_UP and not busy):
         # A busy node that powers up was given to a job already: that is plain ALLOCATED.
         return NodeState.POWERED_DOWN
-    if "DRAIN" in words or "FAIL" in words:
-        return NodeState.DRAINED
     if "MAINTENANCE" in words or words & _REBOOT:
         return NodeState.MAINT
     if "RESERVED" in words:
@@ -148,6 +149,8 @@ def _strongest(words: set[str], some_unknown: bool) -> NodeState:
         return NodeState.MIXED
     if "ALLOCATED" in words:
         return NodeState.ALLOCATED
+    if "NOT_RESPONDING" in words:
+        return NodeState.DOWN  # sinfo(1): "will not be allocated any new work"; a busy one keeps its job for now
     if "BLOCKED" in words or "UNKNOWN" in words or "PERFCTRS" in words or some_unknown:
         return NodeState.UNKNOWN
     if "PLANNED" in words:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import values
-from malletrain.slurm.formats.rows import NodeRow, ReservationRow
+from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
 
 _CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
 _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
@@ -90,6 +90,57 @@ def nodes(text: str) -> list[NodeRow]:
                 features=_names(word(record, "ActiveFeatures") or word(record, "AvailableFeatures")),
                 weight=values.number(word(record, "Weight"), 1),
                 reason=phrase(record, "Reason") if " Reason=" in record else "",
+            )
+        )
+    return rows
+
+
+def jobs(text: str) -> list[JobRow]:
+    """`scontrol show job [-o]`, as saved by somebody. A name that holds ` Key=` may hide that key: see the top.
+
+    Raises:
+        InvalidInput: a record without an id or a state.
+    """
+    rows = []
+    for record in records(text, "JobId"):
+        raw, state = word(record, "JobId"), word(record, "JobState")
+        if not raw.isdigit() or not state:
+            raise InvalidInput("scontrol show job", f"a job without an id or a state: {record.strip()[:80]!r}")
+        array, task, het = word(record, "ArrayJobId"), word(record, "ArrayTaskId"), word(record, "HetJobId")
+        is_range = bool(task) and not task.isdigit()
+        identity = raw
+        if array:
+            identity = f"{array}_[{task}]" if is_range else f"{array}_{task}"
+        elif het:
+            identity = f"{het}+{word(record, 'HetJobOffset') or 0}"
+        rows.append(
+            JobRow(
+                id=identity,
+                raw_id=int(raw),
+                state=state,
+                user=word(record, "UserId").partition("(")[0],
+                account=word(record, "Account"),
+                partition=word(record, "Partition"),
+                qos=word(record, "QOS"),
+                reason=word(record, "Reason"),
+                name=phrase(record, "JobName"),
+                node_count=max(1, values.number(word(record, "NumNodes"), 1)),
+                array_id=values.number(array) if array else None,
+                tasks=task if array and is_range else "",
+                het_id=values.number(het) if het else None,
+                time_limit_s=values.duration(word(record, "TimeLimit")),
+                submit_time=values.moment(word(record, "SubmitTime")),
+                eligible_time=values.moment(word(record, "EligibleTime")),
+                start_time=values.moment(word(record, "StartTime")),
+                end_time=values.moment(word(record, "EndTime")),
+                nodes=word(record, "NodeList"),
+                planned_nodes=word(record, "SchedNodeList"),
+                required_nodes=word(record, "ReqNodeList"),
+                excluded_nodes=word(record, "ExcNodeList"),
+                features=word(record, "Features"),
+                gres=word(record, "TresPerNode"),
+                dependency=word(record, "Dependency"),
+                priority=values.number(word(record, "Priority")),
             )
         )
     return rows

@@ -1,0 +1,119 @@
+"""A snapshot from a folder of saved outputs: what `malletrain snapshot --from DIR` reads.
+
+Files, whichever are there: `scontrol-show-node`, `sinfo`, `squeue`, `reservations`; each `.txt` or `.json`, of the
+commands or of slurmrestd, of any release, also `.gz`. `scontrol-show-node` goes before `sinfo`, which knows less.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.snapshot import Snapshot
+from malletrain.slurm.formats import json_shapes, normalise, tables, text
+from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
+
+#: Unpacked files larger than this are refused.
+MAX_BYTES = 512 * 1024 * 1024
+
+Row = TypeVar("Row")
+
+_ENDINGS = (".txt", ".json", ".txt.gz", ".json.gz")
+
+
+def snapshot(folder: Path, *, task_by_task: str | None = None) -> Snapshot:
+    """The snapshot of the outputs in `folder`, taken at the latest time that JSON tells, else of the newest file.
+
+    Raises:
+        InvalidInput: no folder, no file about nodes, or one that cannot be read; with file and line where known.
+    """
+    if not folder.is_dir():
+        raise InvalidInput(str(folder), "is not a folder")
+    found = {name: _find(folder, name) for name in ("scontrol-show-node", "sinfo", "squeue", "reservations")}
+    nodes_file = found["scontrol-show-node"] or found["sinfo"]
+    if nodes_file is None:
+        raise InvalidInput(str(folder), "no scontrol-show-node or sinfo (.txt, .json, .gz) in it")
+    warnings = normalise.Warnings()
+    nodes = _nodes(nodes_file)
+    jobs = _jobs(found["squeue"]) if found["squeue"] else []
+    reservations = _reservations(found["reservations"]) if found["reservations"] else []
+    for name in ("squeue", "reservations"):
+        if found[name] is None:
+            warnings.add("no such file, its part is empty", name)
+    used = [path for path in (nodes_file, found["squeue"], found["reservations"]) if path]
+    told = [at for path in used if _is_json(path) and (at := json_shapes.updated_at(_load(path))) is not None]
+    return normalise.snapshot(
+        max(told) if told else max(path.stat().st_mtime for path in used),
+        nodes,
+        jobs,
+        reservations,
+        task_by_task=task_by_task,
+        warnings=warnings,
+    )
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    present = [path for ending in _ENDINGS if (path := folder / (name + ending)).is_file()]
+    if len(present) > 1:
+        raise InvalidInput(str(folder), f"both {present[0].name} and {present[1].name}: keep one")
+    return present[0] if present else None
+
+
+def _nodes(path: Path) -> list[NodeRow]:
+    if _is_json(path):
+        return json_shapes.nodes(_load(path), str(path))
+    content = read(path)
+    if "NodeName=" in content:
+        return _naming(path, lambda: text.nodes(content))
+    return tables.nodes(content, str(path))
+
+
+def _jobs(path: Path) -> list[JobRow]:
+    if _is_json(path):
+        return json_shapes.jobs(_load(path), str(path))
+    content = read(path)
+    if content.lstrip().startswith("JobId="):
+        return _naming(path, lambda: text.jobs(content))
+    return tables.jobs(content, str(path))
+
+
+def _reservations(path: Path) -> list[ReservationRow]:
+    if _is_json(path):
+        return json_shapes.reservations(_load(path), str(path))
+    content = read(path)
+    return _naming(path, lambda: text.reservations(content))
+
+
+def _load(path: Path) -> json_shapes.Object:
+    return json_shapes.load(read(path), str(path))
+
+
+def _naming(path: Path, parse: Callable[[], list[Row]]) -> list[Row]:
+    try:
+        return parse()
+    except InvalidInput as error:
+        raise InvalidInput(str(path), f"{error.where}: {error.what}") from error
+
+
+def _is_json(path: Path) -> bool:
+    return ".json" in path.suffixes
+
+
+def read(path: Path) -> str:
+    """The text of a plain or .gz file, bytes that are no UTF-8 replaced.
+
+    Raises:
+        InvalidInput: it cannot be opened or unpacked, or is larger than `MAX_BYTES`.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInput(str(path), f"cannot be read ({error})") from error
+    if len(content) > MAX_BYTES:
+        raise InvalidInput(str(path), f"is larger than {MAX_BYTES // 2**20} MiB")
+    return content.decode("utf-8", "replace")
