@@ -24,6 +24,8 @@ class Rules:
         start_patience_s: a released pilot that Slurm has not started by then goes back to the held array.
         claim_patience_s: free nodes are kept so long for a main job that could start on them; after that
             something else holds the job up, and the nodes are harvested again.
+        claim_again_s: so long after its first claim such a job may claim anew.
+        max_queue: so many waiting main jobs are looked at, the best first: no more than Slurm's backfill reaches.
         exit_patience_s: pilots of a job that is over are cancelled after so long.
         max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
         include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
@@ -42,6 +44,8 @@ class Rules:
     yield_patience_s: float = 2.0
     start_patience_s: float = 90.0
     claim_patience_s: float = 90.0
+    claim_again_s: float = 1800.0
+    max_queue: int = 500
     exit_patience_s: float = 30.0
     max_top_up: int = 50
     include_nodes: frozenset[str] = frozenset()

@@ -6,11 +6,11 @@ emptied beforehand, by the pilots whose leaving costs training least.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.decide.rules import Rules
-from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 
 #: Reasons (squeue(1) %r) of a job that waits for nodes only. Any other reason holds it up whatever is idle.
 WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes required", "Nodes_required")
@@ -24,6 +24,32 @@ class HarvestedNode:
     pilot: str
     job_id: int
     cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """Nodes that a main job could have soon: `free` now, `coming` free (completing, or their pilot is leaving
+    already), or a pilot's."""
+
+    free: frozenset[str]
+    coming: frozenset[str]
+    pilot_on: Mapping[str, HarvestedNode]
+
+    def rank(self, name: str) -> tuple[int, float]:
+        """Free nodes come before those that are coming, and both before pilots, the cheapest first."""
+        if name in self.free:
+            return 0, 0.0
+        return (1, 0.0) if name in self.coming else (2, self.pilot_on[name].cost)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A start that Slurm has planned: `rank` orders jobs as `_rank` does."""
+
+    job: str
+    rank: tuple[int, int]
+    start: float
+    nodes: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +73,71 @@ def yields(
 
     Main jobs are taken in the order of their priority, the parts of a heterogeneous job together, each on nodes
     that no better job plans to use before it would end. `startable_since` is the last answer's `startable`: a job
-    that could have started for longer than `claim_patience_s` is held up by something else, and claims nothing.
+    that could have started for longer than `claim_patience_s` is held up by something else; it claims nothing until
+    `claim_again_s` have passed.
     """
-    pilot_on = {h.node: h for h in harvested}
-    # A pilot may have been released since the snapshot was taken: its node only looks free.
-    free = {n.name for n in snapshot.nodes if snapshot.is_free(n.name) and n.name not in pilot_on}
-    taken: set[str] = set()
+    ready = _ready(snapshot, harvested, rules)
+    left = set(ready.free) | ready.coming | set(ready.pilot_on)
+    planned = _planned(snapshot, rules)
     leave: dict[str, str] = {}
     claimed: dict[str, str] = {}
     startable: dict[str, float] = {}
-    for group in _waiting(snapshot, rules):
-        chosen: list[str] = []
-        for part in group:
-            usable = [n for n in _usable(snapshot, part, group, now) if n not in taken and n not in chosen]
-            picked = _pick(part, usable, free, pilot_on)
-            if picked is None:
+    for group in _waiting(snapshot, rules)[: rules.max_queue]:
+        if not left:
+            break
+        name = group[0].id
+        # The waiting rest of an array is one row that stands for many tasks.
+        for _ in range(group[0].task_count if len(group) == 1 else 1):
+            chosen = _choose(group, snapshot, left, ready, planned, now)
+            if not chosen:
                 break
-            chosen += picked
-        else:
-            name = group[0].id
             since = startable_since.get(name, now)
             startable[name] = since
-            if now - since > rules.claim_patience_s:
-                continue
-            taken.update(chosen)
+            if (now - since) % rules.claim_again_s > rules.claim_patience_s:
+                break
+            left.difference_update(chosen)
             for node in chosen:
-                if node in free:
+                if node in ready.free:
                     claimed[node] = name
-                else:
-                    leave[pilot_on[node].pilot] = f"main job {name} could start on {node}"
+                elif node in ready.pilot_on:
+                    leave[ready.pilot_on[node].pilot] = f"main job {name} could start on {node}"
     return Yields(leave, claimed, startable)
+
+
+def _ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> _Ready:
+    pilot_on = {h.node: h for h in harvested}
+    free: set[str] = set()
+    coming: set[str] = set()
+    for node in snapshot.nodes:
+        # A pilot may have been released since the snapshot was taken: its node only looks free.
+        if node.name in pilot_on:
+            continue
+        holders = snapshot.holders.get(node.name, ())
+        if snapshot.is_free(node.name):
+            free.add(node.name)
+        elif all(_goes(job, rules) for job in holders) and (holders or node.state is NodeState.COMPLETING):
+            coming.add(node.name)
+    return _Ready(frozenset(free), frozenset(coming), pilot_on)
+
+
+def _goes(job: SlurmJob, rules: Rules) -> bool:
+    return job.state is SlurmState.COMPLETING or job.partition == rules.harvest_partition
+
+
+def _rank(job: SlurmJob) -> tuple[int, int]:
+    """Slurm's order: higher priority first, then the older job."""
+    return -job.priority, job.raw_id
+
+
+def _planned(snapshot: Snapshot, rules: Rules) -> list[_Planned]:
+    return [
+        _Planned(job.id, _rank(job), job.start_time, frozenset(job.planned_nodes))
+        for job in snapshot.jobs
+        if job.state is SlurmState.PENDING
+        and job.partition != rules.harvest_partition
+        and job.start_time is not None
+        and job.planned_nodes
+    ]
 
 
 def _waiting(snapshot: Snapshot, rules: Rules) -> list[list[SlurmJob]]:
@@ -88,45 +149,64 @@ def _waiting(snapshot: Snapshot, rules: Rules) -> list[list[SlurmJob]]:
         if not job.reason.startswith(WAITS_FOR_NODES) and job.reason != "":
             continue
         groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
-    return sorted(groups.values(), key=lambda g: (-max(j.priority for j in g), min(j.raw_id for j in g)))
+    return sorted(groups.values(), key=lambda group: min(_rank(job) for job in group))
 
 
-def _usable(snapshot: Snapshot, job: SlurmJob, group: Sequence[SlurmJob], now: float) -> list[str]:
-    """Nodes that Slurm could give `job` now, were they idle: right partition and features, and not planned by a
-    better job for a time before this one would end."""
-    partitions = set(job.partition.split(","))
-    own = {j.id for j in group}
+def _choose(
+    group: Sequence[SlurmJob],
+    snapshot: Snapshot,
+    left: Collection[str],
+    ready: _Ready,
+    planned: Sequence[_Planned],
+    now: float,
+) -> list[str]:
+    """Nodes for all parts of a job at once; empty when it cannot start."""
+    if sum(job.node_count for job in group) > len(left):
+        return []
+    chosen: list[str] = []
+    own = {job.id for job in group}
+    for part in group:
+        better = [plan for plan in planned if plan.job not in own and plan.rank < _rank(part)]
+        usable = [n for n in _usable(snapshot, part, left, better, now) if n not in chosen]
+        required = [n for n in part.required_nodes if n in usable]
+        if len(required) < len(part.required_nodes):
+            return []
+        kept_for_it = set(part.planned_nodes)
+        rest = [n for n in usable if n not in required]
+        rest.sort(key=lambda n: (ready.rank(n)[0], n not in kept_for_it, ready.rank(n)[1], n))
+        picked = (required + rest)[: max(part.node_count, len(required))]
+        if len(picked) < part.node_count:
+            return []
+        chosen += picked
+    return chosen
+
+
+def _usable(
+    snapshot: Snapshot, job: SlurmJob, left: Collection[str], better: Sequence[_Planned], now: float
+) -> list[str]:
+    """Of `left`, the nodes that Slurm could give `job`: right partition and features, and planned by no better job
+    or reservation for a time before this one would end."""
     end = now + (job.time_limit_s if job.time_limit_s is not None else float("inf"))
-    barred: set[str] = set(job.excluded_nodes)
-    for other in snapshot.jobs:
-        if other.state is SlurmState.PENDING and other.start_time is not None and other.id not in own:
-            better = (other.priority, -other.raw_id) > (job.priority, -job.raw_id)
-            if better and other.start_time < end:
-                barred.update(other.planned_nodes)
+    barred = set(job.excluded_nodes)
+    for plan in better:
+        if plan.start < end:
+            barred |= plan.nodes
     for reservation in snapshot.reservations:
         if reservation.start < end and reservation.end > now:
             barred.update(reservation.nodes)
-    needed_features = {f for f in job.features.replace("&", ",").split(",") if f and f != "(null)"}
-    plain_features = needed_features if not any(c in job.features for c in "|[]*!()") else set()
+    partitions = set(job.partition.split(","))
+    features = _plain_features(job.features)
     return [
-        node.name
-        for node in snapshot.nodes
-        if node.name not in barred
-        and partitions & set(node.partitions)
-        and (not plain_features or plain_features <= set(node.features))
+        name
+        for name in left
+        if name not in barred
+        and partitions & set(snapshot.node[name].partitions)
+        and features <= set(snapshot.node[name].features)
     ]
 
 
-def _pick(
-    job: SlurmJob, usable: Sequence[str], free: set[str], pilot_on: Mapping[str, HarvestedNode]
-) -> list[str] | None:
-    """The nodes to start `job` on: required ones, free ones, the cheapest pilots'. None: it cannot start."""
-    ready = [n for n in usable if n in free or n in pilot_on]
-    required = [n for n in job.required_nodes if n in ready]
-    if len(required) < len(job.required_nodes):
-        return None
-    rest = [n for n in ready if n not in required]
-    planned = set(job.planned_nodes)
-    rest.sort(key=lambda n: (n not in free, n not in planned, pilot_on[n].cost if n in pilot_on else 0.0, n))
-    chosen = (required + rest)[: max(job.node_count, len(required))]
-    return chosen if len(chosen) >= job.node_count else None
+def _plain_features(expression: str) -> set[str]:
+    """The features that a node must have; none for alternatives and counts, which only Slurm can weigh."""
+    if expression in ("", "(null)") or any(sign in expression for sign in "|[]*!()"):
+        return set()
+    return set(expression.replace("&", ",").split(","))

@@ -6,7 +6,7 @@ from malletrain.decide.yielding import HarvestedNode, yields
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from tests.world import RULES, START, main_job, node
 
-PILOT = dict(user="alice", account="harvest", partition="harvest", qos="harvest", state=SlurmState.RUNNING)
+PILOT = {"user": "alice", "account": "harvest", "partition": "harvest", "qos": "", "state": SlurmState.RUNNING}
 
 
 def world(harvested: int, idle: int, *jobs: SlurmJob) -> tuple[Snapshot, list[HarvestedNode]]:
@@ -78,3 +78,26 @@ def test_a_job_that_something_else_holds_up_loses_its_claim() -> None:
     assert late.leave == {}
     assert late.claimed == {}
     assert late.startable == {"1": START}
+
+
+def test_nodes_that_are_coming_free_are_not_asked_for_twice() -> None:
+    """Between a pilot's leaving and the end of the epilog its node is neither idle nor a pilot's."""
+    for state, jobs in (
+        (NodeState.COMPLETING, ()),
+        (NodeState.ALLOCATED, (SlurmJob(id="9_7", raw_id=907, nodes=("c0",), **PILOT),)),  # type: ignore[arg-type]
+    ):
+        snapshot, harvested = world(3, 0, main_job(1, count=2), *jobs)
+        nodes = (*snapshot.nodes, node("c0", state))
+        snapshot = Snapshot(START, nodes, snapshot.jobs)
+        assert set(yields(snapshot, harvested, {}, START, RULES).leave) == {"9_0"}
+
+
+def test_each_task_of_an_array_is_given_nodes() -> None:
+    snapshot, harvested = world(5, 0, main_job(1, count=2, task_count=10))
+    assert len(yields(snapshot, harvested, {}, START, RULES).leave) == 4
+
+
+def test_a_claim_that_lapsed_is_made_again_later() -> None:
+    snapshot, harvested = world(1, 1, main_job(1, count=2))
+    later = START + RULES.claim_again_s + 1
+    assert yields(snapshot, harvested, {"1": START}, later, RULES).leave != {}

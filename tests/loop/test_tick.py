@@ -25,7 +25,6 @@ def test_a_job_fills_the_idle_nodes_and_its_array_is_looked_at_first() -> None:
 def test_an_array_of_someone_else_is_refused() -> None:
     world = World()
     world.submit(job(1))
-    world.cluster.tasks = {k: v for k, v in world.cluster.tasks.items()}
     for task in world.cluster.tasks.values():
         task.owner = "mallory"
     world.tick()
