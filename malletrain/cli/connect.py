@@ -28,6 +28,13 @@ class Daemon:
     def url(self) -> str:
         return self._http.url
 
+    def site(self) -> Mapping[str, str]:
+        """Partition, account and QOS of pilots, as the daemon tells whoever logs in."""
+        if not self._http.identity:
+            self._http.get("/v1/jobs", {"limit": 1})  # logs in
+        told = self._http.identity.get("site")
+        return {k: v for k, v in told.items() if isinstance(v, str)} if isinstance(told, dict) else {}
+
     def status(self) -> StatusRow:
         """The whole picture."""
         return StatusRow.from_json(self._http.get("/v1/status"))

@@ -54,14 +54,15 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         return usage()
     if "version" in given:
         return f"mtbatch {__version__}"
-    request, site = _read(line, environ, cwd)
+    site = _site(line.options, environ)
+    daemon = Daemon(Http(_url(site), munge_socket=environ.get("MUNGE_SOCKET") or None), site)
+    request = _read(line, daemon, environ, cwd)
     commands = Commands(environ)
     check_partition(commands, request.partition)
     if not request.gres:
         request = replace(request, gres=whole_gres(commands, request.partition))
     if "dry-run" in given:
-        return describe(request, request.materialize("JOB", _url(site), sys.executable, environ, __version__), cwd)
-    daemon = Daemon(Http(_url(site), munge_socket=environ.get("MUNGE_SOCKET") or None), site)
+        return describe(request, request.materialize("JOB", daemon.url, sys.executable, environ, __version__), cwd)
     job, array = _submit(daemon, commands, request, environ)
     if "quiet" in given:
         return ""
@@ -71,9 +72,8 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     return f"Submitted malleable job {job} ({held}); follow it with: malletrain status {job}"
 
 
-def _read(line: directives.CommandLine, environ: Mapping[str, str], cwd: str) -> tuple[BatchRequest, Address]:
-    """The request, and what is known of the site; every fault of options and script is found first."""
-    site = _site(line.options, environ)
+def _read(line: directives.CommandLine, daemon: Daemon, environ: Mapping[str, str], cwd: str) -> BatchRequest:
+    """The request; every fault of options and script is found before anything is asked of Slurm."""
     if not line.script:
         raise InvalidBatch([*line.options.faults, "no script: give a script file, as mtbatch train.sh"])
     try:
@@ -82,14 +82,20 @@ def _read(line: directives.CommandLine, environ: Mapping[str, str], cwd: str) ->
         what = f"{line.script}: cannot be read: {os.strerror(error.errno or 0)}"
         raise InvalidBatch([*line.options.faults, what]) from error
     options = line.options.over(directives.from_environment(environ))
-    defaults = Defaults(site.partition, site.account, site.qos)
-    request = sbatch.request(script, line.script, options, line.arguments, defaults, cwd)
+    known = daemon.address
+    request = sbatch.request(
+        script, line.script, options, line.arguments, Defaults(known.partition, known.account, known.qos), cwd
+    )
+    if not known.partition:  # no file says: the daemon knows
+        told = daemon.site()
+        defaults = Defaults(told.get("partition", ""), told.get("account", ""), told.get("qos", ""))
+        request = sbatch.request(script, line.script, options, line.arguments, defaults, cwd)
     ignored = [f"{line.script}: --{name} is not built yet: leave it out" for name in _unbuilt(request)]
     if ignored:
         raise InvalidBatch(ignored)
     if not request.partition:
         raise InvalidInput("--partition", f"name the harvest partition here, or in {address.SYSTEM_CLIENT_FILE}")
-    return request, site
+    return request
 
 
 def _unbuilt(request: BatchRequest) -> list[str]:
@@ -137,8 +143,8 @@ def check_partition(commands: Commands, partition: str) -> None:
     if facts.get("PreemptMode") not in ("REQUEUE", "CANCEL"):
         raise InvalidInput(
             f"partition {partition}",
-            f"its jobs are not preempted (PreemptMode={facts.get('PreemptMode', 'OFF')}), so pilots would stand in the "
-            "main queue's way: ask the site's staff for a harvest partition",
+            f"its jobs are not preempted (PreemptMode={facts.get('PreemptMode', 'OFF')}), so pilots would stand in "
+            "the main queue's way: ask the site's staff for a harvest partition",
         )
 
 
@@ -244,8 +250,8 @@ def describe(request: BatchRequest, submission: Submission, cwd: str) -> str:
         (
             "# 1. announce the job to the daemon, which gives it the number JOB: POST /v1/jobs",
             json.dumps(request.announcement()),
-            f"# 2. submit a held array of {request.tasks} tasks, one for each node it may hold, and some for preemption",
-            f"#    to consume, in {request.chdir or cwd}, with the script below as its input:",
+            f"# 2. submit a held array of {request.tasks} tasks, one for each node it may hold and some to spare, in",
+            f"#    {request.chdir or cwd}, with the script below as its input:",
             " ".join(submission.argv),
             "# 3. tell the daemon the array's number, so that it looks at each task before it uses one:",
             f'#    POST /v1/jobs/JOB/arrays {{"array_id": ARRAY, "tasks": {request.tasks}}}',

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
 import signal
@@ -190,9 +189,7 @@ class Daemon:
         self._log.error("run failed", timer=timer, exc_info=error)
 
     def _run_late(self, timer: str) -> None:
-        # `react` comes several times a second: one slow run of it would fill the log.
-        level = logging.DEBUG if timer == "react" else logging.WARNING
-        self._log.log(level, "run skipped: the one before is still going", timer=timer)
+        self._log.warning("run skipped: the one before is still going", timer=timer)
 
 
 def main(argv: list[str] | None = None) -> NoReturn:

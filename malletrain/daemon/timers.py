@@ -1,4 +1,4 @@
-"""What the daemon does again and again, on APScheduler: tick, watch, react, upkeep.
+"""What the daemon does again and again, on APScheduler: tick, watch, upkeep.
 
 A run that is late is made up once (`coalesce`), and no work ever runs twice at the same time (`max_instances=1`).
 """
@@ -23,10 +23,6 @@ class Periodic(Protocol):
 
     def watch(self) -> object:
         """A light look at the pending queue, for yielding before Slurm preempts."""
-        ...
-
-    def react(self) -> object:
-        """Take what workers reported, publish generations."""
         ...
 
     def upkeep(self) -> object:
@@ -94,11 +90,9 @@ def schedule(
     *,
     tick_s: float,
     watch_s: float,
-    react_s: float = 0.25,
     upkeep_s: float = 3600.0,
 ) -> None:
-    """Put the service's work on the timers. `react_s` bounds how long a warm worker waits for its generation."""
+    """Put the service's work on the timers. What workers say it answers by itself, at once."""
     timers.every("tick", tick_s, service.tick)
     timers.every("watch", watch_s, service.watch, at_once=False)
-    timers.every("react", react_s, service.react)
     timers.every("upkeep", upkeep_s, service.upkeep, at_once=False)

@@ -159,7 +159,9 @@ json_values: st.SearchStrategy[JsonValue] = st.one_of(
 @given(st.lists(st.tuples(
     st.sampled_from(EventKind),
     st.dictionaries(
-        st.sampled_from("type cause done pause_s grew samples started_at preempted idle status".split()),
+        st.sampled_from(
+            ["type", "cause", "done", "pause_s", "grew", "samples", "started_at", "preempted", "idle", "status"]
+        ),
         json_values,
     ),
 )))  # fmt: skip

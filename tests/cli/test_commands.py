@@ -1,0 +1,269 @@
+"""malletrain's commands end to end, against the real API."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.cli.main import COMMANDS, LazyGroup, cli, one_line
+from malletrain.domain.event import Event, EventKind
+from tests.api.house import House
+from tests.cli.conftest import Desk, Done
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"
+
+
+def refused(done: Done, status: int, said: str) -> None:
+    """One line on stderr, nothing on stdout."""
+    assert (done.out, done.status) == ("", status)
+    assert done.err.startswith("malletrain: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+
+
+@pytest.fixture
+def job(desk: Desk) -> int:
+    """A job that mtbatch has announced."""
+    return int(desk.mtbatch("--parsable", "train.sh").out)
+
+
+def test_status_shows_the_job(desk: Desk, job: int) -> None:
+    done = desk.malletrain("status")
+    assert (done.err, done.status) == ("", 0)
+    assert re.search(rf"^ *{job}  \w  digits  \S+ +announced ", done.out, re.MULTILINE)
+    assert "Slurm not seen yet" in done.out
+
+
+def test_status_of_one_job_for_people_and_programs(desk: Desk, job: int) -> None:
+    assert desk.malletrain("status", str(job)).out.startswith(f"job       {job} digits (")
+    row = json.loads(desk.malletrain("status", str(job), "--json").out)
+    assert (row["id"], row["min_nodes"], row["max_nodes"]) == (job, 1, 4)
+    assert json.loads(desk.malletrain("status", "--json").out)["jobs"][0]["id"] == job
+
+
+def test_jobs_that_are_over_are_shown_when_asked_for(desk: Desk, api: House, job: int) -> None:
+    assert desk.malletrain("cancel", str(job)).out == f"job {job}: cancel asked for\n"
+    assert "no malleable jobs" in desk.malletrain("status").out
+    assert "cancelled" in desk.malletrain("status", "--all").out
+
+
+def test_hold_and_release(desk: Desk, api: House, job: int) -> None:
+    for verb in ("hold", "release"):
+        done = desk.malletrain(verb, str(job), str(job))
+        assert (done.err, done.status) == ("", 0)
+        assert api.requests.asked[-1][:2] == (verb, job)
+    assert len(api.requests.asked) == 4
+
+
+def test_a_job_that_is_not_there_does_not_stop_the_others(desk: Desk, api: House, job: int) -> None:
+    done = desk.malletrain("cancel", "999", str(job))
+    assert done.status == 1
+    assert "job 999: " in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == f"job {job}: cancel asked for\n"
+    refused(desk.malletrain("status", "999"), 1, "999")
+
+
+def test_events_and_their_json(desk: Desk, api: House, job: int) -> None:
+    api.journal.append([Event(1.0, EventKind.JOB_HELD, job, reason="pause\x1b[2J", data={"by": "ann"})])
+    done = desk.malletrain("events")
+    assert re.search(rf"job_held +job {job}  pause\ufffd\[2J  by=ann", done.out)
+    rows = [json.loads(line) for line in desk.malletrain("events", "--json").out.splitlines()]
+    assert [row["kind"] for row in rows] == ["job_announced", "job_held"]
+    rows = [
+        json.loads(line) for line in desk.malletrain("events", "--json", f"--after={rows[0]['seq']}").out.splitlines()
+    ]
+    assert [row["kind"] for row in rows] == ["job_held"]
+    assert desk.malletrain("events", "--job=999").out == ""
+
+
+def test_all_events_are_paged_through(desk: Desk, api: House, job: int) -> None:
+    api.journal.append([Event(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
+    assert len(desk.malletrain("events", "--json").out.splitlines()) == 2501
+
+
+def test_explain(desk: Desk) -> None:
+    assert desk.malletrain("explain", "n001").out == "n001 has what it has\n"
+    assert desk.malletrain("explain", "--main-job", "99").out == "main-job 99 has what it has\n"
+    assert json.loads(desk.malletrain("explain", "n001", "--json").out) == {
+        "subject": "n001", "lines": ["n001 has what it has"],
+    }  # fmt: skip
+    refused(desk.malletrain("explain", "nowhere"), 1, "nothing is known of nowhere")
+    refused(desk.malletrain("explain"), 2, "give one of: a JOB's number")
+
+
+def test_report(desk: Desk) -> None:
+    assert desk.malletrain("report").out == "nothing used yet\n"
+    assert json.loads(desk.malletrain("report", "--json", "--since=2026-11-01").out) == []
+    refused(desk.malletrain("report", "--since=yesterday"), 2, "--since: 'yesterday' is no day such as 2026-11-01")
+
+
+def test_drain_asks_for_the_nodes_and_returns_when_they_are_empty(desk: Desk, api: House) -> None:
+    api.roles = api.roles  # the daemon's own user is root here, who is an operator always
+    done = desk.malletrain("drain", "n[001-002]", "--until", "2100-01-01T00:00")
+    assert (done.err, done.status) == ("", 0)
+    assert api.requests.asked[-1][:3] == ("drain", "n[001-002]", 4102444800.0)
+    assert done.out == "2 nodes kept free of pilots until 2100-01-01 00:00\n"
+    assert desk.malletrain("drain", "--all", "--until=now").out == "drain ended\n"
+    assert api.requests.asked[-1][1] == ""
+
+
+def test_drain_of_bad_input(desk: Desk) -> None:
+    refused(desk.malletrain("drain", "--until=now"), 2, "give either NODES or --all")
+    refused(desk.malletrain("drain", "n1", "--until=soon"), 2, "--until: 'soon' is no time such as 2026-12-01T08:00")
+    refused(desk.malletrain("drain", "n1"), 2, "Missing option '--until'")
+
+
+def test_stop_works_without_any_daemon(bare_desk: Desk) -> None:
+    done = bare_desk.malletrain("stop", "--all", "--now", "-p", "harvest", "-A", "ml")
+    assert (done.err, done.status) == ("", 0)
+    assert bare_desk.calls("scancel") == ["--partition=harvest --account=ml"]
+    assert done.out == "cancelled: every job of partition harvest, account ml\n"
+
+
+def test_stop_knows_the_partition_from_the_clients_file(bare_desk: Desk) -> None:
+    file = bare_desk.folder / "home/.config/malletrain/client.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('partition = "spare"\naccount = "ml"\n')
+    done = bare_desk.malletrain("stop", "--all", "--now", "--dry-run")
+    assert done.out == "scancel --partition=spare --account=ml\n"
+    assert bare_desk.calls("scancel") == []
+    done = bare_desk.malletrain("stop", "--all", "--now", "--dry-run", "--me")
+    assert re.fullmatch(r"scancel --partition=spare --account=ml --user=\S+\n", done.out)
+
+
+def test_stop_wants_to_be_sure(bare_desk: Desk) -> None:
+    refused(bare_desk.malletrain("stop", "--all"), 2, "say so with --all --now")
+    refused(bare_desk.malletrain("stop", "--all", "--now"), 2, "name it here")
+    bare_desk.fake("scancel", "echo 'scancel: error: Kill job error on job id 7: Access denied' >&2; exit 1\n")
+    refused(bare_desk.malletrain("stop", "--all", "--now", "-p", "h"), 1, "Access denied")
+
+
+def test_top_without_a_terminal_draws_the_picture_once(desk: Desk, job: int) -> None:
+    done = desk.malletrain("top", "--once")
+    assert (done.err, done.status) == ("", 0)
+    assert "digits" in done.out
+    assert "job_announced" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_without_a_daemon_each_says_what_to_do(bare_desk: Desk, api: House) -> None:
+    for argv in (["status"], ["events"], ["top", "--once"], ["cancel", "1"], ["report"]):
+        refused(bare_desk.malletrain(*argv), 2, "no daemon is known: set MALLETRAIN_URL")
+    bare_desk.environ |= {"MALLETRAIN_URL": api.address, "MUNGE_SOCKET": str(bare_desk.folder / "gone")}
+    refused(bare_desk.malletrain("status"), 2, "munged does not answer")
+
+
+def test_the_reader_may_go_early(desk: Desk, api: House) -> None:
+    import subprocess
+    import sys
+
+    api.journal.append([Event(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
+    program = f"{sys.executable} -c 'import malletrain.cli.main as m; m.main()' events"
+    environ = {**desk.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {program} | head -1"],
+        capture_output=True, text=True, env=environ, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+# --- the list of commands --------------------------------------------------------------------------------------
+
+
+def installed() -> list[str]:
+    return cli.list_commands(click.Context(cli))
+
+
+def loaded(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", installed())
+def test_every_command_has_help_with_an_example_and_a_chapter_in_the_reference(name: str) -> None:
+    command = loaded(name)
+    context = click.Context(command, info_name=name, parent=click.Context(cli, info_name="malletrain"))
+    text = command.get_help(context)
+    assert re.search(rf"Example:\s+malletrain {name}\b", text), f"malletrain {name} --help shows no example"
+    chapter = REFERENCE.read_text().partition(f"\n## malletrain {name}\n")[2].partition("\n## ")[0]
+    assert chapter.strip(), f"docs/reference/commands.md has no chapter on malletrain {name}"
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert f"`{parameter.opts[0]}" in chapter, f"malletrain {name} {parameter.opts[0]} is not documented"
+
+
+@pytest.mark.parametrize("program", ["mtbatch", "malletraind"])
+def test_the_other_programs_are_in_the_reference_with_all_options(program: str) -> None:
+    from malletrain.daemon.main import command
+    from malletrain.slurm.options import ALLOWED, Use
+
+    options = (
+        [f"--{option.name}" for option in ALLOWED.values() if option.use is not Use.GIVEN]
+        if program == "mtbatch"
+        else [parameter.opts[0] for parameter in command.params]
+    )
+    chapter = REFERENCE.read_text().partition(f"\n## {program}\n")[2].partition("\n## ")[0]
+    assert [name for name in options if f"`{name}" not in chapter] == []
+
+
+def test_the_list_says_of_each_command_what_its_help_says(bare_desk: Desk) -> None:
+    done = bare_desk.malletrain("--help")
+    assert done.status == 0
+    for name in installed():
+        assert re.search(rf"^  {name} +\S", done.out, re.MULTILINE)
+
+
+def test_a_command_that_is_nearly_right_is_named(bare_desk: Desk) -> None:
+    refused(bare_desk.malletrain("stauts"), 2, "no command 'stauts'; did you mean status?")
+    refused(bare_desk.malletrain("zork"), 2, "no command 'zork'; see malletrain --help")
+    refused(bare_desk.malletrain("status", "x"), 2, "'x' is not a valid integer")
+    refused(bare_desk.malletrain("status", "--zork"), 2, "No such option")
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with pytest.raises(click.UsageError, match=r"status needs the package numpy: pip install 'malletrain\[daemon\]'"):
+        LazyGroup(name="x").get_command(click.Context(cli), "status")
+
+
+def test_status_imports_nothing_that_the_base_wheel_lacks(bare_desk: Desk) -> None:
+    import subprocess
+    import sys
+
+    heavy = (
+        "numpy scipy pydantic sqlalchemy fastapi uvicorn highspy pulp torch structlog rich ClusterShell apscheduler"
+    )
+    code = (
+        f"import sys\nclass Wall:\n  def find_spec(self, name, *_):\n"
+        f"    if name.partition('.')[0] in {heavy.split()!r}: raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Wall())\n"
+        "import malletrain.cli.jobs, malletrain.cli.top, malletrain.cli.mtbatch, malletrain.cli.main as m\n"
+        "m.main(['--help'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=Path.cwd()
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_all_commands_are_summed_up() -> None:
+    for name, entry in COMMANDS.items():
+        assert entry.summary.endswith("."), name
+        assert len(entry.summary) < 70, name
+
+
+@given(st.text())
+def test_an_error_is_one_line(text: str) -> None:
+    assert "\n" not in one_line(text)

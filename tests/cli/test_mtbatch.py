@@ -1,0 +1,242 @@
+"""mtbatch end to end: the real command and the real API; Slurm's commands are fakes, for what cannot be produced."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from malletrain.api.ports import Conflict, Unavailable
+from malletrain.domain.event import EventKind
+from tests.api.house import House
+from tests.cli.conftest import SCRIPT, Desk, Done
+
+
+def refused(done: Done, *said: str) -> None:
+    """Exit status 2, one line for each fault, nothing on standard output."""
+    assert done.out == ""
+    lines = done.err.splitlines()
+    assert len(lines) == len(said), done.err
+    for line, words in zip(lines, said, strict=True):
+        assert line.startswith("mtbatch: ")
+        assert words in line
+    assert done.status == 2
+
+
+def nothing_started(desk: Desk, api: House | None = None) -> None:
+    assert desk.calls("sbatch") == []
+    if api is not None:
+        assert [asked for asked in api.requests.asked if asked[0] != "cancel"] == []
+
+
+def test_a_job_is_announced_submitted_and_attached(desk: Desk, api: House) -> None:
+    done = desk.mtbatch("--nodes=1-6", "--weight=2", "train.sh", "--epochs", "3")
+    assert (done.err, done.status) == ("", 0)
+    (_, announced, uid), (_, job, array, tasks, _) = api.requests.asked
+    assert (announced.name, announced.min_nodes, announced.max_nodes, announced.weight) == ("digits", 1, 6, 2.0)
+    assert uid == os.getuid()
+    assert (array, tasks) == (4711, 12)
+    assert done.out == (
+        f"Submitted malleable job {job} (held array 4711, 12 tasks); follow it with: malletrain status {job}\n"
+    )
+    script = (desk.folder / "sbatch.in").read_text()
+    assert script.endswith(SCRIPT)
+    assert f"MALLETRAIN_JOB={job} MALLETRAIN_URL={api.address}" in script
+    for line in ("--hold", "--array=0-11", "--partition=harvest", "--time=1", "--gres=gpu:a100:4", "--no-requeue"):
+        assert f"#SBATCH {line}\n" in script
+    assert "set -- --epochs 3\n" in script
+
+
+def test_for_programs_the_number_alone(desk: Desk, api: House) -> None:
+    done = desk.mtbatch("--parsable", "train.sh")
+    assert done.out == f"{api.requests.asked[-1][1]}\n"
+
+
+def test_quiet_says_nothing(desk: Desk, api: House) -> None:
+    assert desk.mtbatch("-Q", "train.sh") == Done(0, "", "")
+    assert len(api.requests.asked) == 2
+
+
+def test_dry_run_prints_call_and_script_with_reasons_and_starts_nothing(desk: Desk, api: House) -> None:
+    done = desk.mtbatch("--dry-run", "train.sh")
+    assert (done.err, done.status) == ("", 0)
+    lines = done.out.splitlines()
+    assert "sbatch --parsable" in lines
+    announced = next(json.loads(line) for line in lines if line.startswith("{"))
+    assert announced["min_nodes"] == 1
+    dry = done.out.partition("# The script:\n")[2]
+    nothing_started(desk, api)
+    assert desk.mtbatch("train.sh").status == 0
+    job = api.requests.asked[-1][1]
+    wet = (desk.folder / "sbatch.in").read_text()
+    assert dry == wet.replace(f"malleable job {job}.", "malleable job JOB.").replace(
+        f"MALLETRAIN_JOB={job} ", "MALLETRAIN_JOB=JOB "
+    )
+
+
+def test_sbatchs_own_variables_do_not_reach_it(desk: Desk, api: House) -> None:
+    desk.mtbatch("train.sh", SBATCH_TIMELIMIT="99", SBATCH_REQUEUE="1", SLURM_JOB_ID="1", KEPT="yes")
+    seen = (desk.folder / "sbatch.env").read_text()
+    assert "KEPT=yes" in seen
+    for name in ("SBATCH_TIMELIMIT", "SBATCH_REQUEUE", "SLURM_JOB_ID", "SLURM_TIME_FORMAT"):
+        assert name not in seen
+
+
+def test_a_client_file_names_the_daemon_and_the_partition(bare_desk: Desk, api: House) -> None:
+    file = bare_desk.folder / "client.toml"
+    file.write_text(f'url = "{api.address}"\npartition = "harvest"\naccount = "ml"\nqos = "spare"\n')
+    done = bare_desk.mtbatch(f"--config={file}", "train.sh", MUNGE_SOCKET=api.munge_socket)
+    assert (done.err, done.status) == ("", 0)
+    script = (bare_desk.folder / "sbatch.in").read_text()
+    assert "#SBATCH --account=ml\n" in script
+    assert "#SBATCH --qos=spare\n" in script
+
+
+@pytest.mark.parametrize(
+    ("script", "argv", "said"),
+    [
+        (SCRIPT.replace("#SBATCH --nodes=1-4\n", ""), [], ["no node range: add `#SBATCH --nodes=MIN-MAX`"]),
+        (SCRIPT, ["--nodes=5-2"], ["MIN 5 is above MAX 2"]),
+        (SCRIPT, ["--zork=1"], ["--zork is not an option of mtbatch"]),
+        (SCRIPT, ["--mem=4G"], ["--mem: a pilot has its whole node"]),
+        (SCRIPT, ["--budget=10"], ["--budget is not built yet"]),
+        (SCRIPT, ["--elastic=maybe"], ["'maybe' is neither live nor restart"]),
+        (SCRIPT, ["--partition=batch"], ["pilots run in partition harvest only"]),
+        (SCRIPT, ["--nodes=4-1", "--weight=x", "--time=3"], ["--time:", "MIN 4", "'x' is not a number above 0"]),
+        ("python train.py\n", ["--nodes=1-2"], ["first line must name the shell"]),
+        ("", [], ["the script is empty", "no node range"]),
+    ],
+)
+def test_bad_input_is_refused_whole_and_nothing_is_started(
+    desk: Desk, api: House, script: str, argv: list[str], said: list[str]
+) -> None:
+    (desk.work / "train.sh").write_text(script)
+    refused(desk.mtbatch(*argv, "train.sh"), *said)
+    nothing_started(desk, api)
+
+
+def test_without_a_script(desk: Desk, api: House) -> None:
+    refused(desk.mtbatch("--nodes=1-2"), "no script")
+    refused(desk.mtbatch("--nodes=1-2", "no.sh"), "no.sh: cannot be read: No such file or directory")
+    refused(desk.mtbatch("--nodes=1-2", "."), "cannot be read: Is a directory")
+    nothing_started(desk, api)
+
+
+def test_nothing_at_all_is_the_help_text(bare_desk: Desk) -> None:
+    done = bare_desk.mtbatch()
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("Usage: mtbatch [OPTIONS] SCRIPT")
+
+
+def test_a_partition_that_does_not_exist(desk: Desk, api: House) -> None:
+    desk.fake("scontrol", "echo 'PartitionName=batch PriorityTier=1 State=UP PreemptMode=OFF'\n")
+    refused(desk.mtbatch("train.sh"), "partition harvest: does not exist; there are: batch")
+    nothing_started(desk, api)
+
+
+def test_a_partition_that_does_not_preempt(desk: Desk, api: House) -> None:
+    desk.fake("scontrol", "echo 'PartitionName=harvest PriorityTier=1 State=UP PreemptMode=OFF'\n")
+    refused(desk.mtbatch("train.sh"), "partition harvest: its jobs are not preempted (PreemptMode=OFF)")
+    nothing_started(desk, api)
+
+
+def test_a_partition_that_is_down(desk: Desk, api: House) -> None:
+    desk.fake("scontrol", "echo 'PartitionName=harvest PriorityTier=1 State=DOWN PreemptMode=REQUEUE'\n")
+    refused(desk.mtbatch("train.sh"), "partition harvest: is DOWN")
+    nothing_started(desk, api)
+
+
+def test_a_slurmctld_that_does_not_answer(desk: Desk, api: House) -> None:
+    desk.fake("scontrol", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1\n")
+    refused(desk.mtbatch("train.sh"), "Unable to contact slurm controller")
+    nothing_started(desk, api)
+
+
+def test_slurm_is_not_installed(desk: Desk, api: House) -> None:
+    (desk.folder / "bin" / "scontrol").unlink()
+    desk.environ["PATH"] = str(desk.folder / "bin")
+    refused(desk.mtbatch("train.sh"), "scontrol: cannot be run")
+    nothing_started(desk, api)
+
+
+def test_munge_is_not_running(desk: Desk, api: House) -> None:
+    refused(desk.mtbatch("train.sh", MUNGE_SOCKET=str(desk.folder / "gone")), "munged does not answer")
+    nothing_started(desk, api)
+
+
+def test_the_daemon_is_not_there(desk: Desk, api: House) -> None:
+    api.server.close()
+    refused(desk.mtbatch("train.sh"), "nothing listens there: is malletraind running?")
+    nothing_started(desk, api)
+
+
+def test_no_daemon_is_known(bare_desk: Desk) -> None:
+    refused(bare_desk.mtbatch("train.sh"), "no daemon is known: set MALLETRAIN_URL")
+    refused(bare_desk.mtbatch("--url=zork", "train.sh"), "--url: 'zork' is no URL")
+    nothing_started(bare_desk)
+
+
+def test_sbatch_refuses_and_the_job_is_taken_back(desk: Desk, api: House) -> None:
+    desk.fake("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1\n")
+    refused(desk.mtbatch("train.sh"), "sbatch refuses: sbatch: error: QOSMaxSubmitJobPerUserLimit; nothing was left")
+    assert [asked[0] for asked in api.requests.asked] == ["announce", "cancel"]
+
+
+def test_sbatch_prints_nonsense(desk: Desk, api: House) -> None:
+    desk.fake("sbatch", "echo hello\n")
+    refused(desk.mtbatch("train.sh"), "sbatch printed no job id but b'hello")
+    assert api.requests.asked[-1][0] == "cancel"
+
+
+def test_registering_fails_and_the_array_is_cancelled_again(desk: Desk, api: House) -> None:
+    def attach_array(*_: object) -> None:
+        raise Conflict("array 4711 belongs to another job")
+
+    api.requests.attach_array = attach_array  # type: ignore[method-assign]
+    refused(desk.mtbatch("train.sh"), "array 4711 belongs to another job; nothing was left behind")
+    assert desk.calls("scancel") == ["4711"]
+    assert api.requests.asked[-1][0] == "cancel"
+
+
+def test_what_cannot_be_taken_back_is_said(desk: Desk, api: House) -> None:
+    def attach_array(*_: object) -> None:
+        raise Unavailable("the journal's disk is full")
+
+    def record(kind: EventKind, *_: object) -> None:
+        if kind is EventKind.JOB_CANCELLED:
+            raise Unavailable("the journal's disk is full")
+        written(kind, *_)
+
+    written = api.requests._record
+    api.requests.attach_array = attach_array  # type: ignore[method-assign]
+    api.requests._record = record  # type: ignore[method-assign]
+    desk.fake("scancel", "echo 'scancel: error: Zero Bytes' >&2; exit 1\n")
+    done = desk.mtbatch("train.sh")
+    refused(done, "the journal's disk is full; the held array 4711 is still there")
+    assert "scancel 4711; job" in done.err
+    assert "malletrain cancel" in done.err
+
+
+def test_a_warning_of_slurms_is_passed_on(desk: Desk, api: House) -> None:
+    desk.fake("sbatch", "echo 'sbatch: remember the maintenance' >&2; cat > /dev/null; echo '4711;cluster'\n")
+    done = desk.mtbatch("train.sh")
+    assert done.status == 0
+    assert done.err == "mtbatch: sbatch: remember the maintenance\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "gres"),
+    [
+        ("(null)", ""),
+        ("gpu:4", "gpu:4"),
+        ("gpu:a100:2(S:0),gpu:v100:2(S:1),shard:8,nvme:1", "gpu:a100:2,gpu:v100:2,nvme:1"),
+        ("gpu:4\ngpu:8", ""),
+        ("", ""),
+    ],
+)
+def test_all_gres_of_a_node_is_asked_for(desk: Desk, printed: str, gres: str) -> None:
+    desk.fake("sinfo", f"echo '{printed}'\n")
+    script = desk.mtbatch("--dry-run", "train.sh").out
+    lines = [line.removeprefix("#SBATCH --gres=") for line in script.splitlines() if "--gres=" in line]
+    assert lines == ([gres] if gres else [])
