@@ -31,12 +31,15 @@ class Lab:
         self._record = known
 
     @classmethod
-    def up(cls, path: Path | str, config: LabConfig | None = None, deadline_s: float | None = None) -> "Lab":
+    def up(
+        cls, path: Path | str, config: LabConfig | None = None, deadline_s: float | None = None, outlive: bool = False
+    ) -> "Lab":
         """Brings a fresh lab up in directory `path`; all its nodes are idle then. Raises as `cluster.up` does.
 
-        The lab goes down with this process at the latest, even if that is killed.
+        The lab goes down with this process at the latest, even if that is killed, unless it shall `outlive` it.
         """
-        return cls(Layout.of(path), cluster.up(path, config or LabConfig(), deadline_s, ends_with=os.getpid()))
+        ends_with = None if outlive else os.getpid()
+        return cls(Layout.of(path), cluster.up(path, config or LabConfig(), deadline_s, ends_with))
 
     @classmethod
     def at(cls, path: Path | str) -> "Lab":

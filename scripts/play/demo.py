@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         twin = stack.enter_context(
             Lab.up(directory / "twin", LabConfig(nodes=options.nodes, profile=options.profile, users=True))
         )
-        lab = Lab.up(directory / "lab", config)
+        lab = Lab.up(directory / "lab", config, outlive=options.keep)
         if not options.keep:
             stack.callback(lab.down)
         site = Site(

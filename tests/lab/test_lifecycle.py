@@ -169,6 +169,18 @@ def test_a_lab_ends_with_the_process_it_is_bound_to(lab_directory: Path) -> None
     wait_until(lambda: not lab_directory.exists() and not left_of(lab_directory), 20)
 
 
+def test_a_lab_may_outlive_its_maker(lab_directory: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(SLURM_LAB.parents[1])!r});"
+        f"from scripts.lab import Lab, LabConfig; Lab.up({str(lab_directory)!r}, LabConfig(nodes=1), outlive=True)"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+    lab = Lab.at(lab_directory)
+    assert lab.node_states() == {"n000": "idle"}
+    lab.down()
+    assert left_of(lab_directory) == []
+
+
 def test_a_daemon_killed_and_started_again_keeps_its_state(lab_directory: Path) -> None:
     with Lab.up(lab_directory, SMALL) as lab:
         job = lab.submit("true", "--hold")
@@ -212,11 +224,11 @@ def test_a_plain_user_has_a_lab(lab_directory: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make users")
-def test_a_directory_closed_to_the_users_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
+def test_a_directory_closed_to_the_users_is_refused(lab_directory: Path) -> None:
+    lab_directory.parent.chmod(0o700)
     with pytest.raises(UsageError, match="other users cannot enter"):
-        Lab.up(tmp_path / "lab", LabConfig(nodes=1, users=True))
-    assert not (tmp_path / "lab").exists()
+        Lab.up(lab_directory, LabConfig(nodes=1, users=True))
+    assert not lab_directory.exists()
 
 
 def record_of(lab: Lab) -> record.Record:
