@@ -30,12 +30,14 @@ from malletrain.domain.job import PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.generation import JobTerms
 from malletrain.loop.membership import Membership, MembershipSettings
+from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy as policy_named
 from malletrain.slurm import site
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.store.journal import SqliteJournal
+from malletrain.store.reading import read_events
 from malletrain.store.views import Views
 
 #: A pilot in one of these phases may have a worker.
@@ -99,15 +101,18 @@ class Service:
         self._refuse_unfit(facts, harvest)
         self._facts, self._deeds = threading.RLock(), threading.Lock()
         self._wake, self._closed = threading.Event(), threading.Event()
-        self._journal = SqliteJournal(Path(config.store.path))
+        path = Path(config.store.path)
+        # A look that does nothing reads beside the daemon that may be running.
+        self._disk = SqliteJournal(path) if act else None
+        journal = MeteredJournal(self._disk, self.metrics) if self._disk else _copy_of(path)
         self._membership = Membership(
-            MembershipSettings(), self._clock, self._admit, last_generations(self._journal.read())
+            MembershipSettings(), self._clock, self._admit, last_generations(journal.read())
         )
         self._gate = WorkersGate(self._membership, self._facts, self._persist, self._clock)
         self._loop = Loop(
             SlurmCluster(commands, harvest, self._owner_of, self._clock.now, facts.bf_interval_s),
             self._gate,
-            MeteredJournal(self._journal, self.metrics),
+            journal,
             self._clock,
             policy_named(config.sizing.policy),
             rules_from(config, facts),
@@ -115,15 +120,13 @@ class Service:
             guard=self._facts,
         )
         events = self._loop.restore()
-        self._views = Views(self._journal.path, self._last_snapshot, self._last_decision, __version__)
-        self._requests = LoopRequests(
-            self._loop, self._facts, self._clock, harvest, self._latest_events, self._views.next_job_id
-        )
+        self._harvest = harvest
+        self._views: Views | None = None
         self._server: Server | None = None
         self.url = ""
         self._log.info("journal read", events=events, jobs=len(self._loop.views))
-        if act:
-            self._begin(user_mode)
+        if self._disk is not None:
+            self._begin(self._disk, user_mode)
 
     # -- what timers call --------------------------------------------------------------------------------------
 
@@ -179,10 +182,12 @@ class Service:
             self._server.close()
             self._reactor.join(10)
             self._record([Event(self._clock.now(), EventKind.DAEMON_STOPPED)])
-        self._views.close()
-        self._journal.close()
+        if self._views is not None:
+            self._views.close()
+        if self._disk is not None:
+            self._disk.close()
 
-    def _begin(self, user_mode: bool) -> None:
+    def _begin(self, journal: SqliteJournal, user_mode: bool) -> None:
         """Listen, and answer workers as they speak."""
         config, own_uid = self._config, os.geteuid()
         operators = uids_of(config.operators, "operators") | {own_uid}
@@ -192,9 +197,15 @@ class Service:
         munge_socket = os.environ.get("MUNGE_SOCKET") or None
         auth = Auth((self.url,), roles, self._clock, munge_socket=munge_socket)
         bell = Bell()
-        self._journal.on_append(bell.ring)
+        journal.on_append(bell.ring)
+        self._views = Views(journal.path, self._last_snapshot, self._last_decision, __version__)
+
+        def latest(count: int) -> Sequence[Event]:
+            return tuple(journal.read(max(0, journal.last - count)))
+
+        requests = LoopRequests(self._loop, self._facts, self._clock, self._harvest, latest, self._views.next_job_id)
         app = create_app(
-            self._requests,
+            requests,
             self._views,
             make_workers_router(self._gate, auth.worker_uid),
             auth,
@@ -271,9 +282,6 @@ class Service:
     def _last_decision(self) -> Decision | None:
         return self._loop.last_decision
 
-    def _latest_events(self, count: int) -> Sequence[Event]:
-        return tuple(self._journal.read(max(0, self._journal.last - count)))
-
     def _refuse_unfit(self, facts: site.SiteFacts, harvest: site.Harvest) -> None:
         """Pilots are started only where Slurm itself would remove them for the main queue.
 
@@ -287,6 +295,12 @@ class Service:
         faults = [f"{f.what}; {f.mend}" for f in findings if f.level is site.Level.ERROR]
         if faults:
             raise InvalidInput("slurm.partition", "\n".join(faults))
+
+
+def _copy_of(path: Path) -> MemoryJournal:
+    journal = MemoryJournal()
+    journal.append(read_events(path))
+    return journal
 
 
 def last_generations(events: Iterable[Event]) -> dict[int, int]:
