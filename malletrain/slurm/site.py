@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,6 +10,9 @@ from enum import StrEnum
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, text, values
+
+_ASKED = re.compile(r"Configuration data as of (\S+)")
+_SOCKET = re.compile(r"socket=([^,\s]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,10 @@ class SiteFacts:
     has_prolog: bool
     has_epilog: bool
     private_data: frozenset[str]
+    asked_at: float | None = None  #: slurmctld's clock when it answered
+    slurm_user: str = "slurm"
+    munge_socket: str = ""  #: empty: munged's default
+    topology: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, PartitionFacts] = field(default_factory=dict)
 
@@ -121,6 +129,8 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
     if not config.get("SLURM_VERSION") or not config.get("ClusterName"):
         raise InvalidInput("scontrol show config", "no SLURM_VERSION or ClusterName in the answer")
     parameters = dict(part.partition("=")[::2] for part in config.get("SchedulerParameters", "").split(",") if part)
+    asked = _ASKED.match(config_text)
+    socket = _SOCKET.search(config.get("AuthInfo", ""))
     over_time = _minutes(config.get("OverTimeLimit", ""))
     return SiteFacts(
         version=config["SLURM_VERSION"],
@@ -142,6 +152,10 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
         has_prolog=_is_set(config, "Prolog", "PrologSlurmctld"),
         has_epilog=_is_set(config, "Epilog", "EpilogSlurmctld"),
         private_data=frozenset(config.get("PrivateData", "").replace(" ", "").split(",")) - {"", "none"},
+        asked_at=values.moment(asked[1]) if asked else None,
+        slurm_user=config.get("SlurmUser", "slurm").partition("(")[0],
+        munge_socket=socket[1] if socket else "",
+        topology=config.get("TopologyPlugin", ""),
         parameters=parameters,
         partitions={name: _partition(name, words) for name, words in text.partitions(partitions_text).items()},
     )

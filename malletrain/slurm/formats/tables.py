@@ -127,7 +127,7 @@ def _rows(
     text: str, where: str, headings: dict[str, str], looks: dict[str, Callable[[str], bool]]
 ) -> list[tuple[int, Row]]:
     """(line, row) for each line but the heading."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip(" |,#\t")]
     if lines and lines[0][1].startswith(("Mon ", "Tue ", "Wed ", "Thu ", "Fri ", "Sat ", "Sun ")):
         lines = lines[1:]  # `squeue -l` and `sinfo -l` begin with the time
     if not lines:

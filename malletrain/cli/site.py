@@ -1,0 +1,136 @@
+"""`malletrain snapshot` and `malletrain doctor`: a site as MalleTrain sees it, without the daemon."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from malletrain import config as configuration
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.snapshot import Snapshot
+from malletrain.slurm import doctor as site_doctor
+from malletrain.slurm import read_files
+from malletrain.slurm.command import Commands
+from malletrain.slurm.read_commands import CommandReader
+from malletrain.slurm.site import Harvest, Level
+
+_CONFIG = click.option(
+    "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help=f"The daemon's configuration ({configuration.SYSTEM_FILE} where it is there).",
+)  # fmt: skip
+_PARTITION = click.option("--partition", metavar="NAME", help="The harvest partition, instead of the configured one.")
+
+
+@click.command(
+    epilog="""\b
+Example:
+  malletrain snapshot | jq '[.nodes[].state] | group_by(.) | map({(.[0]): length}) | add'
+  malletrain snapshot --from saved/    (scontrol-show-node, sinfo, squeue, reservations; .txt or .json, also .gz)"""
+)
+@click.option(
+    "--from", "folder", metavar="DIR", type=click.Path(path_type=Path),
+    help="Read saved outputs of Slurm's commands or of slurmrestd instead of the live cluster.",
+)  # fmt: skip
+@_CONFIG
+@_PARTITION
+def snapshot(folder: Path | None, config_file: Path | None, partition: str | None) -> None:
+    """Print the cluster as MalleTrain sees it, as JSON.
+
+    {"taken_at", "nodes": [{"name", "state", ...}], "jobs": [...], "reservations": [...], "plan", "warnings"}; a
+    state is idle, planned, mixed, allocated, completing, reserved, maint, drained, down, powered_down or unknown.
+    Times are Unix seconds.
+    """
+    if folder is not None:
+        seen = read_files.snapshot(folder, task_by_task=partition)
+    else:
+        config = _config(config_file)
+        reader = CommandReader(_commands(config), time.time, partition or config.slurm.partition)
+        seen = reader.snapshot()
+    json.dump(as_json(seen), sys.stdout, ensure_ascii=True)
+    sys.stdout.write("\n")
+
+
+@click.command(
+    epilog="""\b
+Example:
+  malletrain doctor --config /etc/malletrain/malletrain.toml"""
+)
+@_CONFIG
+@_PARTITION
+@click.option("--account", metavar="NAME", help="The harvest account, instead of the configured one.")
+@click.option("--qos", metavar="NAME", help="The harvest QOS, instead of the configured one.")
+@click.option("--json", "as_text", is_flag=True, help='Print [{"level", "what", "mend"}].')
+def doctor(
+    config_file: Path | None, partition: str | None, account: str | None, qos: str | None, as_text: bool
+) -> None:
+    """Check a site, and say how to mend what is wrong. Exit status 1 when pilots could not run here.
+
+    Run it as the user of the daemon, on the daemon's machine.
+    """
+    config = _config(config_file)
+    harvest = Harvest(
+        partition or config.slurm.partition,
+        config.slurm.account if account is None else account,
+        config.slurm.qos if qos is None else qos,
+    )
+    found = site_doctor.examine(_commands(config), harvest, time.time, config.pilot.max_minutes * 60.0)
+    if as_text:
+        click.echo(json.dumps([{"level": f.level.value, "what": f.what, "mend": f.mend} for f in found], indent=1))
+    else:
+        colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
+        for finding in found:
+            click.echo(click.style(f"{finding.level.value:8}", fg=colours[finding.level]) + finding.what)
+            if finding.mend:
+                click.echo(f"{'':8}-> {finding.mend}")
+    if any(finding.level is Level.ERROR for finding in found):
+        sys.exit(1)
+
+
+def as_json(seen: Snapshot) -> dict[str, Any]:
+    """The snapshot in values that JSON has: sets sorted, endless times null."""
+    return {
+        "taken_at": seen.taken_at,
+        "nodes": [_plain(node) for node in seen.nodes],
+        "jobs": [_plain(job) for job in seen.jobs],
+        "reservations": [_plain(reservation) for reservation in seen.reservations],
+        "plan": _plain(seen.plan),
+        "warnings": list(seen.warnings),
+    }
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {field.name: _json(getattr(value, field.name)) for field in fields(value)}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _config(file: Path | None) -> configuration.Config:
+    """The configuration that is named, or the site's where there is one, or the defaults."""
+    if file is not None:
+        return configuration.load(file)
+    if configuration.SYSTEM_FILE.exists():
+        return configuration.load(configuration.SYSTEM_FILE)
+    return configuration.parse("", "defaults")
+
+
+def _commands(config: configuration.Config) -> Commands:
+    environment = dict(os.environ)
+    if config.slurm.conf:
+        if not Path(config.slurm.conf).is_file():
+            raise InvalidInput("slurm.conf", f"{config.slurm.conf} is not a file")
+        environment["SLURM_CONF"] = config.slurm.conf
+    return Commands(environment, config.slurm.command_timeout_s)

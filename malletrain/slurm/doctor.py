@@ -1,0 +1,264 @@
+"""What may be wrong with a site, as findings with their mend: `malletrain doctor`.
+
+Each check asks Slurm for one thing and says what it found, also when all is well.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Iterator
+
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.slurm import site
+from malletrain.slurm.command import Commands
+from malletrain.slurm.formats import queue, sdiag, values
+from malletrain.slurm.site import Finding, Harvest, Level, SiteFacts
+from malletrain.wire import munge
+from malletrain.wire.errors import WireError
+
+#: Releases that the test-suite runs on, and the oldest whose outputs are read.
+OLDEST_RELEASE = (20, 11)
+
+#: Clocks that differ by more make holes and limits wrong.
+CLOCK_TOLERANCE_S = 2.0
+
+
+def examine(
+    commands: Commands, harvest: Harvest, now: Callable[[], float], max_pilot_s: float = 3600.0
+) -> tuple[Finding, ...]:
+    """All findings, the good ones too. When slurmctld does not answer, only that."""
+    try:
+        facts = site.read(commands)
+    except ClusterUnavailable as error:
+        return (
+            Finding(
+                Level.ERROR, f"Slurm does not answer: {error}", "check `scontrol ping`, SLURM_CONF and munge here"
+            ),
+        )
+    found = [_release(facts), *_partition(facts, harvest, max_pilot_s), _clock(facts, now()), _munge(facts)]
+    for check in (_rights, _backfill, _headroom, _fair_share):
+        try:
+            found.extend(check(commands, facts, harvest))
+        except (ClusterUnavailable, InvalidInput) as error:
+            found.append(
+                Finding(Level.WARNING, f"could not be checked: {error}", "run the command named here yourself")
+            )
+    found.extend(_settings(facts))
+    return tuple(found)
+
+
+def _release(facts: SiteFacts) -> Finding:
+    said = f"Slurm {facts.version}, cluster {facts.cluster}"
+    if facts.release < OLDEST_RELEASE:
+        return Finding(Level.ERROR, f"{said}: not a release that is supported", "upgrade to 20.11 or later")
+    return Finding(Level.OK, said)
+
+
+def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterator[Finding]:
+    wrong = site.check_harvest_partition(facts, harvest)
+    yield from wrong
+    mine = facts.partitions.get(harvest.partition)
+    if mine is None:
+        return
+    if not any(finding.level is Level.ERROR for finding in wrong):
+        yield Finding(
+            Level.OK, f"partition {mine.name}: {len(mine.nodes)} nodes, tier {mine.tier}, gives way to others"
+        )
+    if mine.max_time_s is not None and mine.max_time_s < max_pilot_s:
+        yield Finding(
+            Level.WARNING,
+            f"MaxTime of {mine.name} is {mine.max_time_s / 60:g} min, pilots may ask for {max_pilot_s / 60:g} min",
+            f"set pilot.max_minutes = {int(mine.max_time_s // 60)}, or raise MaxTime",
+        )
+    if harvest.account and mine.allow_accounts not in ("ALL", "") and not _in(harvest.account, mine.allow_accounts):
+        yield Finding(
+            Level.ERROR,
+            f"account {harvest.account} is not in AllowAccounts of {mine.name}",
+            f"add it, or name one of {mine.allow_accounts} in slurm.account",
+        )
+    if harvest.qos and mine.allow_qos not in ("ALL", "") and not _in(harvest.qos, mine.allow_qos):
+        yield Finding(
+            Level.ERROR,
+            f"QOS {harvest.qos} is not in AllowQos of {mine.name}",
+            f"add it, or name one of {mine.allow_qos} in slurm.qos",
+        )
+
+
+def _in(name: str, names: str) -> bool:
+    return name.lower() in names.lower().split(",")
+
+
+def _clock(facts: SiteFacts, now: float) -> Finding:
+    if facts.asked_at is None:
+        return Finding(Level.WARNING, "slurmctld's clock could not be read", "compare `date` on both machines")
+    ahead = now - facts.asked_at
+    # slurmctld tells whole seconds, and the answer took its time.
+    if not -CLOCK_TOLERANCE_S <= ahead <= CLOCK_TOLERANCE_S + 1:
+        return Finding(
+            Level.ERROR,
+            f"the clock here is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} slurmctld's",
+            "synchronise both (chrony, ntpd): holes are told in absolute times",
+        )
+    return Finding(Level.OK, "the clock here agrees with slurmctld's")
+
+
+def _munge(facts: SiteFacts) -> Finding:
+    try:
+        credential = munge.decode(
+            munge.encode(b"malletrain-doctor", facts.munge_socket or None), facts.munge_socket or None
+        )
+    except WireError as error:
+        return Finding(Level.ERROR, f"munge does not work here: {error}", "start munged with the cluster's key")
+    if credential.uid != os.getuid():
+        return Finding(
+            Level.ERROR, "munge vouches for another user than this one", "check munged and user namespaces"
+        )
+    return Finding(Level.OK, "munge works")
+
+
+def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    me = _user_name()
+    if me in (facts.slurm_user, "root"):
+        yield Finding(
+            Level.WARNING,
+            f"{me} has every right in Slurm: more than is needed",
+            "run the daemon as a user of its own that coordinates the harvest account",
+        )
+        return
+    if not facts.accounting:
+        yield Finding(
+            Level.WARNING,
+            f"without accounting (slurmdbd) {me} can steer jobs of its own only",
+            "use `malletraind --user` for one researcher, or set up slurmdbd and make the daemon's user a coordinator",
+        )
+        return
+    answer = commands.ask(
+        ["sacctmgr", "-n", "-P", "show", "user", me, "withcoord", "format=user,adminlevel,coordinators"]
+    )
+    fields = answer.strip().split("|")
+    level = fields[1].strip() if len(fields) > 2 else ""
+    coordinated = fields[2].split(",") if len(fields) > 2 else []
+    if level in ("Administrator", "Operator"):
+        yield Finding(
+            Level.WARNING,
+            f"{me} is {level.lower()}: that overrides MaxTime and staff holds silently",
+            "a coordinator of the harvest account suffices, and cannot touch other jobs",
+        )
+    elif harvest.account and harvest.account in coordinated:
+        yield Finding(Level.OK, f"{me} coordinates account {harvest.account}")
+    else:
+        yield Finding(
+            Level.ERROR,
+            f"{me} may not steer pilots of others: no coordinator of account {harvest.account or '(none configured)'}",
+            f"sacctmgr add coordinator account={harvest.account or 'ACCOUNT'} names={me}",
+        )
+
+
+def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    seen = sdiag.parse(commands.ask(["sdiag"]), facts.bf_interval_s)
+    plan = seen.plan
+    if plan.last_cycle_at is None:
+        yield Finding(Level.OK, "backfill has not run since slurmctld started: nothing waits")
+    elif plan.depth is not None and plan.queue_length is not None and plan.depth < plan.queue_length:
+        yield Finding(
+            Level.WARNING,
+            f"backfill does not reach the whole queue: depth {plan.depth} of {plan.queue_length}; "
+            f"partition {harvest.partition} comes last and may never be reached",
+            "raise bf_max_job_test, or set bf_max_job_part (it caps the main partitions too), with bf_continue",
+        )
+    else:
+        yield Finding(Level.OK, "backfill reaches the whole queue")
+    if seen.main_cycle_s is not None and seen.main_cycle_s > 0.5:
+        yield Finding(
+            Level.WARNING,
+            f"slurmctld's main cycle takes {seen.main_cycle_s:.2f} s",
+            "lower pool.max_pilots; each pilot is one more job to look at",
+        )
+
+
+def _headroom(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    mark = commands.mark()
+    rows = queue.parse_queue(commands.ask(["squeue", "-a", "-h", "-o", queue.queue_format(mark)]), mark)
+    known = sum(values.count_tasks(row.tasks) if row.tasks else 1 for row in rows)
+    share = known / max(1, facts.max_job_count)
+    said = f"{known} of at most {facts.max_job_count} jobs (MaxJobCount)"
+    if share > 0.8:
+        yield Finding(
+            Level.ERROR if share > 0.95 else Level.WARNING,
+            f"{said}: held pilots count too, and main users' submissions would be refused",
+            "raise MaxJobCount in slurm.conf",
+        )
+    else:
+        yield Finding(Level.OK, said)
+
+
+def _fair_share(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    if not facts.accounting:
+        return
+    if not harvest.qos:
+        yield Finding(
+            Level.WARNING,
+            "pilots have no QOS of their own: their owners' fair share is charged for harvested nodes",
+            "sacctmgr add qos harvest UsageFactor=0, allow it for the harvest account, set slurm.qos",
+        )
+        return
+    answer = commands.ask(["sacctmgr", "-n", "-P", "show", "qos", harvest.qos, "format=name,usagefactor"]).strip()
+    if not answer:
+        yield Finding(
+            Level.ERROR, f"QOS {harvest.qos} does not exist", f"sacctmgr add qos {harvest.qos} UsageFactor=0"
+        )
+        return
+    factor = answer.splitlines()[0].partition("|")[2].strip()
+    if factor and float(factor) != 0:
+        yield Finding(
+            Level.WARNING,
+            f"QOS {harvest.qos} has UsageFactor={factor}: owners' fair share is charged for harvested nodes",
+            f"sacctmgr modify qos {harvest.qos} set UsageFactor=0",
+        )
+    else:
+        yield Finding(Level.OK, f"QOS {harvest.qos} costs its users no fair share")
+
+
+def _settings(facts: SiteFacts) -> Iterator[Finding]:
+    if "jobs" in facts.private_data:
+        yield Finding(
+            Level.WARNING,
+            "PrivateData=jobs hides other users' jobs: holes before them cannot be seen",
+            "make the daemon's user a coordinator of the main accounts, or an operator",
+        )
+    if facts.min_job_age_s < 60:
+        yield Finding(
+            Level.WARNING,
+            f"MinJobAge is {facts.min_job_age_s:g} s: ended pilots are forgotten before they are asked about",
+            "set MinJobAge=300 (the default)",
+        )
+    if facts.kill_wait_s > 60:
+        yield Finding(
+            Level.WARNING,
+            f"KillWait is {facts.kill_wait_s:g} s: a stuck pilot holds its node so long after its limit",
+            "30 s (the default) suffices",
+        )
+    if facts.over_time_limit_s > 300:
+        yield Finding(
+            Level.WARNING,
+            f"OverTimeLimit is {facts.over_time_limit_s / 60:g} min: pilots may outlive their holes by so much",
+            "set OverTimeLimit=0 for the harvest partition",
+        )
+    if facts.has_epilog or facts.has_prolog:
+        yield Finding(
+            Level.OK, "prolog or epilog are set: each start and end of a pilot costs their time, which is measured"
+        )
+    if facts.topology.endswith(("/tree", "/block")):
+        yield Finding(
+            Level.WARNING,
+            f"{facts.topology}: Slurm places a job around pilots before it preempts any, on more leaf switches",
+            "set pool.keep_idle to a leaf's size; main jobs that need one leaf use --switches=1",
+        )
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
