@@ -1,0 +1,344 @@
+"""The jumping clock: sweeps a trace event by event, lets a policy size the jobs, and keeps the account.
+
+Between two moments nothing changes, so a job's samples, stalls and activations are exact integrals. This is the
+fast path for logs of a million changes; `malletrain.replay.whole` runs the daemon's own loop over the same trace,
+and tests hold the two to the same sizes.
+
+What a change costs (design, section 4):
+    a node that starts is occupied at once and trains after `activate_s`; its job trains on meanwhile;
+    a world that grows or shrinks stands still for `grow_s` / `shrink_s`; one that starts from nothing does not;
+    a node that the main queue takes is gone at once, and its job stalls as if it had shrunk.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.replay.cluster import ClusterTrace
+from malletrain.replay.ideal import Ideal
+from malletrain.replay.result import Cause, Log, Result, Totals
+from malletrain.replay.sizer import Sizer, rate_of_one, speedups
+from malletrain.replay.traces.trace import BUSY, IDLE
+from malletrain.replay.workload import TrainingJob
+
+Ints = NDArray[np.int64]
+
+#: A job whose work is done to this part is done: times are floats.
+_DONE = 1 - 1e-12
+
+
+class NodeOrder(StrEnum):
+    """Which free nodes a growing job takes, and which a shrinking one gives up."""
+
+    NAME = "name"  #: by name; gives up those whose limit ends first: what the daemon does without a forecast
+    AGE = "age"  #: the longest idle first, gives up the newest: idle nodes live the longer the older they are
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to replay. Seconds. `tick_s` 0: every event is decided at once, else at the next multiple, as a daemon
+    that polls. `pilot_limit_s`: longest time limit of a pilot, at whose end it leaves and its node is free again;
+    inf: none."""
+
+    tick_s: float = 0.0
+    keep_idle: int = 0
+    pilot_limit_s: float = math.inf
+    order: NodeOrder = NodeOrder.AGE
+
+
+class Engine:
+    """One policy over one trace."""
+
+    def __init__(
+        self, trace: ClusterTrace, jobs: Sequence[TrainingJob], sizer: Sizer, options: Options,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`jobs` are on the trace's clock (`workload.shifted`); `progress` is told the share done now and then."""
+        self.trace, self.jobs, self.sizer, self.options, self.progress = trace, jobs, sizer, options, progress
+        nodes, n = len(trace.nodes), len(jobs)
+        most = [min(each.job.max_nodes, nodes) for each in jobs]
+        by_job = [speedups(each, k) for each, k in zip(jobs, most, strict=True)]
+        self.speedup = np.zeros((n, max(most, default=0) + 1))
+        for j, row in enumerate(by_job):
+            self.speedup[j, : len(row)] = row
+        self.unit = np.array([rate_of_one(each) for each in jobs])
+        self.total = np.array([math.inf if e.job.total_samples is None else e.job.total_samples for e in jobs])
+        self.activate = np.array([each.costs.activate_s for each in jobs])
+        self.grow = np.array([each.costs.grow_s for each in jobs])
+        self.shrink = np.array([each.costs.shrink_s for each in jobs])
+        self.ideal = Ideal(jobs, by_job, nodes)
+        self.arrivals = sorted(range(n), key=lambda j: (jobs[j].job.submitted_at, j))
+        # nodes
+        self.state = np.full(nodes, BUSY, np.int8)
+        self.owner = np.full(nodes, -1, np.int64)
+        self.warm = np.zeros(nodes, bool)
+        self.started = np.zeros(nodes)
+        self.idle_since = np.zeros(nodes)
+        self.n_idle = 0
+        # jobs
+        self.held = np.zeros(n, np.int64)
+        self.world = np.zeros(n, np.int64)
+        self.stalled = np.full(n, -math.inf)
+        self.done = np.zeros(n)
+        self.finished = np.full(n, math.nan)
+        self.live: tuple[int, ...] = ()
+        self._live = np.empty(0, np.int64)
+        # what happens of itself
+        self._ready: list[tuple[float, int]] = []
+        self._limits: list[tuple[float, int, float]] = []
+        self._next_arrival = 0
+        self._due = False
+        self._resized: set[int] = set()
+        self.now = trace.start
+        self.totals = Totals(n)
+        self.log = Log()
+
+    def run(self) -> Result:
+        """Sweeps the whole trace."""
+        trace = self.trace
+        began = perf_counter()
+        times = trace.time.tolist()
+        step = 0
+        while True:
+            at = times[step] if step < len(times) else math.inf
+            nxt = min(at, self._next_internal(), trace.end)
+            if nxt > self.now:
+                self._advance(nxt)
+            if nxt >= trace.end:
+                break
+            self._warm_up()
+            self._complete()
+            self._expire()
+            if at <= nxt:
+                self._change(step)
+                step += 1
+                if self.progress is not None and step % 256 == 0:
+                    self.progress((self.now - trace.start) / trace.seconds)
+            self._arrive()
+            if self._due and self._may_decide():
+                self._decide()
+            self.totals.rescales += len(self._resized)
+            self._resized.clear()
+            self.log.sample(self.now, self.n_idle, int(self.held.sum()), self._speed_now())
+        self._close(np.flatnonzero(self.owner >= 0), Cause.WINDOW)
+        if self.progress is not None:
+            self.progress(1.0)
+        submitted = np.array([each.job.submitted_at for each in self.jobs])
+        return Result(
+            totals=self.totals, log=self.log.columns(), samples=self.done * self.unit, submitted=submitted,
+            finished=self.finished, wall_s=perf_counter() - began,
+        )  # fmt: skip
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def _next_internal(self) -> float:
+        """When something next happens that the trace does not say."""
+        nxt = self._ready[0][0] if self._ready else math.inf
+        if self._limits:
+            nxt = min(nxt, self._limits[0][0])
+        if self._next_arrival < len(self.arrivals):
+            nxt = min(nxt, self.jobs[self.arrivals[self._next_arrival]].job.submitted_at)
+        if self._due:
+            nxt = min(nxt, self._tick_after(self.now))
+        live = self._live
+        if len(live) and np.isfinite(self.total[live]).any():
+            speed = self.speedup[live, self.world[live]] * self.unit[live]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ends = np.maximum(self.now, self.stalled[live]) + (self.total[live] - self._samples(live)) / speed
+            ends = ends[(speed > 0) & np.isfinite(ends)]
+            if len(ends):
+                nxt = min(nxt, max(self.now, float(ends.min())))
+        return nxt
+
+    def _samples(self, live: Ints) -> NDArray[np.float64]:
+        samples: NDArray[np.float64] = self.done[live] * self.unit[live]
+        return samples
+
+    def _tick_after(self, now: float) -> float:
+        tick = self.options.tick_s
+        if tick <= 0:
+            return now
+        return self.trace.start + math.ceil((now - self.trace.start) / tick - 1e-9) * tick
+
+    def _may_decide(self) -> bool:
+        return self.options.tick_s <= 0 or self._tick_after(self.now) <= self.now + 1e-6
+
+    def _advance(self, until: float) -> None:
+        """Nothing changes between now and `until`: integrate."""
+        dt = until - self.now
+        live, totals = self._live, self.totals
+        totals.idle += self.n_idle * dt
+        if len(live):
+            world, held = self.world[live], self.held[live]
+            running = np.clip(until - np.maximum(self.stalled[live], self.now), 0.0, dt)
+            speed = self.speedup[live, world]
+            self.done[live] += speed * running
+            totals.speedup += float(speed @ running)
+            training = np.where(speed > 0, world, 0)
+            totals.productive += float(training @ running)
+            totals.stalled += float(world @ (dt - running)) + float((world - training) @ running)
+            occupied = held * dt
+            totals.activating += float((held - world).sum()) * dt
+            totals.occupied += float(occupied.sum())
+            totals.by_job[live] += occupied
+            totals.ideal += self.ideal.at(self.live, self.n_idle) * dt
+        self.now = until
+
+    def _speed_now(self) -> float:
+        live = self._live
+        return float(self.speedup[live, self.world[live]].sum()) if len(live) else 0.0
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def _warm_up(self) -> None:
+        """Nodes whose activation is over join their job's world."""
+        while self._ready and self._ready[0][0] <= self.now:
+            _, j = heapq.heappop(self._ready)
+            mine = np.flatnonzero((self.owner == j) & ~self.warm)
+            mine = mine[self.started[mine] + self.activate[j] <= self.now + 1e-9]
+            self._join(j, mine)
+
+    def _join(self, j: int, nodes: Ints) -> None:
+        if not len(nodes):
+            return
+        self.warm[nodes] = True
+        if self.world[j] > 0:
+            self.stalled[j] = max(self.stalled[j], self.now + self.grow[j])
+            self._resized.add(j)
+        self.world[j] += len(nodes)
+
+    def _complete(self) -> None:
+        live = self._live
+        if not len(live):
+            return
+        over = live[self._samples(live) >= self.total[live] * _DONE]
+        for j in over.tolist():
+            self.finished[j] = self.now
+            self._release(np.flatnonzero(self.owner == j), j, Cause.JOB_OVER, stall=False)
+            self.totals.completed += 1
+        if len(over):
+            self._set_live(j for j in self.live if not math.isfinite(self.finished[j]))
+
+    def _arrive(self) -> None:
+        new = []
+        while self._next_arrival < len(self.arrivals):
+            j = self.arrivals[self._next_arrival]
+            if self.jobs[j].job.submitted_at > self.now:
+                break
+            new.append(j)
+            self._next_arrival += 1
+        if new:
+            self._set_live([*self.live, *new])
+
+    def _set_live(self, live: object) -> None:
+        self.live = tuple(sorted(live))  # type: ignore[call-overload]
+        self._live = np.array(self.live, dtype=np.int64)
+        self._due = True
+
+    def _expire(self) -> None:
+        """Pilots at the end of their limit leave in order; their nodes are free again."""
+        while self._limits and self._limits[0][0] <= self.now:
+            _, node, started = heapq.heappop(self._limits)
+            if self.owner[node] >= 0 and self.started[node] == started:
+                self._release(np.array([node]), int(self.owner[node]), Cause.LIMIT, stall=True)
+                self._due = True
+
+    def _change(self, step: int) -> None:
+        """The trace's changes of this moment."""
+        part = slice(self.trace.first[step], self.trace.first[step + 1])
+        nodes, new = self.trace.node[part], self.trace.state[part]
+        old = self.state[nodes]
+        self.state[nodes] = new
+        gone, come = nodes[(old == IDLE) & (new != IDLE)], nodes[(old != IDLE) & (new == IDLE)]
+        self.n_idle += len(come) - len(gone)
+        self.idle_since[come] = self.now
+        taken = gone[self.owner[gone] >= 0]
+        if len(taken):
+            owners = self.owner[taken]
+            for j in np.unique(owners).tolist():
+                mine = taken[owners == j]
+                self.totals.preemptions += len(mine)
+                self._release(mine, j, Cause.PREEMPTED, stall=True)
+        self._due = self._due or len(gone) + len(come) > 0
+
+    def _release(self, nodes: Ints, j: int, cause: Cause, *, stall: bool) -> None:
+        """`nodes` leave job j; those that trained shrink its world."""
+        if not len(nodes):
+            return
+        trained = int(self.warm[nodes].sum())
+        self._close(nodes, cause)
+        self.held[j] -= len(nodes)
+        if trained:
+            self.world[j] -= trained
+            if stall:
+                self._resized.add(j)
+                if self.world[j] > 0:
+                    self.stalled[j] = max(self.stalled[j], self.now + self.shrink[j])
+
+    def _close(self, nodes: Ints, cause: Cause) -> None:
+        self.log.pilots(nodes, self.started[nodes], self.now, self.owner[nodes], cause)
+        self.owner[nodes] = -1
+        self.warm[nodes] = False
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        self._due = False
+        live = self._live
+        if not len(live):
+            return
+        nodes = max(0, self.n_idle - self.options.keep_idle)
+        counts = self.held[live].tolist()
+        remaining = (self.total[live] - self._samples(live)).tolist()
+        began = perf_counter()
+        sizes = self.sizer(self.live, counts, remaining, nodes)
+        self.log.solve_s.append(perf_counter() - began)
+        change = np.array(sizes, dtype=np.int64) - self.held[live]
+        for i in np.flatnonzero(change < 0).tolist():
+            j = int(live[i])
+            self._release(self._given_up(j, -int(change[i])), j, Cause.SHRINK, stall=True)
+        growing = np.flatnonzero(change > 0)
+        if len(growing):
+            free = self._free()
+            taken = 0
+            for i in growing.tolist():
+                j, more = int(live[i]), int(change[i])
+                self._start(free[taken : taken + more], j)
+                taken += more
+
+    def _given_up(self, j: int, count: int) -> Ints:
+        mine = np.flatnonzero(self.owner == j)
+        if self.options.order is NodeOrder.NAME:
+            key = self.started[mine]
+        else:
+            key = -self.idle_since[mine]
+        # Nodes that do not train yet cost nothing to give up.
+        return mine[np.lexsort((-mine, key, self.warm[mine]))[:count]]
+
+    def _free(self) -> Ints:
+        free = np.flatnonzero((self.state == IDLE) & (self.owner < 0))
+        if self.options.order is NodeOrder.AGE:
+            return free[np.argsort(self.idle_since[free], kind="stable")]
+        return free
+
+    def _start(self, nodes: Ints, j: int) -> None:
+        self.owner[nodes] = j
+        self.warm[nodes] = False
+        self.started[nodes] = self.now
+        self.held[j] += len(nodes)
+        self.totals.activations += len(nodes)
+        if self.activate[j] > 0:
+            heapq.heappush(self._ready, (self.now + float(self.activate[j]), j))
+        else:
+            self._join(j, nodes)
+        if math.isfinite(self.options.pilot_limit_s):
+            for node in nodes.tolist():
+                heapq.heappush(self._limits, (self.now + self.options.pilot_limit_s, node, self.now))

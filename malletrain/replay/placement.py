@@ -1,0 +1,152 @@
+"""Where a log's jobs may have run, where it does not say: they start and end as logged, a stated rule picks nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.replay.traces import JobRecords
+
+Ints = NDArray[np.int64]
+
+
+class Placement(StrEnum):
+    """Which of the free nodes a job takes."""
+
+    FIRST_FIT = "first-fit"  #: those of lowest number
+    RANDOM = "random"  #: any, by the seed
+    MOST_RECENT = "most-recent"  #: those freed last
+    BEST_FIT = "best-fit"  #: the shortest run of neighbouring free nodes that holds the job, else the longest runs
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Record i holds `node[first[i]:first[i + 1]]`. `overcommitted` is the share of the log's time in which jobs
+    need more nodes than the machine has; `lacking` how many node-seconds found no node."""
+
+    first: NDArray[np.int64]
+    node: NDArray[np.int32]
+    overcommitted: float
+    lacking: float
+
+
+def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: Placement, seed: int) -> Placed:
+    """Places every record on `nodes` nodes of `procs_per_node` processors.
+
+    A job of fewer processors than a node shares a node with others of its kind; larger ones take whole nodes. A job
+    that finds too few free nodes takes what there is: such a log is inconsistent, and the answer says how much.
+    """
+    wanted, part = _wanted(jobs, procs_per_node)
+    machine = _Machine(nodes, procs_per_node, rule, seed)
+    held: list[Ints] = [_NONE] * len(wanted)
+    ends = np.where(np.isfinite(jobs.end), jobs.end, np.inf)
+    by_start, by_end = np.argsort(jobs.start, kind="stable").tolist(), np.argsort(ends, kind="stable").tolist()
+    start, end = jobs.start.tolist(), ends.tolist()
+    want, parts = wanted.tolist(), part.tolist()
+    done = 0
+    for i in by_start:
+        now = start[i]
+        while end[by_end[done]] <= now:  # ends before starts, so that a node passes from job to job
+            machine.free(held[by_end[done]], parts[by_end[done]], end[by_end[done]])
+            done += 1
+        held[i] = machine.take(want[i], parts[i])
+    counts = np.array([len(nodes_of) for nodes_of in held], dtype=np.int64)
+    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    node = np.concatenate(held).astype(np.int32) if held else np.empty(0, np.int32)
+    need = np.where(part > 0, part / max(1, procs_per_node), wanted)
+    return Placed(first, node, *_overcommitted(jobs, need, nodes))
+
+
+def _overcommitted(jobs: JobRecords, need: NDArray[np.float64], nodes: int) -> tuple[float, float]:
+    """The share of the log's time in which jobs need more nodes than there are, and the node-seconds beyond them."""
+    horizon = float(np.max(jobs.end[np.isfinite(jobs.end)], initial=jobs.last_seen))
+    when = np.concatenate([jobs.start, np.minimum(jobs.end, horizon)])
+    order = np.argsort(when, kind="stable")
+    in_use = np.cumsum(np.concatenate([need, -need])[order])
+    lasts = np.diff(when[order], append=horizon)
+    excess = np.maximum(in_use - nodes - 1e-6, 0.0)
+    span = horizon - float(jobs.start.min())
+    return (float(lasts[excess > 0].sum()) / span if span > 0 else 0.0), float(excess @ lasts)
+
+
+_NONE: Ints = np.empty(0, np.int64)
+
+
+def _wanted(jobs: JobRecords, procs_per_node: int) -> tuple[Ints, Ints]:
+    """Nodes for each record, and for records smaller than a node their processors (0: whole nodes)."""
+    procs = jobs.procs.astype(np.int64)
+    whole = -(-procs // max(1, procs_per_node))
+    wanted = np.where(procs > 0, whole, jobs.count.astype(np.int64))
+    part = np.where((procs > 0) & (procs < procs_per_node), procs, 0)
+    return np.maximum(wanted, 1), part
+
+
+class _Machine:
+    """The nodes of a machine while its log is placed."""
+
+    def __init__(self, nodes: int, procs_per_node: int, rule: Placement, seed: int) -> None:
+        self.is_free = np.ones(nodes, dtype=bool)
+        self.used = np.zeros(nodes, dtype=np.int64)  # processors in use on shared nodes
+        self.freed_at = np.zeros(nodes)
+        self.procs_per_node = procs_per_node
+        self.random = np.random.default_rng(seed)
+        self.pick: Callable[[int], Ints] = {
+            Placement.FIRST_FIT: self._first,
+            Placement.RANDOM: self._random,
+            Placement.MOST_RECENT: self._most_recent,
+            Placement.BEST_FIT: self._best_fit,
+        }[rule]
+
+    def take(self, wanted: int, part: int) -> Ints:
+        """Nodes for a job; with `part` one node of which it uses so many processors."""
+        if part:
+            shared = np.flatnonzero((self.used > 0) & (self.used + part <= self.procs_per_node))
+            chosen = shared[:1] if len(shared) else self.pick(1)
+            self.used[chosen] += part
+        else:
+            chosen = self.pick(wanted)
+        self.is_free[chosen] = False
+        return chosen
+
+    def free(self, nodes: Ints, part: int, now: float) -> None:
+        if part:
+            self.used[nodes] -= part
+            nodes = nodes[self.used[nodes] == 0]
+        self.is_free[nodes] = True
+        self.freed_at[nodes] = now
+
+    def _first(self, wanted: int) -> Ints:
+        return np.flatnonzero(self.is_free)[:wanted]
+
+    def _random(self, wanted: int) -> Ints:
+        free = np.flatnonzero(self.is_free)
+        return free if len(free) <= wanted else np.sort(self.random.choice(free, wanted, replace=False))
+
+    def _most_recent(self, wanted: int) -> Ints:
+        free = np.flatnonzero(self.is_free)
+        if len(free) <= wanted:
+            return free
+        return np.sort(free[np.argsort(-self.freed_at[free], kind="stable")[:wanted]])
+
+    def _best_fit(self, wanted: int) -> Ints:
+        free = np.flatnonzero(self.is_free)
+        if len(free) <= wanted:
+            return free
+        begins = np.flatnonzero(np.diff(free, prepend=-2) != 1)
+        lengths = np.diff(begins, append=len(free))
+        fits = np.flatnonzero(lengths >= wanted)
+        if len(fits):
+            best = begins[fits[np.argmin(lengths[fits])]]
+            return free[best : best + wanted]
+        chosen = []
+        for run in np.argsort(-lengths, kind="stable").tolist():
+            part = free[begins[run] : begins[run] + min(int(lengths[run]), wanted)]
+            chosen.append(part)
+            wanted -= len(part)
+            if wanted == 0:
+                break
+        return np.sort(np.concatenate(chosen))

@@ -1,0 +1,104 @@
+"""What a replay found: totals, and the columns behind every plot."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Cause(IntEnum):
+    """Why a pilot ended."""
+
+    WINDOW = 0  #: the replay's window closed
+    SHRINK = 1  #: its job gave the node up
+    PREEMPTED = 2  #: the main queue took the node, or it went down
+    JOB_OVER = 3
+    LIMIT = 4  #: its time limit
+
+
+class Totals:
+    """Sums over the window. Node-seconds but for the counts; `speedup` and `ideal` are integrals of
+    sum_j O_j(n_j)/O_j(1). occupied = productive + stalled + activating."""
+
+    def __init__(self, jobs: int) -> None:
+        self.idle = self.occupied = self.productive = self.stalled = self.activating = 0.0
+        self.speedup = self.ideal = 0.0
+        self.rescales = self.activations = self.preemptions = self.completed = 0
+        self.by_job: Floats = np.zeros(jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """`time`, `idle` (nodes that are idle or harvested), `held` (by pilots) and `speed` (sum of speed-ups) after each
+    moment; one entry a pilot in `pilot_node`, `pilot_start`, `pilot_end`, `pilot_job`, `pilot_cause`; `solve_s`
+    seconds of each sizing."""
+
+    time: Floats
+    idle: Ints
+    held: Ints
+    speed: Floats
+    pilot_node: NDArray[np.int32]
+    pilot_start: Floats
+    pilot_end: Floats
+    pilot_job: NDArray[np.int32]
+    pilot_cause: NDArray[np.int8]
+    solve_s: Floats
+
+
+@dataclass
+class Log:
+    """Collects columns while the engine runs."""
+
+    solve_s: array[float] = field(default_factory=lambda: array("d"))
+    _time: array[float] = field(default_factory=lambda: array("d"))
+    _idle: array[int] = field(default_factory=lambda: array("q"))
+    _held: array[int] = field(default_factory=lambda: array("q"))
+    _speed: array[float] = field(default_factory=lambda: array("d"))
+    _node: array[int] = field(default_factory=lambda: array("i"))
+    _start: array[float] = field(default_factory=lambda: array("d"))
+    _end: array[float] = field(default_factory=lambda: array("d"))
+    _job: array[int] = field(default_factory=lambda: array("i"))
+    _cause: array[int] = field(default_factory=lambda: array("b"))
+
+    def sample(self, now: float, idle: int, held: int, speed: float) -> None:
+        if self._time and self._time[-1] == now:
+            self._idle[-1], self._held[-1], self._speed[-1] = idle, held, speed
+            return
+        self._time.append(now)
+        self._idle.append(idle)
+        self._held.append(held)
+        self._speed.append(speed)
+
+    def pilots(self, nodes: Ints, start: Floats, end: float, jobs: Ints, cause: Cause) -> None:
+        n = len(nodes)
+        self._node.frombytes(nodes.astype(np.int32).tobytes())
+        self._start.frombytes(np.ascontiguousarray(start).tobytes())
+        self._end.frombytes(np.full(n, end).tobytes())
+        self._job.frombytes(jobs.astype(np.int32).tobytes())
+        self._cause.frombytes(np.full(n, int(cause), np.int8).tobytes())
+
+    def columns(self) -> Columns:
+        return Columns(
+            np.array(self._time), np.array(self._idle), np.array(self._held), np.array(self._speed),
+            np.array(self._node, np.int32), np.array(self._start), np.array(self._end),
+            np.array(self._job, np.int32), np.array(self._cause, np.int8), np.array(self.solve_s),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One policy's replay. By job: `samples` trained, `submitted`, `finished` (Unix seconds; nan: not finished)."""
+
+    totals: Totals
+    log: Columns
+    samples: Floats
+    submitted: Floats
+    finished: Floats
+    wall_s: float

@@ -1,0 +1,121 @@
+"""The seam between the replay's columns and the policies: present counts in, next counts out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.replay.workload import TrainingJob
+from malletrain.sizing.problem import JobDemand, Policy, Problem, Value
+from malletrain.sizing.registry import policy as registered
+
+Ints = NDArray[np.int64]
+
+#: BFTrainer's published default, kept for comparison (facts of its repository; here 120 to 600 s pay best).
+BFTRAINER_HORIZON_S = 10.0
+
+
+class Sizer(Protocol):
+    """Sizes for the jobs that are there."""
+
+    def __call__(
+        self, live: Sequence[int], counts: Sequence[int], remaining: Sequence[float], nodes: int
+    ) -> list[int]:
+        """New sizes of the jobs `live` (numbers into the workload), which hold `counts` nodes, when `nodes` are
+        there in all. `remaining`: samples left, inf where there is no end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy as the command line names it: `exact`, `bftrainer`, or with a horizon `exact:120`."""
+
+    name: str
+    policy: str
+    horizon_s: float
+    value: Value = Value.ELASTIC
+    alpha: float = 0.0
+
+
+def parse_policy(text: str, horizon_s: float | None, alpha: float = 0.0) -> PolicyChoice:
+    """Reads `NAME[:HORIZON]`. `bftrainer` is the published objective, solved exactly, at its own horizon of 10 s.
+
+    Raises:
+        InvalidInput: no such policy, or no sound horizon.
+    """
+    name, colon, given = text.strip().partition(":")
+    own = BFTRAINER_HORIZON_S if name == "bftrainer" else 300.0
+    horizon = own if horizon_s is None else horizon_s
+    if colon:
+        try:
+            horizon = float(given)
+        except ValueError:
+            horizon = -1.0
+    if not 0 < horizon < 1e7:
+        raise InvalidInput("--policy", f"{text.strip()!r}: the horizon must be a number of seconds above 0")
+    if name == "bftrainer":
+        return PolicyChoice(text.strip(), "exact", horizon, Value.BFTRAINER, alpha)
+    registered(name)
+    return PolicyChoice(text.strip(), name, horizon, Value.ELASTIC, alpha)
+
+
+class PolicySizer:
+    """Asks a policy of `malletrain.sizing`, as the daemon does.
+
+    Each job's value is weighed by 1/O(1), so that the objective is the sum of speed-ups: in raw samples a fast model
+    would starve the others. Demands are kept by (job, size): building them anew would cost more than solving.
+    """
+
+    def __init__(self, choice: PolicyChoice, jobs: Sequence[TrainingJob]) -> None:
+        self._policy: Policy = registered(choice.policy)
+        self._choice, self._jobs = choice, jobs
+        self._demands: dict[tuple[int, int], JobDemand] = {}
+        self._most = [max((rate for _, rate in each.curve.points), default=0.0) for each in jobs]
+
+    def __call__(
+        self, live: Sequence[int], counts: Sequence[int], remaining: Sequence[float], nodes: int
+    ) -> list[int]:
+        choice = self._choice
+        demands = []
+        for j, count, left in zip(live, counts, remaining, strict=True):
+            # The work that is left matters only where it may be done within the horizon.
+            bound = left if left < choice.horizon_s * self._most[j] else None
+            demands.append(self._demand(j, count) if bound is None else self._make(j, count, bound))
+        problem = Problem(choice.horizon_s, nodes, tuple(demands), choice.value, choice.alpha)
+        sizes = self._policy.size(problem).sizes
+        return [sizes[self._jobs[j].job.id] for j in live]
+
+    def _demand(self, j: int, count: int) -> JobDemand:
+        known = self._demands.get((j, count))
+        if known is None:
+            known = self._demands[(j, count)] = self._make(j, count, None)
+        return known
+
+    def _make(self, j: int, count: int, remaining: float | None) -> JobDemand:
+        each = self._jobs[j]
+        return JobDemand(
+            id=each.job.id, current=count, min=each.job.min_nodes, max=each.job.max_nodes, curve=each.curve,
+            sizes=each.job.sizes, weight=each.job.weight / rate_of_one(each), grow_s=each.costs.grow_s,
+            shrink_s=each.costs.shrink_s, activate_s=each.costs.activate_s, remaining_samples=remaining,
+        )  # fmt: skip
+
+
+def rate_of_one(each: TrainingJob) -> float:
+    """Samples/s on one node, by which speed-ups are counted; where the curve has none, the first point's share."""
+    one = each.curve.throughput(1)
+    if one > 0:
+        return one
+    nodes, rate = next(((n, r) for n, r in each.curve.points if r > 0), (1, 1.0))
+    return rate / nodes
+
+
+def speedups(each: TrainingJob, most: int) -> NDArray[np.float64]:
+    """O(k)/O(1) for k = 0..most; 0 where the job may not run on k nodes."""
+    unit = rate_of_one(each)
+    rates = [each.curve.throughput(k) / unit if each.job.permits(k) else 0.0 for k in range(most + 1)]
+    return np.array(rates)

@@ -1,0 +1,81 @@
+"""Node events: a CSV of `time,node,state`, as `scontrol`-polling scripts and BFTrainer's data have it."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.replay.traces.source import Lines
+from malletrain.replay.traces.times import TimeParser
+from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, MAX_NODES, NodeChanges, Tally, column
+
+#: Words for a node's state, Slurm's own included. PLANNED is idle now, kept for a planned start.
+STATE_WORDS = {
+    "idle": IDLE, "free": IDLE, "planned": IDLE, "1": IDLE,
+    "busy": BUSY, "alloc": BUSY, "allocated": BUSY, "mix": BUSY, "mixed": BUSY, "comp": BUSY, "completing": BUSY,
+    "resv": BUSY, "reserved": BUSY, "0": BUSY,
+    "down": DOWN, "drain": DOWN, "drained": DOWN, "drng": DOWN, "draining": DOWN, "maint": DOWN, "fail": DOWN,
+    "unknown": DOWN, "powered_down": DOWN, "off": DOWN,
+}  # fmt: skip
+
+
+def is_events_header(line: str) -> bool:
+    return {"time", "node", "state"} <= {word.strip().lower() for word in line.lstrip("\ufeff").split(",")}
+
+
+def read_events(lines: Lines, tally: Tally, time_of: TimeParser) -> NodeChanges:
+    """Reads the CSV; the header names the columns, in any order, others are ignored.
+
+    Raises:
+        InvalidInput: no event at all, or more nodes than a machine has.
+    """
+    columns: dict[str, int] = {}
+    number: dict[str, int] = {}
+    times, nodes, states = array("d"), array("i"), array("b")
+    t_col = n_col = s_col = width = -1
+    for line in lines:
+        if not line or line.isspace():
+            continue
+        fields = line.split(",")
+        if not columns or (fields[0][:1].isalpha() and is_events_header(line)):
+            header = [word.strip().lower() for word in line.lstrip("\ufeff").split(",")]
+            if columns:
+                tally.skip("another header", lines.number)
+            columns = {word: i for i, word in enumerate(header)}
+            t_col, n_col, s_col = columns["time"], columns["node"], columns["state"]
+            width = max(t_col, n_col, s_col) + 1
+            continue
+        if len(fields) < width:
+            tally.skip("too few fields", lines.number)
+            continue
+        state = STATE_WORDS.get(fields[s_col].strip().lower().rstrip("*~#!%$@^+-"))
+        at = time_of(fields[t_col])
+        name = fields[n_col].strip()
+        if state is None:
+            tally.skip("unknown state", lines.number)
+        elif at is None:
+            tally.skip("unreadable time", lines.number)
+        elif not name:
+            tally.skip("no node name", lines.number)
+        else:
+            index = number.get(name)
+            if index is None:
+                index = number[name] = len(number)
+                if index >= MAX_NODES:
+                    raise InvalidInput(f"{lines.source}:{lines.number}", f"more than {MAX_NODES:,} distinct nodes")
+            times.append(at)
+            nodes.append(index)
+            states.append(state)
+    if not times:
+        raise InvalidInput(
+            lines.source, "holds no node event; expected lines such as 2021-02-10T00:08:52,a01n01,idle"
+        )
+    time, node, state_column = column(times, np.float64), column(nodes, np.int32), column(states, np.int8)
+    if (np.diff(time) < 0).any():
+        tally.warn("The events are not in order of time; they were sorted.")
+        order = np.argsort(time, kind="stable")
+        time, node, state_column = time[order], node[order], state_column[order]
+    account = tally.account(lines.source, "node events", lines.number, len(time))
+    return NodeChanges(account, tuple(number), time, node, state_column)

@@ -1,0 +1,79 @@
+"""Tells a trace's format by its content and reads it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import BinaryIO
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.replay.traces.events import is_events_header, read_events
+from malletrain.replay.traces.sacct import is_sacct_header, read_sacct
+from malletrain.replay.traces.sacct_json import read_sacct_json
+from malletrain.replay.traces.source import Lines, opened, read_chunk
+from malletrain.replay.traces.swf import looks_like_swf, read_swf
+from malletrain.replay.traces.times import TimeParser
+from malletrain.replay.traces.trace import Tally, Trace
+
+#: So many bytes are looked at to tell the format.
+HEAD = 1 << 16
+
+
+def read_trace(path: Path, zone: tzinfo = UTC) -> Trace:
+    """Reads node events, SWF, `sacct -P` or `sacct --json`, plain or gzip; `-` is standard input.
+
+    Times without an offset are local to `zone`.
+
+    Raises:
+        InvalidInput: not one of these formats, damaged, or without a single usable record.
+    """
+    source, tally = str(path), Tally()
+    with opened(path) as raw:
+        head = read_chunk(raw, HEAD, source)
+        stream: BinaryIO = io.BufferedReader(_Joined(head, raw), 1 << 18)
+        for line in _first_lines(head):
+            if line.lstrip("\ufeff \t").startswith("{"):
+                return read_sacct_json(stream, source, tally)
+            lines = Lines(stream, source, tally)
+            if is_events_header(line):
+                return read_events(lines, tally, TimeParser(zone))
+            if is_sacct_header(line):
+                return read_sacct(lines, tally, TimeParser(zone))
+            if looks_like_swf(line):
+                return read_swf(lines, tally)
+            raise InvalidInput(f"{source}:1", _what_was_expected(line))
+    raise InvalidInput(source, "is empty")
+
+
+def _first_lines(head: bytes) -> Iterator[str]:
+    for line in head.decode("utf-8", "replace").splitlines():
+        if line.strip():
+            yield line
+
+
+def _what_was_expected(line: str) -> str:
+    return (
+        f"begins with {line[:60]!r}: neither node events (a header time,node,state), nor SWF, nor `sacct -P` with "
+        "its header line, nor `sacct --json`; `malletrain replay --how` prints the sacct command to run"
+    )
+
+
+class _Joined(io.RawIOBase):
+    """The bytes already looked at, then the rest of the stream."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self.head, self.rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self.head[: len(buffer)]
+        if data:
+            self.head = self.head[len(data) :]
+        else:
+            data = self.rest.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

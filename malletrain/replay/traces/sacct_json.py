@@ -1,0 +1,97 @@
+"""`sacct --json` and slurmdbd's REST answers, Slurm 21.08 to 25.11, one job at a time in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.replay.traces.nodelist import expand
+from malletrain.replay.traces.sacct import STILL_RUNNING, Records
+from malletrain.replay.traces.source import read_chunk
+from malletrain.replay.traces.trace import JobRecords, Tally
+
+CHUNK = 1 << 20
+#: A job with thousands of steps is a few MB of JSON.
+MAX_OBJECT = 64 << 20
+
+
+def read_sacct_json(stream: BinaryIO, source: str, tally: Tally) -> JobRecords:
+    """Reads the array `jobs` of the document.
+
+    Raises:
+        InvalidInput: no such array, a damaged document, or no job that ran.
+    """
+    records = Records(tally)
+    count = 0
+    for count, job in enumerate(_jobs(stream, source), 1):
+        reason = _add(records, job, count, source) if isinstance(job, dict) else "not a job"
+        if reason:
+            tally.skip(reason, count)
+    return records.finish(source, "sacct JSON", count)
+
+
+def _jobs(stream: BinaryIO, source: str) -> Iterator[Any]:
+    decoder = json.JSONDecoder()
+    text = ""
+    while '"jobs"' not in text or "[" not in text.partition('"jobs"')[2]:
+        chunk = read_chunk(stream, CHUNK, source)
+        if not chunk or len(text) > MAX_OBJECT:
+            raise InvalidInput(source, 'is JSON without an array "jobs"; give the output of `sacct --json`')
+        text += chunk.decode("utf-8", "replace")
+    text = text.partition('"jobs"')[2].partition("[")[2]
+    done = 0
+    while True:
+        text = text.lstrip(" \t\r\n,")
+        if text.startswith("]"):
+            return
+        try:
+            job, used = decoder.raw_decode(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            chunk = read_chunk(stream, max(CHUNK, len(text)), f"{source}: job {done + 1}")
+            if not chunk or len(text) > MAX_OBJECT or isinstance(error, RecursionError):
+                raise InvalidInput(f"{source}: job {done + 1}", f"is damaged or cut off: {error}") from error
+            text += chunk.decode("utf-8", "replace")
+            continue
+        done += 1
+        text = text[used:]
+        yield job
+
+
+def _number(value: Any) -> float | None:
+    """A number as any release writes it: plain, or {set, infinite, number} (23.11 and later)."""
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set", True) and not value.get("infinite") else None
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _moment(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 < number < 1e11 else None
+
+
+def _add(records: Records, job: dict[str, Any], place: int, source: str) -> str:
+    """Takes one job into the records; the reason where it is left out."""
+    times, state = job.get("time"), job.get("state")
+    if not isinstance(times, dict):
+        return "no times"
+    words = state.get("current") if isinstance(state, dict) else state
+    word = str(words[0] if isinstance(words, list) and words else words or "").upper()
+    submit, start, end = (_moment(times.get(key)) for key in ("submission", "start", "end"))
+    records.saw(submit, start, end)
+    if start is None or word == "PENDING":
+        return "never started"
+    if end is None or word in STILL_RUNNING:
+        end = math.inf
+        records.saw(start + (_number(times.get("elapsed")) or 0.0))
+    if end <= start:
+        return "ran for 0 s" if end == start else "ends before it starts"
+    text = job.get("nodes")
+    nodes = expand(text) if isinstance(text, str) else ()
+    if nodes is None:
+        return "unreadable node list"
+    count = _number(job.get("allocation_nodes"))
+    records.add(str(job.get("job_id", place)), submit, start, end, nodes, int(count or 1), place, source)
+    return ""

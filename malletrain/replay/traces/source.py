@@ -1,0 +1,84 @@
+"""Opens a trace, plain or gzip, and reads it line by line within bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.replay.traces.trace import Tally
+
+#: A line of a job log is a few kB; a node list of a 10,000-node job at its worst about 200 kB.
+MAX_LINE = 4 << 20
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of `path`, decompressed where it is gzip; `-` is standard input.
+
+    Raises:
+        InvalidInput: there is no such file, it is a folder, or it may not be read.
+    """
+    try:
+        raw: BinaryIO = sys.stdin.buffer if str(path) == "-" else path.open("rb")
+    except OSError as error:
+        raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from error
+    with raw:
+        buffered = io.BufferedReader(raw) if not isinstance(raw, io.BufferedReader) else raw  # type: ignore[type-var]
+        if buffered.peek(2)[:2] == GZIP_MAGIC:
+            with gzip.open(buffered, "rb") as unpacked:
+                yield unpacked  # type: ignore[misc]
+        else:
+            yield buffered
+
+
+def read_chunk(stream: BinaryIO, size: int, where: str) -> bytes:
+    """Up to `size` bytes.
+
+    Raises:
+        InvalidInput: the gzip stream is damaged or cut off.
+    """
+    try:
+        return stream.read(size)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidInput(where, f"the gzip file is damaged or cut off ({error}); copy it again") from error
+
+
+class Lines:
+    """The lines of a stream as text, numbered from 1. Undecodable bytes become U+FFFD; a line longer than
+    `MAX_LINE` bytes is counted as skipped and never held in memory. `number` is that of the line given last."""
+
+    def __init__(self, stream: BinaryIO, source: str, tally: Tally) -> None:
+        self.stream, self.source, self.tally = stream, source, tally
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        readline = self.stream.readline
+        try:
+            while raw := readline(MAX_LINE + 1):
+                self.number += 1
+                if len(raw) > MAX_LINE:
+                    self._leave_out(raw)
+                    continue
+                if b"\x00" in raw:
+                    self.tally.skip("holds NUL bytes", self.number)
+                    continue
+                yield raw.decode("utf-8", "replace").rstrip("\r\n")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            where = f"{self.source}:{self.number + 1}"
+            raise InvalidInput(where, f"the gzip file is damaged or cut off ({error}); copy it again") from error
+        except OSError as error:
+            raise InvalidInput(f"{self.source}:{self.number + 1}", f"cannot be read: {error}") from error
+
+    def _leave_out(self, raw: bytes) -> None:
+        self.tally.skip(f"longer than {MAX_LINE >> 20} MiB", self.number)
+        while raw and not raw.endswith(b"\n"):
+            raw = self.stream.readline(MAX_LINE)

@@ -1,0 +1,365 @@
+"""The training jobs of a replay: mixes by name, or a file of one's own."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.job import Curve, MalleableJob, ResizeCosts
+from malletrain.replay.curves import IMAGENET, POLLUX, POLLUX_SAMPLES, curve_named
+from malletrain.replay.traces.source import Lines, opened
+from malletrain.replay.traces.times import TimeParser
+from malletrain.replay.traces.trace import Tally
+
+MAX_JOBS = 100_000
+MAX_FILE = 256 << 20
+PHILLY_GPUS_PER_NODE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """A malleable job and what changing its size costs. `job.submitted_at` is Unix seconds, or seconds from the
+    replay's start where the workload's file has no dates (see `shifted`); its `given_curve` is always set."""
+
+    job: MalleableJob
+    costs: ResizeCosts
+
+    @property
+    def curve(self) -> Curve:
+        return self.job.given_curve or Curve.linear(self.job.max_nodes)
+
+
+def training_job(
+    number: int, name: str, curve: Curve, costs: ResizeCosts, *, submitted_at: float = 0.0, min_nodes: int = 1,
+    max_nodes: int = 64, total_samples: float | None = None, weight: float = 1.0, sizes: tuple[int, ...] = (),
+) -> TrainingJob:  # fmt: skip
+    """A job of a replay; `number` counts from 1."""
+    job = MalleableJob(
+        id=number, name=name, user="replay", uid=0, account="", min_nodes=min_nodes, max_nodes=max_nodes,
+        submitted_at=submitted_at, sizes=sizes, weight=weight, given_curve=curve, total_samples=total_samples,
+    )  # fmt: skip
+    return TrainingJob(job, costs)
+
+
+# -- mixes -----------------------------------------------------------------------------------------------------------
+
+
+def mix(text: str, costs: ResizeCosts, seed: int = 0) -> list[TrainingJob]:
+    """Jobs of `NAME:COUNT[,NAME:COUNT...]`, all there from the start.
+
+    Raises:
+        InvalidInput: no such mix, or no sound count.
+    """
+    jobs: list[TrainingJob] = []
+    for part in text.split(","):
+        name, _, count = part.strip().partition(":")
+        maker = MIXES.get(name)
+        if maker is None:
+            raise InvalidInput("--mix", f"{name!r} is not known; known are {', '.join(sorted(MIXES))}")
+        if count and not (count.isascii() and count.isdecimal() and 0 < int(count) <= MAX_JOBS):
+            raise InvalidInput("--mix", f"{part.strip()!r}: the count must be a number from 1 to {MAX_JOBS:,}")
+        rng = np.random.default_rng([seed, len(jobs)])
+        for i in range(int(count or 1)):
+            jobs.append(maker(len(jobs) + 1, i, costs, rng))
+    if len(jobs) > MAX_JOBS:
+        raise InvalidInput("--mix", f"{len(jobs):,} jobs are more than {MAX_JOBS:,}")
+    return jobs
+
+
+def _endless_imagenet(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
+    name = sorted(IMAGENET, key=str.lower)[i % len(IMAGENET)]
+    return training_job(number, f"{name}-{number}", IMAGENET[name], costs)
+
+
+def _endless_linear(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
+    return training_job(number, f"linear-{number}", Curve.linear(64), costs)
+
+
+def _pollux(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
+    name = sorted(POLLUX)[i % len(POLLUX)]
+    return training_job(
+        number, f"{name}-{number}", POLLUX[name], costs, max_nodes=16, total_samples=POLLUX_SAMPLES[name]
+    )
+
+
+def _hpo(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
+    # BFTrainer's search: trials of one model, 130 million samples each.
+    curve = IMAGENET["shufflenet"]
+    return training_job(number, f"trial-{number}", curve, costs, total_samples=130e6)
+
+
+def _nas(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
+    # Architectures differ in speed and in what communication costs them: n / (a + b log2 n), b/a from 2 to 25 %,
+    # trained for one to six hours of one node.
+    rate, share = float(rng.uniform(500, 8000)), float(rng.uniform(0.02, 0.25))
+    points = tuple((n, rate * n / (1 + share * math.log2(n))) for n in (1, 2, 4, 8, 16))
+    work = rate * float(rng.uniform(1, 6)) * 3600
+    return training_job(number, f"architecture-{number}", Curve(points), costs, max_nodes=16, total_samples=work)
+
+
+MIXES: Mapping[str, Callable[[int, int, ResizeCosts, np.random.Generator], TrainingJob]] = {
+    "imagenet": _endless_imagenet,
+    "endless": _endless_linear,
+    "pollux": _pollux,
+    "hpo": _hpo,
+    "nas": _nas,
+}
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def read_jobs(path: Path, costs: ResizeCosts, zone: tzinfo = UTC) -> list[TrainingJob]:
+    """Jobs of a TOML file (`[[job]]` tables) or of a CSV file by its columns: this project's own, BFTrainer's,
+    Pollux's or Philly's. Plain or gzip. `costs` serve where the file has none.
+
+    Raises:
+        InvalidInput: with the file and the line or job.
+    """
+    if path.name.endswith((".toml", ".toml.gz")):
+        return _read_toml(path, costs)
+    jobs: list[TrainingJob] = []
+    time_of = TimeParser(zone)
+    with opened(path) as stream:
+        lines = Lines(stream, str(path), Tally())
+        rows = csv.reader(iter(lines), strict=True)
+        try:
+            header = [name.strip().lower() for name in next(rows, [])]
+            make = _reader_of(header, path)
+            for fields in rows:
+                where = f"{path}:{lines.number}"
+                if not fields:
+                    continue
+                if len(fields) != len(header):
+                    raise InvalidInput(where, f"{len(fields)} fields where the header has {len(header)}")
+                if len(jobs) == MAX_JOBS:
+                    raise InvalidInput(where, f"more than {MAX_JOBS:,} jobs")
+                row = dict(zip(header, (field.strip() for field in fields), strict=True))
+                jobs.append(make(_Row(where, row), len(jobs) + 1, costs, time_of))
+        except csv.Error as error:
+            raise InvalidInput(f"{path}:{lines.number}", str(error)) from error
+    if not jobs:
+        raise InvalidInput(str(path), "holds no job")
+    return jobs
+
+
+class _Row:
+    """One line of a workload, with errors that name the column."""
+
+    def __init__(self, where: str, fields: Mapping[str, str]) -> None:
+        self.where, self.fields = where, fields
+
+    def has(self, column: str) -> bool:
+        return self.fields.get(column, "") != ""
+
+    def text(self, column: str) -> str:
+        return self.fields.get(column, "")
+
+    def number(self, column: str, default: float | None = None, *, least: float = 0.0) -> float:
+        if not self.has(column) and default is not None:
+            return default
+        try:
+            value = float(self.text(column))
+        except ValueError:
+            value = math.nan
+        if not least <= value < 1e18:
+            raise InvalidInput(
+                self.where, f"{column} must be a number of at least {least:g}, not {self.text(column)!r}"
+            )
+        return value
+
+    def count(self, column: str, default: int | None = None) -> int:
+        value = self.number(column, None if default is None else float(default), least=1)
+        if value != int(value) or value > 1_000_000:
+            raise InvalidInput(
+                self.where, f"{column} must be a whole number up to 1,000,000, not {self.text(column)!r}"
+            )
+        return int(value)
+
+
+_Maker = Callable[[_Row, int, ResizeCosts, TimeParser], TrainingJob]
+
+
+def _reader_of(header: list[str], path: Path) -> _Maker:
+    columns = set(header)
+    if {"workload", "name", "submit_s", "app"} <= columns:
+        return _pollux_row
+    if {"timestamp", "duration", "num_gpus"} <= columns:
+        return _philly_row
+    if "model" in columns or "curve" in columns:
+        return _own_row
+    raise InvalidInput(
+        f"{path}:1",
+        "needs the columns model or curve (and, as wanted, job, submit_time, min_nodes, max_nodes, total_samples, "
+        "weight, rescale_up_s, rescale_down_s, activate_s)",
+    )
+
+
+def _own_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) -> TrainingJob:
+    """This project's columns, which are BFTrainer's and three more."""
+    curve = parse_curve(row.text("curve"), row.where) if row.has("curve") else curve_named(row.text("model"))
+    if curve is None:
+        raise InvalidInput(
+            row.where, f"model {row.text('model')!r} has no published curve: add a column curve (1:100;2:190)"
+        )
+    submitted = 0.0
+    if row.has("submit_time"):
+        text = row.text("submit_time")
+        moment = time_of(text) if text[4:5] == "-" else row.number("submit_time")
+        if moment is None:
+            raise InvalidInput(row.where, f"submit_time is not a time: {text!r}")
+        submitted = moment
+    lowest = row.count("min_nodes", 1)
+    highest = row.count("max_nodes", max(lowest, curve.points[-1][0]))
+    if highest < lowest:
+        raise InvalidInput(row.where, f"max_nodes {highest} is below min_nodes {lowest}")
+    return training_job(
+        number, row.text("job") or f"job-{number}", curve,
+        ResizeCosts(
+            activate_s=row.number("activate_s", costs.activate_s),
+            grow_s=row.number("rescale_up_s", costs.grow_s),
+            shrink_s=row.number("rescale_down_s", costs.shrink_s),
+        ),
+        submitted_at=submitted, min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0),
+        total_samples=row.number("total_samples") if row.has("total_samples") else None,
+    )  # fmt: skip
+
+
+def _pollux_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) -> TrainingJob:
+    app = row.text("app")
+    if app not in POLLUX:
+        raise InvalidInput(row.where, f"app {app!r} is not one of {', '.join(sorted(POLLUX))}")
+    return training_job(
+        number, f"w{row.text('workload')}-{row.text('name')}", POLLUX[app], costs,
+        submitted_at=row.number("submit_s"), max_nodes=16, total_samples=POLLUX_SAMPLES[app],
+    )  # fmt: skip
+
+
+def _philly_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) -> TrainingJob:
+    """Philly's jobs have a length and GPUs, no curve: each is given an ImageNet curve in turn and the work that it
+    did on ceil(GPUs / 8) nodes in its length."""
+    moment = time_of(row.text("timestamp"))
+    if moment is None:
+        raise InvalidInput(row.where, f"timestamp is not a time: {row.text('timestamp')!r}")
+    curve = IMAGENET[sorted(IMAGENET, key=str.lower)[(number - 1) % len(IMAGENET)]]
+    nodes = max(1, math.ceil(row.number("num_gpus") / PHILLY_GPUS_PER_NODE))
+    work = max(1.0, row.number("duration")) * curve.throughput(nodes)
+    return training_job(number, f"philly-{number}", curve, costs, submitted_at=moment, total_samples=work)
+
+
+def parse_curve(text: str, where: str) -> Curve:
+    """A curve of `NODES:RATE;NODES:RATE...`.
+
+    Raises:
+        InvalidInput: not of that form, not rising in nodes, or a rate that is not above 0.
+    """
+    points: list[tuple[int, float]] = []
+    for part in text.split(";"):
+        nodes, _, rate = part.partition(":")
+        try:
+            points.append((int(nodes), float(rate)))
+        except ValueError:
+            raise InvalidInput(where, f"curve {text[:60]!r} is not of the form 1:100;2:190;4:350") from None
+    return _sound_curve(points, where)
+
+
+def _sound_curve(points: list[tuple[int, float]], where: str) -> Curve:
+    nodes = [n for n, _ in points]
+    if not points or nodes != sorted(set(nodes)) or nodes[0] < 1 or nodes[-1] > 1_000_000:
+        raise InvalidInput(where, "a curve's node counts must rise from at least 1")
+    if not all(0 < rate < 1e18 for _, rate in points):
+        raise InvalidInput(where, "a curve's rates must be above 0")
+    return Curve(tuple(points))
+
+
+_TOML_KEYS = {
+    "name", "model", "curve", "submit", "min_nodes", "max_nodes", "sizes", "total_samples", "weight", "count",
+    "activate_s", "grow_s", "shrink_s",
+}  # fmt: skip
+
+
+def _read_toml(path: Path, costs: ResizeCosts) -> list[TrainingJob]:
+    try:
+        data = path.read_bytes()
+        with gzip.open(io.BytesIO(data)) if data[:2] == b"\x1f\x8b" else io.BytesIO(data) as stream:
+            text = stream.read(MAX_FILE)
+        document = tomllib.loads(text.decode("utf-8"))
+    except (OSError, EOFError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(str(path), f"cannot be read: {error}") from error
+    tables = document.get("job")
+    if not isinstance(tables, list) or not tables:
+        raise InvalidInput(str(path), "holds no [[job]] table")
+    jobs: list[TrainingJob] = []
+    for place, table in enumerate(tables, 1):
+        jobs += _from_table(table, f"{path}: job {place}", costs, len(jobs))
+        if len(jobs) > MAX_JOBS:
+            raise InvalidInput(f"{path}: job {place}", f"more than {MAX_JOBS:,} jobs")
+    return jobs
+
+
+def _from_table(table: Any, where: str, costs: ResizeCosts, before: int) -> Iterable[TrainingJob]:
+    if not isinstance(table, dict):
+        raise InvalidInput(where, "is not a table")
+    unknown = set(table) - _TOML_KEYS
+    if unknown:
+        raise InvalidInput(where, f"unknown key {sorted(unknown)[0]!r}; known are {', '.join(sorted(_TOML_KEYS))}")
+    given = table.get("curve")
+    if isinstance(given, dict):
+        try:
+            points = sorted((int(n), float(rate)) for n, rate in given.items())
+        except (TypeError, ValueError):
+            raise InvalidInput(where, "curve must be a table of nodes = rate") from None
+        curve: Curve | None = _sound_curve(points, where)
+    else:
+        curve = curve_named(str(table.get("model", "")))
+    if curve is None:
+        raise InvalidInput(
+            where, "needs a curve (a table of nodes = samples a second) or a model with a published one"
+        )
+    moment = table.get("submit", 0.0)
+    if hasattr(moment, "timestamp"):
+        moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    row = _Row(
+        where, {k: str(v) for k, v in table.items() if not isinstance(v, (dict, list))} | {"submit": str(moment)}
+    )
+    lowest = row.count("min_nodes", 1)
+    highest = row.count("max_nodes", max(lowest, curve.points[-1][0]))
+    if highest < lowest:
+        raise InvalidInput(where, f"max_nodes {highest} is below min_nodes {lowest}")
+    sizes = table.get("sizes", [])
+    if not isinstance(sizes, list) or not all(isinstance(k, int) and 0 < k <= 1_000_000 for k in sizes):
+        raise InvalidInput(where, "sizes must be a list of node counts")
+    own = ResizeCosts(
+        activate_s=row.number("activate_s", costs.activate_s),
+        grow_s=row.number("grow_s", costs.grow_s),
+        shrink_s=row.number("shrink_s", costs.shrink_s),
+    )
+    name = row.text("name") or row.text("model") or "job"
+    return [
+        training_job(
+            before + i + 1, f"{name}-{before + i + 1}", curve, own, submitted_at=row.number("submit", 0.0),
+            min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0), sizes=tuple(sorted(set(sizes))),
+            total_samples=row.number("total_samples") if row.has("total_samples") else None,
+        )
+        for i in range(min(row.count("count", 1), MAX_JOBS + 1))
+    ]  # fmt: skip
+
+
+def shifted(jobs: Iterable[TrainingJob], start: float) -> list[TrainingJob]:
+    """The jobs on a trace's clock: submit times below 10^9 count from `start`; earlier ones are there at `start`."""
+    moved = []
+    for each in jobs:
+        at = each.job.submitted_at
+        at = start + at if at < 1e9 else max(at, start)
+        moved.append(replace(each, job=replace(each.job, submitted_at=at)))
+    return moved
