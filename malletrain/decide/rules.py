@@ -28,6 +28,7 @@ class Rules:
         max_queue: so many waiting main jobs are looked at, the best first: no more than Slurm's backfill reaches.
         exit_patience_s: pilots of a job that is over are cancelled after so long.
         max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
+        max_failures: so many pilots in a row may end before their worker is ready; then the job has failed.
         include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
     """
 
@@ -48,6 +49,7 @@ class Rules:
     max_queue: int = 500
     exit_patience_s: float = 30.0
     max_top_up: int = 50
+    max_failures: int = 4
     include_nodes: frozenset[str] = frozenset()
     exclude_nodes: frozenset[str] = frozenset()
 

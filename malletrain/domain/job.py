@@ -100,7 +100,8 @@ ACTIVE_PHASES = frozenset({PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.L
 class Pilot:
     """A one-node Slurm job that holds one node for one malleable job for one hole. `id` is Slurm's `123_4`.
 
-    `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase.
+    `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `ended_as` how
+    Slurm says that it ended.
     """
 
     id: str
@@ -111,6 +112,7 @@ class Pilot:
     started_at: float | None = None
     ends_at: float | None = None
     reason: str = ""
+    ended_as: SlurmState | None = None
 
     @property
     def is_active(self) -> bool:
@@ -188,6 +190,7 @@ class JobView:
     samples_done: float = 0.0
     reason: str = ""
     topped_up_at: float | None = None
+    failures: int = 0  #: pilots that failed one after the other before any worker was ready
 
     @property
     def active(self) -> tuple[Pilot, ...]:

@@ -26,6 +26,7 @@ from malletrain.domain.job import (
     ThroughputSample,
     World,
 )
+from malletrain.domain.snapshot import SlurmState
 
 #: Samples kept for each job's curve: windows of seconds, so this is hours of training.
 SAMPLES_KEPT = 512
@@ -94,6 +95,7 @@ class _Record:
         default_factory=lambda: {True: deque(maxlen=64), False: deque(maxlen=64)}
     )
     topped_up_at: float | None = None
+    failures: int = 0
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     view: JobView | None = None
 
@@ -119,7 +121,7 @@ class Ledger:
             EventKind.PILOT_STARTED: _pilot_started,
             EventKind.PILOT_HELD: _pilot_phase(PilotPhase.HELD),
             EventKind.PILOT_WAITS: _pilot_phase(PilotPhase.RELEASED),
-            EventKind.PILOT_ENDED: _pilot_phase(PilotPhase.ENDED),
+            EventKind.PILOT_ENDED: _pilot_ended,
             EventKind.WORKER_WARM: _worker_warm,
             EventKind.GENERATION: _generation,
             EventKind.SWITCHED: _switched,
@@ -191,6 +193,7 @@ class Ledger:
                 samples_done=record.samples_done,
                 reason=record.reason,
                 topped_up_at=record.topped_up_at,
+                failures=record.failures,
             )
         return record.view
 
@@ -298,7 +301,21 @@ def _pilot_phase(phase: PilotPhase) -> Callable[[_Record, Event], None]:
     return fold
 
 
+def _pilot_ended(record: _Record, event: Event) -> None:
+    _pilot_phase(PilotPhase.ENDED)(record, event)
+    pilot = record.pilots.get(event.pilot or "")
+    if pilot is None:
+        return
+    state = SlurmState(str(event.data.get("state", SlurmState.UNKNOWN)))
+    if event.data.get("preempted"):
+        state = SlurmState.PREEMPTED
+    record.pilots[pilot.id] = replace(pilot, ended_as=state)
+    if state in (SlurmState.FAILED, SlurmState.COMPLETED, SlurmState.OUT_OF_MEMORY):
+        record.failures += 1
+
+
 def _worker_warm(record: _Record, event: Event) -> None:
+    record.failures = 0
     pilot = record.pilots.get(event.pilot or "")
     if pilot is not None and pilot.started_at is not None and event.at > pilot.started_at:
         record.activations.append(event.at - pilot.started_at)

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 from malletrain.decide.decision import Situation, decide, yield_now
 from malletrain.decide.rules import Rules
+from malletrain.decide.verdict import verdict
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -133,6 +134,7 @@ class Loop:
             if seen is None:
                 return None
             self.record(seen)
+            self._end_the_hopeless()
         decided = decide(self._situation(snapshot), self.policy, self.rules)
         self._startable_since = decided.startable_since
         self.last_decision = decided.decision
@@ -216,6 +218,14 @@ class Loop:
                     refused: dict[str, JsonValue] = {**data, "faults": list(report.faults)}
                     reason = f"array {array_id} cannot be used: {faults or 'it holds no waiting task'}"
                     self.record([Event(now, EventKind.ARRAY_REFUSED, job_id, reason=reason, data=refused)])
+
+    def _end_the_hopeless(self) -> None:
+        """Record the end of jobs that cannot go on; the decision then clears them away."""
+        now = self._clock.now()
+        ends = [(job_id, verdict(view, self.rules)) for job_id, view in self.views.items()]
+        events = [Event(now, end[0], job_id, reason=end[1]) for job_id, end in ends if end is not None]
+        if events:
+            self.record(events)
 
     def _apply(self, actions: Iterable[Action]) -> None:
         """One action after the other: intent, act, outcome. A Slurm that stops answering ends the round."""

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.event import Event, EventKind
-from malletrain.domain.job import JobPhase, PilotPhase
-from malletrain.domain.snapshot import NodeState, SlurmJob
+from malletrain.domain.job import JobPhase, PilotEnd, PilotPhase
+from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState
 from malletrain.loop.ledger import Ledger
 from tests.world import RULES, START, World, job, main_job
 
@@ -242,3 +242,29 @@ def test_a_pilot_that_never_starts_goes_back_to_the_array() -> None:
     recycled = [e for e in world.journal.events if e.data.get("type") == "recycle"]
     assert recycled
     assert "not started" in recycled[0].reason
+
+
+def test_a_script_that_fails_at_once_does_not_consume_its_array() -> None:
+    world = World(nodes=2)
+    world.submit(job(1), tasks=20)
+    world.tick()
+    for _ in range(4):
+        for pilot in world.running().values():
+            world.cluster.end_pilot(pilot, PilotEnd(SlurmState.FAILED, exit_code=1, detail="exit code 1:0"))
+        world.tick()
+    view = world.loop.ledger.views()[1]
+    assert view.phase is JobPhase.FAILED
+    assert "slurm-1001_" in view.reason
+    assert "exit code 1:0" in view.reason
+    assert sum(1 for t in world.cluster.tasks.values() if t.end and t.end.state is SlurmState.FAILED) <= 6
+
+
+def test_a_job_without_tasks_says_so() -> None:
+    for state, phase in ((SlurmState.CANCELLED, JobPhase.CANCELLED), (SlurmState.PREEMPTED, JobPhase.FAILED)):
+        world = World(nodes=1)
+        world.submit(job(1), tasks=1)
+        world.tick()
+        world.tick()
+        world.cluster.end_pilot("1001_0", PilotEnd(state, preempted=state is SlurmState.PREEMPTED))
+        world.tick()
+        assert world.loop.ledger.views()[1].phase is phase

@@ -1,0 +1,35 @@
+"""Jobs that cannot go on: their pilots fail again and again, or none is left."""
+
+from __future__ import annotations
+
+from malletrain.decide.rules import Rules
+from malletrain.domain.event import EventKind
+from malletrain.domain.job import JobPhase, JobView, PilotPhase
+from malletrain.domain.snapshot import SlurmState
+
+
+def verdict(view: JobView, rules: Rules) -> tuple[EventKind, str] | None:
+    """How a job that cannot go on ends, and why; None for one that can.
+
+    A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
+    module): trying on would consume the whole array.
+    """
+    if view.phase not in (JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.HELD) or not view.pilots:
+        return None
+    if view.failures >= rules.max_failures:
+        failed = [p for p in view.pilots.values() if p.ended_as is not None]
+        last = max(failed, key=lambda p: (p.since, p.id))
+        array, _, task = last.id.partition("_")
+        return EventKind.JOB_FAILED, (
+            f"{view.failures} pilots in a row ended before their worker was ready ({last.reason}): "
+            f"see slurm-{array}_{task}.out in the folder of the submission"
+        )
+    if any(p.phase is not PilotPhase.ENDED for p in view.pilots.values()):
+        return None
+    ends = [p.ended_as for p in view.pilots.values()]
+    if SlurmState.CANCELLED in ends and SlurmState.PREEMPTED not in ends:
+        return EventKind.JOB_CANCELLED, "its array was cancelled in Slurm"
+    consumed = ", ".join(f"{ends.count(state)} {state.value}" for state in SlurmState if state in ends)
+    return EventKind.JOB_FAILED, (
+        f"no held task is left (of {len(ends)}: {consumed}): submit it again, and it goes on from its last save"
+    )
