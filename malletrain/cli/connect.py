@@ -67,7 +67,7 @@ class Daemon:
 
     def latest_events(self, count: int) -> tuple[tuple[EventRow, ...], int]:
         """The newest `count` events in order, and the number to go on from."""
-        return self._events({"after": -1, "limit": max(1, count)}, 0.0)
+        return self._events({"latest": max(1, count)}, 0.0)
 
     def _events(self, query: Mapping[str, int | float | None], wait_s: float) -> tuple[tuple[EventRow, ...], int]:
         answer = self._http.get("/v1/events", query, wait_s=wait_s)

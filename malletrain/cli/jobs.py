@@ -25,6 +25,7 @@ from malletrain.cli.connect import connect
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.wire import address
+from malletrain.wire.http import DaemonRefused
 
 #: Seconds that `events --follow` and `drain` let the daemon hold a request open.
 LONG_POLL_S = 25.0
@@ -102,7 +103,7 @@ def _ask_each(verb: str, jobs: Sequence[int]) -> None:
     for job in dict.fromkeys(jobs):
         try:
             daemon.ask(job, verb)
-        except MalletrainError as error:
+        except DaemonRefused as error:
             refused = True
             click.echo(f"malletrain: job {job}: {error}", err=True)
         else:

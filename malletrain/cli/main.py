@@ -114,7 +114,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def run(command: click.Command, name: str, argv: list[str] | None = None) -> NoReturn:
-    """Run a click command as a program: errors in one line on stderr, exit status 0, 1 or 2."""
+    """Run a click command as a program: one line on stderr for each fault, exit status 0, 1 or 2."""
     try:
         command(argv, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -135,7 +135,9 @@ def run(command: click.Command, name: str, argv: list[str] | None = None) -> NoR
         status = getattr(error, "exit_status", None)
         if not isinstance(status, int):
             raise
-        click.echo(f"{name}: {one_line(str(error))}", err=True)
+        # One line a fault: an error may name several at once.
+        for fault in str(error).splitlines() or [type(error).__name__]:
+            click.echo(f"{name}: {one_line(fault)}", err=True)
         sys.exit(status)
     sys.exit(0)
 
