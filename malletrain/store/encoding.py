@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Row
@@ -16,29 +17,36 @@ from malletrain.store.errors import StoreError
 LATEST_TIME = 32_503_680_000.0
 
 
-def event_row(event: Event, seq: int) -> dict[str, Any]:
-    """The columns of an event.
+def plain_event(event: Event) -> Event:
+    """The event as it can be written and will be read: its data is JSON and nothing else.
 
     JSON has no NaN and no infinity, and a diverged loss is worth keeping: they become "nan", "inf" and "-inf".
 
     Raises:
         InvalidInput: `at` is no time, or `data` holds something else than JSON values.
     """
+    where = f"event {event.kind}"
     if not 0 <= event.at < LATEST_TIME:
-        raise InvalidInput(f"event {event.kind}", f"at={event.at!r} is not a time in Unix seconds")
+        raise InvalidInput(where, f"at={event.at!r} is not a time in Unix seconds")
     try:
-        data = json.dumps(_plain(dict(event.data)), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+        data = {key: _plain(value) for key, value in event.data.items()}
+        json.dumps(data, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"event {event.kind}", f"data is not JSON: {error}") from error
+        raise InvalidInput(where, f"data is not JSON: {error}") from error
+    return replace(event, data=data)
+
+
+def event_row(event: Event) -> dict[str, Any]:
+    """The columns of a plain event with a number."""
     return {
-        "seq": seq,
+        "seq": event.seq,
         "at": event.at,
         "kind": event.kind.value,
         "job": event.job,
         "pilot": event.pilot,
         "node": event.node,
         "reason": event.reason,
-        "data": data,
+        "data": json.dumps(dict(event.data), allow_nan=False, separators=(",", ":")),
     }
 
 

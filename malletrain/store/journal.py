@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, insert, select, text
 from malletrain.domain.event import Event
 from malletrain.store import tables as t
 from malletrain.store.database import WriterLock, create_file, reader_engine, storage_errors, writer_engine
-from malletrain.store.encoding import event_row, row_event
+from malletrain.store.encoding import event_row, plain_event, row_event
 from malletrain.store.errors import StoreError
 from malletrain.store.migrate import migrate
 from malletrain.store.projections import empty, project
@@ -65,18 +65,16 @@ class SqliteJournal:
             InvalidInput: an event holds something that JSON cannot; nothing was written.
             StoreError: the disk or the file refuses; nothing was written.
         """
-        given = list(events)
+        given = [plain_event(event) for event in events]
         if not given:
             return ()
         with self._turn:
             self._check_open()
-            for event in given:
-                event_row(event, 0)  # refuses what cannot be written, before anything is
             with storage_errors(self.path), self._writer.begin() as connection:
                 # Read anew: a commit whose answer was lost may have been written after all.
                 first = _last_number(connection) + 1
                 numbered = [replace(event, seq=first + i) for i, event in enumerate(given)]
-                connection.execute(insert(t.event), [event_row(event, event.seq) for event in numbered])
+                connection.execute(insert(t.event), [event_row(event) for event in numbered])
                 project(connection, numbered)
             self._last = numbered[-1].seq
         for tell in tuple(self._listeners):

@@ -90,6 +90,15 @@ def test_a_story_is_told_in_one_row(journal: SqliteJournal, views: Views) -> Non
     assert row.node_seconds == pytest.approx(41 + 30)
 
 
+def test_a_diverged_loss_is_shown_as_text(journal: SqliteJournal, views: Views) -> None:
+    journal.append([job(), ev(1, K.METRIC, name="loss", value=float("nan"))])
+    kept = views.job(1)
+    journal.rebuild()
+    assert kept == views.job(1)
+    assert kept is not None
+    assert kept.metrics == {"loss": "nan"}
+
+
 def test_a_job_that_is_over_stays_over(journal: SqliteJournal, views: Views) -> None:
     journal.append([*STORY, ev(100, K.JOB_COMPLETED, result={"accuracy": 0.97}, reason="5 epochs done")])
     journal.append([ev(101, K.JOB_CANCELLED, by="ada"), ev(102, K.JOB_RELEASED, by="ada")])
@@ -190,7 +199,7 @@ _data = {
             "steps": st.integers(0, 9),
         }
     ),
-    K.METRIC: st.fixed_dictionaries({"name": st.sampled_from(["loss", "acc"]), "value": _figure(st.floats(0, 1))}),
+    K.METRIC: st.fixed_dictionaries({"name": st.sampled_from(["loss", "acc"]), "value": _figure(st.floats())}),
     K.POOL: st.fixed_dictionaries({"idle": st.integers(0, 9), "main": st.integers(0, 9)}),
     K.JOB_COMPLETED: st.fixed_dictionaries({"result": st.just({"accuracy": 0.9})}),
 }

@@ -1,0 +1,159 @@
+"""The API on a real socket over a real journal, with the daemon behind it recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from malletrain.api.app import create_app
+from malletrain.api.auth import Auth
+from malletrain.api.bell import Bell
+from malletrain.api.limits import Limits
+from malletrain.api.ports import Identity, NewJob, NotFound
+from malletrain.api.roles import Roles
+from malletrain.api.server import Server, serve
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import Curve, Elastic, MalleableJob
+from malletrain.loop.ledger import announced
+from malletrain.store.journal import SqliteJournal
+from malletrain.store.views import Views
+from malletrain.wire import munge
+from malletrain.wire.http import Http
+
+URL = "http://head.example.org:8470"
+
+
+class HandClock:
+    """A clock that goes on by itself; time of day and elapsed time can be moved ahead by hand, each alone."""
+
+    def __init__(self) -> None:
+        self.day_ahead = 0.0
+        self.ahead = 0.0
+
+    def now(self) -> float:
+        return time.time() + self.day_ahead
+
+    def elapsed(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@dataclass
+class RecordedRequests:
+    """The daemon behind the routes: keeps what was asked, and writes it to the journal."""
+
+    journal: SqliteJournal
+    clock: HandClock
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def announce(self, job: NewJob, identity: Identity) -> int:
+        number = self.journal.last + 1
+        self.asked.append(("announce", job, identity.uid))
+        wanted = MalleableJob(
+            number, job.name, identity.user, identity.uid, job.account, job.min_nodes, job.max_nodes,
+            self.clock.now(), job.sizes, job.weight, Elastic(job.elastic),
+            Curve(job.curve) if job.curve else None, job.total_samples,
+        )  # fmt: skip
+        self._record(EventKind.JOB_ANNOUNCED, number, announced(wanted))
+        return number
+
+    def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
+        self.asked.append(("attach", job, array_id, tasks, identity.uid))
+
+    def cancel(self, job: int, identity: Identity) -> None:
+        self.asked.append(("cancel", job, identity.uid))
+        self._record(EventKind.JOB_CANCELLED, job, {"by": identity.user})
+
+    def hold(self, job: int, identity: Identity) -> None:
+        self.asked.append(("hold", job, identity.uid))
+
+    def release(self, job: int, identity: Identity) -> None:
+        self.asked.append(("release", job, identity.uid))
+
+    def explain(self, subject: str) -> Sequence[str]:
+        if subject == "nowhere":
+            raise NotFound("nothing is known of nowhere")
+        return [f"{subject} has what it has"]
+
+    def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
+        self.asked.append(("drain", nodes, until, identity.uid))
+        return ["n001", "n002"]
+
+    def _record(self, kind: EventKind, job: int, data: dict[str, Any]) -> None:
+        self.journal.append([Event(self.clock.now(), kind, job, data=data)])
+
+
+class House:
+    """A running API and what stands behind it."""
+
+    def __init__(self, folder: Path, munge_socket: str, **settings: Any) -> None:
+        self.munge_socket = munge_socket
+        self.clock = HandClock()
+        self.journal = SqliteJournal(folder / "journal.db")
+        self.bell = Bell()
+        self.journal.on_append(self.bell.ring)
+        self.requests = RecordedRequests(self.journal, self.clock)
+        self.views = Views(self.journal.path, version="test")
+        self.roles = settings.pop("roles", None) or Roles(operators=())
+        self.ailments: list[str] = []
+        #: The uid that the next credential is taken for: one process cannot be several users without being root.
+        self.uid_seen: int | None = None
+        self.auth = Auth(
+            [URL], self.roles, self.clock, munge_socket=munge_socket, decode=self._decode,
+            **settings.pop("auth", {}),
+        )  # fmt: skip
+        self.app = create_app(
+            self.requests, self.views, settings.pop("router", lambda _: None)(self), self.auth,
+            roles=self.roles, bell=self.bell, clock=self.clock, limits=settings.pop("limits", Limits()),
+            site={"partition": "harvest"}, metrics=lambda: b"malletrain_up 1\n", ailments=lambda: self.ailments,
+        )  # fmt: skip
+        assert not settings
+        self.server: Server = serve(self.app, "127.0.0.1", 0)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}"
+
+    def _decode(self, credential: str, socket: str | None) -> munge.Credential:
+        opened = munge.decode(credential, socket)
+        return opened if self.uid_seen is None else munge.Credential(
+            self.uid_seen, self.uid_seen, opened.payload, opened.encoded_at
+        )  # fmt: skip
+
+    def credential(self, purpose: str = "malletrain-session-v1", audience: str = URL) -> str:
+        return munge.encode(munge.statement(purpose, audience), self.munge_socket)
+
+    def token(self, uid: int) -> str:
+        """A token as if user `uid` had logged in."""
+        self.uid_seen = uid
+        try:
+            return self.auth.log_in(self.credential()).token
+        finally:
+            self.uid_seen = None
+
+    def close(self) -> None:
+        self.server.close()
+        self.views.close()
+        self.journal.close()
+
+
+class Caller:
+    """Plain HTTP requests with a given token."""
+
+    def __init__(self, house: House, token: str = "") -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.http = httpx.Client(base_url=house.address, headers=headers, timeout=20, trust_env=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.http, name)
+
+
+def http_of(house: House) -> Http:
+    """The commands' own client. The daemon is known by URL, while it listens on a port that was free."""
+    client = Http(house.address, munge_socket=house.munge_socket)
+    client.url = URL
+    return client

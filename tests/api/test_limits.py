@@ -1,0 +1,190 @@
+"""Callers who ask too much, too fast or too slowly; and that the log gives nothing away."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.api.limits import Buckets, Limits, TooManyRequests
+from malletrain.api.server import serve
+from malletrain.domain.errors import InvalidInput
+from tests.api.house import Caller, House
+
+
+def talk(house: House, sent: bytes, seconds: float = 20) -> bytes:
+    """Send bytes, and read until the server hangs up."""
+    with socket.create_connection(("127.0.0.1", house.server.port), timeout=seconds) as connection:
+        connection.sendall(sent)
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+        return received
+
+
+HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def test_a_body_that_says_it_is_too_long_is_refused_at_once(house: House) -> None:
+    answer = talk(house, HEAD + b"Content-Length: 99999999999\r\n\r\n{")
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"longer than 1048576 bytes" in answer
+
+
+def test_a_body_that_grows_too_long_is_refused(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=Limits(body_bytes=2000))
+    chunk = b"3e8\r\n" + b"x" * 1000 + b"\r\n"
+    answer = talk(house, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 3)
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert house.requests.asked == []
+
+
+def test_a_slow_body_is_given_up(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=Limits(body_seconds=0.3))
+    began = time.monotonic()
+    answer = talk(house, HEAD + b'Content-Length: 100\r\n\r\n{"name":')
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"did not arrive within 0.3 s" in answer
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTT", b"GET /v1/health HTTP/1.1\r\nHost: x\r\nX: y"])
+def test_a_slow_head_is_given_up(house: House, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr("malletrain.api.server.HEAD_SECONDS", 0.3)
+    began = time.monotonic()
+    assert talk(house, sent) == b""
+    assert time.monotonic() - began < 15
+
+
+def test_a_kept_connection_serves_on_and_its_second_slow_head_is_given_up(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("malletrain.api.server.HEAD_SECONDS", 0.5)
+    with socket.create_connection(("127.0.0.1", house.server.port), timeout=20) as connection:
+        for _ in range(2):
+            connection.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET /v1/hea")
+        assert connection.recv(65536) == b""
+
+
+def test_one_user_in_a_hurry_does_not_slow_the_others(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=Limits(user_rate=0.001, user_burst=5))
+    ada, bob = Caller(house, house.token(1001)), Caller(house, house.token(1002))
+    codes = [ada.get("/v1/jobs").status_code for _ in range(7)]
+    assert codes == [200] * 5 + [429] * 2
+    refused = ada.get("/v1/jobs")
+    assert (refused.headers["retry-after"], "too many requests" in refused.json()["error"]) == ("1", True)
+    assert bob.get("/v1/jobs").status_code == 200
+
+
+def test_logins_are_bounded_before_munge_is_asked(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=Limits(address_rate=0.001, address_burst=3))
+    caller = Caller(house)
+    codes = [caller.post("/v1/session", json={"credential": "MUNGE:AAAA:"}).status_code for _ in range(4)]
+    assert codes == [401, 401, 401, 429]
+
+
+def test_long_polls_of_one_user_are_bounded(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=Limits(long_polls_per_user=0))
+    refused = Caller(house, house.token(1001)).get("/v1/events?after=0&wait=30")
+    assert (refused.status_code, "long polls" in refused.json()["error"]) == (429, True)
+
+
+def test_the_log_tells_who_asked_what_and_no_secret(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    token = house.token(1001)
+    credential = house.credential()
+    with caplog.at_level(logging.INFO, "malletrain.api"):
+        caller = Caller(house, token)
+        caller.get("/v1/events?after=0&secret=hunter2")
+        caller.get("/v1/explain/a%09b")
+        caller.post("/v1/session", json={"credential": credential})
+    records = [vars(r) for r in caplog.records if r.name == "malletrain.api" and r.message == "request"]
+    assert [(r["method"], r["path"], r["status"], r["user"]) for r in records[:2]] == [
+        ("GET", "/v1/events", 200, "1001"),
+        ("GET", "/v1/explain/a%09b", 404, "1001"),
+    ]
+    written = repr(records)
+    assert token not in written
+    assert credential not in written
+    assert "hunter2" not in written
+
+
+def test_a_failure_is_told_without_its_innards(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_subject: str) -> list[str]:
+        raise RuntimeError("password=hunter2")
+
+    house.requests.explain = broken  # type: ignore[method-assign, assignment]
+    answer = Caller(house, house.token(1001)).get("/v1/explain/n001")
+    assert (answer.status_code, answer.json()) == (
+        500,
+        {"error": "the daemon failed at this request: its log says why"},
+    )
+    assert "hunter2" in caplog.text
+
+
+def test_a_taken_port_is_told(house: House) -> None:
+    with pytest.raises(InvalidInput, match=f"127.0.0.1:{house.server.port}: cannot be listened on"):
+        serve(house.app, "127.0.0.1", house.server.port)
+
+
+def test_closing_ends_long_polls_and_frees_the_port(new_house: Callable[..., House]) -> None:
+    house = new_house()
+    waiting = socket.create_connection(("127.0.0.1", house.server.port), timeout=30)
+    request = (
+        f"GET /v1/events?after=0&wait=60 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {house.token(1001)}\r\n\r\n"
+    )
+    waiting.sendall(request.encode())
+    deadline = time.monotonic() + 10
+    while not house.bell._waiting:
+        assert time.monotonic() < deadline
+    began = time.monotonic()
+    house.server.close()
+    house.server.close()
+    assert not house.server.is_serving
+    assert time.monotonic() - began < 10
+    waiting.close()
+    with serve(house.app, "127.0.0.1", house.server.port) as again:
+        assert again.port == house.server.port
+
+
+class _Still:
+    """A clock that tests set."""
+
+    at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def elapsed(self) -> float:
+        return self.at
+
+
+@given(steps=st.lists(st.tuples(st.floats(0, 3), st.sampled_from("ab")), max_size=60))
+def test_no_key_gets_more_than_its_burst_and_rate(steps: list[tuple[float, str]]) -> None:
+    clock = _Still()
+    buckets = Buckets(2.0, 5.0, clock)
+    taken = {"a": 0, "b": 0}
+    for pause, key in steps:
+        clock.at += pause
+        try:
+            buckets.take(key)
+            taken[key] += 1
+        except TooManyRequests:
+            continue
+        assert taken[key] <= 5 + 2 * clock.at + 1e-6
+
+
+def test_buckets_do_not_grow_without_end() -> None:
+    buckets = Buckets(1.0, 1.0, _Still(), keys=10)
+    for key in range(100):
+        buckets.take(str(key))
+    assert len(buckets._levels) == 10
