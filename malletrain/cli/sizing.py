@@ -1,0 +1,180 @@
+"""`malletrain plan` and `malletrain fit`: the sizing and curve fitting of the daemon, for one problem at a time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from pathlib import Path
+from typing import IO
+
+import click
+
+from malletrain.decide.curve import MOST_NODES, believable
+from malletrain.decide.curve import fit as fit_curve
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.job import ThroughputSample
+from malletrain.sizing import registry
+from malletrain.sizing.problem import Problem
+from malletrain.sizing.problem_file import MAX_TEXT, parse
+
+
+def _text(file: IO[bytes]) -> str:
+    """The whole file, bounded, as text.
+
+    Raises:
+        InvalidInput: too long, or not UTF-8.
+    """
+    data = file.read(MAX_TEXT + 1)
+    if len(data) > MAX_TEXT:
+        raise InvalidInput(file.name, f"is longer than {MAX_TEXT} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(file.name, f"is not UTF-8 text (byte {error.start})") from None
+
+
+@click.command(
+    epilog="""\b
+Example:
+  malletrain plan problem.json --policy auto
+  echo '{"horizon_s": 300, "nodes": 8, "jobs": [{"id": "a", "max": 8, "throughput": {"1": 10, "8": 60}}]}' \\
+    | malletrain plan -"""
+)
+@click.argument("problem", type=click.File("rb"))
+@click.option(
+    "--policy", "name", metavar="NAME", default=registry.DEFAULT, show_default=True,
+    help="How to decide; an unknown name lists the known ones.",
+)  # fmt: skip
+@click.option(
+    "--write-lp", "lp_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the problem in the LP format that every solver reads.",
+)  # fmt: skip
+def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
+    """Solve one sizing problem (a JSON file, - for stdin) and print the plan as JSON.
+
+    Read: {"horizon_s", "nodes", "value", "alpha", "constraints", "jobs": [{"id", "current", "min", "max", "sizes",
+    "weight", "grow_s", "shrink_s", "activate_s", "remaining_samples", "throughput": {"n": samples_per_s}}]}.
+    Printed: {"status", "objective", "bound", "sizes": {JOB: n}, "reason", "work"}.
+    """
+    policy = registry.policy(name)
+    try:
+        parsed, unknown = parse(_text(problem))
+    except InvalidInput as error:
+        raise InvalidInput(f"{problem.name}: {error.where}", error.what) from None
+    for field in unknown:
+        click.echo(f"malletrain: warning: {problem.name}: {field} is not understood and not used", err=True)
+    if lp_file is not None:
+        _write_lp(parsed, lp_file)
+    answer = policy.size(parsed)
+    out: dict[str, object] = {
+        "status": answer.status.value,
+        "objective": answer.objective,
+        "bound": answer.bound if math.isfinite(answer.bound) else None,
+        "sizes": {str(job): nodes for job, nodes in answer.sizes.items()},
+        "reason": answer.reason,
+        "work": dict(answer.work),
+    }
+    if answer.batches:
+        out["batches"] = {str(job): batch for job, batch in answer.batches.items()}
+    click.echo(json.dumps(out, indent=2))
+
+
+def _write_lp(problem: Problem, file: Path) -> None:
+    from malletrain.sizing.policies.lp import Lp
+
+    try:
+        Lp().write(problem, file)
+    except OSError as error:
+        raise InvalidInput(os.fspath(file), f"cannot be written: {error.strerror}") from None
+
+
+class NodeCounts(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
+    """`1,2,4`: node counts, each at least 1."""
+
+    name = "N,N,.."
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The counts in the order given."""
+        counts = []
+        for part in value.split(","):
+            if not part.strip().isdecimal() or not 1 <= int(part[:12]) <= MOST_NODES:
+                self.fail(f"{part.strip()!r} is not a node count between 1 and {MOST_NODES}", param, ctx)
+            counts.append(int(part))
+        return tuple(counts)
+
+
+@click.command(
+    epilog="""\b
+Example:
+  printf 'nodes,samples_per_s\\n1,100\\n4,380\\n16,1300\\n' | malletrain fit - --at 8,32"""
+)
+@click.argument("samples", type=click.File("rb"))
+@click.option("--at", "sizes", type=NodeCounts(), help="Predict these sizes; by default the curve's own points.")
+def fit(samples: IO[bytes], sizes: tuple[int, ...] | None) -> None:
+    """Fit a scalability curve to samples (CSV with the columns nodes,samples_per_s; - for stdin); print it as JSON.
+
+    Several samples of one size are taken together by their median. Samples that cannot be right are left out and
+    counted, by reason. The band should hold the truth nine times in ten; error_bound is the largest relative half of
+    it between the smallest and the largest measured size.
+    """
+    given = _samples(samples)
+    fitted = fit_curve(given)
+    if fitted is None:
+        ignored = believable(given)[1]
+        why = "; ".join(f"{count} left out: {reason}" for reason, count in ignored.items()) or "the file holds none"
+        raise InvalidInput(samples.name, f"no sample can be used ({why})")
+    largest = max(m.nodes for m in fitted.measured)
+    curve = fitted.curve(min(2 * largest, MOST_NODES))
+    estimates = fitted.at(sizes or [nodes for nodes, _ in curve.points])
+    out = {
+        "family": fitted.family,
+        "probabilities": fitted.probabilities,
+        "error_bound": fitted.error_bound,
+        "noise": fitted.noise,
+        "curve": {str(nodes): rate for nodes, rate in curve.points},
+        "predictions": {str(e.nodes): e.rate for e in estimates},
+        "bands": {str(e.nodes): [e.low, e.high] for e in estimates},
+        "measured": {str(m.nodes): {"samples_per_s": m.rate, "samples": m.windows} for m in fitted.measured},
+        "ignored": dict(fitted.ignored),
+    }
+    click.echo(json.dumps(out, indent=2))
+
+
+def _samples(file: IO[bytes]) -> list[ThroughputSample]:
+    """The rows of the file, whatever their numbers.
+
+    Raises:
+        InvalidInput: naming file and line.
+    """
+    rows = csv.reader(io.StringIO(_text(file), newline=""))
+    found = []
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        missing = [name for name in ("nodes", "samples_per_s") if header.count(name) != 1]
+        if missing:
+            raise InvalidInput(f"{file.name}:1", f"the header must name the column {missing[0]} once")
+        nodes_at, rate_at = header.index("nodes"), header.index("samples_per_s")
+        for row in rows:
+            if not row:
+                continue
+            here = f"{file.name}:{rows.line_num}"
+            if len(row) != len(header):
+                raise InvalidInput(here, f"has {len(row)} fields, the header {len(header)}")
+            nodes = _number(f"{here}: nodes", row[nodes_at])
+            if math.isfinite(nodes) and nodes != int(nodes):
+                raise InvalidInput(f"{here}: nodes", f"must be a whole number, not {row[nodes_at]!r}")
+            count = int(nodes) if math.isfinite(nodes) else 0
+            found.append(ThroughputSample(0.0, count, _number(f"{here}: samples_per_s", row[rate_at]), 1.0, 1))
+    except csv.Error as error:
+        raise InvalidInput(f"{file.name}:{rows.line_num}", f"is not CSV: {error}") from None
+    return found
+
+
+def _number(where: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInput(where, f"must be a number, not {text[:40]!r}") from None

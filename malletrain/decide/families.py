@@ -1,0 +1,92 @@
+"""Families of scalability curves: what throughput over nodes can look like, and how likely that is beforehand.
+
+A shape is the logarithm of the throughput on n nodes over that on one. Every family is laid out as a grid of shapes
+with prior probabilities: all of them are weighed against the samples at once, without an optimiser that could fail.
+
+- `power`    n^p
+- `log`      n / (1 + b log2 n), the time of a step grows with the depth of a tree of messages
+- `amdahl`   n / (1 + s (n - 1)) (Amdahl, 1967)
+- `bending`  n / (1 + s (n - 1) + k n (n - 1)) (Gunther's universal scalability law, 1993): falls again at large n
+- `cliff`    n / (1 + [n > 1] (a + b log2(n / 2))): the first node boundary costs a step of its own, as in the form of
+             Pollux (Qiao et al., OSDI 2021, eq. 11)
+
+Priors are wide, centred where published measurements lie (seven ImageNet models on 1-64 nodes, Pollux's six models on
+1-16); they decide only where there are too few samples to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All shapes of all families: family and parameters of each, and its prior probability."""
+
+    names: tuple[str, ...]
+    family: NDArray[np.int64]
+    prior: Floats
+    _parts: tuple[tuple[Callable[[Floats, Floats, Floats], Floats], Floats, Floats], ...]
+
+    def log_shape(self, nodes: Floats) -> Floats:
+        """Logarithm of the speed-up over one node: one row a shape, one column for each of `nodes`."""
+        at = np.asarray(nodes, dtype=np.float64)[None, :]
+        return np.concatenate([shape(a[:, None], b[:, None], at) for shape, a, b in self._parts])
+
+
+def _near(value: Floats, centre: float, factor: float) -> Floats:
+    """Log-normal prior: `factor` is one standard deviation as a ratio. Zero counts as the smallest positive value."""
+    positive = np.maximum(value, value[value > 0].min())
+    out: Floats = np.exp(-0.5 * (np.log(positive / centre) / np.log(factor)) ** 2)
+    return out
+
+
+def _with_zero(low: float, high: float, count: int) -> Floats:
+    return np.concatenate((np.zeros(1), np.geomspace(low, high, count)))
+
+
+def _power(p: Floats, _: Floats, n: Floats) -> Floats:
+    return p * np.log(n)
+
+
+def _log(b: Floats, _: Floats, n: Floats) -> Floats:
+    return np.asarray(np.log(n) - np.log1p(b * np.log2(n)))
+
+
+def _bending(s: Floats, k: Floats, n: Floats) -> Floats:
+    return np.asarray(np.log(n) - np.log1p(s * (n - 1) + k * n * (n - 1)))
+
+
+def _cliff(a: Floats, b: Floats, n: Floats) -> Floats:
+    return np.asarray(np.log(n) - np.log1p((n > 1) * (a + b * np.log2(np.maximum(n, 2) / 2))))
+
+
+@cache
+def grid() -> Grid:
+    """The shapes, laid out once."""
+    exponent = np.arange(0.0, 1.06, 0.02)
+    slope = _with_zero(1e-3, 3, 40)
+    serial = _with_zero(1e-4, 1, 40)
+    s, k = (x.ravel() for x in np.meshgrid(_with_zero(1e-3, 1, 14), np.geomspace(1e-5, 0.3, 16), indexing="ij"))
+    a, b = (x.ravel() for x in np.meshgrid(np.geomspace(0.02, 4, 16), _with_zero(1e-3, 0.5, 12), indexing="ij"))
+    families = (
+        ("power", 1.0, _power, exponent, np.exp(-0.5 * ((exponent - 0.88) / 0.15) ** 2), exponent),
+        ("log", 1.0, _log, slope, _near(slope, 0.08, 3.3), slope),
+        ("amdahl", 0.3, _bending, serial, _near(serial, 0.02, 4.5), np.zeros_like(serial)),
+        ("bending", 0.1, _bending, s, _near(s, 0.03, 4.5) * _near(k, 1e-4, 7.4), k),
+        ("cliff", 0.5, _cliff, a, _near(a, 0.3, 3.3) * _near(b, 0.03, 4.5), b),
+    )
+    share = np.concatenate([np.full(len(x), weight) * prior / prior.sum() for _, weight, _, x, prior, _ in families])
+    return Grid(
+        tuple(name for name, *_ in families),
+        np.repeat(np.arange(len(families)), [len(x) for _, _, _, x, _, _ in families]),
+        share / share.sum(),
+        tuple((shape, x, y) for _, _, shape, x, _, y in families),
+    )

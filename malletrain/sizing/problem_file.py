@@ -1,0 +1,167 @@
+"""A sizing problem as JSON text: what `malletrain plan` reads.
+
+    {"horizon_s": 300, "nodes": 64, "value": "elastic", "alpha": 0,
+     "jobs": [{"id": "a", "current": 4, "min": 1, "max": 16, "sizes": [1, 2, 4, 8, 16], "weight": 1,
+               "grow_s": 1, "shrink_s": 1, "activate_s": 5, "remaining_samples": 1e6,
+               "throughput": {"1": 100.0, "4": 380.0}}],
+     "constraints": [{"name": "alice", "coefficients": {"a": 1}, "upper": 8}, {"at_most_resizes": 3}]}
+
+Only `horizon_s`, `nodes`, `jobs` and a job's `id`, `max` and `throughput` must be given. Throughput is in samples/s,
+linear between given sizes and from (0, 0), constant beyond the last.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.job import Curve
+from malletrain.sizing.problem import Constraint, JobDemand, JobId, LinearLimit, Problem, ResizeLimit, Value
+
+#: Longer texts are refused before they are read: ten thousand jobs with 100 points each fit twice.
+MAX_TEXT = 64 * 2**20
+MAX_JOBS = 100_000
+
+_TOP = {"horizon_s", "nodes", "value", "alpha", "jobs", "constraints"}
+_JOB = {
+    "id", "current", "min", "max", "sizes", "weight", "grow_s", "shrink_s", "activate_s", "remaining_samples",
+    "throughput",
+}  # fmt: skip
+_LINEAR = {"name", "coefficients", "upper", "lower"}
+_RESIZES = {"name", "at_most_resizes"}
+
+
+def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
+    """The problem, and fields that were not understood.
+
+    Raises:
+        InvalidInput: naming the field.
+    """
+    if len(text) > MAX_TEXT:
+        raise InvalidInput("problem", f"is longer than {MAX_TEXT} characters")
+    try:
+        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_doubles)
+    except RecursionError:
+        raise InvalidInput("problem", "is nested too deeply") from None
+    except InvalidInput:
+        raise
+    except ValueError as error:
+        raise InvalidInput("problem", f"is not JSON: {error}") from None
+    top = _object("problem", data)
+    unknown = [f"problem: {key}" for key in top if key not in _TOP]
+    jobs = _list("jobs", _needed("problem", top, "jobs"))
+    if len(jobs) > MAX_JOBS:
+        raise InvalidInput("jobs", f"holds {len(jobs)} jobs, at most {MAX_JOBS} are taken")
+    demands = tuple(_job(f"jobs[{i}]", _object(f"jobs[{i}]", job), unknown) for i, job in enumerate(jobs))
+    by_text: dict[str, JobId] = {}
+    for i, demand in enumerate(demands):
+        if str(demand.id) in by_text:
+            raise InvalidInput(f"jobs[{i}].id", f"{demand.id!r} is used twice")
+        by_text[str(demand.id)] = demand.id
+    limits = _list("constraints", top.get("constraints") or [])
+    value = top.get("value", Value.ELASTIC.value)
+    if value not in [v.value for v in Value]:
+        raise InvalidInput("value", f"must be one of {', '.join(Value)}, not {value!r}")
+    problem = Problem(
+        horizon_s=_needed("problem", top, "horizon_s"),
+        nodes=_needed("problem", top, "nodes"),
+        jobs=demands,
+        value=Value(value),
+        alpha=top.get("alpha", 0.0),
+        constraints=tuple(
+            _constraint(f"constraints[{i}]", _object(f"constraints[{i}]", c), by_text, unknown)
+            for i, c in enumerate(limits)
+        ),
+    )
+    return problem, tuple(unknown)
+
+
+def _job(where: str, job: dict[str, Any], unknown: list[str]) -> JobDemand:
+    unknown += [f"{where}: {key}" for key in job if key not in _JOB]
+    points = []
+    for nodes, rate in _object(f"{where}.throughput", _needed(where, job, "throughput")).items():
+        here = f"{where}.throughput[{nodes!r}]"
+        if not nodes.isascii() or not nodes.isdigit() or len(nodes) > 9:
+            raise InvalidInput(here, "the key must be a node count")
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
+            raise InvalidInput(here, f"must be a rate of at least 0 samples/s, not {rate!r}")
+        if int(nodes) > 0:
+            points.append((int(nodes), float(rate)))
+        elif rate:
+            raise InvalidInput(here, f"no nodes train nothing, not {rate!r}")
+    if not points:
+        raise InvalidInput(f"{where}.throughput", "holds no size above 0")
+    points.sort()
+    try:
+        return JobDemand(
+            id=_needed(where, job, "id"),
+            current=job.get("current", 0),
+            min=job.get("min", 1),
+            max=_needed(where, job, "max"),
+            sizes=tuple(_list(f"{where}.sizes", job.get("sizes") or [])),
+            weight=job.get("weight", 1.0),
+            grow_s=job.get("grow_s", 0.0),
+            shrink_s=job.get("shrink_s", 0.0),
+            activate_s=job.get("activate_s", 0.0),
+            curve=Curve(tuple(points)),
+            remaining_samples=job.get("remaining_samples"),
+        )
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error.where}", error.what) from None
+
+
+def _constraint(where: str, limit: dict[str, Any], ids: Mapping[str, JobId], unknown: list[str]) -> Constraint:
+    name = limit.get("name", where)
+    if not isinstance(name, str):
+        raise InvalidInput(f"{where}.name", f"must be a text, not {name!r}")
+    if "at_most_resizes" in limit:
+        unknown += [f"{where}: {key}" for key in limit if key not in _RESIZES]
+        return ResizeLimit(limit["at_most_resizes"], name)
+    unknown += [f"{where}: {key}" for key in limit if key not in _LINEAR]
+    coefficients = _object(f"{where}.coefficients", _needed(where, limit, "coefficients"))
+    for job in coefficients:
+        if job not in ids:
+            raise InvalidInput(f"{where}.coefficients", f"names the unknown job {job!r}")
+    bounds = {}
+    for bound, default in (("upper", math.inf), ("lower", -math.inf)):
+        given = limit.get(bound)
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
+            raise InvalidInput(f"{where}.{bound}", f"must be a number, not {given!r}")
+        bounds[bound] = default if given is None else float(given)
+    return LinearLimit(name, {ids[job]: a for job, a in coefficients.items()}, **bounds)
+
+
+def _needed(where: str, data: dict[str, Any], key: str) -> Any:
+    if key not in data:
+        raise InvalidInput(where, f"{key} is missing")
+    return data[key]
+
+
+def _object(where: str, data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise InvalidInput(where, f"must be an object, not {type(data).__name__}")
+    return data
+
+
+def _list(where: str, data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        raise InvalidInput(where, f"must be a list, not {type(data).__name__}")
+    return data
+
+
+def _no_constant(name: str) -> float:
+    raise InvalidInput("problem", f"{name} is not a number that JSON knows")
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise InvalidInput("problem", f"{key!r} is given twice in one object")
+            seen.add(key)
+    return data
