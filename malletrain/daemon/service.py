@@ -212,6 +212,7 @@ class Service:
             roles=roles,
             bell=bell,
             clock=self._clock,
+            site={"partition": config.slurm.partition, "account": config.slurm.account, "qos": config.slurm.qos},
             metrics=self.metrics.render,
         )
         self._server = serve(app, config.api.host, port)
