@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.lab import Lab, LabConfig, LabError, UsageError
+from scripts.lab import Lab, LabConfig, LabError, UsageError, cluster
 
 LabFactory = Callable[..., Lab]
 
@@ -58,19 +58,21 @@ def lab(lab_factory: LabFactory, request: pytest.FixtureRequest) -> Iterator[Lab
     """The default lab: empty and idle at the beginning of each test, emptied at its end."""
     shared = lab_factory()
     yield shared
-    _clean(request.config, shared)
+    empty(request.config, shared)
 
 
 @pytest.fixture
 def lab_directory() -> Iterator[Path]:
-    """A directory for a lab of the test's own: pytest's tmp_path is closed to other users, and its path is long."""
+    """A directory for a lab of the test's own; tmp_path will not do: it is closed to other users, and long."""
     parent = short_directory()
     yield parent / "lab"
+    for left in parent.iterdir():  # by a test that failed
+        cluster.down(left)
     shutil.rmtree(parent)
 
 
-def _clean(config: pytest.Config, used: Lab) -> None:
-    """Empties the lab; one that a test broke beyond that is taken down, and the next test gets a new one."""
+def empty(config: pytest.Config, used: Lab) -> None:
+    """Empties a shared lab; one that a test broke beyond that is taken down, and the next test gets a new one."""
     try:
         used.clear()
     except LabError:

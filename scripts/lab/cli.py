@@ -63,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", help="bring a fresh lab up in DIR; returns when every node is idle")
     up.add_argument("dir", metavar="DIR", help="its directory: absent, empty, or a lab that is down")
     up.add_argument("--nodes", type=int, default=8, metavar="N", help="number of nodes (default 8)")
+    up.add_argument(
+        "--controller-only", action="store_true", help="slurmctld alone with N powered-down cloud nodes, up to 60000"
+    )
     up.add_argument("--profile", choices=PROFILES, default="fast", help="fast: for tests; site: as large sites run")
     up.add_argument("--release", choices=RELEASES, help="Slurm of this Debian release (default: this machine's)")
     up.add_argument("--accounting", action="store_true", help="with MariaDB and slurmdbd; limits are enforced")
@@ -128,6 +131,7 @@ def _setting(text: str) -> tuple[str, str]:
 def _up(options: argparse.Namespace) -> int:
     config = LabConfig(
         nodes=options.nodes,
+        controller_only=options.controller_only,
         profile=options.profile,
         release=options.release,
         accounting=options.accounting,

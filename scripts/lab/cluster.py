@@ -74,6 +74,8 @@ def down(directory: Path | str, keep_logs: bool = False) -> None:
     layout = Layout.of(directory)
     if not layout.state_file.exists():
         return
+    if os.geteuid() not in (0, owner := layout.state_file.stat().st_uid):
+        raise UsageError(f"{layout.root}: user {owner} brought this lab up: take it down as that user, or as root")
     with _locked(layout):
         known = record.read(layout)
         _take_down(layout, keep_logs, made_root=known is not None and known.made_root)
@@ -162,7 +164,7 @@ class _Bringing:
             accounting.create_associations(self.layout, self.record.toolchain, self.config)
         self._start("slurmctld")
         self._listens("slurmctld", self.record.ports[0])
-        for node in self.config.node_names:
+        for node in self.config.daemon_nodes:
             self._start(f"slurmd.{node}", write=False)
         record.write(self.layout, self.record)
         self._until("slurmctld", "shows every node idle", self._all_idle, pause_s=0.05)
@@ -208,7 +210,7 @@ class _Bringing:
             shown = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=10)
         except subprocess.TimeoutExpired:
             return False
-        return shown.stdout.split() == ["idle", str(self.config.nodes)]
+        return shown.stdout.split() == [self.config.idle_state, str(self.config.nodes)]
 
 
 def _host(toolchain: Toolchain) -> conf.Host:
@@ -314,7 +316,7 @@ def _make_directories(layout: Layout, config: LabConfig) -> None:
     open_to_all = {layout.output}
     for directory in layout.made_directories:
         _make_directory(directory, 0o700 if directory in private else 0o1777 if directory in open_to_all else 0o755)
-    for node in config.node_names:
+    for node in config.daemon_nodes:
         _make_directory(layout.spool / node, 0o755)
         _make_directory(layout.root / "tmp" / node, 0o1777)
     if config.users:

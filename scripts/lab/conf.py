@@ -40,16 +40,18 @@ _REPEATED = ("nodename", "partitionname", "downnodes", "nodeset", "include")
 class LabConfig:
     """One lab: how many nodes, how its scheduler is set, what it has beside Slurm itself.
 
-    `nodes` nodes of `cpus` CPUs, `memory_mb` MiB and `gpus` pretended GPUs each. `grace_s` is the harvest
-    partition's GraceTime and `preempt_mode` its PreemptMode. `prolog_s` and `epilog_s` (seconds that each prolog and
-    epilog really sleeps) default to the profile's. `release` None is the Slurm installed on this machine. `users`
-    makes plain test users whose jobs the lab runs; `accounting` adds MariaDB and slurmdbd. `settings` replaces or
-    adds slurm.conf lines by key ("KEY+" appends to a comma-separated value); `node_attributes` adds attributes
-    ("Features=x Weight=9") to a node by index; `lines` and `files` add what has no option here: partitions,
-    topology.conf, ... Raises UsageError on values that no lab can have.
+    `nodes` nodes of `cpus` CPUs, `memory_mb` MiB and `gpus` pretended GPUs each. With `controller_only` they are
+    cloud nodes that never start, and slurmctld runs alone: jobs are placed, and stay in CONFIGURING. `grace_s` is the
+    harvest partition's GraceTime and `preempt_mode` its PreemptMode. `prolog_s` and `epilog_s` (seconds that each
+    prolog and epilog really sleeps) default to the profile's. `release` None is the Slurm installed on this machine.
+    `users` makes plain test users whose jobs the lab runs; `accounting` adds MariaDB and slurmdbd. `settings`
+    replaces or adds slurm.conf lines by key ("KEY+" appends to a comma-separated value); `node_attributes` adds
+    attributes ("Features=x Weight=9") to a node by index; `lines` and `files` add what has no option here:
+    partitions, topology.conf, ... Raises UsageError on values that no lab can have.
     """
 
     nodes: int = 8
+    controller_only: bool = False
     profile: Profile = "fast"
     release: str | None = None
     accounting: bool = False
@@ -71,7 +73,8 @@ class LabConfig:
             if not condition:
                 raise UsageError(message)
 
-        need(1 <= self.nodes <= 4000, f"nodes: {self.nodes}: must be 1 to 4000")
+        most = 60000 if self.controller_only else 4000
+        need(1 <= self.nodes <= most, f"nodes: {self.nodes}: must be 1 to {most}")
         need(self.profile in PROFILES, f"profile: {self.profile!r}: must be one of {', '.join(PROFILES)}")
         need(
             self.release is None or self.release in RELEASES,
@@ -102,7 +105,17 @@ class LabConfig:
     @property
     def port_count(self) -> int:
         """slurmctld, slurmdbd and one slurmd a node."""
-        return 2 + self.nodes
+        return 3 if self.controller_only else 2 + self.nodes
+
+    @property
+    def daemon_nodes(self) -> tuple[str, ...]:
+        """The nodes that have a slurmd."""
+        return () if self.controller_only else self.node_names
+
+    @property
+    def idle_state(self) -> str:
+        """What `sinfo -o %T` says of every node once the lab is up; ~ is powered down."""
+        return "idle~" if self.controller_only else "idle"
 
     @property
     def prolog_seconds(self) -> float:
@@ -168,7 +181,7 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
         ("MinJobAge", "300"),
         ("InactiveLimit", "0"),
         ("SlurmctldTimeout", "30"),
-        ("SlurmdTimeout", "30"),
+        ("SlurmdTimeout", "0" if config.controller_only else "30"),
         ("MessageTimeout", "10"),
         ("BatchStartTimeout", "20"),
         ("MaxJobCount", "100000"),
@@ -183,6 +196,10 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
         pairs.append(("CommunicationParameters", "NoCtldInAddrAny,NoInAddrAny"))
     if host.plugin_directory is not None:
         pairs.append(("PluginDir", str(host.plugin_directory)))
+    if config.controller_only:
+        # Without PrivateData=cloud powered-down cloud nodes are not shown; ResumeTimeout has 16 bits.
+        pairs += [("PrivateData", "cloud"), ("SuspendProgram", "/bin/true"), ("ResumeProgram", "/bin/true")]
+        pairs += [("SuspendTime", "86400"), ("SuspendTimeout", "1"), ("ResumeTimeout", "60000")]
     if config.prolog_seconds:
         # Alloc: the prolog runs on every node of a job at once, before its first step, as at most sites.
         pairs += [("Prolog", f"{d}/scripts/prolog"), ("PrologFlags", "Alloc")]
@@ -251,9 +268,17 @@ def _overridden(pairs: list[tuple[str, str]], settings: tuple[tuple[str, str], .
 def _node_lines(config: LabConfig, ports: tuple[int, ...]) -> list[str]:
     extra = dict(config.node_attributes)
     gres = f" Gres=gpu:{config.gpus}" if config.gpus else ""
+    shape = (
+        f"CPUs={config.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={config.cpus} ThreadsPerCore=1 "
+        f"RealMemory={config.memory_mb}{gres}"
+    )
+    if config.controller_only:
+        where = [""] * config.nodes
+        state = "CLOUD"
+    else:
+        where = [f" NodeHostname=localhost NodeAddr=127.0.0.1 Port={port}" for port in ports[: config.nodes]]
+        state = "UNKNOWN"
     return [
-        f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={config.cpus} Boards=1 "
-        f"SocketsPerBoard=1 CoresPerSocket={config.cpus} ThreadsPerCore=1 RealMemory={config.memory_mb}{gres} "
-        f"State=UNKNOWN{' ' + extra[index] if index in extra else ''}"
-        for index, (name, port) in enumerate(zip(config.node_names, ports, strict=False))
+        f"NodeName={name}{where[index]} {shape} State={state}{' ' + extra[index] if index in extra else ''}"
+        for index, name in enumerate(config.node_names)
     ]

@@ -90,7 +90,8 @@ def test_no_setting_breaks_out_of_its_line(key: str, value: str) -> None:
     "wrong",
     [
         {"nodes": 0},
-        {"nodes": 100000},
+        {"nodes": 10000},
+        {"nodes": 100000, "controller_only": True},
         {"profile": "slow"},
         {"release": "woody"},
         {"grace_s": -1},

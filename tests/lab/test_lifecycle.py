@@ -13,6 +13,7 @@ import pytest
 from scripts.lab import Lab, LabConfig, LabError, UsageError, cluster, processes, record
 from scripts.lab.layout import Layout
 from scripts.lab.users import Identity, ensure
+from tests import slurm_fixtures
 from tests.slurm_fixtures import LabFactory
 
 pytestmark = pytest.mark.slurm
@@ -169,6 +170,49 @@ def test_a_lab_ends_with_the_process_it_is_bound_to(lab_directory: Path) -> None
     wait_until(lambda: not lab_directory.exists() and not left_of(lab_directory), 20)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_an_up_that_is_interrupted_leaves_nothing(number: signal.Signals, lab_directory: Path) -> None:
+    with subprocess.Popen(
+        [SLURM_LAB, "up", lab_directory, "--nodes=60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        wait_until(lambda: (lab_directory / "log/slurmctld.out").exists(), 20)
+        process.send_signal(number)
+    if number == signal.SIGKILL:
+        cluster.down(lab_directory)
+    assert process.returncode != 0
+    assert left_of(lab_directory) == []
+    assert not lab_directory.exists()
+
+
+def test_a_lab_of_the_controller_alone(lab_directory: Path) -> None:
+    with Lab.up(lab_directory, LabConfig(nodes=2000, controller_only=True)) as lab:
+        assert len(lab.nodes) == 2000
+        assert lab.daemons == ("munged", "slurmctld")
+        job = lab.submit("true", "--nodes=1500")
+        assert lab.wait_for_state(job, "CONFIGURING") == "CONFIGURING"
+
+
+def test_a_lab_that_a_test_broke_is_replaced(lab_factory: LabFactory, request: pytest.FixtureRequest) -> None:
+    wanted = LabConfig(nodes=1, memory_mb=1000)
+    broken = lab_factory(wanted)
+    broken.kill("slurmctld")
+    broken.kill("munged")
+    slurm_fixtures.empty(request.config, broken)
+    assert left_of(broken.path) == []
+    assert lab_factory(wanted).node_states() == {"n000": "idle"}
+
+
+def test_a_lab_is_emptied_of_all_that_a_test_did(lab: Lab) -> None:
+    lab.submit("sleep 600", "--array=0-3", "--hold")
+    lab.wait_for_state(lab.submit("trap '' TERM; sleep 600"), "RUNNING")
+    lab.run(["scontrol", "create", "reservation", "starttime=now+60", "duration=60", "users=root", "nodes=n007"])
+    lab.run(["scontrol", "update", "NodeName=n006", "State=DRAIN", "Reason=test"])
+    lab.clear()
+    assert lab.run(["squeue", "-h"]).stdout == ""
+    assert lab.run(["scontrol", "show", "res", "-o"]).stdout.startswith("No reservations")
+    assert set(lab.node_states().values()) == {"idle"}
+
+
 def test_a_lab_may_outlive_its_maker(lab_directory: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(SLURM_LAB.parents[1])!r});"
@@ -193,7 +237,7 @@ def test_a_daemon_killed_and_started_again_keeps_its_state(lab_directory: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_plain_user_has_a_lab(lab_directory: Path) -> None:
+def test_a_plain_user_has_a_lab(lab_directory: Path, lab_factory: LabFactory) -> None:
     ensure(("alice",))
     who = Identity.of("alice")
     os.chown(lab_directory.parent, who.uid, who.gid)
@@ -216,6 +260,11 @@ def test_a_plain_user_has_a_lab(lab_directory: Path) -> None:
     assert up.stdout.splitlines()[0] == f"export SLURM_CONF={lab_directory}/slurm.conf"
     command = ("exec", str(lab_directory), "--", "srun", "--nodes=8", "id", "-un")
     assert as_alice(*command).stdout.split() == ["alice"] * 8
+    others = lab_factory()
+    refused = as_alice("down", str(others.path))
+    assert refused.returncode == 2
+    assert "as root" in refused.stderr
+    assert set(others.node_states().values()) == {"idle"}
     submit = ("exec", str(lab_directory), "--", "sbatch", "-N8", "-o/dev/null", "--wrap", "srun sleep 600")
     assert as_alice(*submit).returncode == 0
     assert as_alice("down", str(lab_directory)).returncode == 0
