@@ -208,7 +208,9 @@ def pilots(rows: Sequence[PilotRow], *, now: float) -> list[Line]:
 def event(row: EventRow, zone: tzinfo | None = None) -> Line:
     """One event in one line."""
     who = [f"job {row.job}" if row.job is not None else "", f"pilot {row.pilot}" if row.pilot else "", row.node or ""]
-    data = " ".join(f"{key}={_short(value)}" for key, value in row.data.items())
+    data = " ".join(
+        f"{key}={_short(key, value, zone)}" for key, value in row.data.items() if not _said(row, key, value)
+    )
     return (
         Span(f"{row.seq:>6} {clock(row.at, zone)} ", dim=True),
         Span(f"{row.kind:<16} ", bold=True),
@@ -310,10 +312,19 @@ def clock(at: float, zone: tzinfo | None = None) -> str:
     return datetime.fromtimestamp(at, zone).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _short(value: object) -> str:
+def _said(row: EventRow, key: str, value: object) -> bool:
+    """Whether a line about `row` says this already, or it says nothing."""
+    same: dict[str, object] = {"job_id": row.job, "pilot": row.pilot, "node": row.node}
+    if key in ("reason", "detail"):
+        return value == row.reason
+    return (key in same and value == same[key]) or value is None or value in ("", [], {})
+
+
+def _short(key: str, value: object, zone: tzinfo | None) -> str:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        is_time = value > 1e9 and (key.endswith("_at") or key in ("deadline", "until"))
+        return clock(value, zone)[11:] if is_time else f"{value:.6g}"
     if isinstance(value, list):
-        return ",".join(_short(item) for item in value)
+        return ",".join(_short(key, item, zone) for item in value)
     text = str(value)
     return text if len(text) <= 60 else text[:59] + "…"
