@@ -204,6 +204,9 @@ class Http:
                 self._forget()
                 raise DaemonUnavailable(f"{self.url}: the answer takes too long: try again, or ask for less")
             parts.append(part)
+        if answer.length:
+            raise http.client.IncompleteRead(b"", answer.length)
+        answer.read()  # read1 does not notice that it has read all: only so is the connection free again
         return b"".join(parts)
 
     def _forget(self) -> None:
