@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
-from malletrain.decide.measured import curve_of
+from malletrain.decide.curve import fit
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
@@ -89,7 +89,10 @@ class _Record:
     pilots: dict[str, Pilot] = field(default_factory=dict)
     world: World | None = None
     samples: deque[ThroughputSample] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    samples_taken: int = 0
     samples_done: float = 0.0
+    curve: Curve | None = None
+    fitted_at: int = 0  #: `samples_taken` when `curve` was fitted
     activations: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     pauses: dict[bool, deque[float]] = field(
         default_factory=lambda: {True: deque(maxlen=64), False: deque(maxlen=64)}
@@ -188,7 +191,7 @@ class Ledger:
                 phase=phase,
                 pilots=dict(record.pilots),
                 world=record.world,
-                curve=record.job.given_curve or curve_of(tuple(record.samples), record.job.max_nodes),
+                curve=record.job.given_curve or self._fitted(record),
                 costs=self._measured_costs(record),
                 samples_done=record.samples_done,
                 reason=record.reason,
@@ -196,6 +199,14 @@ class Ledger:
                 failures=record.failures,
             )
         return record.view
+
+    def _fitted(self, record: _Record) -> Curve | None:
+        """The curve of the samples so far; fitted anew only when there are others."""
+        if record.fitted_at != record.samples_taken:
+            fitted = fit(record.samples)
+            record.curve = None if fitted is None else fitted.curve(record.job.max_nodes)
+            record.fitted_at = record.samples_taken
+        return record.curve
 
     def _measured_costs(self, record: _Record) -> ResizeCosts:
         return ResizeCosts(
@@ -335,6 +346,7 @@ def _samples(record: _Record, event: Event) -> None:
     data = cast(dict[str, float], event.data)
     record.samples_done += data["samples"]
     if data.get("steady", True) and data["seconds"] > 0:
+        record.samples_taken += 1
         record.samples.append(
             ThroughputSample(event.at, int(data["nodes"]), data["samples"], data["seconds"], int(data["steps"]))
         )
