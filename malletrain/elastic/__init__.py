@@ -1,1 +1,23 @@
-"""The elastic runtime that a training script uses."""
+"""The elastic runtime: what a training script uses. `from malletrain import elastic; s = elastic.Session(...)`.
+
+Importing this package costs nothing; torch is loaded with the first name that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from malletrain.elastic.errors import ElasticError
+    from malletrain.elastic.session import Session
+
+__all__ = ["ElasticError", "Session"]
+
+_HOMES = {"ElasticError": "malletrain.elastic.errors", "Session": "malletrain.elastic.session"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,316 @@
+"""The routes of workers: hello, report, and the long poll for what is wanted of them.
+
+`WorkersGate` joins three things: the membership, the daemon's lock, and those who wait. Every change is made under
+the lock, written to the journal by `persist` before the lock is given up, and only then shown to whoever waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from malletrain.domain.decision import LeavePilot
+from malletrain.domain.errors import Refused
+from malletrain.domain.event import Event
+from malletrain.loop.generation import Seat, WorldPlan
+from malletrain.loop.membership import Directive, Membership
+from malletrain.loop.ports import Clock
+from malletrain.wire import messages as wire
+from malletrain.wire.errors import WireError
+
+MAX_WAIT_S = 60.0
+HEARTBEAT_S = 20.0
+
+
+class WorkersGate:
+    """The membership, safe to call from any thread. This is the `Workers` port of the live loop.
+
+    Args:
+        membership: the pure state machine.
+        lock: the daemon's one lock; re-entrant, or not held by callers of this class.
+        persist: writes `membership.reports()` to the journal; called under the lock after every change, before
+            any worker sees it.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        lock: AbstractContextManager[Any],
+        persist: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self.membership = membership
+        self.clock = clock
+        self._lock = lock
+        self._persist = persist
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._tokens: dict[bytes, str] = {}
+
+    def leave(self, action: LeavePilot) -> None:
+        self.change(lambda: self.membership.leave(action))
+
+    def end_job(self, job_id: int, reason: str) -> None:
+        self.change(lambda: self.membership.end_job(job_id, reason))
+
+    def top_up(self, job_id: int, tasks: int) -> bool:
+        """Ask a worker of the job to submit more held tasks; False when it has none."""
+        return bool(self.change(lambda: self.membership.top_up(job_id, tasks)))
+
+    def reports(self) -> Sequence[Event]:
+        with self._lock:
+            return self.membership.reports()
+
+    def tick(self) -> None:
+        """Let deadlines pass: for the daemon's own timer, in case no worker polls."""
+        self.change(self.membership.tick)
+
+    def change(self, action: Callable[[], Any]) -> Any:
+        """Run `action` under the lock, journal what it caused, wake who waits."""
+        with self._lock:
+            try:
+                return action()
+            finally:
+                self._persist()
+                self.wake()
+
+    def heard(self, worker: str) -> None:
+        """The worker polls."""
+        with self._lock:
+            self.membership.heard(worker)
+
+    def wake(self) -> None:
+        """Let every waiting poll look again. Safe from any thread."""
+        for loop, event in list(self._waiting):
+            with suppress(RuntimeError):  # its loop has just closed
+                loop.call_soon_threadsafe(event.set)
+
+    def issue_token(self, worker: str) -> str:
+        """A new secret for the worker; older ones stay good. Only digests are kept."""
+        token = secrets.token_urlsafe(32)
+        self._tokens[hashlib.sha256(token.encode()).digest()] = worker
+        return token
+
+    def holds_token(self, worker: str, header: str | None) -> bool:
+        """Whether an Authorization header carries a token of this worker."""
+        scheme, _, token = (header or "").partition(" ")
+        if scheme.lower() != "bearer":
+            return False
+        owner = self._tokens.get(hashlib.sha256(token.strip().encode()).digest())
+        return owner == worker and self.membership.worker(worker) is not None
+
+    def look(self, worker: str) -> tuple[Directive, float | None]:
+        """What is wanted of the worker, and when to look again at the latest (`Clock.elapsed`)."""
+        with self._lock:
+            due = self.membership.due()
+            if due is not None and due <= self.clock.elapsed():
+                self.change(self.membership.tick)
+                due = self.membership.due()
+            return self.membership.directive_for(worker), due
+
+    async def poll(self, worker: str, after: int, wait_s: float, gone: asyncio.Event) -> Directive:
+        """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`."""
+        event = asyncio.Event()
+        entry = (asyncio.get_running_loop(), event)
+        self._waiting.add(entry)
+        end = self.clock.elapsed() + wait_s
+        try:
+            while True:
+                event.clear()
+                directive, due = await run_in_threadpool(self.look, worker)
+                now = self.clock.elapsed()
+                if directive.seq > after or now >= end or gone.is_set():
+                    return directive
+                until = end if due is None else min(end, max(due, now + 0.005))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(until - now):
+                        await _first(event, gone)
+        finally:
+            self._waiting.discard(entry)
+
+
+async def _first(*events: asyncio.Event) -> None:
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def make_workers_router(gate: WorkersGate, authenticate: Callable[[str], int]) -> APIRouter:
+    """The router that api/app.py mounts.
+
+    Args:
+        gate: see there.
+        authenticate: the uid behind a MUNGE credential made for `wire.WORKER_PURPOSE`; raises `WireError` or
+            `Refused` when it proves nothing.
+    """
+    router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=_Route)
+
+    @router.post("/hello")
+    async def hello(request: Request) -> Response:
+        said = wire.parse(wire.Hello, await _body(request, 64 * 1024))
+        return await run_in_threadpool(_hello, gate, authenticate, said)
+
+    @router.post("/{worker}/report")
+    async def report(worker: str, request: Request) -> Response:
+        _check_token(gate, worker, request)
+        raw = await _body(request, wire.MAX_REPORT_BYTES)
+        events = raw.get("events") if isinstance(raw, dict) else None
+        if not isinstance(events, list) or len(events) > wire.MAX_EVENTS_A_REPORT:
+            raise HTTPException(400, f"events: must be a list of at most {wire.MAX_EVENTS_A_REPORT} messages")
+        said = [wire.message_of(event) for event in events]
+        return await run_in_threadpool(_report, gate, worker, said)
+
+    @router.get("/{worker}/plan")
+    async def plan(worker: str, request: Request, after: int = 0, wait: float = 0.0) -> Response:
+        _check_token(gate, worker, request)
+        if not 0 <= wait <= MAX_WAIT_S or after < 0:
+            raise HTTPException(400, f"wait: must be from 0 to {MAX_WAIT_S:g} seconds, after: not negative")
+        await run_in_threadpool(gate.heard, worker)
+        gone = asyncio.Event()
+        watch = asyncio.ensure_future(_watch(request, gone))
+        try:
+            directive = await gate.poll(worker, after, wait, gone)
+        finally:
+            watch.cancel()
+        if gone.is_set():
+            await run_in_threadpool(gate.change, lambda: gate.membership.disconnected(worker))
+            return Response(status_code=204)
+        return JSONResponse(wire.to_json(_on_the_wire(directive)))
+
+    return router
+
+
+class _Route(APIRoute):
+    """Every refusal is one line under `error`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except HTTPException as error:
+                return JSONResponse({"error": str(error.detail)}, error.status_code)
+            except RequestValidationError as error:
+                return JSONResponse({"error": f"after, wait: {error.errors()[0]['msg']}"}, 400)
+            except wire.MessageError as error:
+                return JSONResponse({"error": str(error)}, 400)
+            except WireError as error:
+                return JSONResponse({"error": str(error)}, 401)
+            except Refused as error:
+                return JSONResponse({"error": str(error)}, 403)
+
+        return guarded
+
+
+def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hello) -> Response:
+    uid = authenticate(said.credential)
+
+    def enter() -> wire.Welcome:
+        members = gate.membership
+        worker = members.hello(said.job, said.pilot, said.restart, said.node, uid)
+        if said.standing is not None:
+            there = said.standing
+            seats = [Seat(each.worker, each.worker.rpartition(".")[0], each.address) for each in there.members]
+            members.adopt(worker.id, there.generation, seats, there.step, there.address, there.seen)
+        return wire.Welcome(worker.id, gate.issue_token(worker.id), said.pilot, HEARTBEAT_S)
+
+    return JSONResponse(wire.to_json(gate.change(enter)))
+
+
+def _report(gate: WorkersGate, worker: str, said: Sequence[wire.Message]) -> Response:
+    def take() -> None:
+        gate.membership.heard(worker)
+        for message in said:
+            _deliver(gate.membership, worker, message)
+
+    gate.change(take)
+    return Response(status_code=204)
+
+
+def _deliver(members: Membership, worker: str, message: wire.Message) -> None:
+    match message:
+        case wire.Warm():
+            members.warm(worker, message.address, message.stages)
+        case wire.CheckedIn():
+            members.checked_in(worker, message.answers, message.step, message.whole)
+        case wire.Fault():
+            members.fault(worker, message.generation, message.step, message.how, message.detail)
+        case wire.Switched():
+            members.switched(worker, message.generation, message.step, message.nodes, message.pause_s, message.grew)
+        case wire.Leaving():
+            members.leaving(worker, message.why)
+        case wire.Left():
+            members.left(worker, message.generation, message.step, message.saved)
+        case wire.Samples():
+            body = wire.to_json(message)
+            members.samples(worker, message.step, {key: body[key] for key in body if key != "type"})
+        case wire.Metric():
+            members.metric(worker, message.name, message.value, message.samples)
+        case wire.Finished():
+            members.finished(worker, message.result)
+        case wire.Failed():
+            members.failed(worker, message.step, message.message)
+        case wire.Exited():
+            members.exited(worker, message.status)
+        case wire.ToppedUp():
+            members.topped_up(worker)
+
+
+def _on_the_wire(directive: Directive) -> wire.Directive:
+    plan = directive.plan
+    return wire.Directive(
+        seq=directive.seq,
+        plan=None if plan is None else _plan(plan),
+        check_in=directive.check_in,
+        leave=directive.leave,
+        end=directive.end,
+        top_up=directive.top_up,
+    )
+
+
+def _plan(plan: WorldPlan) -> wire.Plan:
+    seats = tuple(wire.Seat(seat.worker, seat.address) for seat in plan.seats)
+    return wire.Plan(plan.generation, seats, plan.store, plan.reason, plan.urgent)
+
+
+def _check_token(gate: WorkersGate, worker: str, request: Request) -> None:
+    if not gate.holds_token(worker, request.headers.get("authorization")):
+        raise HTTPException(401, "no token of this worker: say hello again with a fresh MUNGE credential")
+
+
+async def _body(request: Request, limit: int) -> Any:
+    """The request's JSON, refused beyond `limit` bytes before it is all read."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise HTTPException(413, f"at most {limit} bytes")
+        parts.append(part)
+    try:
+        return json.loads(b"".join(parts))
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, "the body must be JSON") from error
+
+
+async def _watch(request: Request, gone: asyncio.Event) -> None:
+    """Set `gone` when the caller hangs up: the first sign that its process is no more."""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            gone.set()
+            return

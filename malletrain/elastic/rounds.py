@@ -1,0 +1,180 @@
+"""Rounds: what members do together. A step's gradients are one, a slice of an evaluation is one.
+
+A round either comes to its sum at a member, and is committed there, or it is void. Since each sum is known whole to
+everyone who has it, a member that committed can give it to one that did not: nobody is ever more than one round
+ahead, so the last sum is all that has to be kept. No vote is needed.
+
+Beside the sums travels a row of 64-bit words (a sum in bf16 would stick at 256): weights, and which generation each
+member is ready for. When all name the same one, all switch to it after this very round.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from malletrain.elastic.errors import Aborted, PeerLost
+from malletrain.elastic.groups import Group, Pending, Solo
+
+#: How soon a waiting member notices that its world was given up.
+SLICE_S = 0.02
+
+WEIGHT, READY, READY_SQUARED, ENDING, FIXED_WORDS = 0, 1, 2, 3, 4
+
+
+class Watch(Protocol):
+    """What a waiting member looks at, and whom it tells."""
+
+    def check(self, generation: int) -> None:
+        """Raise `Aborted` when the world of `generation` was given up, `Released` when this worker has to go."""
+        ...
+
+    def fault(self, generation: int, how: str, detail: str) -> None:
+        """Tell the daemon that the world of `generation` does not work."""
+        ...
+
+    def ready_for(self) -> int:
+        """The generation that this member could switch to at once, or 0."""
+        ...
+
+    def is_ending(self) -> bool:
+        """Whether this process was told to end."""
+        ...
+
+
+@dataclass(slots=True)
+class World:
+    """The members that train together; this one is `group.rank`."""
+
+    generation: int
+    workers: tuple[str, ...]
+    group: Group = field(default_factory=Solo)
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank
+
+    @property
+    def size(self) -> int:
+        return self.group.size
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The sums of a round and its words. `agreed`: the generation that all are ready for, or 0; `ending`: how many
+    members were told to end."""
+
+    sums: list[torch.Tensor]
+    words: torch.Tensor
+    agreed: int
+    ending: int
+
+
+class Rounds:
+    """The rounds of one member.
+
+    Attributes:
+        done: how many rounds this member has committed.
+        last: the sums of the last one, for a member that lacks it.
+        given: the sums of the round under way, got from a member that has committed it.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.world = World(0, ())
+        self.done = 0
+        self.last: list[torch.Tensor] = []
+        self.given: list[torch.Tensor] | None = None
+        self._step_times: deque[float] = deque(maxlen=50)
+        self.waiting_since: float | None = None
+
+    def words(self, weight: int, extra: int = 0) -> torch.Tensor:
+        """This member's words; `extra` more follow the fixed ones, all zero."""
+        words = torch.zeros(FIXED_WORDS + extra, dtype=torch.int64)
+        ready = self._watch.ready_for()
+        words[WEIGHT] = weight
+        words[READY] = ready
+        words[READY_SQUARED] = ready * ready
+        words[ENDING] = int(self._watch.is_ending())
+        return words
+
+    def check(self) -> None:
+        """Raise when this world was given up meanwhile."""
+        self._watch.check(self.world.generation)
+
+    def start(self, tensor: torch.Tensor) -> Pending:
+        """Begin to sum one tensor, in place. Every member starts the same ones in the same order.
+
+        Raises:
+            Aborted: the group is of no more use.
+        """
+        try:
+            return self.world.group.all_reduce(tensor)
+        except PeerLost as lost:
+            self._watch.fault(self.world.generation, "closed", str(lost))
+            raise Aborted(str(lost)) from lost
+
+    def finish(self, pending: Sequence[Pending], sums: list[torch.Tensor], words: torch.Tensor) -> Outcome:
+        """Wait for what was started, and commit. `words` is the last of `sums`.
+
+        Raises:
+            Aborted: the world was given up before; nothing is committed here.
+        """
+        for operation in pending:
+            self.wait(operation)
+        return self.commit(sums, words)
+
+    def take_given(self) -> list[torch.Tensor] | None:
+        """The sums of the round under way if a member that is ahead has given them; they are handed out once."""
+        given, self.given = self.given, None
+        return given
+
+    def commit(self, sums: list[torch.Tensor], words: torch.Tensor) -> Outcome:
+        """The round is done."""
+        self.done += 1
+        self.last = sums
+        size, ready = self.world.size, int(words[READY])
+        same = size * int(words[READY_SQUARED]) == ready * ready
+        agreed = ready // size if same and ready else 0
+        return Outcome(sums, words, agreed if agreed > self.world.generation else 0, int(words[ENDING]))
+
+    def wait(self, operation: Pending) -> None:
+        """Wait in slices, with an eye on whether the world still stands.
+
+        Raises:
+            Aborted: it does not.
+        """
+        limit = self.stall_limit()
+        self.waiting_since = started = time.monotonic()
+        report_at = started + limit
+        try:
+            while not operation.wait(SLICE_S):
+                self._watch.check(self.world.generation)
+                if time.monotonic() >= report_at:
+                    waited = time.monotonic() - started
+                    self._watch.fault(self.world.generation, "stalled", f"no answer from a peer for {waited:.1f} s")
+                    report_at = time.monotonic() + limit
+        except PeerLost as lost:
+            self._watch.fault(self.world.generation, "closed", str(lost))
+            raise Aborted(str(lost)) from lost
+        finally:
+            self.waiting_since = None
+
+    def timed(self, seconds: float) -> None:
+        """A step took so long: what is normal decides what is late."""
+        self._step_times.append(seconds)
+
+    def median_step(self) -> float:
+        """Seconds; 0 before the first step."""
+        return statistics.median(self._step_times) if self._step_times else 0.0
+
+    def stall_limit(self) -> float:
+        """Seconds of waiting after which peers are asked whether they are there: with the 2 s that they are given
+        to answer, a frozen one is out within max(5 s, 10 median steps)."""
+        return max(2.5, 8 * self.median_step())

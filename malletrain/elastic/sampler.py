@@ -1,0 +1,78 @@
+"""Which samples a step takes, and who takes which: every sample once an epoch, at any sequence of sizes.
+
+An epoch is one permutation, known to all from (seed, epoch). A position in it is a count of samples, whatever the
+sizes were before: the next global batch is what follows, split over the members of the moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from malletrain.elastic.errors import ElasticError
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One member's part of a global batch. `weight` of its samples count; a share that would be empty holds one
+    sample of weight 0, so that the script needs no special case."""
+
+    indices: list[int]
+    weight: int
+    batch: int
+
+
+class Sampler:
+    """Global batches of `batch_size` out of `length` samples; the last of an epoch may be smaller, or is dropped."""
+
+    def __init__(self, length: int, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> None:
+        if batch_size < 1:
+            raise ElasticError(f"batch_size must be at least 1, not {batch_size}")
+        if length < 1:
+            raise ElasticError("the data set is empty")
+        if drop_last and length < batch_size:
+            raise ElasticError(
+                f"the data set has {length} samples, fewer than a batch of {batch_size}, and drop_last leaves none: "
+                "make batch_size smaller, or drop_last false"
+            )
+        self.length = length
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        #: Samples that an epoch uses.
+        self.epoch_length = length - length % batch_size if drop_last else length
+        self._order: tuple[int, list[int]] | None = None
+
+    def order(self, epoch: int) -> list[int]:
+        """The permutation of one epoch."""
+        if self._order is None or self._order[0] != epoch:
+            if self.shuffle:
+                generator = torch.Generator().manual_seed(mix(self.seed, epoch))
+                order = torch.randperm(self.length, generator=generator).tolist()
+            else:
+                order = list(range(self.length))
+            self._order = (epoch, order)
+        return self._order[1]
+
+    def share(self, epoch: int, cursor: int, rank: int, size: int) -> Share:
+        """What member `rank` of `size` takes of the batch that begins at `cursor`. Lower ranks take one more."""
+        count = min(self.batch_size, self.epoch_length - cursor)
+        if count <= 0:
+            raise ElasticError(f"epoch {epoch} has no sample at {cursor}")
+        each, extra = divmod(count, size)
+        start = cursor + rank * each + min(rank, extra)
+        weight = each + (1 if rank < extra else 0)
+        order = self.order(epoch)
+        return Share(order[start : start + weight] or [order[cursor]], weight, count)
+
+
+def mix(*numbers: int) -> int:
+    """A 63-bit seed from several numbers; neighbours give unrelated seeds (splitmix64, Steele et al. 2014)."""
+    state = 0
+    for number in numbers:
+        state = (state + (number & (2**64 - 1)) + 0x9E3779B97F4A7C15) & (2**64 - 1)
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        state ^= state >> 31
+    return state >> 1

@@ -1,0 +1,431 @@
+"""What a training script uses.
+
+    s = elastic.Session(model, optimizer, dataset, batch_size=64)
+    for epoch in s.epochs(10):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                loss = loss_function(model(x), y)
+                loss.backward()
+                optimizer.step()
+    s.finish({"loss": float(loss)})
+
+`batch_size` is that of all workers together. When `backward` returns, gradients are those of the whole batch and the
+step is committed; if a peer is lost before, `backward` does not return, and the same batch comes again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Literal
+
+import torch
+
+from malletrain.elastic import start
+from malletrain.elastic.checkpoint import Checkpoints
+from malletrain.elastic.data import Loader
+from malletrain.elastic.errors import Aborted, ElasticError, Released
+from malletrain.elastic.evaluate import evaluate
+from malletrain.elastic.meter import Meter
+from malletrain.elastic.rounds import Outcome
+from malletrain.elastic.sampler import Sampler, Share, mix
+from malletrain.elastic.state import Position, Stateful, TrainingState
+from malletrain.elastic.switch import Switch
+from malletrain.elastic.sync import GradientSync
+from malletrain.wire import messages
+
+log = logging.getLogger("malletrain.elastic")
+
+#: A worker told to end by SIGTERM leaves in order within this, or by itself.
+LEAVE_GRACE_S = 2.0
+
+
+class Session:
+    """Training that may change its size between any two steps.
+
+    Args:
+        model: any module; not wrapped in DistributedDataParallel.
+        optimizer: of its parameters.
+        dataset: map-style.
+        batch_size: samples of one step, over all workers.
+        seed: of the order of samples, augmentation and dropout.
+        shuffle, drop_last, collate: as in `torch.utils.data.DataLoader`.
+        reduction: whether the script's loss is a `mean` over samples, or a `sum`.
+        warm_up: called with a batch before this worker joins, to run the model forward and backward once; by
+            default the model is called with the batch's first part.
+        checkpoint_dir: where the state is kept while the job has no nodes; by default `.malletrain/JOB` in the
+            directory of submission.
+
+    Raises:
+        ElasticError: something cannot be trained this way; the message says what.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Any,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        collate: Callable[[list[Any]], Any] | None = None,
+        reduction: Literal["mean", "sum"] = "mean",
+        warm_up: Callable[[Any], Any] | None = None,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        start.check_model(model)
+        self.model = model
+        self._began = time.monotonic()
+        self._loader = Loader(dataset, seed, collate)
+        self._sampler = Sampler(len(dataset), batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        self._position = Position()
+        self._state = TrainingState(model, optimizer, self._position)
+        self._warm_up = warm_up
+        self._spot = start.find_spot(os.environ)
+        directory = start.checkpoint_directory(os.environ, checkpoint_dir)
+        self._checkpoints = Checkpoints(directory) if directory else None
+        self._switch = Switch(
+            self._spot.worker if self._spot else "alone",
+            self._spot.host if self._spot else "127.0.0.1",
+            self._state,
+            save=self._save,
+            load=self._load,
+            top_up=self._top_up,
+        )
+        self._rounds = self._switch.rounds
+        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self._sync = GradientSync(trained, self._rounds, reduction == "mean")
+        self._meter = Meter(self._say)
+        self._joined = False
+        self._agreed = 0
+        self._leave_all = False
+        self._must_recover = False
+        self._ending_since: float | None = None
+        self._last_commit = time.monotonic()
+        self._share: Share | None = None
+        self._committed = True
+        self._load_s = 0.0
+        start.on_terminate(self._terminated)
+
+    # --- what the script uses -------------------------------------------------------------------------------------
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this worker is the one that prints and writes: the oldest one. May change between two steps."""
+        return self._rounds.world.rank == 0
+
+    @property
+    def size(self) -> int:
+        """How many workers train now."""
+        return self._rounds.world.size
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return self._position.epoch
+
+    @property
+    def steps_done(self) -> int:
+        """Steps committed since training began, whichever workers made them."""
+        return self._position.step
+
+    @property
+    def samples_done(self) -> int:
+        """Samples committed since training began."""
+        return self._position.samples
+
+    def track(self, **things: Stateful) -> None:
+        """Make schedulers, scalers, averages and the like part of the state: `s.track(scheduler=scheduler)`.
+
+        They need `state_dict` and `load_state_dict`. Call it before the first epoch.
+        """
+        if self._joined:
+            raise ElasticError("track() must be called before the first epoch: a newcomer would miss it")
+        for name, thing in things.items():
+            self._state.track(name, thing)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Epochs from wherever training is up to `count`."""
+        self._join()
+        while self._position.epoch < count:
+            yield self._position.epoch
+            self._position.epoch += 1
+            self._position.cursor = 0
+            self._state.forget_boundary()
+
+    def batches(self) -> Iterator[Any]:
+        """This worker's parts of the batches that are left of the epoch; one that was not committed comes again."""
+        self._join()
+        while self._position.cursor < self._sampler.epoch_length:
+            self._between_steps()
+            began = time.monotonic()
+            world = self._rounds.world
+            share = self._sampler.share(self._position.epoch, self._position.cursor, world.rank, world.size)
+            batch = self._loader.load(self._position.epoch, share.indices)
+            self._share, self._committed = share, False
+            self._load_s = time.monotonic() - began
+            yield batch
+            if self._share is not None:
+                raise ElasticError("the body of `for batch in s.batches()` needs `with s.step():` around the step")
+        self._state.mark_boundary()
+        self._meter.paused()
+
+    def step(self, weight: int | None = None) -> AbstractContextManager[None]:
+        """One step: committed or repeated. `weight`: samples or tokens that this worker's loss is the mean of, where
+        it is not the number of samples it was given."""
+        return _Step(self, weight)
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Inside a step, around every backward but the last: gradients are only added up."""
+        self._sync.hold(True)
+        try:
+            yield
+        finally:
+            self._sync.hold(False)
+
+    def evaluate(
+        self, metrics: Callable[[Any], Mapping[str, Any]], dataset: Any = None, *, batch_size: int = 256
+    ) -> dict[str, float]:
+        """Means over a data set, worked out by all members together; every member gets them.
+
+        Args:
+            metrics: sums (not means) over a batch, by name; called without gradients, the model in eval mode.
+            dataset: map-style; by default the one trained on.
+            batch_size: samples of one call.
+        """
+        self._join()
+        self._meter.paused()
+        loader = Loader(dataset, self._sampler.seed, self._loader._collate) if dataset is not None else self._loader
+        return evaluate(self, loader, metrics, batch_size)
+
+    def report(self, **values: float) -> None:
+        """Figures for the daemon's record and for searches; the main worker's count."""
+        if self.is_main and self._position.samples:
+            for name, value in values.items():
+                self._say(messages.Metric(name[:200], float(value), self._position.samples))
+
+    def finish(self, result: Mapping[str, Any] | None = None) -> None:
+        """Training is over: the last thing a script calls. `result`: plain JSON values, for the job's record."""
+        self._join()
+        self._meet()
+        if self._switch.link is not None:
+            if self.is_main:
+                self._say(messages.Finished(messages.plain(dict(result or {}), "result")))
+            self._switch.link.flush(10.0)
+            self._switch.link.close()
+        if self._checkpoints is not None and self.is_main:
+            self._checkpoints.discard()
+
+    # --- rounds -------------------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """A round of its own: when it is through, every member has committed all before it."""
+        while True:
+            self._between_rounds()
+            if self._sum(torch.zeros(1)) is not None:
+                return
+
+    def _between_steps(self) -> None:
+        """The one place where worlds change: everything of the last step is done, and a batch follows."""
+        before = self.size
+        while True:
+            try:
+                if self._must_recover:
+                    self._recover()
+                elif self._leave_all:
+                    self._leave_together()
+                elif self._agreed > self._rounds.world.generation:
+                    began = time.monotonic()
+                    agreed, self._agreed = self._agreed, 0
+                    self._switch.take(agreed)
+                    self._switch.announce(time.monotonic() - began, before)
+                    self._meter.disturbed()
+                self._rounds.check()
+                self._leave_if_told()
+                return
+            except Aborted:
+                self._must_recover = True
+
+    def _between_rounds(self) -> None:
+        """Where an evaluation may go on in a smaller world: everyone who stays is in the same place of the script."""
+        while True:
+            try:
+                if self._must_recover:
+                    self._recover()
+                elif self._agreed > self._rounds.world.generation and self._switch.only_shrinks(self._agreed):
+                    agreed, self._agreed = self._agreed, 0
+                    self._switch.take(agreed)
+                    self._switch.announce(0.0, self.size)
+                self._rounds.check()
+                return
+            except Aborted:
+                self._must_recover = True
+
+    def _sum(self, table: torch.Tensor) -> torch.Tensor | None:
+        """The table summed over members, or None when the round was void."""
+        try:
+            sums = self._rounds.take_given()
+            if sums is not None:
+                self._committed_round(self._rounds.commit(sums, sums[-1]))
+                return sums[0]
+            row = self._rounds.words(1)
+            sums = [table, row]
+            started = [] if self.size == 1 else [self._rounds.start(each) for each in sums]
+            self._committed_round(self._rounds.finish(started, sums, row))
+            return table
+        except Aborted:
+            self._must_recover = True
+            return None
+
+    def _recover(self) -> None:
+        before = self.size
+        self._switch.recover()
+        self._must_recover, self._agreed, self._leave_all = False, 0, False
+        self._switch.announce(time.monotonic() - self._last_commit, before)
+        self._meter.disturbed()
+
+    def _committed_round(self, outcome: Outcome) -> None:
+        self._agreed = max(self._agreed, outcome.agreed)
+        self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self.size)
+
+    def _leave_if_told(self) -> None:
+        if self._ending_since is None:
+            return
+        link = self._switch.link
+        if link is None or self.size == 1:
+            self._leave_together()
+        elif time.monotonic() - self._ending_since > LEAVE_GRACE_S:
+            self._switch.leave(0, None)
+
+    def _leave_together(self) -> None:
+        """All members were told to end: the first saves the state; no daemon is needed for this."""
+        saved = self._save() if self.is_main else None
+        if self._switch.link is None:
+            raise Released(self._switch.ending, 143)
+        self._switch.leave(0, saved)
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self._ending_since is not None or not self._joined:
+            raise Released(name, 128 + number)
+        self._ending_since = time.monotonic()
+        self._switch.ending = name
+        self._say(messages.Leaving(f"{name} from outside"))
+
+    # --- entering -----------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        """Once, when the script begins its loop: warm up, say so, and enter the first world."""
+        if self._joined:
+            return
+        if self._spot is None:
+            self._load()
+            self._joined, self._switch.whole = True, True
+            self._rounds.world.workers = ("alone",)
+            return
+        imported = time.monotonic() - self._began
+        began = time.monotonic()
+        start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
+        stages = {"build": imported, "warm_up": time.monotonic() - began, **start.stages()}
+        self._switch.link = link = self._spot.open(self._switch)
+        link.say(messages.Warm(self._spot.store.address, stages))
+        self._switch.join()
+        self._joined = True
+        self._last_commit = time.monotonic()
+        self._switch.announce(0.0, self.size)
+
+    def _top_up(self, tasks: int) -> None:
+        if self._spot is not None:
+            self._spot.top_up(tasks, self._say)
+
+    def _say(self, message: messages.Message) -> None:
+        if self._switch.link is not None:
+            self._switch.link.say(message)
+
+    def _save(self) -> str | None:
+        self._position.rounds = self._rounds.done
+        return str(self._checkpoints.save(self._state)) if self._checkpoints else None
+
+    def _load(self) -> bool:
+        return self._checkpoints is not None and self._checkpoints.load(self._state) is not None
+
+
+class _Step:
+    """Commits the step, or undoes what backward may have left behind and swallows the abort."""
+
+    def __init__(self, session: Session, weight: int | None) -> None:
+        self._session = session
+        self._weight = weight
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._began = 0.0
+        self._synced_at = 0.0
+
+    def __enter__(self) -> None:
+        s = self._session
+        if s._share is None:
+            raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
+        share, weight = s._share, self._weight
+        self._began = time.monotonic()
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in s.model.buffers()]
+        torch.manual_seed(mix(s._sampler.seed, s._position.step, s._rounds.world.rank))
+        s._sync.arm(share.weight if weight is None or not share.weight else weight, share.batch, self._commit)
+
+    def _commit(self, outcome: Outcome) -> None:
+        """Gradients are there, everywhere or soon: from here on there is no way back."""
+        s = self._session
+        share = s._share
+        if share is None:
+            raise ElasticError("backward was called again after the step was committed")
+        s._position.step += 1
+        s._position.cursor += share.batch
+        s._position.samples += share.batch
+        s._committed = True
+        s._committed_round(outcome)
+        self._synced_at = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        s = self._session
+        share, s._share = s._share, None
+        s._sync.disarm()
+        if isinstance(error, Aborted):
+            self._undo()
+            s._must_recover = True
+            return True
+        if error is not None:
+            if not isinstance(error, SystemExit | KeyboardInterrupt):
+                s._say(
+                    messages.Failed(s._position.step, f"{s._switch._worker}: {type(error).__name__}: {error}"[:2000])
+                )
+                if s._switch.link is not None:
+                    s._switch.link.flush(2.0)
+            return False
+        if not s._committed or share is None:
+            raise ElasticError("the step ended without a backward() outside s.accumulate()")
+        now = time.monotonic()
+        s._last_commit = now
+        s._rounds.timed(now - self._began)
+        s._meter.step(
+            s.size,
+            share.batch,
+            s._position.step,
+            s._position.samples,
+            {"data": s._load_s, "step": now - self._began},
+        )
+        return False
+
+    def _undo(self) -> None:
+        with torch.no_grad():
+            for buffer, before in self._buffers:
+                buffer.copy_(before)
+        self._session._sync.abandon()

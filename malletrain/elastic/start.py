@@ -1,0 +1,171 @@
+"""How a worker begins: what its environment says, its link to the daemon, and a rehearsal off the path."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from malletrain.elastic.data import Loader
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.groups import StoreServer, own_host
+from malletrain.elastic.link import Answers, Link
+from malletrain.elastic.sampler import Sampler
+from malletrain.elastic.topup import TopUp
+from malletrain.wire import messages, munge
+from malletrain.wire.worker_client import PilotIdentity, WorkerClient
+
+log = logging.getLogger("malletrain.elastic")
+
+#: The file descriptor on which elastic.launch left the daemon's welcome, a secret, for the script's process.
+WELCOME_FD = "MALLETRAIN_WELCOME_FD"
+
+_LOADED_AT = time.monotonic()
+
+
+@dataclass(slots=True)
+class Spot:
+    """This process's place in a job: who it is, and where peers and daemon find it."""
+
+    client: WorkerClient
+    host: str
+    store: StoreServer
+    top_up: TopUp
+
+    @property
+    def worker(self) -> str:
+        return self.client.worker
+
+    def open(self, answers: Answers) -> Link:
+        """Begin to talk with the daemon."""
+        link = Link(self.client, answers)
+        if self.client.welcome is None:
+            self.client.hello()
+        link.start()
+        return link
+
+
+def find_spot(environ: Mapping[str, str]) -> Spot | None:
+    """Where this process belongs, or None when it runs by itself, outside any pilot.
+
+    Raises:
+        WireError: the environment is that of a pilot, and wrong.
+    """
+    url = environ.get("MALLETRAIN_URL")
+    if not url or "MALLETRAIN_JOB" not in environ:
+        return None
+    identity = PilotIdentity.of(environ)
+    host = own_host(urlsplit(url).hostname, environ.get("MALLETRAIN_ADDRESS"))
+    client = WorkerClient(url, identity, lambda: credential(url), read_welcome(environ))
+    return Spot(client, host, StoreServer(host), TopUp(url, identity.job, environ))
+
+
+def credential(url: str) -> str:
+    """A fresh proof of who runs this process, for the daemon at `url` alone."""
+    return munge.encode(munge.statement(messages.WORKER_PURPOSE, url))
+
+
+def read_welcome(environ: Mapping[str, str]) -> messages.Welcome | None:
+    """The welcome that the launcher got, from the descriptor that it left open; reading does not use it up."""
+    number = environ.get(WELCOME_FD)
+    if number is None or not number.isdecimal():
+        return None
+    try:
+        text = os.pread(int(number), 64 * 1024, 0)
+        return messages.parse(messages.Welcome, json.loads(text))
+    except (OSError, ValueError, messages.MessageError) as error:
+        log.info("the launcher's welcome cannot be read (%s): saying hello again", error)
+        return None
+
+
+def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[str] | None) -> Path | None:
+    """Where the state is kept: as given, else MALLETRAIN_CHECKPOINT_DIR, else beside the job's script; None outside
+    a job."""
+    if given is not None:
+        return Path(given)
+    if environ.get("MALLETRAIN_CHECKPOINT_DIR"):
+        return Path(environ["MALLETRAIN_CHECKPOINT_DIR"])
+    if "MALLETRAIN_JOB" not in environ or "MALLETRAIN_URL" not in environ:
+        return None
+    return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".malletrain" / environ["MALLETRAIN_JOB"]
+
+
+def check_model(model: torch.nn.Module) -> None:
+    """Refuse what cannot be right."""
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
+        raise ElasticError(
+            f"give Session the plain model, not one in {type(model).__name__}: it does that part itself"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ElasticError("the model has no parameter that requires a gradient")
+
+
+def warm_up(model: torch.nn.Module, loader: Loader, sampler: Sampler, rehearse: Callable[[Any], Any] | None) -> None:
+    """Load a batch, run the model forward and backward once, and leave no trace: the first true step is then as
+    quick as any. A model that the default cannot call just begins a little slower."""
+    rng = torch.get_rng_state()
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    batch = loader.load(0, sampler.share(0, 0, 0, 1).indices[: max(1, sampler.batch_size // 4)])
+    try:
+        out = rehearse(batch) if rehearse is not None else _call(model, batch)
+        total = sum(t.float().sum() for t in _floats(out) if t.requires_grad)
+        if isinstance(total, torch.Tensor):
+            total.backward()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        if rehearse is not None:
+            raise
+        log.info("no rehearsal, the model cannot be called with the batch's first part: %s", error)
+    finally:
+        for parameter in model.parameters():
+            parameter.grad = None
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        torch.set_rng_state(rng)
+
+
+def _call(model: torch.nn.Module, batch: Any) -> Any:
+    device = next(model.parameters()).device
+
+    def move(value: Any) -> Any:
+        return value.to(device) if isinstance(value, torch.Tensor) else value
+
+    if isinstance(batch, Mapping):
+        return model(**{key: move(value) for key, value in batch.items()})
+    return model(move(batch[0] if isinstance(batch, list | tuple) else batch))
+
+
+def _floats(out: Any) -> list[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        return [out] if out.is_floating_point() else []
+    values = out.values() if isinstance(out, Mapping) else out if isinstance(out, list | tuple) else ()
+    return [tensor for value in values for tensor in _floats(value)]
+
+
+def on_terminate(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Call `handler` on SIGTERM; only the main thread can arrange that."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+def stages() -> dict[str, float]:
+    """Seconds from this process's start to now, and to when this module was loaded (/proc, where there is one)."""
+    now = time.monotonic()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+        began = ticks / os.sysconf("SC_CLK_TCK")
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, IndexError, ValueError):
+        return {}
+    return {"import": max(0.0, uptime - began - (now - _LOADED_AT)), "all": max(0.0, uptime - began)}

@@ -1,0 +1,165 @@
+"""The training state: what a newcomer must be given, and what a checkpoint holds.
+
+It is a tree of plain values with tensors at some leaves; on its way it is a list of tensors and a small skeleton.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+
+from malletrain.elastic.errors import ElasticError
+
+log = logging.getLogger("malletrain.elastic")
+
+_LEAF = "\0tensor"
+
+
+class Stateful(Protocol):
+    """Anything with PyTorch's pair of methods: schedulers, scalers, averaged models, metrics."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@dataclass(slots=True)
+class Position:
+    """Where training is: `cursor` samples of `epoch` are committed, `step` steps, `samples` and `rounds` in all."""
+
+    epoch: int = 0
+    cursor: int = 0
+    step: int = 0
+    samples: int = 0
+    rounds: int = 0
+
+
+def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
+    """A tree as skeleton and tensors.
+
+    Raises:
+        ElasticError: a leaf is neither a tensor nor a plain value.
+    """
+    tensors: list[torch.Tensor] = []
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, torch.Tensor):
+            tensors.append(node.detach())
+            return (_LEAF, len(tensors) - 1, str(node.device.type))
+        if isinstance(node, Mapping):
+            return {key: walk(value) for key, value in node.items()}
+        if isinstance(node, list | tuple):
+            return [walk(each) for each in node] if isinstance(node, list) else tuple(walk(each) for each in node)
+        return node
+
+    buffer = io.BytesIO()
+    skeleton = walk(tree)
+    specs = [(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
+    torch.save({"skeleton": skeleton, "tensors": specs}, buffer)
+    return buffer.getvalue(), tensors
+
+
+def specs_of(skeleton: bytes) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+    """Types and shapes of the tensors that belong to a skeleton."""
+    return [(getattr(torch, name), tuple(shape)) for name, shape in _load(skeleton)["tensors"]]
+
+
+def unpack(skeleton: bytes, tensors: list[torch.Tensor]) -> Any:
+    """The inverse of `pack`; the tensors stay where they are."""
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, tuple) and len(node) == 3 and node[0] == _LEAF:
+            return tensors[node[1]]
+        if isinstance(node, dict):
+            return {key: walk(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [walk(each) for each in node]
+        if isinstance(node, tuple):
+            return tuple(walk(each) for each in node)
+        return node
+
+    return walk(_load(skeleton)["skeleton"])
+
+
+def _load(skeleton: bytes) -> Any:
+    try:
+        return torch.load(io.BytesIO(skeleton), weights_only=True)
+    except Exception as error:
+        raise ElasticError(
+            f"a tracked object's state holds what is not plain data: {str(error).splitlines()[0][:300]}"
+        ) from error
+
+
+class TrainingState:
+    """Model, optimizer, position, and whatever the script tracks."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.position = position
+        self.tracked: dict[str, Stateful] = {}
+        self._boundary: dict[str, Any] | None = None
+
+    def track(self, name: str, thing: Stateful) -> None:
+        """Make `thing` part of the state."""
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise ElasticError(f"track({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
+        self.tracked[name] = thing
+
+    def signature(self) -> int:
+        """63 bits that differ when two workers' models, optimizers or tracked names differ."""
+        names = [f"{n}:{tuple(p.shape)}:{p.dtype}" for n, p in self.model.named_parameters()]
+        names += [f"{n}:{tuple(b.shape)}:{b.dtype}" for n, b in self.model.named_buffers()]
+        names += [type(self.optimizer).__name__, *sorted(self.tracked)]
+        return int.from_bytes(hashlib.sha256("\n".join(names).encode()).digest()[:8]) >> 1
+
+    def mark_boundary(self) -> None:
+        """Remember tracked objects as they are at the end of an epoch's batches: whoever joins or resumes later
+        runs the script's code after the batches anew, so it must not find its effects done."""
+        skeleton, tensors = pack({name: thing.state_dict() for name, thing in self.tracked.items()})
+        self._boundary = unpack(skeleton, [tensor.clone() for tensor in tensors])
+
+    def forget_boundary(self) -> None:
+        """The script asks for the next batch: what is tracked is in step with it again."""
+        self._boundary = None
+
+    def capture(self) -> tuple[bytes, list[torch.Tensor]]:
+        """The state as skeleton and tensors; the tensors are the live ones."""
+        tracked = self._boundary
+        if tracked is None:
+            tracked = {name: thing.state_dict() for name, thing in self.tracked.items()}
+        return pack(
+            {
+                "model": dict(self.model.state_dict()),
+                "optimizer": self.optimizer.state_dict(),
+                "tracked": tracked,
+                "position": asdict(self.position),
+            }
+        )
+
+    def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
+        """Take a state over. The tensors may become part of the live state.
+
+        Raises:
+            ElasticError: it is of another model or script.
+        """
+        tree = unpack(skeleton, tensors)
+        try:
+            self.model.load_state_dict(tree["model"])
+            self.optimizer.load_state_dict(tree["optimizer"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ElasticError(f"the state is of another model or optimizer: {error}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # schedulers warn about order when they are loaded
+            for name, thing in self.tracked.items():
+                if name in tree["tracked"]:
+                    thing.load_state_dict(tree["tracked"][name])
+        for name, value in tree["position"].items():
+            setattr(self.position, name, value)

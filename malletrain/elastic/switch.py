@@ -1,0 +1,410 @@
+"""From one world to the next.
+
+Each plan is prepared by a builder thread of its own, with its own client of the store, while training goes on: the
+new group is made and a barrier passed in it, so that being ready is known and not hoped. An ordinary plan is taken
+between two steps, when all members of the old world have said in one round that they are ready for it; an urgent one
+at once.
+
+Whoever enters a world calls the roll: who holds the training state, as of which round. Members that hold the newest
+give it to those that hold none, and their last sums to those that missed the last round.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+
+from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, Released
+from malletrain.elastic.groups import Background, Group, Pending, make_group
+from malletrain.elastic.link import Link
+from malletrain.elastic.rounds import SLICE_S, Rounds, World
+from malletrain.elastic.state import TrainingState, pack, unpack
+from malletrain.elastic.transfer import give, take
+from malletrain.wire import messages
+
+log = logging.getLogger("malletrain.elastic")
+
+#: For how long a builder waits for the other members.
+BUILD_PATIENCE = timedelta(seconds=60)
+
+#: Without a world and without a word from the daemon for so long, a worker ends.
+LONELY_S = 60.0
+
+#: In a broken world and without a word from the daemon for so long, a worker saves the state and ends.
+ORPHANED_S = 60.0
+
+
+class _Build:
+    """A group in the making."""
+
+    def __init__(self, plan: messages.Plan, make: Callable[[], Group]) -> None:
+        self.plan = plan
+        self.group: Group | None = None
+        self.given_up = False
+        self._work = Background(lambda: self._make(make), f"build-{plan.generation}")
+
+    def _make(self, make: Callable[[], Group]) -> None:
+        group = make()
+        try:
+            barrier = group.all_reduce(torch.zeros(1))
+            while not barrier.wait(SLICE_S) and not self.given_up:
+                pass
+        except PeerLost:
+            group.bury()
+            raise
+        if barrier.wait(0.0):
+            self.group = group
+        else:
+            group.bury()
+
+    def done(self, seconds: float) -> bool:
+        """Whether it is made. Raises `PeerLost` when it cannot be."""
+        return self._work.wait(seconds)
+
+
+class Switch:
+    """The worlds of one worker: implements `rounds.Watch` and what `link.Answers` needs of a world.
+
+    Args:
+        worker: this worker's name.
+        host: the address at which peers reach this machine.
+        save: write a checkpoint; returns where, or None when none is kept.
+        load: restore the newest checkpoint; whether there was one.
+        top_up: submit so many held tasks more.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        host: str,
+        state: TrainingState,
+        *,
+        save: Callable[[], str | None],
+        load: Callable[[], bool],
+        top_up: Callable[[int], None],
+    ) -> None:
+        self._worker = worker
+        self._host = host
+        self._state = state
+        self._save = save
+        self._load = load
+        self.link: Link | None = None
+        self.rounds = Rounds(self)
+        self.whole = False
+        self.ending = ""  #: why this process was told to end
+        self._top_up = top_up
+        self._addresses: dict[str, str] = {}
+        self._plans: dict[int, messages.Plan] = {}
+        self._builds: dict[int, _Build] = {}
+        self._lock = threading.Lock()
+        self._ready = 0
+
+    # --- rounds.Watch -----------------------------------------------------------------------------------------
+
+    def check(self, generation: int) -> None:
+        link = self.link
+        if link is None:
+            return
+        if link.end is not None:
+            raise Released(link.end, 0 if "finished" in link.end else 143)
+        plan = link.plan
+        if plan is not None and plan.urgent and plan.generation > generation:
+            raise Aborted(plan.reason)
+
+    def fault(self, generation: int, how: str, detail: str) -> None:
+        if self.link is not None:
+            self.link.say(messages.Fault(generation, self._state.position.step, how, detail[:400]))
+
+    def ready_for(self) -> int:
+        return self._ready
+
+    def is_ending(self) -> bool:
+        return bool(self.ending)
+
+    # --- link.Answers -----------------------------------------------------------------------------------------
+
+    def on_plan(self, plan: messages.Plan) -> None:
+        """Begin to prepare a plan. Called by the link's thread."""
+        seated = any(seat.worker == self._worker for seat in plan.members)
+        if plan.generation <= self.rounds.world.generation:
+            return
+        with self._lock:
+            self._plans[plan.generation] = plan
+            for build in self._builds.values():
+                build.given_up = True
+            if seated:
+                self._builds[plan.generation] = _Build(plan, lambda: self._make(plan))
+        if plan.urgent:
+            return
+        if not seated:
+            self._ready = plan.generation
+        else:
+            threading.Thread(target=self._await_build, args=(plan,), name="malletrain-ready", daemon=True).start()
+
+    def check_in(self, number: int) -> messages.CheckedIn:
+        since = self.rounds.waiting_since
+        return messages.CheckedIn(
+            answers=number,
+            generation=self.rounds.world.generation,
+            step=self._state.position.step,
+            whole=self.whole,
+            stuck_s=0.0 if since is None else max(0.0, time.monotonic() - since),
+        )
+
+    def standing(self) -> messages.Standing | None:
+        world, link = self.rounds.world, self.link
+        if not self.whole or not world.generation:
+            return None
+        seen = link.plan.generation if link is not None and link.plan is not None else 0
+        seats = tuple(messages.Seat(name, self._addresses.get(name, "")) for name in world.workers)
+        own = self._addresses.get(self._worker, "")
+        return messages.Standing(world.generation, seats, self._state.position.step, own, seen)
+
+    def on_top_up(self, tasks: int) -> None:
+        self._top_up(tasks)
+
+    def _make(self, plan: messages.Plan) -> Group:
+        rank = [seat.worker for seat in plan.members].index(self._worker)
+        return make_group(plan.store, plan.generation, rank, len(plan.members), self._host, BUILD_PATIENCE)
+
+    def _await_build(self, plan: messages.Plan) -> None:
+        build = self._builds[plan.generation]
+        try:
+            while not build.done(1.0):
+                pass
+            if build.group is None:
+                return
+            self._ready = max(self._ready, plan.generation)
+        except PeerLost as lost:
+            if not build.given_up:
+                time.sleep(0.5)  # so that tries which fail at once do not follow each other at once
+                self.fault(plan.generation, "build", str(lost))
+
+    # --- the training thread ----------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Wait for the first plan that has a seat for this worker, and enter its world.
+
+        Raises:
+            Released: the job is over, or the daemon has been silent for too long.
+        """
+        link = self._need_link()
+        tried = 0
+        while True:
+            with link.changed:
+                while (plan := link.plan) is None or plan.generation <= tried or not self._is_seated(plan):
+                    self.check(0 if plan is None else plan.generation)
+                    if time.monotonic() - link.last_contact > LONELY_S:
+                        raise Released(f"no word from the daemon for {LONELY_S:.0f} s")
+                    if self.ending:
+                        raise Released(self.ending)
+                    link.changed.wait(0.5)
+            tried = plan.generation
+            try:
+                self._enter(plan, self._built(plan))
+                return
+            except Aborted:
+                continue
+
+    def take(self, generation: int) -> None:
+        """Switch to the generation that all have agreed on.
+
+        Raises:
+            Aborted: it broke on the way.
+            Released: it has no seat for this worker.
+        """
+        plan = self._plans[generation]
+        if not self._is_seated(plan):
+            self._depart(plan)
+        self._enter(plan, self._built(plan))
+
+    def recover(self) -> None:
+        """After a fault: abandon the world, wait for an urgent plan, enter that.
+
+        Raises:
+            Released: this worker is not part of it, or the daemon has been silent for too long.
+        """
+        link = self._need_link()
+        broken = self.rounds.world
+        broken.group.bury()
+        since = time.monotonic()
+        tried = broken.generation
+        while True:
+            with link.changed:
+                while (plan := link.plan) is None or not plan.urgent or plan.generation <= tried:
+                    self.check(plan.generation if plan else 0)
+                    if time.monotonic() - max(since, link.last_contact) > ORPHANED_S:
+                        saved = self._save()
+                        raise Released(f"peers are lost and the daemon is silent; state saved at {saved}")
+                    link.changed.wait(SLICE_S)
+            tried = plan.generation
+            if not self._is_seated(plan):
+                self._depart(plan)
+            try:
+                self._enter(plan, self._built(plan))
+                return
+            except Aborted:
+                continue
+
+    def announce(self, pause_s: float, before: int) -> None:
+        """Tell the daemon that this world trains. `before`: the size of the world before."""
+        world = self.rounds.world
+        self._need_link().say(
+            messages.Switched(
+                world.generation,
+                self._state.position.step,
+                world.size,
+                max(0.0, pause_s),
+                world.size > before,
+            )
+        )
+
+    def only_shrinks(self, generation: int) -> bool:
+        """Whether a plan adds nobody: such a one can be taken wherever members meet."""
+        return all(seat.worker in self.rounds.world.workers for seat in self._plans[generation].members)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _need_link(self) -> Link:
+        if self.link is None:
+            raise ElasticError("no daemon: this process trains alone")
+        return self.link
+
+    def _is_seated(self, plan: messages.Plan) -> bool:
+        return any(seat.worker == self._worker for seat in plan.members)
+
+    def _built(self, plan: messages.Plan) -> Group:
+        """The group of a plan, once it is made."""
+        with self._lock:
+            build = self._builds.get(plan.generation)
+            if build is None:
+                build = self._builds[plan.generation] = _Build(plan, lambda: self._make(plan))
+        try:
+            while not build.done(SLICE_S):
+                self._check_newer(plan)
+        except PeerLost as lost:
+            self._check_newer(plan)
+            self.fault(plan.generation, "build", str(lost))
+            raise Aborted(str(lost)) from lost
+        if build.group is None:
+            raise Aborted("the group was given up")
+        return build.group
+
+    def _check_newer(self, plan: messages.Plan) -> None:
+        """A member drops a plan for an urgent one alone; a newcomer for any newer one."""
+        self.check(plan.generation)
+        latest = self._need_link().plan
+        if not self.whole and latest is not None and latest.generation > plan.generation:
+            raise Aborted("superseded")
+
+    def _enter(self, plan: messages.Plan, group: Group) -> None:
+        """Call the roll, bring everyone to the same state, and make the plan's world the present one."""
+        world = World(plan.generation, tuple(seat.worker for seat in plan.members), group)
+        try:
+            self._roll_call(plan, group)
+        except PeerLost as lost:
+            group.bury()
+            self.fault(plan.generation, "closed", str(lost))
+            raise Aborted(str(lost)) from lost
+        except Aborted:
+            group.bury()
+            raise
+        self._addresses = {seat.worker: seat.address for seat in plan.members}
+        old, self.rounds.world = self.rounds.world, world
+        if old.group is not group:
+            old.group.bury()
+        with self._lock:
+            self._plans = {n: p for n, p in self._plans.items() if n >= plan.generation}
+            for number in [n for n in self._builds if n <= plan.generation]:
+                build = self._builds.pop(number)
+                build.given_up = True
+                if number < plan.generation and build.group is not None:
+                    build.group.bury()
+
+    def _roll_call(self, plan: messages.Plan, group: Group) -> None:
+        rounds = self.rounds
+        mine = torch.tensor([int(self.whole), rounds.done, self._state.signature()], dtype=torch.int64)
+        roll = [torch.zeros_like(mine) for _ in range(group.size)]
+        self._wait(group.all_gather(roll, mine), plan)
+        names = [seat.worker for seat in plan.members]
+        table = [(bool(row[0]), int(row[1]), int(row[2])) for row in roll]
+        holders = [rank for rank, row in enumerate(table) if row[0]]
+        if not holders:
+            # A world that begins, or begins again: its oldest member knows where.
+            if group.rank == 0:
+                self._load()
+                rounds.done = self._state.position.rounds
+                self.whole = True
+            holders, newest = [0], -1
+        else:
+            newest = max(table[rank][1] for rank in holders)
+        donors = [rank for rank in holders if newest < 0 or table[rank][1] == newest]
+        like = table[donors[0]][2]
+        odd = [names[rank] for rank, row in enumerate(table) if row[2] != like]
+        if self._worker in odd:
+            raise ElasticError(
+                f"{self._worker}: its model, optimizer or tracked objects are not those of {names[donors[0]]}: "
+                "every worker must run the same script and versions"
+            )
+        if newest >= 0 and self.whole and rounds.done < newest - 1:
+            raise Released("fell behind: the others are more than one round ahead")
+        behind = [rank for rank in holders if rank not in donors]
+        fresh = [rank for rank in range(group.size) if rank not in holders]
+        self._move(plan, group, donors, behind, fresh)
+
+    def _move(
+        self, plan: messages.Plan, group: Group, donors: list[int], behind: list[int], fresh: list[int]
+    ) -> None:
+        """Give and take, all at once: each taker has one giver, givers have about equally many takers."""
+        giver = {taker: donors[n % len(donors)] for n, taker in enumerate([*fresh, *behind])}
+        work: list[Background] = []
+        if group.rank in donors:
+            mine = [taker for taker, source in giver.items() if source == group.rank]
+            if any(taker in fresh for taker in mine):
+                self._state.position.rounds = self.rounds.done
+                whole = self._state.capture()
+            for taker in mine:
+                packed = whole if taker in fresh else pack(self.rounds.last)
+                work.append(Background(lambda to=taker, what=packed: give(group, to, to, *what), "give"))  # type: ignore[misc]
+        got: list[tuple[bytes, list[torch.Tensor]]] = []
+        if group.rank in giver:
+            source = giver[group.rank]
+            work.append(Background(lambda: got.append(take(group, source, group.rank)), "take"))
+        for each in work:
+            self._wait(each, plan)
+        if not got:
+            return
+        if group.rank in fresh:
+            self._state.restore(*got[0])
+            self.rounds.done = self._state.position.rounds
+            self.whole = True
+        else:
+            self.rounds.given = list(unpack(*got[0]))
+
+    def _wait(self, operation: Pending, plan: messages.Plan) -> None:
+        limit = time.monotonic() + self.rounds.stall_limit()
+        while not operation.wait(SLICE_S):
+            self._check_newer(plan)
+            if time.monotonic() > limit:
+                self.fault(plan.generation, "stalled", "in the roll call")
+                limit = time.monotonic() + self.rounds.stall_limit()
+
+    def _depart(self, plan: messages.Plan) -> None:
+        """No seat for this worker: out of the world, in order. When all leave, the first of them saves the state."""
+        saved = None
+        if not plan.members and self.rounds.world.rank == 0 and self.whole:
+            saved = self._save()
+        self.leave(plan.generation, saved)
+
+    def leave(self, generation: int, saved: str | None) -> None:
+        """Say that this worker is out, and end. Always raises `Released`."""
+        link = self._need_link()
+        link.say(messages.Left(generation, self._state.position.step, saved))
+        self.rounds.world.group.bury()
+        link.flush(2.0)
+        raise Released(link.leave or self.ending or "left", 143)

@@ -1,0 +1,220 @@
+"""Gradients, summed over members while backward still runs, and final when it returns.
+
+Like DistributedDataParallel (Li et al., VLDB 2020): parameters in reverse order in buckets, each sent as soon as its
+gradients are there, always in the same order. Unlike it, each member's part is weighted by its samples, a parameter
+that nobody used keeps no gradient, and a round that fails leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.groups import Pending
+from malletrain.elastic.rounds import FIXED_WORDS, WEIGHT, Outcome, Rounds
+
+FIRST_BUCKET_BYTES = 1024 * 1024
+BUCKET_BYTES = 25 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Bucket:
+    members: list[int]  #: indices of parameters
+    length: int
+    dtype: torch.dtype
+    device: torch.device
+    missing: int = 0
+
+
+class GradientSync:
+    """Hooks on every parameter that takes part in training.
+
+    Args:
+        parameters: name and parameter, in the model's order.
+        rounds: where sums are made.
+        mean: whether the script's loss is a mean over its samples (else a sum).
+    """
+
+    def __init__(self, parameters: list[tuple[str, torch.nn.Parameter]], rounds: Rounds, mean: bool) -> None:
+        self._names = [name for name, _ in parameters]
+        self._parameters = [parameter for _, parameter in parameters]
+        self._rounds = rounds
+        self._mean = mean
+        self._buckets = self._lay_out()
+        #: Where a parameter's gradient goes: bucket and offset.
+        self._home = self._offsets()
+        # Two sets in turn: the last sums must live on for a member that lacks them while the next are gathered.
+        self._flats: list[list[torch.Tensor] | None] = [None, None]
+        self._turn = 0
+        self._armed = False
+        self._running = False
+        self._hold = False
+        self._weight, self._batch = 1, 1
+        self._alone = True
+        self._given: list[torch.Tensor] | None = None
+        self._seen: set[int] = set()
+        self._launched = 0
+        self._pending: list[Pending] = []
+        self._on_commit: Callable[[Outcome], None] = lambda _: None
+        for index, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
+
+    def arm(self, weight: int, batch: int, on_commit: Callable[[Outcome], None]) -> None:
+        """The next backward that is not held ends with global gradients: of this member's `weight` samples out of
+        `batch`. `on_commit` is called in the moment when they are there."""
+        self._weight, self._batch, self._on_commit = weight, batch, on_commit
+        self._armed, self._running, self._hold = True, False, False
+
+    def disarm(self) -> None:
+        """Backward is the script's own business again."""
+        self._armed = self._running = False
+
+    def hold(self, on: bool) -> None:
+        """While held, backward only accumulates."""
+        self._hold = on
+
+    def set_weight(self, weight: int) -> None:
+        """Count so many samples or tokens for this member instead."""
+        self._weight = weight
+
+    def abandon(self) -> None:
+        """After a failed round: whatever still writes to the buffers may do so, they are not used again."""
+        self._flats[self._turn] = None
+        self.disarm()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> list[_Bucket]:
+        buckets: list[_Bucket] = []
+        open_ones: dict[tuple[torch.dtype, torch.device], _Bucket] = {}
+        for index in reversed(range(len(self._parameters))):
+            parameter = self._parameters[index]
+            key = (parameter.dtype, parameter.device)
+            bucket = open_ones.get(key)
+            if bucket is None:
+                bucket = open_ones[key] = _Bucket([], 0, *key)
+                buckets.append(bucket)
+            bucket.members.append(index)
+            bucket.length += parameter.numel()
+            limit = FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES
+            if bucket.length * parameter.element_size() >= limit:
+                del open_ones[key]
+        return buckets
+
+    def _offsets(self) -> dict[int, tuple[int, int]]:
+        home = {}
+        for number, bucket in enumerate(self._buckets):
+            offset = 0
+            for index in bucket.members:
+                home[index] = (number, offset)
+                offset += self._parameters[index].numel()
+        return home
+
+    def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        def arrived(parameter: torch.Tensor) -> None:
+            if self._armed and not self._hold:
+                self._arrived(index)
+
+        return arrived
+
+    def _arrived(self, index: int) -> None:
+        if not self._running:
+            self._begin()
+        if self._alone:
+            return
+        number, _ = self._home[index]
+        if number < self._launched:
+            raise ElasticError(
+                f"the gradient of {self._names[index]} changed after it was sent: call backward once a step (or "
+                "s.accumulate() around all calls but the last), and use checkpoint(..., use_reentrant=False)"
+            )
+        if index not in self._seen:
+            self._seen.add(index)
+            self._buckets[number].missing -= 1
+        while self._launched < len(self._buckets) and self._buckets[self._launched].missing == 0:
+            self._launch()
+
+    def _begin(self) -> None:
+        self._running = True
+        self._rounds.check()
+        self._given = self._rounds.take_given()
+        self._alone = self._rounds.world.size == 1 or self._given is not None
+        self._seen = set()
+        self._launched = 0
+        self._pending = []
+        for bucket in self._buckets:
+            bucket.missing = len(bucket.members)
+        if not self._alone and self._flats[self._turn] is None:
+            self._flats[self._turn] = [
+                torch.empty(bucket.length, dtype=bucket.dtype, device=bucket.device) for bucket in self._buckets
+            ]
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(self._complete)
+
+    def _launch(self) -> None:
+        """Weight a bucket's gradients and begin to sum them."""
+        flats = self._flats[self._turn]
+        if flats is None:
+            raise ElasticError("a gradient arrived outside a step")
+        bucket, flat = self._buckets[self._launched], flats[self._launched]
+        factor = self._weight / self._batch if self._mean else (1.0 if self._weight else 0.0)
+        for index in bucket.members:
+            parameter, (_, offset) = self._parameters[index], self._home[index]
+            part = flat[offset : offset + parameter.numel()].view_as(parameter)
+            if parameter.grad is None or factor == 0.0:
+                part.zero_()
+            elif parameter.grad.is_sparse:
+                raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
+            else:
+                torch.mul(parameter.grad, factor, out=part)
+        self._launched += 1
+        self._pending.append(self._rounds.start(flat))
+
+    def _complete(self) -> None:
+        """Backward is through: the rest, then the sums back into the gradients."""
+        if not self._running:
+            return
+        if self._given is not None:
+            words = self._given[-1]
+            self._finish(self._rounds.commit(self._given, words))
+        elif self._alone:
+            words = self._rounds.words(self._weight, len(self._parameters))
+            self._commit(self._rounds.commit([words], words))
+        else:
+            while self._launched < len(self._buckets):
+                self._launch()
+            words = self._rounds.words(self._weight, len(self._parameters))
+            for index, parameter in enumerate(self._parameters):
+                words[FIXED_WORDS + index] = int(parameter.grad is not None and self._weight > 0)
+            self._pending.append(self._rounds.start(words))
+            flats = self._flats[self._turn] or []
+            self._finish(self._rounds.finish(self._pending, [*flats, words], words))
+            self._turn = 1 - self._turn
+
+    def _finish(self, outcome: Outcome) -> None:
+        used = outcome.words[FIXED_WORDS:].tolist()
+        factor = self._batch / int(outcome.words[WEIGHT]) if self._mean else 1.0
+        for bucket, flat in zip(self._buckets, outcome.sums, strict=False):
+            for index in bucket.members:
+                parameter, (_, offset) = self._parameters[index], self._home[index]
+                if not used[index]:
+                    parameter.grad = None
+                    continue
+                part = flat[offset : offset + parameter.numel()].view_as(parameter)
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                if factor == 1.0:
+                    parameter.grad.copy_(part)
+                else:
+                    torch.mul(part, factor, out=parameter.grad)
+        self._commit(outcome)
+
+    def _commit(self, outcome: Outcome) -> None:
+        self.disarm()
+        self._on_commit(outcome)

@@ -1,0 +1,165 @@
+"""A job's next generation, and why: one pure rule.
+
+A world changes only by a new generation. An ordinary one is prepared while the old world trains, so the rule is in no
+hurry: it lets a few newcomers gather. One ordinary plan is outstanding at a time; it is superseded only when one of
+its members is gone or must go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member of a world. `address` is `host:port` of the store that it serves for its life."""
+
+    worker: str
+    pilot: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorldPlan:
+    """A world: its members in rank order (oldest first), the store where they meet, and why it was made.
+
+    Without members everyone leaves, and the first of the old world saves the state.
+    """
+
+    generation: int
+    seats: tuple[Seat, ...]
+    store: str
+    reason: str
+    urgent: bool = False
+
+    def has(self, worker: str) -> bool:
+        return any(seat.worker == worker for seat in self.seats)
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return tuple(seat.worker for seat in self.seats)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTerms:
+    """The sizes that a job may have; `sizes`, when given, lists the only ones."""
+
+    min_nodes: int = 1
+    max_nodes: int = 2**31
+    sizes: tuple[int, ...] = ()
+
+    def permits(self, nodes: int) -> bool:
+        return self.min_nodes <= nodes <= self.max_nodes and (not self.sizes or nodes in self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worker that could be in the next world, oldest first. Times are of the clock that never jumps.
+
+    `warm_at`: since when it could join (None: still warming up); `leaving_since`: since when it is to go.
+    """
+
+    seat: Seat
+    warm_at: float | None
+    leaving_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The members of the next world, or None to leave all as it is; `look_again_at` when time alone may change it."""
+
+    seats: tuple[Seat, ...] | None
+    reason: str
+    look_again_at: float | None = None
+
+
+def next_world(
+    world: Sequence[str],
+    pending: Sequence[str] | None,
+    candidates: Sequence[Candidate],
+    terms: JobTerms,
+    now: float,
+    gather_s: float,
+) -> Verdict:
+    """Who is in the next generation.
+
+    Args:
+        world: workers that train now, in rank order; empty when the job has no world.
+        pending: workers of the outstanding ordinary plan, if there is one.
+        candidates: every worker that lives, oldest first.
+        terms: sizes that the job may have.
+        now: seconds of the clock that `Candidate` uses.
+        gather_s: for how long a newcomer waits for others that are warming up, and a leaver for other leavers.
+    """
+    alive = {each.seat.worker: each for each in candidates}
+    staying = [alive[name].seat for name in world if name in alive and alive[name].leaving_since is None]
+    leaving = [alive[name] for name in world if name in alive and alive[name].leaving_since is not None]
+    gone = [name for name in world if name not in alive]
+    newcomers = [
+        each
+        for each in candidates
+        if each.seat.worker not in world and each.warm_at is not None and each.leaving_since is None
+    ]
+    if pending is not None:
+        return _while_pending(pending, alive, staying, newcomers, terms, leaving)
+    if not leaving and not gone:
+        if not newcomers:
+            return Verdict(None, "nobody to add")
+        gathered_at = min(each.warm_at for each in newcomers if each.warm_at is not None) + gather_s
+        if any(each.warm_at is None and each.leaving_since is None for each in candidates) and now < gathered_at:
+            return Verdict(None, "waits for others that are warming up", gathered_at)
+    elif leaving and not gone:
+        settled_at = min(each.leaving_since or now for each in leaving) + gather_s / 10
+        if now < settled_at:
+            return Verdict(None, "waits for others that leave", settled_at)
+    return _size(staying, leaving, newcomers, terms, bool(world), _why(newcomers, leaving, gone))
+
+
+def _while_pending(
+    pending: Sequence[str],
+    alive: dict[str, Candidate],
+    staying: list[Seat],
+    newcomers: list[Candidate],
+    terms: JobTerms,
+    leaving: list[Candidate],
+) -> Verdict:
+    withdrawn = [name for name in pending if name not in alive or alive[name].leaving_since is not None]
+    hands_over = not staying and newcomers and withdrawn == [each.seat.worker for each in leaving[:1]]
+    if not withdrawn or hands_over:
+        return Verdict(None, "the last plan is not taken yet")
+    return _size(staying, leaving, newcomers, terms, bool(staying or leaving), f"without {', '.join(withdrawn)}")
+
+
+def _size(
+    staying: list[Seat],
+    leaving: list[Candidate],
+    newcomers: list[Candidate],
+    terms: JobTerms,
+    has_world: bool,
+    why: str,
+) -> Verdict:
+    if leaving and newcomers and not staying:
+        # Someone must hand the state over: the oldest stays for one generation more.
+        staying, why = [leaving[0].seat], f"{why}; {leaving[0].seat.worker} hands over first"
+    seats = [*staying, *(each.seat for each in newcomers)]
+    if not has_world and not any(terms.permits(n) for n in range(1, min(len(seats), terms.max_nodes) + 1)):
+        return Verdict(None, f"waits for at least {terms.min_nodes} warm workers, {len(seats)} so far")
+    size = len(seats)
+    # A world that shrank to a size the job does not want trains on all the same: sizing mends it, not this rule.
+    while size > len(staying) and not terms.permits(size):
+        size -= 1
+    if size == len(staying) and newcomers and why.startswith("joining"):
+        return Verdict(None, f"no permitted size takes in the {len(newcomers)} warm workers")
+    return Verdict(tuple(seats[:size]), why)
+
+
+def _why(newcomers: list[Candidate], leaving: list[Candidate], gone: list[str]) -> str:
+    parts = []
+    if newcomers:
+        parts.append("joining: " + ", ".join(each.seat.worker for each in newcomers))
+    if leaving:
+        parts.append("leaving: " + ", ".join(each.seat.worker for each in leaving))
+    if gone:
+        parts.append("lost: " + ", ".join(gone))
+    return "; ".join(parts)

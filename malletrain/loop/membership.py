@@ -1,0 +1,583 @@
+"""Who is in each job's world: from what workers say and the loop wants, to generations.
+
+Runs on events, not on the daemon's tick, so that a fault is mended in a fraction of a second. No I/O and no thread of
+its own: the caller holds one lock around every call, writes what `reports()` returns to the journal *before* it lets
+a worker see a directive, and calls `tick()` when `due()` says so.
+
+Life of a worker: hello (JOINING) -> warm (WARM) -> in a published generation -> switched (SERVING) -> left or lost.
+
+After a fault all members are asked to check in; those that do not, at once when their connection dropped or else by a
+deadline, are lost, and an urgent generation of the rest follows. Newcomers are never in an urgent one: mending never
+waits for someone who holds no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from malletrain.domain.decision import LeavePilot
+from malletrain.domain.errors import Refused
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.loop.generation import Candidate, JobTerms, Seat, WorldPlan, next_world
+from malletrain.loop.ports import Clock
+
+#: After a restart numbers go on this far beyond the last known: none is ever given twice.
+GENERATION_GAP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipSettings:
+    """Seconds. `gather_s`: a newcomer waits so long for others; `check_in_s`: to answer after a fault;
+    `reconnect_s`: to come back after a dropped connection; `adopt_s`: to say hello to a restarted daemon;
+    `warm_up_s`: from hello to warm; `silence_s`: without a poll."""
+
+    gather_s: float = 0.2
+    check_in_s: float = 2.0
+    reconnect_s: float = 5.0
+    adopt_s: float = 60.0
+    warm_up_s: float = 600.0
+    silence_s: float = 120.0
+
+
+class Phase(StrEnum):
+    """Where a worker is in its life."""
+
+    JOINING = "joining"
+    WARM = "warm"
+    SERVING = "serving"
+    LEFT = "left"
+    LOST = "lost"
+
+    @property
+    def lives(self) -> bool:
+        return self in (Phase.JOINING, Phase.WARM, Phase.SERVING)
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """All that is wanted of one worker; `seq` grows with every change (`malletrain.wire.messages.Directive`)."""
+
+    seq: int = 0
+    plan: WorldPlan | None = None
+    check_in: int | None = None
+    leave: str | None = None
+    end: str | None = None
+    top_up: int = 0
+
+
+@dataclass(slots=True)
+class Worker:
+    """One incarnation of a pilot. Times are of `Clock.elapsed`."""
+
+    id: str
+    job: int
+    pilot: str
+    node: str
+    uid: int
+    joined_at: float
+    last_seen: float
+    phase: Phase = Phase.JOINING
+    address: str = ""
+    warm_at: float | None = None
+    leaving_since: float | None = None
+    leave_reason: str = ""
+    lost_at: float | None = None  #: given up then, unless it is heard before
+    lost_how: str = ""
+    end: str | None = None
+    top_up: int = 0
+    directive: Directive = field(default_factory=Directive)
+
+    @property
+    def seat(self) -> Seat:
+        return Seat(self.id, self.pilot, self.address)
+
+
+@dataclass(slots=True)
+class _Check:
+    """Members asked to check in: whether the world is broken for sure, who was asked, who holds what state."""
+
+    number: int
+    deadline: float
+    broken: bool
+    reason: str
+    asked: tuple[str, ...]
+    whole: dict[str, int] = field(default_factory=dict)  #: worker -> step
+    answered: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Job:
+    terms: JobTerms
+    generation: int  #: the highest number given
+    world: WorldPlan | None = None
+    pending: WorldPlan | None = None
+    check: _Check | None = None
+    checks: int = 0
+    step: int = 0
+    failed_at: int | None = None  #: the step at which a script raised last
+    result: Mapping[str, JsonValue] | None = None
+    over: str | None = None
+
+
+class Membership:
+    """The state of every job's world. Implements `malletrain.loop.ports.Workers`.
+
+    Args:
+        settings: deadlines.
+        clock: time.
+        admit: the job's terms when `(job, pilot, uid)` may be a worker; raises `Refused` when not.
+        generations: the last generation of each job in the journal.
+    """
+
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        clock: Clock,
+        admit: Callable[[int, str, int], JobTerms],
+        generations: Mapping[int, int] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._admit = admit
+        self._known = {job: number + GENERATION_GAP for job, number in (generations or {}).items()}
+        self._jobs: dict[int, _Job] = {}
+        self._workers: dict[str, Worker] = {}
+        self._events: list[Event] = []
+        self._due: float | None = None
+
+    # --- The loop's side ------------------------------------------------------------------------------------------
+
+    def leave(self, action: LeavePilot) -> None:
+        """Ask the worker of a pilot to leave; `WORKER_LEFT` follows, at once when it has no part in a world."""
+        for worker in self._living(action.job_id):
+            if worker.pilot == action.pilot and worker.leaving_since is None:
+                self._ask_to_leave(worker, action.reason)
+        self._settle(action.job_id)
+
+    def end_job(self, job_id: int, reason: str) -> None:
+        """Tell every worker of the job to stop."""
+        job = self._jobs.setdefault(job_id, _Job(JobTerms(), self._known.get(job_id, 0)))
+        job.over, job.pending, job.check = reason, None, None
+        for worker in self._living(job_id):
+            worker.end = reason
+
+    def top_up(self, job_id: int, tasks: int) -> bool:
+        """Ask the oldest worker of the job to submit so many held tasks more; False when there is none to ask."""
+        for worker in self._living(job_id):
+            if worker.leaving_since is None:
+                worker.top_up = tasks
+                return True
+        return False
+
+    def reports(self) -> Sequence[Event]:
+        """Events since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    # --- The workers' side ----------------------------------------------------------------------------------------
+
+    def hello(self, job: int, pilot: str, restart: int, node: str, uid: int) -> Worker:
+        """A process in a pilot presents itself; saying it again (with a new token to be had) changes nothing.
+
+        Raises:
+            Refused: unknown job or pilot, another's job, a job that is over, or a worker that was given up.
+        """
+        terms = self._admit(job, pilot, uid)
+        state = self._jobs.setdefault(job, _Job(terms, self._known.get(job, 0)))
+        state.terms = terms
+        if state.over is not None:
+            raise Refused(f"job {job} is over ({state.over}): end this process")
+        now = self._clock.elapsed()
+        name = f"{pilot}.{restart}"
+        worker = self._workers.get(name)
+        if worker is not None:
+            if not worker.phase.lives:
+                raise Refused(f"worker {name} was given up ({worker.lost_how or 'it left'}): end this process")
+            worker.node, worker.uid = node, uid
+            self.heard(name)
+            return worker
+        for old in self._living(job):
+            if old.pilot == pilot:
+                self._lose(old, "its pilot was started again")
+        worker = Worker(name, job, pilot, node, uid, joined_at=now, last_seen=now)
+        self._workers[name] = worker
+        self._emit(EventKind.WORKER_JOINED, worker, "hello", worker=name)
+        self._settle(job)
+        return worker
+
+    def adopt(self, worker: str, generation: int, seats: Sequence[Seat], step: int, address: str, seen: int) -> None:
+        """A worker that trains already tells its world to a daemon that has forgotten it; training is not disturbed.
+
+        Members not heard yet keep their seats for `adopt_s`. `seen`: the highest generation it has heard of.
+        """
+        this = self._workers[worker]
+        job = self._jobs[this.job]
+        job.generation = max(job.generation, generation, seen)
+        job.step = max(job.step, step)
+        this.address = this.address or address
+        if job.world is None or job.world.generation < generation:
+            job.world = WorldPlan(generation, tuple(seats), "", "adopted from its members")
+            if job.pending is None or job.pending.generation <= generation:
+                job.pending = None
+            job.generation += GENERATION_GAP
+        now = self._clock.elapsed()
+        for seat in job.world.seats:
+            if seat.worker not in self._workers:
+                member = Worker(seat.worker, this.job, seat.pilot, "", this.uid, joined_at=now, last_seen=now)
+                member.lost_at, member.lost_how = now + self._settings.adopt_s, "not heard since the daemon restarted"
+                self._workers[seat.worker] = member
+            member = self._workers[seat.worker]
+            if member.phase in (Phase.JOINING, Phase.WARM):
+                member.phase, member.warm_at = Phase.SERVING, now
+                member.address = seat.address
+        self._settle(this.job)
+
+    def heard(self, worker: str) -> None:
+        """The worker polls or reports: it is there."""
+        this = self._workers[worker]
+        this.last_seen = self._clock.elapsed()
+        this.lost_at, this.lost_how = None, ""
+
+    def disconnected(self, worker: str) -> None:
+        """The worker's connection dropped while it polled: it is given `reconnect_s`, nothing after a fault."""
+        this = self._workers[worker]
+        if this.phase.lives and this.lost_at is None:
+            this.lost_at = self._clock.elapsed() + self._settings.reconnect_s
+            this.lost_how = "its connection dropped"
+        self._settle(this.job)
+
+    def warm(self, worker: str, address: str, stages: Mapping[str, float]) -> None:
+        """It can join: it has imported, built its model and run it once."""
+        this = self._workers[worker]
+        if this.phase is not Phase.JOINING:
+            return
+        this.phase, this.address, this.warm_at = Phase.WARM, address, self._clock.elapsed()
+        self._emit(EventKind.WORKER_WARM, this, "", worker=worker, stages=dict(stages))
+        self._settle(this.job)
+
+    def checked_in(self, worker: str, answers: int, step: int, whole: bool) -> None:
+        """It answers a check."""
+        this = self._workers[worker]
+        job = self._jobs[this.job]
+        if job.check is not None and job.check.number == answers and worker in job.check.asked:
+            job.check.answered.add(worker)
+            if whole:
+                job.check.whole[worker] = step
+        self._settle(this.job)
+
+    def fault(self, worker: str, generation: int, step: int, how: str, detail: str) -> None:
+        """It says that a world does not work: `closed` and `build` break it, `stalled` asks who is still there."""
+        this = self._workers[worker]
+        job = self._jobs[this.job]
+        job.step = max(job.step, step)
+        latest = job.pending or job.world
+        if latest is None or generation < (job.world.generation if job.world else 0) or job.over:
+            return
+        if latest.urgent and generation < latest.generation:
+            return  # mended already
+        if how == "build" and not latest.urgent and job.pending is not None:
+            # Nobody trains in it yet: vote it off by another of the same members.
+            if generation == job.pending.generation:
+                self._publish(this.job, job.pending.seats, f"another try, {worker} could not build: {detail}"[:400])
+            return
+        self._ask(job, this.job, f"{worker}: {how} {detail}".strip()[:400], broken=how != "stalled")
+        self._settle(this.job)
+
+    def switched(self, worker: str, generation: int, step: int, nodes: int, pause_s: float, grew: bool) -> None:
+        """It trains in a new generation."""
+        this = self._workers[worker]
+        job = self._jobs[this.job]
+        job.step = max(job.step, step)
+        self._taken(job, generation)
+        plan = job.world
+        if plan is None or plan.generation != generation:
+            return
+        if plan.seats[0].worker == worker:
+            self._emit(
+                EventKind.SWITCHED,
+                this,
+                plan.reason,
+                generation=generation,
+                nodes=nodes,
+                pause_s=pause_s,
+                step=step,
+                grew=grew,
+            )
+        self._settle(this.job)
+
+    def leaving(self, worker: str, why: str) -> None:
+        """It was told to end by someone else, and leaves as soon as it may."""
+        this = self._workers[worker]
+        if this.leaving_since is None and this.phase.lives:
+            self._ask_to_leave(this, why)
+        self._settle(this.job)
+
+    def left(self, worker: str, generation: int, step: int, saved: str | None) -> None:
+        """It is out of its world: by `generation`, which it has no part in, or by itself (0)."""
+        this = self._workers[worker]
+        job = self._jobs[this.job]
+        job.step = max(job.step, step)
+        if this.phase.lives:
+            self._leave(this, this.leave_reason or "left by itself", step=step, saved=saved)
+            self._taken(job, generation)
+            if job.world is not None and job.world.has(worker):
+                self._ask(job, this.job, f"{worker} left by itself", broken=True)
+        self._settle(this.job)
+
+    def finished(self, worker: str, result: Mapping[str, JsonValue]) -> None:
+        """Training is over."""
+        this = self._workers[worker]
+        if self._jobs[this.job].over is None:
+            self._emit(EventKind.JOB_COMPLETED, this, "training finished", result=dict(result))
+            self.end_job(this.job, "training finished")
+
+    def failed(self, worker: str, step: int, message: str) -> None:
+        """Its script raised. Others go on; with no others, or once more before any step was made, the job fails."""
+        this = self._workers[worker]
+        job = self._jobs[this.job]
+        job.step = max(job.step, step)
+        again = job.failed_at is not None and job.step <= job.failed_at + 1
+        job.failed_at = job.step
+        if this.phase.lives:
+            self._lose(this, f"its script failed: {message}")
+        others = [each for each in self._living(this.job) if each.phase is Phase.SERVING]
+        if job.over is None and (again or not others):
+            self._emit(EventKind.JOB_FAILED, this, message, step=step)
+            self.end_job(this.job, f"the script failed: {message}")
+        self._settle(this.job)
+
+    def exited(self, worker: str, status: int) -> None:
+        """The process that ran the script says that it is over: `status`, or minus the signal."""
+        this = self._workers[worker]
+        if not this.phase.lives:
+            return
+        if self._jobs[this.job].over is not None or this.leaving_since is not None:
+            self._leave(this, this.leave_reason or "its job is over")
+        elif status > 0 and status not in (129, 130, 131, 134, 135, 136, 137, 139, 143):
+            self.failed(worker, self._jobs[this.job].step, f"exit status {status}")
+        else:
+            self._lose(this, f"its process ended with status {status}")
+        self._settle(this.job)
+
+    def samples(self, worker: str, step: int, data: Mapping[str, JsonValue]) -> None:
+        """A window of training, which ended with `step`."""
+        job = self._jobs[self._workers[worker].job]
+        job.step = max(job.step, step)
+        self._emit(EventKind.SAMPLES, self._workers[worker], "", **data)
+
+    def metric(self, worker: str, name: str, value: float, samples: int) -> None:
+        """A figure that the script reports."""
+        self._emit(EventKind.METRIC, self._workers[worker], "", name=name, value=value, samples=samples)
+
+    def topped_up(self, worker: str) -> None:
+        """It has submitted more held tasks."""
+        self._workers[worker].top_up = 0
+
+    def directive_for(self, worker: str) -> Directive:
+        """What is wanted of the worker now; its `seq` tells whether that is new."""
+        this = self._workers[worker]
+        job = self._jobs[this.job]
+        check = job.check.number if job.check and worker in job.check.asked else None
+        if check is not None and job.check and worker in job.check.answered:
+            check = None
+        wanted = Directive(
+            seq=this.directive.seq,
+            plan=job.pending or job.world if job.over is None else None,
+            check_in=check,
+            leave=this.leave_reason or None if this.leaving_since is not None else None,
+            end=this.end,
+            top_up=this.top_up,
+        )
+        if wanted != this.directive:
+            this.directive = replace(wanted, seq=wanted.seq + 1)
+        return this.directive
+
+    def worker(self, name: str) -> Worker | None:
+        """One worker, or None when nobody of this name has said hello."""
+        return self._workers.get(name)
+
+    def world(self, job_id: int) -> WorldPlan | None:
+        """The generation that trains now."""
+        job = self._jobs.get(job_id)
+        return job.world if job else None
+
+    # --- Time -----------------------------------------------------------------------------------------------------
+
+    def due(self) -> float | None:
+        """When `tick` is to be called next (`Clock.elapsed`), unless something happens before."""
+        return self._due
+
+    def tick(self) -> None:
+        """Let deadlines pass."""
+        now = self._clock.elapsed()
+        for worker in list(self._workers.values()):
+            if not worker.phase.lives:
+                continue
+            if worker.lost_at is not None and now >= worker.lost_at:
+                self._lose(worker, worker.lost_how)
+            elif now - worker.last_seen > self._settings.silence_s:
+                self._lose(worker, f"silent for {now - worker.last_seen:.0f} s")
+            elif worker.phase is Phase.JOINING and now - worker.joined_at > self._settings.warm_up_s:
+                worker.end = f"not warm after {self._settings.warm_up_s:.0f} s"
+                self._lose(worker, worker.end)
+        self._due = None
+        for job_id in list(self._jobs):
+            self._settle(job_id)
+        self._forget(now)
+
+    # --- Inside ---------------------------------------------------------------------------------------------------
+
+    def _living(self, job_id: int) -> list[Worker]:
+        """Oldest first."""
+        return [each for each in self._workers.values() if each.job == job_id and each.phase.lives]
+
+    def _taken(self, job: _Job, generation: int) -> None:
+        """One of them acts on the outstanding plan: so do all, for they agreed."""
+        if job.pending is None or job.pending.generation != generation:
+            return
+        if job.pending.seats:
+            job.world = job.pending
+            for seat in job.pending.seats:
+                if self._workers[seat.worker].phase.lives:
+                    self._workers[seat.worker].phase = Phase.SERVING
+        else:
+            job.world = None
+        job.pending = None
+
+    def _emit(self, kind: EventKind, by: Worker, reason: str, **data: JsonValue) -> None:
+        self._events.append(Event(self._clock.now(), kind, by.job, by.pilot, by.node or None, reason, data))
+
+    def _look_at(self, moment: float) -> None:
+        self._due = moment if self._due is None else min(self._due, moment)
+
+    def _ask_to_leave(self, worker: Worker, reason: str) -> None:
+        worker.leaving_since, worker.leave_reason = self._clock.elapsed(), reason
+        job = self._jobs[worker.job]
+        plans = [plan for plan in (job.world, job.pending) if plan is not None]
+        if not any(plan.has(worker.id) for plan in plans):
+            worker.end = reason
+            self._leave(worker, reason)
+
+    def _leave(self, worker: Worker, reason: str, **data: JsonValue) -> None:
+        worker.phase = Phase.LEFT
+        worker.end = worker.end or reason
+        self._emit(EventKind.WORKER_LEFT, worker, reason, worker=worker.id, **data)
+
+    def _lose(self, worker: Worker, how: str) -> None:
+        worker.phase, worker.lost_how = Phase.LOST, how
+        worker.end = worker.end or f"given up: {how}"
+        self._emit(EventKind.WORKER_LOST, worker, how, worker=worker.id, how=how)
+        job = self._jobs[worker.job]
+        if job.over is None and job.world is not None and job.world.has(worker.id):
+            self._ask(job, worker.job, f"{worker.id} is lost: {how}", broken=True)
+
+    def _ask(self, job: _Job, job_id: int, reason: str, broken: bool) -> None:
+        """Ask members to check in; one check at a time, which may turn out to be of a broken world."""
+        if job.check is not None:
+            if broken and not job.check.broken:
+                job.check.broken, job.check.reason = True, reason
+            return
+        asked: list[str] = []
+        for plan in (job.world, job.pending):
+            for seat in plan.seats if plan else ():
+                if seat.worker not in asked and self._workers[seat.worker].phase.lives:
+                    asked.append(seat.worker)
+        job.checks += 1
+        deadline = self._clock.elapsed() + self._settings.check_in_s
+        job.check = _Check(job.checks, deadline, broken, reason, tuple(asked))
+        self._look_at(deadline)
+
+    def _settle(self, job_id: int) -> None:
+        """Whatever may be decided by now, is."""
+        job = self._jobs[job_id]
+        if job.over is not None:
+            return
+        for worker in self._living(job_id):
+            if worker.lost_at is not None:
+                self._look_at(worker.lost_at)
+        if job.check is not None:
+            self._settle_check(job_id, job, job.check)
+        if job.check is not None or (job.pending is not None and job.pending.urgent and self._all_live(job.pending)):
+            return
+        now = self._clock.elapsed()
+        candidates = [Candidate(each.seat, each.warm_at, each.leaving_since) for each in self._living(job_id)]
+        if not candidates:
+            job.world = job.pending = None
+            return
+        if job.world is not None and not any(self._workers[name].phase.lives for name in job.world.workers):
+            job.world = None
+        verdict = next_world(
+            job.world.workers if job.world else (),
+            job.pending.workers if job.pending else None,
+            candidates,
+            job.terms,
+            now,
+            self._settings.gather_s,
+        )
+        if verdict.look_again_at is not None:
+            self._look_at(verdict.look_again_at)
+        if verdict.seats is not None:
+            self._publish(job_id, verdict.seats, verdict.reason)
+        elif job.pending is not None and not self._all_live(job.pending):
+            job.pending = None  # it cannot be taken any more, and no other is possible yet
+
+    def _all_live(self, plan: WorldPlan) -> bool:
+        return all(self._workers[seat.worker].phase.lives for seat in plan.seats)
+
+    def _settle_check(self, job_id: int, job: _Job, check: _Check) -> None:
+        now = self._clock.elapsed()
+        silent = []
+        for name in check.asked:
+            worker = self._workers[name]
+            if not worker.phase.lives or name in check.answered:
+                continue
+            if now >= check.deadline or (check.broken and worker.lost_at is not None):
+                check.broken = True
+                self._lose(worker, worker.lost_how or f"did not check in within {self._settings.check_in_s:g} s")
+            else:
+                silent.append(name)
+        if silent:
+            return
+        job.check = None
+        if not check.broken:
+            return  # all are there: someone is slow, that is all
+        survivors = [name for name in check.asked if name in check.whole and self._workers[name].phase.lives]
+        staying = [name for name in survivors if self._workers[name].leaving_since is None]
+        if not survivors:
+            job.world = job.pending = None
+            for name in check.asked:
+                if self._workers[name].phase is Phase.SERVING:
+                    self._workers[name].phase = Phase.WARM
+            return
+        seats = tuple(self._workers[name].seat for name in staying or survivors[:1])
+        self._publish(job_id, seats, check.reason, urgent=True)
+
+    def _publish(self, job_id: int, seats: tuple[Seat, ...], reason: str, urgent: bool = False) -> None:
+        job = self._jobs[job_id]
+        job.generation += 1
+        store = seats[0].address if seats else ""
+        plan = WorldPlan(job.generation, seats, store, reason, urgent)
+        job.pending = plan
+        self._events.append(
+            Event(
+                self._clock.now(),
+                EventKind.GENERATION,
+                job_id,
+                reason=reason,
+                data={
+                    "generation": plan.generation,
+                    "members": [seat.pilot for seat in seats],
+                    "switched_by": "fault" if urgent else "plan",
+                },
+            )
+        )
+
+    def _forget(self, now: float) -> None:
+        """Drop workers that are long gone; their names stay refused only while someone could still use them."""
+        for name, worker in list(self._workers.items()):
+            job = self._jobs[worker.job]
+            seated = any(plan is not None and plan.has(name) for plan in (job.world, job.pending))
+            if not worker.phase.lives and not seated and now - worker.last_seen > 10 * self._settings.silence_s:
+                del self._workers[name]

@@ -1,0 +1,357 @@
+"""What workers and the daemon say to each other, as JSON over HTTP.
+
+A worker says `Hello` with a MUNGE credential and gets a `Welcome`; reports are lists of the messages below, each with
+its `type`; what the daemon wants of a worker is one `Directive`, got by long poll. A directive always tells the whole
+of what is wanted now, never a difference: one that is lost is made good by the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar
+
+from malletrain.wire.errors import WireError
+
+#: What a worker's MUNGE credential is made for (`malletrain.wire.munge.statement`).
+WORKER_PURPOSE = "malletrain-worker-v1"
+
+MAX_EVENTS_A_REPORT = 256
+MAX_REPORT_BYTES = 512 * 1024
+MAX_TEXT = 4000
+MAX_ITEMS = 4096
+MAX_INTEGER = 2**62
+
+
+class MessageError(WireError):
+    """A message that is not as it should be; the text names the field."""
+
+
+# --- From the daemon ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One member of a world: its name, and `host:port` of the store that it serves."""
+
+    worker: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The world of `generation`: its members in rank order, and the store where they meet.
+
+    No members: everyone leaves, the first of the present world saves the state. `urgent`: the present world is
+    broken, take this one now; otherwise it is taken when all are prepared, after the same step.
+    """
+
+    generation: int
+    members: tuple[Seat, ...] = ()
+    store: str = ""
+    reason: str = ""
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """All that is wanted of one worker now. `seq` grows with every change.
+
+    `check_in`: answer with `CheckedIn` to this number. `end`: stop, the reason. `top_up`: submit so many tasks more.
+    """
+
+    seq: int
+    plan: Plan | None = None
+    check_in: int | None = None
+    leave: str | None = None
+    end: str | None = None
+    top_up: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The answer to `Hello`. `token` is a secret, good for this worker alone, until the daemon restarts."""
+
+    worker: str
+    token: str
+    pilot: str
+    heartbeat_s: float
+
+
+# --- From a worker --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a worker that trains already tells a daemon that may have forgotten it."""
+
+    generation: int
+    members: tuple[Seat, ...]
+    step: int
+    address: str
+    seen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A process inside a pilot presents itself. Slurm's numbers name the pilot and its incarnation."""
+
+    credential: str
+    job: int
+    slurm_job_id: int
+    array_id: int
+    task: int
+    restart: int
+    node: str
+    pid: int
+    standing: Standing | None = None
+
+    @property
+    def pilot(self) -> str:
+        return f"{self.array_id}_{self.task}"
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """Ready to become a member; `address` is its store, `stages` the seconds that each part of the start took."""
+
+    address: str
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedIn:
+    """Alive. `whole`: holds the training state as of `step`, in world `generation`. `answers` is the question's
+    number; `stuck_s` for how long the training thread has made no progress."""
+
+    answers: int
+    generation: int
+    step: int
+    whole: bool
+    stuck_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """World `generation` does not work: `how` is closed (a peer's connection broke), stalled (a peer is late),
+    or build (the group could not be made)."""
+
+    generation: int
+    step: int
+    how: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """Trains in `generation` now. `pause_s` is the time in which no step ran, beyond a normal one."""
+
+    generation: int
+    step: int
+    nodes: int
+    pause_s: float
+    grew: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Asked to end by someone else (SIGTERM): leaves as soon as it may."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Out of its world, by `generation` which it has no part in, or by itself (0); its node may be taken.
+
+    `saved`: where the state was saved, if this worker did.
+    """
+
+    generation: int
+    step: int
+    saved: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """A window of undisturbed training that ended with `step`; `total` samples of the job are committed by then."""
+
+    step: int
+    nodes: int
+    samples: int
+    seconds: float
+    steps: int
+    total: int
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure that the training script reported, after `samples` samples."""
+
+    name: str
+    value: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Training is over; `result` is what the script says of it."""
+
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The script raised an exception."""
+
+    step: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The script's process is over (told by the process that started it): exit status, or minus the signal."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToppedUp:
+    """Another held array was submitted."""
+
+    array_id: int
+    tasks: int
+
+
+Message = (
+    Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | ToppedUp
+)
+
+_TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """A dataclass of this module as JSON; a message carries its `type`."""
+    name = type(value).__name__.lower()
+    body = dataclasses.asdict(value)
+    return {"type": name, **body} if name in _TYPES else body
+
+
+def message_of(raw: object) -> Message:
+    """One message of a report.
+
+    Raises:
+        MessageError: unknown type, a field missing, unknown, of the wrong type or beyond its bounds.
+    """
+    if not isinstance(raw, dict):
+        raise MessageError("a message must be an object with a type")
+    kind = _TYPES.get(raw["type"]) if isinstance(raw.get("type"), str) else None
+    if kind is None:
+        raise MessageError(f"type: must be one of {', '.join(sorted(_TYPES))}")
+    message: Message = parse(kind, {key: value for key, value in raw.items() if key != "type"})
+    return message
+
+
+def parse(kind: type[T], raw: object, where: str = "") -> T:
+    """An object of `kind`, a dataclass of this module, from JSON.
+
+    Raises:
+        MessageError: a field is missing, unknown, of the wrong type or beyond its bounds.
+    """
+    if not isinstance(raw, dict):
+        raise MessageError(f"{where or kind.__name__.lower()}: must be an object")
+    types_of = _field_types(kind)  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in types_of:
+            raise MessageError(f"{_join(where, str(key)[:80])}: unknown field")
+        values[key] = _value(types_of[key], value, _join(where, key))
+    for spec in dataclasses.fields(kind):  # type: ignore[arg-type]
+        required = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
+        if required and spec.name not in values:
+            raise MessageError(f"{_join(where, spec.name)}: missing")
+    return kind(**values)
+
+
+@cache
+def _field_types(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _value(wanted: Any, value: object, where: str) -> Any:
+    origin = typing.get_origin(wanted)
+    if origin is types.UnionType:
+        if value is None:
+            return None
+        return _value(next(kind for kind in typing.get_args(wanted) if kind is not types.NoneType), value, where)
+    if origin is tuple:
+        if not isinstance(value, list) or len(value) > MAX_ITEMS:
+            raise MessageError(f"{where}: must be a list of at most {MAX_ITEMS}")
+        return tuple(_value(typing.get_args(wanted)[0], each, f"{where}[{i}]") for i, each in enumerate(value))
+    if origin is not None:  # Mapping[str, float] or Mapping[str, Any]
+        return _mapping(typing.get_args(wanted)[1], value, where)
+    if dataclasses.is_dataclass(wanted):
+        return parse(typing.cast(type[Any], wanted), value, where)
+    return _scalar(wanted, value, where)
+
+
+def _mapping(wanted: Any, value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or len(value) > 64:
+        raise MessageError(f"{where}: must be an object of at most 64 entries")
+    result: dict[str, Any] = {}
+    for key, each in value.items():
+        if not isinstance(key, str) or len(key) > 200:
+            raise MessageError(f"{where}: a key must be text of at most 200 characters")
+        result[key] = _scalar(float, each, f"{where}.{key}") if wanted is float else plain(each, f"{where}.{key}")
+    return result
+
+
+def _scalar(wanted: Any, value: object, where: str) -> Any:
+    if wanted is bool:
+        if isinstance(value, bool):
+            return value
+        raise MessageError(f"{where}: must be true or false")
+    if wanted is int:
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER:
+            return value
+        raise MessageError(f"{where}: must be a whole number")
+    if wanted is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300:
+            return float(value)
+        raise MessageError(f"{where}: must be a finite number")
+    if isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value:
+        return value
+    raise MessageError(f"{where}: must be text of at most {MAX_TEXT} characters")
+
+
+def plain(value: object, where: str, depth: int = 3) -> Any:
+    """JSON of bounded size and depth, as it came; numbers that JSON cannot hold become None.
+
+    Raises:
+        MessageError: too deep, too long, or nothing that JSON knows.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return _scalar(int, value, where)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return _scalar(str, value, where)
+    if depth and isinstance(value, list | tuple) and len(value) <= 256:
+        return [plain(each, f"{where}[{i}]", depth - 1) for i, each in enumerate(value)]
+    if depth and isinstance(value, dict) and len(value) <= 64 and all(isinstance(key, str) for key in value):
+        return {key[:200]: plain(each, f"{where}.{key}", depth - 1) for key, each in value.items()}
+    raise MessageError(f"{where}: must be plain JSON, at most three levels deep")

@@ -1,0 +1,210 @@
+"""A worker's calls to the daemon, over one kept connection for each thread that makes them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from malletrain.wire import messages
+from malletrain.wire.errors import WireError
+
+TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+
+
+class DaemonUnreachable(WireError):
+    """The daemon does not answer: go on with what is known, try again later."""
+
+
+class TokenUnknown(WireError):
+    """The daemon does not know the token (it has restarted): say hello again."""
+
+
+class Rejected(WireError):
+    """The daemon answered, and says no."""
+
+
+@dataclass(frozen=True, slots=True)
+class PilotIdentity:
+    """What Slurm's environment says of the pilot that this process runs in."""
+
+    job: int
+    slurm_job_id: int
+    array_id: int
+    task: int
+    restart: int
+    node: str
+
+    @staticmethod
+    def of(environ: Mapping[str, str]) -> PilotIdentity:
+        """From the variables that Slurm and mtbatch set (sbatch(1), OUTPUT ENVIRONMENT VARIABLES).
+
+        Raises:
+            WireError: one is missing or not a number.
+        """
+
+        def number(name: str, default: str | None = None) -> int:
+            text = environ.get(name, default)
+            if text is None or not text.isdecimal():
+                raise WireError(f"{name} is {text!r}, not a number: start this through a script that mtbatch wrote")
+            return int(text)
+
+        node = environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+        return PilotIdentity(
+            job=number("MALLETRAIN_JOB"),
+            slurm_job_id=number("SLURM_JOB_ID"),
+            array_id=number("SLURM_ARRAY_JOB_ID"),
+            task=number("SLURM_ARRAY_TASK_ID"),
+            restart=number("SLURM_RESTART_COUNT", "0"),
+            node=node,
+        )
+
+    @property
+    def worker(self) -> str:
+        return f"{self.array_id}_{self.task}.{self.restart}"
+
+
+class WorkerClient:
+    """Calls of one worker. Safe to use from several threads: each has its own connection.
+
+    Args:
+        url: the daemon's, such as `http://head:8470`.
+        identity: the pilot's.
+        credential: makes a fresh MUNGE credential (`malletrain.wire.munge.encode`).
+        welcome: from an earlier hello, made by the process that started this one.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        identity: PilotIdentity,
+        credential: Callable[[], str],
+        welcome: messages.Welcome | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise WireError(f"{url!r} is no URL such as http://head.example.org:8470")
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._base = parts.path.rstrip("/")
+        self.identity = identity
+        self._credential = credential
+        self._welcome = welcome
+        self._local = threading.local()
+
+    @property
+    def worker(self) -> str:
+        return self.identity.worker
+
+    @property
+    def welcome(self) -> messages.Welcome | None:
+        return self._welcome
+
+    def hello(self, standing: messages.Standing | None = None) -> messages.Welcome:
+        """Present a credential; the token got is used from now on.
+
+        Raises:
+            DaemonUnreachable: no answer.
+            Rejected: the daemon will not have this worker.
+        """
+        said = messages.Hello(
+            credential=self._credential(),
+            job=self.identity.job,
+            slurm_job_id=self.identity.slurm_job_id,
+            array_id=self.identity.array_id,
+            task=self.identity.task,
+            restart=self.identity.restart,
+            node=self.identity.node,
+            pid=os.getpid(),
+            standing=standing,
+        )
+        try:
+            answer = self._call("POST", "/v1/workers/hello", messages.to_json(said), TIMEOUT_S)
+        except TokenUnknown as error:
+            raise Rejected(str(error)) from error
+        self._welcome = replace(messages.parse(messages.Welcome, answer))
+        return self._welcome
+
+    def report(self, said: Sequence[messages.Message]) -> None:
+        """Deliver messages, in order.
+
+        Raises:
+            DaemonUnreachable, TokenUnknown, Rejected: as the names say.
+        """
+        body = {"events": [messages.to_json(message) for message in said]}
+        self._call("POST", f"/v1/workers/{quote(self.worker)}/report", body, TIMEOUT_S)
+
+    def poll(self, after: int, wait_s: float) -> messages.Directive | None:
+        """What is wanted, as soon as its number is above `after`; None when the daemon hung up without an answer.
+
+        Raises:
+            DaemonUnreachable, TokenUnknown, Rejected: as the names say.
+        """
+        path = f"/v1/workers/{quote(self.worker)}/plan?after={after}&wait={wait_s:g}"
+        answer = self._call("GET", path, None, wait_s + TIMEOUT_S)
+        return messages.parse(messages.Directive, answer) if answer is not None else None
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+    def _call(self, method: str, path: str, body: Any, timeout: float) -> Any:
+        headers = {"Accept": "application/json"}
+        if self._welcome is not None:
+            headers["Authorization"] = f"Bearer {self._welcome.token}"
+        data = None
+        if body is not None:
+            data = json.dumps(body, allow_nan=False).encode()
+            headers["Content-Type"] = "application/json"
+        for attempt in (1, 2):
+            kept = getattr(self._local, "connection", None) is not None
+            try:
+                status, text = self._exchange(method, self._base + path, data, headers, timeout)
+                break
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                # A kept connection may have been closed by the other side meanwhile: once more on a fresh one.
+                if attempt == 2 or not kept:
+                    raise DaemonUnreachable(f"no answer from {self._host}:{self._port}: {error}") from error
+        try:
+            answer = json.loads(text) if text else None
+        except ValueError as error:
+            raise DaemonUnreachable(f"{self._host}:{self._port} answered {status} with no JSON") from error
+        if status < 300:
+            return answer
+        what = answer.get("error", text[:200]) if isinstance(answer, dict) else str(text[:200])
+        if status == 401:
+            raise TokenUnknown(what)
+        if status >= 500 or status == 429:
+            raise DaemonUnreachable(f"{self._host}:{self._port} answered {status}: {what}")
+        raise Rejected(what)
+
+    def _exchange(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout: float
+    ) -> tuple[int, bytes]:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            maker = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            connection = maker(self._host, self._port, timeout=timeout)
+            connection.connect()
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._local.connection = connection
+        connection.timeout = timeout
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        connection.request(method, path, body=data, headers=headers)
+        response = connection.getresponse()
+        text = response.read(MAX_ANSWER_BYTES + 1)
+        if len(text) > MAX_ANSWER_BYTES:
+            raise http.client.HTTPException("the answer is too long")
+        return response.status, text

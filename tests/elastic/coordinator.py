@@ -1,0 +1,182 @@
+"""The daemon's half of the protocol, for tests: the real router on a real socket, the real membership, a list as
+journal. Workers are real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from malletrain.api.workers import WorkersGate, make_workers_router
+from malletrain.domain.decision import LeaveCause, LeavePilot
+from malletrain.domain.errors import Refused
+from malletrain.domain.event import Event, EventKind
+from malletrain.loop.generation import JobTerms
+from malletrain.loop.membership import Membership, MembershipSettings
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+SECRET = "credential-for-tests"
+JOB = 7
+ARRAY = 100
+
+
+class RealClock:
+    def now(self) -> float:
+        return time.time()
+
+    def elapsed(self) -> float:
+        return time.monotonic()
+
+
+def authenticate(credential: str) -> int:
+    if credential != SECRET:
+        raise Refused("wrong credential")
+    return os.getuid()
+
+
+@dataclass
+class Coordinator:
+    """One daemon's worth of membership on `port`."""
+
+    port: int
+    terms: JobTerms = field(default_factory=JobTerms)
+    settings: MembershipSettings = field(default_factory=MembershipSettings)
+    generations: dict[int, int] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        clock = RealClock()
+        self.lock = threading.RLock()
+        self.membership = Membership(self.settings, clock, lambda job, pilot, uid: self.terms, self.generations)
+        self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
+        app = FastAPI()
+        app.include_router(make_workers_router(self.gate, authenticate))
+        config = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="error", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    def _persist(self) -> None:
+        self.events.extend(self.membership.reports())
+
+    def start(self) -> None:
+        self._thread.start()
+        wait_until(lambda: self._server.started, 20, "the coordinator listens")
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def leave(self, task: int, cause: LeaveCause = LeaveCause.SHRINK) -> None:
+        pilot = f"{ARRAY}_{task}"
+        self.gate.leave(LeavePilot(JOB, pilot, f"node{task}", cause, time.time() + 10, "asked by a test"))
+
+    def seen(self, kind: EventKind) -> list[Event]:
+        with self.lock:
+            return [event for event in self.events if event.kind is kind]
+
+    def world(self) -> tuple[str, ...]:
+        """Pilots that train now."""
+        with self.lock:
+            plan = self.membership.world(JOB)
+            return tuple(seat.pilot for seat in plan.seats) if plan else ()
+
+    def wait_world(self, tasks: Sequence[int], seconds: float = 60) -> None:
+        wanted = {f"{ARRAY}_{task}" for task in tasks}
+        wait_until(lambda: set(self.world()) == wanted, seconds, f"a world of {sorted(wanted)}, not {self.world()}")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Pod:
+    """Worker processes of one test."""
+
+    directory: Path
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def spawn(self, url: str, task: int, script: Sequence[str], restart: int = 0, **environ: str) -> None:
+        env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))},
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "MALLETRAIN_URL": url,
+            "MALLETRAIN_JOB": str(JOB),
+            "MALLETRAIN_CHECKPOINT_DIR": str(self.directory / "checkpoints"),
+            "MALLETRAIN_TEST_DIR": str(self.directory),
+            "SLURM_JOB_ID": str(1000 + task),
+            "SLURM_ARRAY_JOB_ID": str(ARRAY),
+            "SLURM_ARRAY_TASK_ID": str(task),
+            "SLURM_RESTART_COUNT": str(restart),
+            "SLURMD_NODENAME": f"node{task}",
+            **environ,
+        }
+        log = (self.directory / f"worker-{task}.{restart}.log").open("wb")
+        command = [sys.executable, str(HERE / "as_worker.py"), *script]
+        self.processes[task] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+        log.close()
+
+    def kill(self, task: int, number: int = signal.SIGKILL) -> None:
+        self.processes[task].send_signal(number)
+
+    def wait(self, task: int, seconds: float = 60) -> int:
+        return self.processes[task].wait(seconds)
+
+    def log(self, task: int, restart: int = 0) -> str:
+        return (self.directory / f"worker-{task}.{restart}.log").read_text()
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"== {path.name}\n{path.read_text()}" for path in sorted(self.directory.glob("worker-*.log"))
+        )
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+
+@contextlib.contextmanager
+def running(directory: Path, terms: JobTerms | None = None, **settings: float) -> Iterator[tuple[Coordinator, Pod]]:
+    coordinator = Coordinator(free_port(), terms or JobTerms(), MembershipSettings(**settings))
+    pod = Pod(directory)
+    coordinator.start()
+    try:
+        yield coordinator, pod
+    except BaseException:
+        print(pod.logs())
+        print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(e.data)}" for e in coordinator.events))
+        raise
+    finally:
+        pod.end()
+        coordinator.stop()

@@ -1,0 +1,104 @@
+"""Real processes, real sockets: join, grow, shrink, lose, finish; and the result of a static run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.elastic.coordinator import HERE, JOB, ROOT, running, wait_until
+
+from malletrain.domain.event import EventKind
+
+SCRIPT = str(HERE / "train_digits.py")
+DIGITS = 1797
+#: About a minute of slow steps; a second of quick ones.
+EPOCHS = "50"
+
+
+def diary(directory: Path) -> list[dict]:
+    lines = []
+    for path in sorted(directory.glob("diary-*.jsonl")):
+        lines += [json.loads(line) for line in path.read_text().splitlines()]
+    return lines
+
+
+@pytest.fixture(scope="session")
+def static(tmp_path_factory: pytest.TempPathFactory):
+    """The result of the same script, alone."""
+    results: dict[tuple[str, ...], dict[str, torch.Tensor]] = {}
+
+    def run(*options: str) -> dict[str, torch.Tensor]:
+        if options not in results:
+            directory = tmp_path_factory.mktemp("static")
+            env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+            env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(directory), "OMP_NUM_THREADS": "1"}
+            subprocess.run([sys.executable, SCRIPT, *options], env=env, check=True, timeout=120)
+            results[options] = torch.load(directory / "final.pt")
+        return results[options]
+
+    return run
+
+
+def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], tolerance: float) -> None:
+    for name, tensor in left.items():
+        torch.testing.assert_close(tensor, right[name], rtol=tolerance, atol=tolerance)
+
+
+def assert_every_sample_once(lines: list[dict], epochs: int) -> None:
+    """By the diaries: each step belongs to one epoch and the members' parts of it do not overlap; nothing twice."""
+    steps = [line for line in lines if "step" in line]
+    for epoch in range(epochs):
+        seen = [index for line in steps if line["epoch"] == epoch for index in line["indices"]]
+        assert len(seen) == len(set(seen)), f"epoch {epoch}: a sample came twice"
+        assert set(seen) == set(range(DIGITS)), f"epoch {epoch}: {DIGITS - len(set(seen))} samples are missing"
+
+
+def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static) -> None:
+    options = ["--epochs", EPOCHS, "--step-seconds", "0.04", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, *options])
+        daemon.wait_world([0])
+        for task in (1, 2, 3):
+            pod.spawn(daemon.url, task, [SCRIPT, *options])
+        daemon.wait_world([0, 1, 2, 3])
+        daemon.leave(0)
+        daemon.leave(2)
+        daemon.wait_world([1, 3])
+        assert pod.wait(0) == 143
+        assert pod.wait(2) == 143
+        (tmp_path / "go").touch()
+        assert pod.wait(1) == 0
+        assert pod.wait(3) == 0
+        wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 5, "the job is completed")
+        result = daemon.seen(EventKind.JOB_COMPLETED)[0].data["result"]
+        assert result["samples"] == int(EPOCHS) * DIGITS
+        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LEFT)][:2] == ["100_0", "100_2"] or len(
+            daemon.seen(EventKind.WORKER_LEFT)
+        ) >= 2
+        assert not daemon.seen(EventKind.WORKER_LOST)
+        assert daemon.events[0].job == JOB
+    assert_every_sample_once(diary(tmp_path), int(EPOCHS))
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_survives_the_loss_of_a_worker(tmp_path: Path, static) -> None:
+    options = ["--epochs", EPOCHS, "--step-seconds", "0.04", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(4):
+            pod.spawn(daemon.url, task, [SCRIPT, *options])
+        daemon.wait_world([0, 1, 2, 3])
+        pod.kill(1)
+        daemon.wait_world([0, 2, 3], 10)
+        pod.kill(0)
+        daemon.wait_world([2, 3], 10)
+        (tmp_path / "go").touch()
+        assert pod.wait(2) == 0
+        assert pod.wait(3) == 0
+        lost = {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)}
+        assert lost == {"100_0", "100_1"}
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)

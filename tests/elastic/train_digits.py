@@ -1,0 +1,100 @@
+"""What a researcher would write, on real data (scikit-learn's handwritten digits), in float64 so that equality shows.
+
+Keeps a diary: one line for each committed step, written inside the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import Dataset
+
+from malletrain import elastic
+
+
+class Digits(Dataset):
+    def __init__(self) -> None:
+        digits = load_digits()
+        self.x = torch.tensor(digits.data, dtype=torch.float64) / 16
+        self.y = torch.tensor(digits.target)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int):
+        return self.x[index], self.y[index], index
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--step-seconds", type=float, default=0.0)
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--slow-until", default="", help="sleep in each step only until this file is there")
+    parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--raise-at", type=int, default=-1)
+    parser.add_argument("--width", type=int, default=32)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    home = Path(os.environ["MALLETRAIN_TEST_DIR"])
+    me = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+    model = nn.Sequential(nn.Linear(64, options.width), nn.ReLU(), nn.Linear(options.width, 10)).double()
+    if options.optimizer == "sgd":
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.9)
+    dataset = Digits()
+    s = elastic.Session(model, optimizer, dataset, batch_size=options.batch)
+    s.track(scheduler=scheduler)
+
+    def metrics(batch):
+        out = model(batch[0])
+        return {
+            "loss": nn.functional.cross_entropy(out, batch[1], reduction="sum"),
+            "right": (out.argmax(1) == batch[1]).sum(),
+        }
+
+    with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
+        for epoch in s.epochs(options.epochs):
+            for x, y, index in s.batches():
+                with s.step():
+                    optimizer.zero_grad()
+                    loss = nn.functional.cross_entropy(model(x), y)
+                    if options.step_seconds and not os.path.exists(options.slow_until):
+                        time.sleep(options.step_seconds)
+                    if s.steps_done == options.raise_at:
+                        raise RuntimeError("made to fail")
+                    loss.backward()
+                    optimizer.step()
+                    scheduler.step()
+                    diary.write(
+                        json.dumps(
+                            {
+                                "step": s.steps_done,
+                                "epoch": epoch,
+                                "size": s.size,
+                                "indices": index.tolist(),
+                                "at": time.time(),
+                            }
+                        )
+                        + "\n"
+                    )
+            if options.evaluate:
+                figures = s.evaluate(metrics, batch_size=50)
+                diary.write(json.dumps({"evaluated": epoch, **figures}) + "\n")
+    final = s.evaluate(metrics, batch_size=50)
+    if s.is_main:
+        torch.save(model.state_dict(), home / "final.pt")
+    s.finish({**final, "samples": s.samples_done})
+
+
+main()
