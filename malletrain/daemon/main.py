@@ -59,6 +59,8 @@ def command(file: Path | None, user_mode: bool, once: bool, dry_run: bool, obser
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
     log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)
+    if user_mode and not dry_run:  # a service's folder is its unit's business (StateDirectory=)
+        Path(settings.store.path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if once or dry_run:
         _look_once(settings, dry_run=dry_run, user_mode=user_mode)
         return
@@ -123,7 +125,8 @@ class Daemon:
         service = Service.open(self._settings, observe=self._observe, dry_run=False, user_mode=self._user_mode)
         timers = Timers(failed=self._run_failed, late=self._run_late, elapsed=time.monotonic)
         known_at = address.user_daemon_file(self._environ) if self._user_mode else None
-        api = threading.Thread(target=self._serve_api, args=(service.serve_forever,), name="api", daemon=True)
+        retired = threading.Event()
+        api = threading.Thread(target=self._serve_api, args=(service.serve_forever, retired), name="api", daemon=True)
         try:
             api.start()
             slurm = self._settings.slurm
@@ -136,6 +139,7 @@ class Daemon:
             self._notifier.ready(f"serving {service.url}")
             return self._wait(timers)
         finally:
+            retired.set()
             timers.stop()
             service.close()
             api.join(timeout=10)
@@ -178,12 +182,13 @@ class Daemon:
         self._log.info("configuration reloaded")
         return True
 
-    def _serve_api(self, serve_forever: Callable[[], None]) -> None:
+    def _serve_api(self, serve_forever: Callable[[], None], retired: threading.Event) -> None:
         try:
             serve_forever()
         except Exception:  # noqa: BLE001  (whatever it is: a daemon that nobody can reach must end and start again)
             self._log.exception("the API failed")
-        self._wishes.put(_API_ENDED)
+        if not retired.is_set():
+            self._wishes.put(_API_ENDED)
 
     def _run_failed(self, timer: str, error: BaseException) -> None:
         self._log.error("run failed", timer=timer, exc_info=error)

@@ -1,0 +1,275 @@
+"""malletraind as a process, on a real Slurm, with systemd's side of the notify socket played by a real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from malletrain.wire import address
+from scripts.lab import Lab
+
+MALLETRAIND = [sys.executable, "-c", "import malletrain.daemon.main as m; m.main()"]
+DEADLINE_S = 60.0
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    return {**kept, "HOME": str(home), "PYTHONPATH": str(Path.cwd()), **more}
+
+
+def run(tmp_path: Path, *argv: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MALLETRAIND, *argv], capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+        env=environ or environment(tmp_path), cwd=tmp_path,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration that listens here, on a port that was free."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    made = tmp_path / "malletrain.toml"
+    made.write_text(
+        f'[slurm]\npartition = "harvest"\n[loop]\ntick_s = 1\nwatch_interval_s = 1\n[api]\nhost = "127.0.0.1"\n'
+        f'port = {port}\nurl = "http://127.0.0.1:{port}"\n[store]\npath = "{tmp_path}/state/journal.db"\n'
+    )
+    (tmp_path / "state").mkdir()
+    return made
+
+
+def url_of(file: Path) -> str:
+    return next(line.split('"')[1] for line in file.read_text().splitlines() if line.startswith("url"))
+
+
+# --- without Slurm ---------------------------------------------------------------------------------------------
+
+
+def test_check_config_names_every_fault(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[slurm]\nacount = 'x'\n[pool]\nkeep_idle = -1\n")
+    done = run(tmp_path, "--check-config", "--config", str(bad))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"malletraind: {bad}:2: slurm.acount: unknown key; did you mean account?",
+        f"malletraind: {bad}:4: pool.keep_idle: give at least 0 (given: -1)",
+    ]
+
+
+def test_check_config_of_a_good_file_and_of_none(tmp_path: Path, file: Path) -> None:
+    done = run(tmp_path, "--check-config", "--config", str(file))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: no faults\n", "")
+    assert run(tmp_path, "--check-config", "--user").stdout == "--user: no faults\n"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    done = run(tmp_path, "--config", "no.toml")
+    assert done.returncode == 2
+    assert done.stderr.startswith("malletraind: no.toml: cannot be read (No such file or directory)")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["--zork"], ["--observe", "--once"], ["extra"]])
+def test_wrong_options_are_one_line(tmp_path: Path, argv: list[str]) -> None:
+    done = run(tmp_path, *argv)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_slurm_that_does_not_answer_is_one_line(tmp_path: Path, file: Path) -> None:
+    fakes = tmp_path / "bin"
+    fakes.mkdir()
+    (fakes / "scontrol").write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2\nexit 1\n")
+    (fakes / "scontrol").chmod(0o755)
+    environ = environment(tmp_path, PATH=f"{fakes}:{os.environ['PATH']}")
+    done = run(tmp_path, "--config", str(file), environ=environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(said) == 1
+    assert "Unable to contact" in said[0]
+    assert not (tmp_path / "state" / "journal.db").exists()
+
+
+# --- on a real Slurm -------------------------------------------------------------------------------------------
+
+
+class Systemd:
+    """The manager's side: hears what the service says, in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.said: list[str] = []
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._line.bind(str(path))
+
+    def wait(self, condition: Callable[[str], bool], alive: Callable[[], bool] = lambda: True) -> str:
+        """The next message that is so, while whoever says it is alive.
+
+        Raises:
+            TimeoutError: it did not come.
+        """
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline and alive():
+            self._line.settimeout(0.2)
+            try:
+                self.said.append(self._line.recv(4096).decode())
+            except TimeoutError:
+                continue
+            if condition(self.said[-1]):
+                return self.said[-1]
+        raise TimeoutError
+
+    def close(self) -> None:
+        self._line.close()
+
+
+class Running:
+    """A daemon that serves."""
+
+    def __init__(self, process: subprocess.Popen[bytes], systemd: Systemd, log: Path) -> None:
+        self.process, self.systemd, self.log = process, systemd, log
+
+    def events(self) -> list[str]:
+        """What the log says, in JSON lines."""
+        return [json.loads(line)["event"] for line in self.log.read_text().splitlines()]
+
+    def wait_for_log(self, words: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while words not in self.log.read_text():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def start(tmp_path: Path, lab: Lab) -> Iterator[Callable[..., Running]]:
+    """Starts the daemon with these arguments, and waits until it says that it is ready."""
+    made: list[Running] = []
+
+    def begin(*argv: str, **more: str) -> Running:
+        systemd = Systemd(tmp_path / f"notify{len(made)}")
+        log = tmp_path / f"log{len(made)}"
+        environ = {**lab.env, **environment(tmp_path), "PATH": lab.env["PATH"], "NOTIFY_SOCKET": str(systemd.path)}
+        with log.open("wb") as stream:
+            process = subprocess.Popen([*MALLETRAIND, *argv], stderr=stream, env={**environ, **more}, cwd=tmp_path)
+        made.append(Running(process, systemd, log))
+        try:
+            systemd.wait(lambda said: "READY=1" in said, lambda: process.poll() is None)
+        except TimeoutError:
+            pytest.fail(f"never ready: {log.read_text()}")
+        return made[-1]
+
+    yield begin
+    for running in made:
+        if running.process.poll() is None:
+            running.process.kill()
+        running.process.wait(30)
+        running.systemd.close()
+
+
+def get(url: str) -> str:
+    with urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+@pytest.mark.slurm
+def test_it_serves_until_sigterm_and_tells_systemd(start: Callable[..., Running], file: Path) -> None:
+    running = start("--config", str(file), WATCHDOG_USEC="1000000")
+    assert running.systemd.said[-1] == f"READY=1\nSTATUS=serving {url_of(file)}"
+    running.systemd.wait(lambda said: said == "WATCHDOG=1")
+    running.systemd.wait(lambda said: said == "WATCHDOG=1")
+    assert 'malletrain_build_info{version="' in get(f"{url_of(file)}/metrics")
+    running.process.send_signal(signal.SIGTERM)
+    running.systemd.wait(lambda said: said == "STOPPING=1")
+    assert running.process.wait(30) == 0
+    assert "stopping" in running.events()
+    assert "Traceback" not in running.log.read_text()
+
+
+@pytest.mark.slurm
+def test_a_reload_takes_the_new_file_and_keeps_the_old_one_where_it_is_wrong(
+    start: Callable[..., Running], file: Path
+) -> None:
+    running = start("--config", str(file))
+    good = file.read_text()
+    file.write_text(good + "[pool]\nkeep_idel = 3\n[pilot]\nmax_minutes = 0\n")
+    running.process.send_signal(signal.SIGHUP)
+    running.wait_for_log("pilot.max_minutes: give at least 1")
+    assert "did you mean keep_idle?" in running.log.read_text()
+    assert "malletrain_build_info" in get(f"{url_of(file)}/metrics")
+    file.write_text(good + "[pool]\nkeep_idle = 3\n")
+    running.process.send_signal(signal.SIGHUP)
+    running.systemd.wait(lambda said: said.startswith("RELOADING=1\nMONOTONIC_USEC="))
+    running.systemd.wait(lambda said: said.startswith("READY=1"))
+    assert "malletrain_build_info" in get(f"{url_of(file)}/metrics")
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(30) == 0
+
+
+@pytest.mark.slurm
+def test_a_second_daemon_on_the_same_journal_is_refused(
+    start: Callable[..., Running], file: Path, tmp_path: Path, lab: Lab
+) -> None:
+    start("--config", str(file))
+    environ = {**lab.env, **environment(tmp_path), "PATH": lab.env["PATH"]}
+    done = run(tmp_path, "--config", str(file), environ=environ)
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(said) == 1
+    assert "journal" in said[0]
+
+
+@pytest.mark.slurm
+def test_a_dry_run_beside_a_running_daemon_says_what_it_would_do(
+    start: Callable[..., Running], file: Path, tmp_path: Path, lab: Lab
+) -> None:
+    start("--config", str(file))
+    environ = {**lab.env, **environment(tmp_path), "PATH": lab.env["PATH"]}
+    done = run(tmp_path, "--config", str(file), "--dry-run", environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("at 20")
+    assert f"holes {len(lab.nodes)}, actions 0" in done.stdout.splitlines()[0]
+
+
+@pytest.mark.slurm
+def test_a_partition_that_does_not_exist_is_one_clear_line(tmp_path: Path, file: Path, lab: Lab) -> None:
+    file.write_text(file.read_text().replace('"harvest"', '"spare"'))
+    environ = {**lab.env, **environment(tmp_path), "PATH": lab.env["PATH"]}
+    done = run(tmp_path, "--config", str(file), environ=environ)
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(said) == 1
+    assert "partition spare does not exist (there are: batch, harvest)" in said[0]
+
+
+@pytest.mark.slurm
+def test_a_partition_that_does_not_give_way_is_refused(tmp_path: Path, file: Path, lab: Lab) -> None:
+    file.write_text(file.read_text().replace('"harvest"', '"batch"'))
+    environ = {**lab.env, **environment(tmp_path), "PATH": lab.env["PATH"]}
+    done = run(tmp_path, "--config", str(file), environ=environ)
+    assert done.returncode == 2
+    assert "jobs of partition batch are not preempted" in done.stderr
+
+
+@pytest.mark.slurm
+def test_a_users_own_daemon_tells_where_it_is_and_cleans_up(start: Callable[..., Running], tmp_path: Path) -> None:
+    running = start("--user")
+    known = address.user_daemon_file({"HOME": str(tmp_path / "home")})
+    found = address.read(known)
+    assert known.stat().st_mode & 0o777 == 0o600
+    assert (found.partition, f"READY=1\nSTATUS=serving {found.url}") == ("harvest", running.systemd.said[-1])
+    assert address.find({"HOME": str(tmp_path / "home")}, tmp_path / "none").url == found.url
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(30) == 0
+    assert not known.exists()
