@@ -116,10 +116,7 @@ class SlurmCluster:
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        rows: dict[str, queue.TaskRow] = {}
-        for row in self._query(["-p", self._harvest.partition]):
-            if row.array_id is not None:
-                rows.update((f"{row.array_id}_{task}", row) for task in row.tasks)
+        rows = self._harvest_tasks()
         return {pilot: pilots.end_state(rows.get(pilot)) for pilot in wanted}
 
     # Steering
@@ -231,16 +228,22 @@ class SlurmCluster:
         """
         if not action.pilots:
             return Outcome(True, "nothing to cancel")
+        # Looked up first: a task that its owner has made a job of the main queue is left alone. (scancel's own filter
+        # `-p harvest 7_[0,2]` cancels the whole array 7 instead: measured, 22.05.)
+        present = self._harvest_tasks()
         tasks: dict[int, list[int]] = {}
         for pilot in action.pilots:
             array, task = pilots.split_id(pilot)
-            tasks.setdefault(array, []).append(task)
-        ids = [f"{array}_[{_ranges(found)}]" for array, found in sorted(tasks.items())]
-        # The partition is named so that a task that its owner has made a job of the main queue is left alone.
-        answer = self._commands.run(["scancel", "-p", self._harvest.partition, *ids])
+            if pilot in present:
+                tasks.setdefault(array, []).append(task)
+        if not tasks:
+            return Outcome(True, "gone already")
+        answer = self._commands.run(
+            ["scancel", *(f"{array}_[{_ranges(found)}]" for array, found in sorted(tasks.items()))]
+        )
         if not answer.ok and not all(_is_gone(part) for part in answer.error.split(";")):
             return Outcome(False, f"scancel: {answer.error}")
-        return Outcome(True, f"{len(action.pilots)} cancelled")
+        return Outcome(True, f"{sum(map(len, tasks.values()))} cancelled")
 
     # Help
 
@@ -285,6 +288,10 @@ class SlurmCluster:
 
     def _tasks(self, job: str) -> list[queue.TaskRow]:
         return self._query(["-j", job])
+
+    def _harvest_tasks(self) -> dict[str, queue.TaskRow]:
+        rows = self._query(["-p", self._harvest.partition])
+        return {f"{row.array_id}_{task}": row for row in rows if row.array_id is not None for task in row.tasks}
 
     def _query(self, which: list[str]) -> list[queue.TaskRow]:
         mark = self._commands.mark()

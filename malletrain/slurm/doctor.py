@@ -130,7 +130,7 @@ def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[
         yield Finding(
             Level.WARNING,
             f"without accounting (slurmdbd) {me} can steer jobs of its own only",
-            "use `malletraind --user` for one researcher, or set up slurmdbd and make the daemon's user a coordinator",
+            "use `malletraind --user` for one researcher, or set up slurmdbd and a coordinator",
         )
         return
     answer = commands.ask(
@@ -150,7 +150,7 @@ def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[
     else:
         yield Finding(
             Level.ERROR,
-            f"{me} may not steer pilots of others: no coordinator of account {harvest.account or '(none configured)'}",
+            f"{me} may not steer pilots of others: it does not coordinate account {harvest.account or '(none)'}",
             f"sacctmgr add coordinator account={harvest.account or 'ACCOUNT'} names={me}",
         )
 

@@ -54,10 +54,10 @@ def _row(fixed: list[str], account: str, name: str) -> JobRow:
         raise InvalidInput("squeue", f"a row of {len(fixed)} fields, not {len(_LETTERS)}: {fixed[:1]!r}")
     fields = dict(zip(_LETTERS, fixed, strict=True))
     raw, array, task = fields["A"], fields["F"], values.text_or_empty(fields["K"])
-    is_range = bool(task) and not task.isdigit()
     if not raw.isdigit():
         raise InvalidInput("squeue", f"{raw[:40]!r} is not a job id")
     identity = fields["i"]
+    is_range = bool(task) and "[" in identity  # of one task too: 7_[1]
     return JobRow(
         id=identity,
         raw_id=int(raw),
