@@ -1,1 +1,29 @@
-"""What would my idle nodes have trained? The daemon's own loop over a recorded trace."""
+"""What would my idle nodes have trained? The daemon's sizing over a recorded trace.
+
+In a notebook:
+
+    from pathlib import Path
+    from malletrain.replay import ResizeCosts, Window, cluster_trace, mix, parse_policy, read_trace, replay
+    trace = cluster_trace(read_trace(Path("jobs.sacct.gz")), Window())
+    answer = replay(trace, mix("imagenet:100", ResizeCosts()), [parse_policy("auto", None)])
+    answer.scores["auto"].share_of_ideal
+"""
+
+from __future__ import annotations
+
+from malletrain.domain.job import ResizeCosts
+from malletrain.replay.cluster import ClusterTrace, Window, cluster_trace
+from malletrain.replay.engine import Engine, NodeOrder, Options
+from malletrain.replay.placement import Placement
+from malletrain.replay.result import Result
+from malletrain.replay.run import Replay, replay
+from malletrain.replay.score import Score
+from malletrain.replay.sizer import PolicyChoice, PolicySizer, parse_policy
+from malletrain.replay.traces import read_trace
+from malletrain.replay.workload import TrainingJob, mix, read_jobs, training_job
+
+__all__ = [
+    "ClusterTrace", "Engine", "NodeOrder", "Options", "Placement", "PolicyChoice", "PolicySizer", "Replay",
+    "ResizeCosts", "Result", "Score", "TrainingJob", "Window", "cluster_trace", "mix", "parse_policy", "read_jobs",
+    "read_trace", "replay", "training_job",
+]  # fmt: skip

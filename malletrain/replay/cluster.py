@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,14 @@ from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What part of a trace is replayed. None: as the trace says. `first_node` and `node_count` choose nodes by
+    """What part of a trace is replayed. None: as the trace says. `start_after` and `end_after` are seconds after the
+    trace's begin, where `start` and `end` (Unix seconds) are not given. `first_node` and `node_count` choose nodes by
     name order; for logs without node lists `node_count` and `procs_per_node` are the machine's size."""
 
     start: float | None = None
     end: float | None = None
+    start_after: float | None = None
+    end_after: float | None = None
     first_node: int = 0
     node_count: int | None = None
     procs_per_node: int | None = None
@@ -99,8 +103,8 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
         names, number, time, state, bounds, warnings = _from_events(trace, window)
     else:
         names, number, time, state, bounds, warnings = _from_jobs(trace, window, outages)
-    start = bounds[0] if window.start is None else window.start
-    end = bounds[1] if window.end is None else window.end
+    start = _edge(window.start, window.start_after, bounds[0], bounds[0])
+    end = _edge(window.end, window.end_after, bounds[0], bounds[1])
     if not start < end:
         raise InvalidInput("--start/--end", f"the window {_iso(start)} to {_iso(end)} is empty")
     if end <= bounds[0] or start >= bounds[1]:
@@ -111,6 +115,12 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
     if start < bounds[0] or end > bounds[1]:
         warnings = [*warnings, "The window is wider than the trace: nodes keep their last known state outside it."]
     return _windowed(trace.account, names, number, time, state, start, end, tuple(warnings))
+
+
+def _edge(given: float | None, after: float | None, begin: float, otherwise: float) -> float:
+    if given is not None:
+        return given
+    return otherwise if after is None else begin + after
 
 
 _Changes = tuple[
@@ -196,8 +206,9 @@ def _placed(
         f"The log does not say where jobs ran: the rule {window.placement.value} placed them on {nodes:,} nodes."
     )
     if placed.overcommitted > 0:
+        word = "INCONSISTENT LOG" if placed.overcommitted > 0.01 else "A little inconsistent"
         warnings.append(
-            f"INCONSISTENT LOG: for {placed.overcommitted:.1%} of the time the running jobs need more nodes than the "
+            f"{word}: for {placed.overcommitted:.2%} of the time the running jobs need more nodes than the "
             f"{nodes:,} there are ({placed.lacking / 3600:,.0f} node-hours found no node). The answer is too low by "
             "what they hide, or --nodes is wrong."
         )
@@ -293,8 +304,6 @@ def _windowed(
 
 
 def _iso(seconds: float) -> str:
-    from datetime import UTC, datetime
-
     return (
         datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") if math.isfinite(seconds) else str(seconds)
     )

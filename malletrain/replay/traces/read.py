@@ -21,10 +21,10 @@ from malletrain.replay.traces.trace import Tally, Trace
 HEAD = 1 << 16
 
 
-def read_trace(path: Path, zone: tzinfo = UTC) -> Trace:
+def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str] = frozenset()) -> Trace:
     """Reads node events, SWF, `sacct -P` or `sacct --json`, plain or gzip; `-` is standard input.
 
-    Times without an offset are local to `zone`.
+    Times without an offset are local to `zone`. Jobs of `ignore_partitions` (sacct) count as idle time.
 
     Raises:
         InvalidInput: not one of these formats, damaged, or without a single usable record.
@@ -35,12 +35,12 @@ def read_trace(path: Path, zone: tzinfo = UTC) -> Trace:
         stream: BinaryIO = io.BufferedReader(_Joined(head, raw), 1 << 18)
         for line in _first_lines(head):
             if line.lstrip("\ufeff \t").startswith("{"):
-                return read_sacct_json(stream, source, tally)
+                return read_sacct_json(stream, source, tally, ignore_partitions)
             lines = Lines(stream, source, tally)
             if is_events_header(line):
                 return read_events(lines, tally, TimeParser(zone))
             if is_sacct_header(line):
-                return read_sacct(lines, tally, TimeParser(zone))
+                return read_sacct(lines, tally, TimeParser(zone), ignore_partitions)
             if looks_like_swf(line):
                 return read_swf(lines, tally)
             raise InvalidInput(f"{source}:1", _what_was_expected(line))

@@ -17,7 +17,7 @@ from malletrain.replay.traces.times import TimeParser, duration, is_no_time
 from malletrain.replay.traces.trace import MAX_NODES, JobRecords, Tally, column
 
 WANTED = ("jobid", "jobidraw", "state", "submit", "start", "end", "nodelist", "allocnodes", "nnodes", "alloctres",
-          "reqnodes", "elapsedraw", "elapsed")  # fmt: skip
+          "reqnodes", "elapsedraw", "elapsed", "partition")  # fmt: skip
 REQUIRED = ("jobid", "start", "end")
 
 #: States in which a job still runs when sacct is asked, so that its end is not known yet.
@@ -26,6 +26,7 @@ NEVER_STARTED = frozenset({"PENDING", "REVOKED"})
 
 #: A job, an array task, a waiting range of an array, or a part of a heterogeneous job; a dot begins a step.
 _JOB_ID = re.compile(r"\d+(?:_(?:\d+|\[[^\]]*\]?))?(?:\+\d+)?$")
+_TIME_LIKE = re.compile(r"\d{4}-\d\d-\d\dT|\d{9,11}$")
 _NODE_TRES = re.compile(r"(?:^|,)node=(\d{1,9})(?:,|$)")
 
 
@@ -104,22 +105,25 @@ class Records:
         )  # fmt: skip
 
 
-def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser) -> JobRecords:
+def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser, ignore: frozenset[str] = frozenset()) -> JobRecords:
     """Reads `sacct -P` (or -p, or --delimiter). Steps are passed over; requeued and resized jobs (`sacct -D`) have
-    one record for each allocation, each with its own nodes.
+    one record for each allocation, each with its own nodes. Jobs of the partitions `ignore` count as idle time.
 
     Raises:
         InvalidInput: the header lacks a column that is needed, or no job ran.
     """
     records = Records(tally)
-    for fields in Table(lines, tally, WANTED, REQUIRED):
+    for fields in Table(lines, tally, WANTED, REQUIRED, _plausible):
         (job, raw, state, submitted, started, ended, node_list, alloc_nodes, n_nodes, tres, req_nodes, elapsed_s,
-         elapsed) = (text.strip() for text in fields)  # fmt: skip
+         elapsed, partition) = (text.strip() for text in fields)  # fmt: skip
         if "." in job:
             tally.skip("a step", lines.number)
             continue
         if not _JOB_ID.match(job):
             tally.skip("no job id", lines.number)
+            continue
+        if partition and partition in ignore:
+            tally.skip("of an ignored partition", lines.number)
             continue
         word = state.partition(" ")[0].upper().rstrip("+")  # `CANCELLED by 1000`
         start, end, submit = time_of(started), time_of(ended), time_of(submitted)
@@ -156,6 +160,16 @@ def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser) -> JobRecords:
             lines.number, lines.source,
         )  # fmt: skip
     return records.finish(lines.source, "sacct", lines.number)
+
+
+def _plausible(record: list[str]) -> bool:
+    """Whether fields may stand in their columns: tells apart the readings of a row with too many delimiters."""
+    job, _, state, submitted, started, ended, *_ = (text.strip() for text in record)
+    return (
+        job[:1].isdigit()
+        and (not state or (state.partition(" ")[0].rstrip("+").isupper()))
+        and all(_TIME_LIKE.match(text) or is_no_time(text) for text in (submitted, started, ended))
+    )
 
 
 def _node_count(alloc_nodes: str, n_nodes: str, tres: str, req_nodes: str) -> int:

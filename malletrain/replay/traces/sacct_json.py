@@ -18,7 +18,7 @@ CHUNK = 1 << 20
 MAX_OBJECT = 64 << 20
 
 
-def read_sacct_json(stream: BinaryIO, source: str, tally: Tally) -> JobRecords:
+def read_sacct_json(stream: BinaryIO, source: str, tally: Tally, ignore: frozenset[str] = frozenset()) -> JobRecords:
     """Reads the array `jobs` of the document.
 
     Raises:
@@ -27,7 +27,12 @@ def read_sacct_json(stream: BinaryIO, source: str, tally: Tally) -> JobRecords:
     records = Records(tally)
     count = 0
     for count, job in enumerate(_jobs(stream, source), 1):
-        reason = _add(records, job, count, source) if isinstance(job, dict) else "not a job"
+        if not isinstance(job, dict):
+            reason = "not a job"
+        elif job.get("partition") in ignore:
+            reason = "of an ignored partition"
+        else:
+            reason = _add(records, job, count, source)
         if reason:
             tally.skip(reason, count)
     return records.finish(source, "sacct JSON", count)

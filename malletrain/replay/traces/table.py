@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.traces.source import Lines
@@ -39,12 +39,15 @@ def header_of(line: str) -> tuple[str, list[str]] | None:
 class Table:
     """Yields each record's wanted fields in the order asked for; a column the log lacks gives "".
 
-    Rows with more delimiters than columns are read from both ends inwards as far as the free-text columns; where a
-    wanted field lies between two of them the row is counted as skipped, as it cannot be told what is what.
+    In a row with more delimiters than columns, some free text holds them: each free-text column in turn is taken to
+    hold them all, and where the `plausible` readings agree that is the record; else it is counted as skipped.
     """
 
-    def __init__(self, lines: Lines, tally: Tally, wanted: tuple[str, ...], required: tuple[str, ...]) -> None:
-        self.lines, self.tally = lines, tally
+    def __init__(
+        self, lines: Lines, tally: Tally, wanted: tuple[str, ...], required: tuple[str, ...],
+        plausible: Callable[[list[str]], bool] = lambda record: True,
+    ) -> None:  # fmt: skip
+        self.lines, self.tally, self.plausible = lines, tally, plausible
         self.wanted, self.required = wanted, required
         self.delimiter = "|"
         self.names: list[str] = []
@@ -117,18 +120,13 @@ class Table:
         extra = len(fields) - len(self.names)
         if extra == 1 and not fields[-1]:  # the trailing delimiter of `sacct -p`
             extra = 0
-        if extra == 0 or not self.free:
-            return None if extra > 0 else [fields[i] if i >= 0 else "" for i in self.picks]
-        record = []
-        for i in self.picks:
-            if i < 0:
-                record.append("")
-            elif i < self.free[0]:
-                record.append(fields[i])
-            elif i > self.free[-1]:
-                record.append(fields[i + extra])
-            elif i in self.free:
-                record.append("")
-            else:
-                return None
-        return record
+        if extra == 0:
+            return [fields[i] if i >= 0 else "" for i in self.picks]
+        readings: list[list[str]] = []
+        for holder in self.free:
+            shifted = [
+                "" if i in (-1, holder) else fields[i + extra] if i > holder else fields[i] for i in self.picks
+            ]
+            if shifted not in readings and self.plausible(shifted):
+                readings.append(shifted)
+        return readings[0] if len(readings) == 1 else None

@@ -1,0 +1,263 @@
+"""`malletrain replay`: what would my idle nodes have trained? From the site's own log, with no rights at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import click
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.job import ResizeCosts
+from malletrain.replay.how import HOW
+from malletrain.replay.placement import Placement
+from malletrain.replay.run import Progress
+
+_RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
+_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+EPILOG = """\b
+Examples:
+  malletrain replay --how
+  malletrain replay jobs.sacct.gz --report replay-report
+  malletrain replay node-events.csv.gz --policy auto,equal,bftrainer --mix imagenet:30 --json -
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("trace", type=click.Path(path_type=Path), required=False)
+@click.option("--how", is_flag=True, help="Print the commands that get a log out of Slurm, and stop.")
+@click.option("--jobs", "jobs_file", type=click.Path(path_type=Path), help="Training jobs: CSV or TOML.")
+@click.option(
+    "--mix",
+    "mix_text",
+    metavar="NAME:COUNT",
+    help="Training jobs by name: imagenet, endless, pollux, nas, hpo. [default: imagenet:100]",
+)
+@click.option(
+    "--policy",
+    "policies",
+    default="auto",
+    show_default=True,
+    metavar="A,B,..",
+    help="Sizing policies to compare; NAME or NAME:HORIZON. bftrainer is the published objective.",
+)
+@click.option(
+    "--horizon", type=float, metavar="S", help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]"
+)
+@click.option(
+    "--alpha", type=float, default=0.0, show_default=True, help="Fairness: 0 is throughput, 1 proportional."
+)
+@click.option(
+    "--nodes",
+    metavar="N|A:B",
+    help="The first N nodes by name, or those from A up to B; for logs without node lists the machine's size.",
+)
+@click.option(
+    "--procs-per-node",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="Processors of a node, where a log counts processors.",
+)
+@click.option(
+    "--placement",
+    type=click.Choice([rule.value for rule in Placement]),
+    default="first-fit",
+    show_default=True,
+    help="Where jobs ran, for logs that do not say.",
+)
+@click.option("--start", metavar="T", help="Begin: ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
+@click.option("--end", metavar="T", help="End, in the same forms.")
+@click.option(
+    "--rescale",
+    default=None,
+    metavar="GROW,SHRINK",
+    help="Seconds a job stands still when it grows, shrinks. [default: 0.3,0.1]",
+)
+@click.option(
+    "--activate",
+    type=click.FloatRange(0, 1e6),
+    metavar="S",
+    help="Seconds from a node's start until its worker is warm. [default: 5]",
+)
+@click.option(
+    "--tick",
+    type=click.FloatRange(0, 1e6),
+    default=0.0,
+    metavar="S",
+    help="Decide at multiples of S only, as a daemon that polls. [default: at every event]",
+)
+@click.option(
+    "--pilot-limit", type=click.FloatRange(1), metavar="S", help="Longest time limit of a pilot. [default: none]"
+)
+@click.option("--keep-idle", type=click.IntRange(0), default=0, metavar="N", help="Nodes that stay idle.")
+@click.option(
+    "--node-order",
+    type=click.Choice(["age", "name"]),
+    default="age",
+    show_default=True,
+    help="Take the longest idle nodes first, or by name.",
+)
+@click.option(
+    "--outages",
+    type=click.Path(path_type=Path),
+    help="Output of `sacctmgr -P show event`: these nodes were down, not idle.",
+)
+@click.option(
+    "--ignore-partition",
+    multiple=True,
+    metavar="NAME",
+    help="Jobs of this partition count as idle time (a harvest partition).",
+)
+@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Zone of times that name none.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="For random placement and random mixes.",
+)
+@click.option(
+    "--processes", type=click.IntRange(1, 1024), help="Policies replayed at once. [default: one for each processor]"
+)
+@click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - is stdout.")
+@click.option(
+    "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False),
+    help="Write index.html, which needs no network, and its data as CSV.",
+)  # fmt: skip
+def replay(
+    trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
+    alpha: float, nodes: str | None, procs_per_node: int | None, placement: str, start: str | None, end: str | None,
+    rescale: str | None, activate: float | None, tick: float, pilot_limit: float | None, keep_idle: int,
+    node_order: str, outages: Path | None, ignore_partition: tuple[str, ...], timezone: str, seed: int,
+    processes: int | None, json_file: str | None, report_dir: Path | None,
+) -> None:  # fmt: skip
+    """Say what idle nodes would have trained.
+
+    TRACE is a log of your cluster: `sacct -P` (see --how), node events (CSV: time,node,state), or SWF; plain or gzip,
+    told apart by content; - is standard input.
+    """
+    if how:
+        click.echo(HOW, nl=False)
+        return
+    if trace is None:
+        raise click.UsageError("TRACE is missing; --how prints the command that makes one")
+    if jobs_file is not None and mix_text is not None:
+        raise click.UsageError("give --jobs or --mix, not both")
+    # Imported here so that --help and --how need not wait for numpy.
+    from malletrain.replay import cluster, engine, run, sizer, workload
+    from malletrain.replay.report import write_report
+    from malletrain.replay.summary import summary
+    from malletrain.replay.traces import read_trace
+    from malletrain.replay.traces.outages import read_outages
+
+    zone = _zone(timezone)
+    costs = _costs(rescale, activate)
+    choices = [sizer.parse_policy(name, horizon, alpha) for name in policies.split(",") if name.strip()]
+    first, count = _node_range(nodes)
+    begin, finish = _moment("--start", start, zone), _moment("--end", end, zone)
+    if jobs_file is None:
+        jobs = workload.mix(mix_text or "imagenet:100", costs, seed)
+    else:
+        jobs = workload.read_jobs(jobs_file, costs, zone)
+    log = read_trace(trace, zone, frozenset(ignore_partition))
+    window = cluster.Window(
+        start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
+        procs_per_node=procs_per_node, placement=Placement(placement), seed=seed,
+    )  # fmt: skip
+    machine = cluster.cluster_trace(log, window, read_outages(outages, zone) if outages else None)
+    for warning in [*machine.account.warnings, *machine.warnings]:
+        click.echo(f"warning: {warning}", err=True)
+    options = engine.Options(
+        tick_s=tick, keep_idle=keep_idle, order=engine.NodeOrder(node_order),
+        pilot_limit_s=float("inf") if pilot_limit is None else pilot_limit,
+    )  # fmt: skip
+    with _bar([choice.name for choice in choices]) as progress:
+        answer = run.replay(machine, jobs, choices, options, progress, processes)
+    try:
+        if report_dir is not None:
+            write_report(answer, report_dir)
+            click.echo(f"report: {report_dir / 'index.html'}", err=True)
+        if json_file is not None:
+            text = json.dumps(answer.as_json(), indent=2, allow_nan=False) + "\n"
+            if json_file == "-":
+                click.echo(text, nl=False)
+            else:
+                Path(json_file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(str(error.filename), f"cannot be written: {error.strerror}") from error
+    if json_file != "-":
+        click.echo(summary(answer))
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidInput("--timezone", f"{name!r} is no time zone; write it as Europe/Oslo") from None
+
+
+def _costs(rescale: str | None, activate: float | None) -> ResizeCosts:
+    costs = ResizeCosts()
+    grow, shrink = costs.grow_s, costs.shrink_s
+    if rescale is not None:
+        try:
+            grow, shrink = (float(part) for part in rescale.split(","))
+        except ValueError:
+            grow = shrink = -1.0
+        if not (0 <= grow < 1e6 and 0 <= shrink < 1e6):
+            raise InvalidInput("--rescale", f"{rescale!r} must be two numbers of seconds such as 18,12")
+    return ResizeCosts(costs.activate_s if activate is None else activate, grow, shrink)
+
+
+def _node_range(text: str | None) -> tuple[int, int | None]:
+    """First node and how many."""
+    if text is None:
+        return 0, None
+    match = re.fullmatch(r"(?:(\d{1,7}):)?(\d{1,7})", text)
+    if match is None or int(match[2]) <= int(match[1] or 0):
+        raise InvalidInput("--nodes", f"{text!r} must be a count such as 1024, or a range such as 1024:2048")
+    first = int(match[1] or 0)
+    return first, int(match[2]) - first
+
+
+def _moment(option: str, text: str | None, zone: tzinfo) -> tuple[float | None, float | None]:
+    """Unix seconds, or seconds after the trace's begin."""
+    if text is None:
+        return None, None
+    relative = _RELATIVE.match(text)
+    if relative is not None:
+        return None, float(relative[1]) * _UNIT[relative[2]]
+    try:
+        if text.replace(".", "", 1).isdecimal():
+            return float(text), None
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(option, f"{text!r} is no time; write 2026-11-20T12:00, Unix seconds, or +1d") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp(), None
+
+
+@contextmanager
+def _bar(names: list[str]) -> Iterator[Progress | None]:
+    """A progress bar for each policy, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks = [bars.add_task(name, total=1.0) for name in names]
+
+        def tell(shares: list[float]) -> None:
+            for task, share in zip(tasks, shares, strict=True):
+                bars.update(task, completed=share)
+
+        yield tell

@@ -1,0 +1,198 @@
+"""The columns behind every plot, as plain tables; `frame` makes a pandas one of any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.replay.cluster import IdleIntervals
+from malletrain.replay.result import Cause
+from malletrain.replay.run import Replay
+from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+
+#: Classes of hole lengths: upper bounds in seconds, and their names.
+HOLE_CLASSES = (
+    (60, "< 1 min"), (120, "1-2 min"), (300, "2-5 min"), (600, "5-10 min"), (1800, "10-30 min"), (3600, "30-60 min"),
+    (14_400, "1-4 h"), (86_400, "4-24 h"), (float("inf"), "> 24 h"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Named columns of one length."""
+
+    columns: dict[str, NDArray[Any]]
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return list(zip(*(column.tolist() for column in self.columns.values()), strict=True))
+
+
+def frame(table: Table) -> pandas.DataFrame:
+    """As a pandas frame."""
+    import pandas as pd
+
+    return pd.DataFrame(table.columns)
+
+
+def timeline(answer: Replay, bins: int = 720) -> Table:
+    """Mean idle nodes, nodes held by pilots and sum of speed-ups in equal spans of time, for each policy.
+
+    Every row says: main = nodes - idle - down, and unused = idle - held.
+    """
+    trace = answer.trace
+    edges = np.linspace(trace.start, trace.end, bins + 1)
+    idle, down = trace.counts()
+    columns: dict[str, NDArray[Any]] = {
+        "time": edges[:-1],
+        "idle": _means(trace.time, idle, edges),
+        "down": _means(trace.time, down, edges),
+    }
+    for name, result in answer.results.items():
+        columns[f"held_{name}"] = _means(result.log.time, result.log.held, edges)
+        columns[f"speedup_{name}"] = _means(result.log.time, result.log.speed, edges)
+    return Table(columns)
+
+
+def _means(time: NDArray[Any], value: NDArray[Any], edges: NDArray[Any]) -> NDArray[Any]:
+    """Time-weighted means between edges of what is `value[i]` from `time[i]` on."""
+    if not len(time):
+        return np.zeros(len(edges) - 1)
+    at = np.append(time, max(edges[-1], time[-1]))
+    total = np.concatenate([[0.0], np.cumsum(value * np.diff(at))])
+    means: NDArray[Any] = np.diff(np.interp(edges, at, total)) / np.diff(edges)
+    return means
+
+
+def spending(answer: Replay) -> Table:
+    """What became of the idle node-hours, by policy; `lost_to_sizes` is what is still missing to the ideal."""
+    hour = 3600.0
+    scores = list(answer.scores.values())
+    return Table(
+        {
+            "policy": np.array(list(answer.scores)),
+            "productive": np.array([s.productive_node_seconds / hour for s in scores]),
+            "stalled": np.array([s.stall_node_seconds / hour for s in scores]),
+            "activating": np.array([s.activation_node_seconds / hour for s in scores]),
+            "unused": np.array([(s.idle_node_seconds - s.occupied_node_seconds) / hour for s in scores]),
+        }
+    )
+
+
+def holes(answer: Replay) -> Table:
+    """Holes by length: how many, their node-hours, and how many of these pilots held, for each policy."""
+    intervals = answer.trace.intervals()
+    length = intervals.end - intervals.begin
+    bounds = np.array([bound for bound, _ in HOLE_CLASSES])
+    of = np.searchsorted(bounds, length, side="right")
+    n = len(HOLE_CLASSES)
+    columns: dict[str, NDArray[Any]] = {
+        "length": np.array([name for _, name in HOLE_CLASSES]),
+        "holes": np.bincount(of, minlength=n)[:n],
+        "node_hours": np.bincount(of, weights=length, minlength=n)[:n] / 3600,
+    }
+    for name, result in answer.results.items():
+        log = result.log
+        hole = _hole_of(intervals, log.pilot_node, log.pilot_start, answer.trace.start, answer.trace.end)
+        used = (
+            np.bincount(of[hole], weights=log.pilot_end - log.pilot_start, minlength=n)[:n]
+            if len(hole)
+            else np.zeros(n)
+        )
+        columns[f"used_{name}"] = used / 3600
+    return Table(columns)
+
+
+def _hole_of(
+    intervals: IdleIntervals, node: NDArray[np.int32], start: NDArray[np.float64], begin: float, end: float
+) -> NDArray[np.int64]:
+    """The hole in which each pilot ran."""
+    span = end - begin + 1.0
+    keys = intervals.node * span + (intervals.begin - begin)
+    return np.searchsorted(keys, node * span + (start - begin), side="right") - 1
+
+
+def jobs(answer: Replay) -> Table:
+    """One row a job and policy."""
+    rows: dict[str, list[Any]] = {
+        key: [] for key in ("policy", "job", "submitted", "finished", "jct_s", "samples", "node_hours")
+    }
+    for name, result in answer.results.items():
+        for j, each in enumerate(answer.jobs):
+            rows["policy"].append(name)
+            rows["job"].append(each.job.name)
+            rows["submitted"].append(each.job.submitted_at)
+            rows["finished"].append(result.finished[j])
+            rows["jct_s"].append(result.finished[j] - each.job.submitted_at)
+            rows["samples"].append(result.samples[j])
+            rows["node_hours"].append(result.totals.by_job[j] / 3600)
+    return Table({key: np.array(column) for key, column in rows.items()})
+
+
+def pilots(answer: Replay, name: str) -> Table:
+    """Every pilot of a policy."""
+    log = answer.results[name].log
+    names, causes = np.array(answer.trace.nodes), np.array([cause.name.lower() for cause in Cause])
+    titles = np.array([each.job.name for each in answer.jobs])
+    return Table(
+        {
+            "node": names[log.pilot_node], "start": log.pilot_start, "end": log.pilot_end,
+            "job": titles[log.pilot_job], "ended_by": causes[log.pilot_cause],
+        }
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMap:
+    """What some nodes did most of in each span of time: 0 main jobs, 1 idle, 2 training, 3 down."""
+
+    nodes: list[str]
+    time: NDArray[np.float64]
+    state: NDArray[np.int8]
+
+
+def node_map(answer: Replay, name: str, nodes: int = 120, bins: int = 480) -> NodeMap:
+    """The map of `nodes` nodes spread evenly over the machine."""
+    trace, log = answer.trace, answer.results[name].log
+    chosen = np.unique(np.linspace(0, len(trace.nodes) - 1, min(nodes, len(trace.nodes))).astype(np.int64))
+    row = np.full(len(trace.nodes), -1, np.int64)
+    row[chosen] = np.arange(len(chosen))
+    edges = np.linspace(trace.start, trace.end, bins + 1)
+    seconds = np.zeros((4, len(chosen), bins))
+    at = np.repeat(trace.time, np.diff(trace.first))
+    order = np.argsort(trace.node, kind="stable")
+    node, begin, state = trace.node[order], at[order], trace.state[order]
+    last = np.append(node[1:] != node[:-1], True) if len(node) else np.empty(0, bool)
+    end = np.where(last, trace.end, np.append(begin[1:], trace.end))
+    for kind, layer in ((IDLE, 1), (DOWN, 3)):
+        mine = (state == kind) & (row[node] >= 0)
+        _spread(seconds[layer], row[node[mine]], begin[mine], end[mine], edges)
+    mine = row[log.pilot_node] >= 0
+    _spread(seconds[2], row[log.pilot_node[mine]], log.pilot_start[mine], log.pilot_end[mine], edges)
+    seconds[1] -= seconds[2]
+    seconds[BUSY] = (edges[1] - edges[0]) - seconds[1:].sum(axis=0)
+    return NodeMap([trace.nodes[i] for i in chosen], edges[:-1], seconds.argmax(axis=0).astype(np.int8))
+
+
+def _spread(
+    total: NDArray[np.float64], row: NDArray[np.int64], begin: NDArray[np.float64], end: NDArray[np.float64],
+    edges: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """Adds each interval's seconds to the spans that it covers."""
+    width, origin, bins = edges[1] - edges[0], edges[0], len(edges) - 1
+    first = np.clip(((begin - origin) / width).astype(np.int64), 0, bins - 1)
+    last = np.clip(((end - origin) / width).astype(np.int64), 0, bins - 1)
+    for r, a, b, t0, t1 in zip(
+        row.tolist(), first.tolist(), last.tolist(), begin.tolist(), end.tolist(), strict=True
+    ):
+        if a == b:
+            total[r, a] += t1 - t0
+        else:
+            total[r, a] += edges[a + 1] - t0
+            total[r, a + 1 : b] += width
+            total[r, b] += t1 - edges[b]

@@ -1,0 +1,152 @@
+"""A whole replay: one trace, one workload, several policies side by side, each in its own process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing.sharedctypes import Synchronized
+from typing import Any
+
+import numpy as np
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.replay.cluster import ClusterTrace
+from malletrain.replay.engine import Engine, Options
+from malletrain.replay.result import Result
+from malletrain.replay.score import Score, score
+from malletrain.replay.sizer import PolicyChoice, PolicySizer
+from malletrain.replay.workload import TrainingJob, shifted
+
+#: Told the share done of each policy.
+Progress = Callable[[list[float]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What was replayed and what came out: `results` and `scores` by policy name, in the order asked for."""
+
+    trace: ClusterTrace
+    jobs: tuple[TrainingJob, ...]
+    options: Options
+    choices: tuple[PolicyChoice, ...]
+    results: dict[str, Result]
+    scores: dict[str, Score]
+
+    def trace_json(self) -> dict[str, object]:
+        """What is said of the trace in the JSON answer."""
+        trace = self.trace
+        idle, down = trace.counts()
+        lasts = np.diff(np.append(trace.time, trace.end))
+        total = len(trace.nodes) * trace.seconds
+        return {
+            "file": trace.account.source,
+            "kind": trace.account.kind,
+            "lines": trace.account.lines,
+            "records": trace.account.records,
+            "skipped": dict(trace.account.skipped),
+            "warnings": [*trace.account.warnings, *trace.warnings],
+            "start": trace.start,
+            "end": trace.end,
+            "nodes": len(trace.nodes),
+            "steps": len(trace.time),
+            "changes": len(trace.node),
+            "idle_node_seconds": float(idle @ lasts),
+            "down_node_seconds": float(down @ lasts),
+            "idle_share": float(idle @ lasts) / total,
+            "jobs": len(self.jobs),
+        }
+
+    def as_json(self) -> dict[str, object]:
+        """The JSON answer of `malletrain replay` (design, section 4)."""
+        return {
+            "trace": self.trace_json(),
+            "policies": {name: each.as_json() for name, each in self.scores.items()},
+        }
+
+
+def replay(
+    trace: ClusterTrace,
+    jobs: Sequence[TrainingJob],
+    choices: Sequence[PolicyChoice],
+    options: Options = Options(),  # noqa: B008 - frozen
+    progress: Progress | None = None,
+    processes: int | None = None,
+) -> Replay:
+    """Replays each policy. Deterministic but for the seconds that it took; `processes` 1 stays in this process.
+
+    Raises:
+        InvalidInput: no jobs, or a policy twice.
+    """
+    if not jobs:
+        raise InvalidInput("--jobs", "there is no job to train")
+    names = [choice.name for choice in choices]
+    if len(set(names)) < len(names) or not names:
+        raise InvalidInput("--policy", "each policy once, and at least one")
+    on_clock = tuple(shifted(jobs, trace.start))
+    workers = min(len(choices), processes or os.cpu_count() or 1)
+    run = _here if workers == 1 else _in_processes
+    results = run(trace, on_clock, choices, options, progress, workers)
+    scores = {name: score(result, trace.seconds) for name, result in zip(names, results, strict=True)}
+    return Replay(trace, on_clock, options, tuple(choices), dict(zip(names, results, strict=True)), scores)
+
+
+def _one(
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options,
+    progress: Callable[[float], None] | None,
+) -> Result:  # fmt: skip
+    return Engine(trace, jobs, PolicySizer(choice, jobs), options, progress).run()
+
+
+def _here(
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], choices: Sequence[PolicyChoice], options: Options,
+    progress: Progress | None, workers: int,
+) -> list[Result]:  # fmt: skip
+    shares = [0.0] * len(choices)
+    results = []
+    for i, choice in enumerate(choices):
+
+        def tell(share: float, i: int = i) -> None:
+            shares[i] = share
+            if progress is not None:
+                progress(shares)
+
+        results.append(_one(trace, jobs, choice, options, tell))
+    return results
+
+
+_share: Any = None
+_inputs: Any = None
+
+
+def _begin(share: list[Synchronized[float]], inputs: tuple[object, ...]) -> None:
+    """In each process: what is the same for all its policies is handed over once."""
+    global _share, _inputs
+    _share, _inputs = share, inputs
+
+
+def _work(i: int) -> Result:
+    trace, jobs, choices, options = _inputs
+
+    def tell(share: float) -> None:
+        _share[i].value = share
+
+    return _one(trace, jobs, choices[i], options, tell)
+
+
+def _in_processes(
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], choices: Sequence[PolicyChoice], options: Options,
+    progress: Progress | None, workers: int,
+) -> list[Result]:  # fmt: skip
+    # Fresh interpreters: forking one that runs a progress bar's thread may hang.
+    context = multiprocessing.get_context("spawn")
+    share = [context.Value("d", 0.0) for _ in choices]
+    inputs = (trace, tuple(jobs), tuple(choices), options)
+    with ProcessPoolExecutor(workers, context, _begin, (share, inputs)) as pool:
+        pending = [pool.submit(_work, i) for i in range(len(choices))]
+        while wait(pending, timeout=0.2).not_done:
+            if progress is not None:
+                progress([each.value for each in share])
+        return [each.result() for each in pending]

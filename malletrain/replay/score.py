@@ -1,0 +1,96 @@
+"""What a harvest was worth, in the words of the contract (design, section 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.replay.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class SolveTimes:
+    """Wall seconds of single decisions."""
+
+    median: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One policy's figures. Node-seconds, seconds and counts.
+
+    occupied: a pilot holds the node. productive: occupied less activation and stalls. speedup: integral of
+    sum_j O_j/O_j(1). ideal_speedup: the same with no cost at all and the best sizes at every instant, for the jobs
+    then there. share_of_ideal: their ratio. equivalent_nodes: dedicated nodes, one to a job, that would have trained
+    as much. jain: Jain's index of the jobs' occupied node-seconds (1: all the same). Means over no job are None.
+    """
+
+    idle_node_seconds: float
+    occupied_node_seconds: float
+    productive_node_seconds: float
+    speedup_node_seconds: float
+    ideal_speedup_node_seconds: float
+    share_of_ideal: float | None
+    samples: float
+    jobs_completed: int
+    mean_jct_s: float | None
+    rescales: int
+    activations: int
+    preemptions: int
+    solve_s: SolveTimes | None
+    wall_s: float
+    activation_node_seconds: float
+    stall_node_seconds: float
+    equivalent_nodes: float
+    jain: float | None
+    median_jct_s: float | None
+    p95_jct_s: float | None
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def score(result: Result, seconds: float) -> Score:
+    """The figures of a replay over `seconds`."""
+    t = result.totals
+    jct = (result.finished - result.submitted)[np.isfinite(result.finished)]
+    return Score(
+        idle_node_seconds=t.idle,
+        occupied_node_seconds=t.occupied,
+        productive_node_seconds=t.productive,
+        speedup_node_seconds=t.speedup,
+        ideal_speedup_node_seconds=t.ideal,
+        share_of_ideal=t.speedup / t.ideal if t.ideal > 0 else None,
+        samples=float(result.samples.sum()),
+        jobs_completed=t.completed,
+        mean_jct_s=float(jct.mean()) if len(jct) else None,
+        rescales=t.rescales,
+        activations=t.activations,
+        preemptions=t.preemptions,
+        solve_s=solve_times(result.log.solve_s),
+        wall_s=result.wall_s,
+        activation_node_seconds=t.activating,
+        stall_node_seconds=t.stalled,
+        equivalent_nodes=t.speedup / seconds if seconds > 0 else 0.0,
+        jain=jain(t.by_job.tolist()),
+        median_jct_s=float(np.median(jct)) if len(jct) else None,
+        p95_jct_s=float(np.quantile(jct, 0.95)) if len(jct) else None,
+    )
+
+
+def solve_times(seconds: NDArray[np.float64]) -> SolveTimes | None:
+    if not len(seconds):
+        return None
+    return SolveTimes(float(np.median(seconds)), float(np.quantile(seconds, 0.99)), float(seconds.max()))
+
+
+def jain(shares: Sequence[float]) -> float | None:
+    """Jain's fairness index (sum x)^2 / (n sum x^2) (DEC-TR-301, 1984)."""
+    squares = math.fsum(x * x for x in shares)
+    return math.fsum(shares) ** 2 / (len(shares) * squares) if squares > 0 else None
