@@ -20,10 +20,11 @@ from malletrain.api.server import Server, serve
 from malletrain.api.workers import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.metrics import Metrics
+from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.rules import rules_from
 from malletrain.decide.breaker import why_to_pause
-from malletrain.domain.decision import Decision
+from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import PilotPhase
@@ -162,6 +163,11 @@ class Service:
         """Forget jobs that ended a day ago: the journal still has them."""
         with self._facts:
             self._loop.ledger.forget_over(self._clock.now() - 86400.0)
+
+    def rehearse(self, action: Action) -> Rehearsed:
+        """The Slurm commands that `action` would come to now; nothing is run but those that look."""
+        commands = Rehearsal(_environment(self._config), self._config.slurm.command_timeout_s)
+        return rehearse(action, commands, self._harvest, self._owner_of, self._clock.now)
 
     # -- its life ----------------------------------------------------------------------------------------------
 
