@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
+from malletrain.daemon.rehearsal import Rehearsed
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -17,11 +18,9 @@ from malletrain.domain.decision import (
     TopUp,
 )
 
-Commands = Callable[[Action], Sequence[Sequence[str]]]
 
-
-def describe(decision: Decision, commands: Commands | None = None) -> Iterator[str]:
-    """The lines. `commands` gives the Slurm commands (argv lists) behind an action, printed below it."""
+def describe(decision: Decision, rehearse: Callable[[Action], Rehearsed] | None = None) -> Iterator[str]:
+    """The lines. `rehearse` gives the Slurm commands behind an action, printed below it with what comes of it."""
     holes, actions = len(decision.holes), len(decision.actions)
     yield f"at {utc(decision.at)}: holes {holes}, actions {actions}, sizing {decision.status.value}"
     for hole in decision.holes:
@@ -30,8 +29,11 @@ def describe(decision: Decision, commands: Commands | None = None) -> Iterator[s
         yield f"size    job {job}: {nodes} {'node' if nodes == 1 else 'nodes'}"
     for action in decision.actions:
         yield describe_action(action)
-        for argv in commands(action) if commands else ():
-            yield f"        $ {shlex.join(argv)}"
+        if rehearse is not None:
+            rehearsed = rehearse(action)
+            for argv in rehearsed.commands:
+                yield f"        $ {shlex.join(argv)}"
+            yield f"        {'then' if rehearsed.outcome.done else 'not done'}: {rehearsed.outcome.detail}"
     for refusal in decision.refusals:
         yield f"not     {refusal.subject}: {refusal.reason}"
     if not decision.actions:

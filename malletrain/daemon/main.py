@@ -84,7 +84,7 @@ def _look_once(settings: Config, *, dry_run: bool, user_mode: bool) -> None:
     service = Service.open(settings, observe=False, dry_run=dry_run, user_mode=user_mode)
     try:
         decision = service.tick()
-        for line in describe(decision):
+        for line in describe(decision, service.rehearse if dry_run else None):
             click.echo(line)
     finally:
         service.close()
@@ -130,7 +130,7 @@ class Daemon:
         try:
             api.start()
             slurm = self._settings.slurm
-            if known_at:
+            if known_at and service.url:
                 address.write(address.Address(service.url, slurm.partition, slurm.account, slurm.qos), known_at)
             loop = self._settings.loop
             schedule(timers, service, tick_s=loop.tick_s, watch_s=loop.watch_interval_s)

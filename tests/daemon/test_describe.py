@@ -3,6 +3,7 @@
 import pytest
 
 from malletrain.daemon.describe import describe, describe_action
+from malletrain.daemon.rehearsal import Rehearsed
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -11,6 +12,7 @@ from malletrain.domain.decision import (
     Hole,
     LeaveCause,
     LeavePilot,
+    Outcome,
     RecyclePilot,
     Refusal,
     StartPilot,
@@ -52,9 +54,19 @@ def test_a_decision_is_said_whole() -> None:
 
 
 def test_the_commands_behind_an_action_are_shown_below_it() -> None:
-    decision = Decision(at=0.0, actions=(ACTIONS[0][0],))
-    lines = list(describe(decision, lambda action: [["scontrol", "release", "12_3"], ["echo", "a b"]]))
-    assert lines[-2:] == ["        $ scontrol release 12_3", "        $ echo 'a b'"]
+    decision = Decision(at=0.0, actions=(ACTIONS[0][0], ACTIONS[3][0]))
+    rehearsed = {
+        ACTIONS[0][0]: Rehearsed((("scontrol", "release", "12_3"), ("echo", "a b")), Outcome(True, "released")),
+        ACTIONS[3][0]: Rehearsed((), Outcome(False, "not ours to touch")),
+    }
+    assert list(describe(decision, rehearsed.__getitem__))[1:] == [
+        describe_action(ACTIONS[0][0]),
+        "        $ scontrol release 12_3",
+        "        $ echo 'a b'",
+        "        then: released",
+        describe_action(ACTIONS[3][0]),
+        "        not done: not ours to touch",
+    ]
 
 
 def test_nothing_to_do_is_said() -> None:
