@@ -13,7 +13,7 @@ from pathlib import Path
 from scripts.lab.conf import LabConfig, cluster_name
 from scripts.lab.errors import LabError
 from scripts.lab.layout import Layout
-from scripts.lab.packages import Toolchain
+from scripts.lab.packages import Toolchain, last_line
 from scripts.lab.users import TEST_USERS
 
 COORDINATOR = "malletrain"
@@ -121,16 +121,19 @@ def create_associations(layout: Layout, toolchain: Toolchain, config: LabConfig)
             stdin=subprocess.DEVNULL,
         )
         if done.returncode:
-            raise LabError(f"sacctmgr {line}: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]}")
+            raise LabError(f"sacctmgr {line}: {last_line(done.stderr.strip() or done.stdout)}")
 
 
 def _make_database(layout: Layout, toolchain: Toolchain, user: str) -> None:
-    command = [toolchain.program("mariadb-install-db"), "--no-defaults", f"--user={user}"]
-    command += [
+    command = [
+        toolchain.program("mariadb-install-db"),
+        "--no-defaults",
+        "--force",  # or it insists that the machine's name can be looked up
+        f"--basedir={toolchain.base}",
         f"--datadir={layout.database}",
+        f"--user={user}",
         "--auth-root-authentication-method=normal",
         "--skip-test-db",
-        f"--basedir={toolchain.base}",
     ]
     done = subprocess.run(command, env={"PATH": toolchain.path}, capture_output=True, text=True)
     if done.returncode:

@@ -46,7 +46,7 @@ class Lab:
         """The lab that is up in directory `path`; LabError if there is none."""
         layout = Layout.of(path)
         known = record.read(layout)
-        if known is None:
+        if known is None or not known.processes:
             raise LabError(f"{layout.root}: no lab here: bring one up first (slurm-lab up {layout.root})")
         return cls(layout, known)
 
@@ -186,7 +186,7 @@ class Lab:
         return int(self.run(args, user).stdout.strip().split(";")[0])
 
     def job(self, job_id: int | str) -> dict[str, str]:
-        """The fields of `scontrol show job`, last one first for arrays; LabError for a job Slurm no longer knows."""
+        """The fields of `scontrol show job` (an array's first line); LabError for a job Slurm no longer knows."""
         text = self.run(["scontrol", "show", "job", "-o", str(job_id)]).stdout.splitlines()[0]
         return dict(re.findall(r"(?:^| )([A-Za-z:/_]+)=(\S*)", text))
 

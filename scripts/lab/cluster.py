@@ -283,8 +283,7 @@ def _claim(layout: Layout) -> bool:
     except FileExistsError:
         if not layout.root.is_dir():
             raise UsageError(f"{layout.root}: not a directory") from None
-        kept = {layout.log.name}  # of a lab taken down with --keep-logs
-        if not layout.state_file.exists() and (other := sorted({p.name for p in layout.root.iterdir()} - kept)):
+        if not layout.state_file.exists() and (other := sorted(p.name for p in layout.root.iterdir())):
             raise UsageError(
                 f"{layout.root}: holds {other[0]!r}, which is no lab's: choose an empty directory"
             ) from None
@@ -355,7 +354,9 @@ def _take_down(layout: Layout, keep_logs: bool, made_root: bool) -> None:
         names = ", ".join(f"{p.name} ({p.pid})" for p in left)
         raise LabError(f"{layout.root}: could not end {names}: run as the user who brought the lab up, or as root")
     _remove(layout, keep_logs, known.files if known else ())
-    if made_root and not keep_logs:
+    if keep_logs:
+        record.write(layout, Record(made_root))  # so that a later `up` or `down` knows the logs for a lab's
+    elif made_root:
         with contextlib.suppress(OSError):  # others put files there: they stay
             layout.root.rmdir()
 

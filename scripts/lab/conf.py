@@ -208,7 +208,7 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
     if config.accounting:
         pairs += [
             ("AccountingStorageType", "accounting_storage/slurmdbd"),
-            ("AccountingStorageHost", "localhost"),
+            ("AccountingStorageHost", "127.0.0.1"),
             ("AccountingStoragePort", str(ports[1])),
             ("AccountingStoragePass", str(layout.munge_socket)),
             ("AccountingStorageEnforce", "associations,limits,qos"),

@@ -130,10 +130,13 @@ def test_down_of_a_half_made_lab(lab_directory: Path) -> None:
 def test_logs_are_kept_on_request(lab_directory: Path) -> None:
     lab = Lab.up(lab_directory, SMALL)
     lab.down(keep_logs=True)
-    assert [p.name for p in lab_directory.iterdir()] == ["log"]
+    assert sorted(p.name for p in lab_directory.iterdir()) == ["lab.json", "log"]
+    with pytest.raises(LabError, match="no lab here"):
+        Lab.at(lab_directory)
     assert "started" in (lab_directory / "log/slurmctld.log").read_text()
-    with Lab.up(lab_directory, SMALL):
-        pass
+    Lab.up(lab_directory, SMALL).down(keep_logs=True)
+    cluster.down(lab_directory)
+    assert not lab_directory.exists()
 
 
 def test_a_failed_up_says_what_the_log_says_and_leaves_no_process(lab_directory: Path) -> None:
