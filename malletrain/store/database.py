@@ -39,6 +39,7 @@ def writer_engine(path: Path) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # takes effect on a new file alone, and before WAL
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")

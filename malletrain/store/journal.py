@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -13,14 +15,13 @@ from sqlalchemy import Connection, func, insert, select, text
 
 from malletrain.domain.event import Event
 from malletrain.store import tables as t
+from malletrain.store.backup import copy
 from malletrain.store.database import WriterLock, create_file, reader_engine, storage_errors, writer_engine
-from malletrain.store.encoding import event_row, plain_event, row_event
+from malletrain.store.encoding import event_row, plain_event
 from malletrain.store.errors import StoreError
 from malletrain.store.migrate import migrate
 from malletrain.store.projections import empty, project
-
-#: Events read in one go: a reader keeps no transaction open in between, which would hold up WAL's checkpoints.
-READ_BATCH = 2000
+from malletrain.store.reading import batch_after, batches
 
 
 class SqliteJournal:
@@ -46,7 +47,9 @@ class SqliteJournal:
         self._writer, self._reader = writer_engine(path), reader_engine(path, connections=2)
         try:
             with storage_errors(path):
-                migrate(self._writer)
+                migrate(
+                    self._writer, before=lambda version: copy(path, path.with_name(f"{path.name}.schema{version}"))
+                )
                 with self._writer.begin() as connection:
                     self._last = _last_number(connection)
         except BaseException:
@@ -83,16 +86,9 @@ class SqliteJournal:
 
     def read(self, after: int = 0) -> Iterator[Event]:
         """Events with `seq` above `after`, in order, as they are when read."""
-        while True:
+        for batch in batches(self.path, self._reader, after):
+            yield from batch
             self._check_open()
-            query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(READ_BATCH)
-            with storage_errors(self.path), self._reader.begin() as connection:
-                rows = connection.execute(query).all()
-            for row in rows:
-                yield row_event(row)
-            if len(rows) < READ_BATCH:
-                return
-            after = rows[-1].seq
 
     def on_append(self, tell: Callable[[int], None]) -> None:
         """Call `tell` with the newest number after each append, in the thread that appended. It must be quick."""
@@ -100,18 +96,32 @@ class SqliteJournal:
 
     def rebuild(self) -> int:
         """Fold the projections anew from the journal, in one transaction; returns the number of events."""
-        count = 0
-        with self._turn, storage_errors(self.path), self._writer.begin() as connection:
+        with self.writing() as connection:
             empty(connection)
-            after = 0
-            while True:
-                query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(READ_BATCH)
-                rows = connection.execute(query).all()
-                project(connection, [row_event(row) for row in rows])
-                count += len(rows)
-                if len(rows) < READ_BATCH:
-                    return count
-                after = rows[-1].seq
+            count, after = 0, 0
+            while events := batch_after(connection, after):
+                project(connection, events)
+                count, after = count + len(events), events[-1].seq
+            return count
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction of the writer, for upkeep: nothing is appended meanwhile, so be quick."""
+        with self._turn:
+            self._check_open()
+            with storage_errors(self.path), self._writer.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def outside_transactions(self) -> Iterator[sqlite3.Connection]:
+        """SQLite's own connection of the writer, for what no transaction may hold: checkpoints, vacuum."""
+        with self._turn:
+            self._check_open()
+            with storage_errors(self.path), closing(self._writer.raw_connection()) as connection:
+                inner = connection.driver_connection
+                if not isinstance(inner, sqlite3.Connection):
+                    raise StoreError(f"{self.path}: the journal is closed")
+                yield inner
 
     def close(self) -> None:
         """Give the file back. Idempotent."""

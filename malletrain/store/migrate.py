@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,8 +81,10 @@ def statements(sql: str) -> list[str]:
     return found
 
 
-def migrate(engine: Engine, folder: Path | None = None) -> int:
+def migrate(engine: Engine, folder: Path | None = None, before: Callable[[int], None] | None = None) -> int:
     """Bring the database to the newest schema; returns its version.
+
+    `before` is called with the old version when one that holds data is about to change: time for a copy.
 
     Raises:
         JournalTooNew: a newer release has written it.
@@ -97,6 +100,8 @@ def migrate(engine: Engine, folder: Path | None = None) -> int:
             f"the journal has schema {version}, this malletrain knows schemas up to {len(known)}: "
             "install the release that wrote it, or restore the backup made before it"
         )
+    if before is not None and 0 < version < len(known):
+        before(version)
     for migration in known[version:]:
         with engine.begin() as connection:
             if schema_version(connection) >= migration.version:

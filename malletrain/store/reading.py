@@ -1,30 +1,52 @@
-"""Reads a journal that another process may be writing: for looks that must not disturb it."""
+"""Reads events in batches, beside whoever writes: no transaction stays open in between, which would hold up WAL's
+checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from sqlalchemy import select
+from sqlalchemy import Connection, Engine, select
 
 from malletrain.domain.event import Event
 from malletrain.store import tables as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.encoding import row_event
 
+#: Events read in one go.
+READ_BATCH = 2000
+
 
 def read_events(path: Path) -> Iterator[Event]:
     """Every event of the journal at `path`, in order; none when there is no journal yet.
+
+    For looks that must not disturb the daemon that may be writing it.
 
     Raises:
         StoreError: the file is there and cannot be read.
     """
     if not path.exists():
         return
-    engine = reader_engine(path)
+    engine = reader_engine(path, connections=1)
     try:
-        with storage_errors(path), engine.begin() as connection:
-            for row in connection.execute(select(t.event).order_by(t.event.c.seq)):
-                yield row_event(row)
+        for batch in batches(path, engine, 0):
+            yield from batch
     finally:
         engine.dispose()
+
+
+def batches(path: Path, engine: Engine, after: int) -> Iterator[list[Event]]:
+    """Events with `seq` above `after`, in order, in batches, each as it is when read."""
+    while True:
+        with storage_errors(path), engine.begin() as connection:
+            batch = batch_after(connection, after)
+        if not batch:
+            return
+        yield batch
+        after = batch[-1].seq
+
+
+def batch_after(connection: Connection, after: int) -> list[Event]:
+    """The next events with `seq` above `after`; none at the end."""
+    query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(READ_BATCH)
+    return [row_event(row) for row in connection.execute(query)]

@@ -1,0 +1,266 @@
+"""Keeps the journal small and sound: merges old windows of training, archives old events, gives room back.
+
+What is merged or archived is chosen so that the projections stay as they are, folded anew too: sums are kept within
+the hour, the newest window of a job is left alone, and jobs whose events are archived keep their rows.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, or_, select, update
+
+from malletrain.domain.event import EventKind
+from malletrain.store import tables as t
+from malletrain.store.backup import copy, verify, write_durably
+from malletrain.store.errors import StoreError
+from malletrain.store.journal import SqliteJournal
+
+DAY_S = 86_400.0
+_HOUR_S = 3600.0
+
+#: Events handled in one transaction: appends wait a fraction of a second for one. Old SQLite takes 999 parameters.
+BATCH = 900
+
+#: Pages given back in one go (4 KiB each).
+_PAGES = 2500
+
+#: What the daemon notes down by the way; nothing is folded from it, but the pool's history.
+_NOTES = (
+    EventKind.DECIDED.value,
+    EventKind.REFUSAL.value,
+    EventKind.POOL.value,
+    EventKind.CLUSTER_UNAVAILABLE.value,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """For how long (seconds) things stay as they were written."""
+
+    windows_s: float = 7 * DAY_S  #: then windows of training and reported figures are merged by the hour
+    notes_s: float = 30 * DAY_S  #: then decisions, refusals and node counts go to the archive
+    jobs_s: float = 400 * DAY_S  #: after its end a job's events go to the archive; its row and usage stay
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """What one round of upkeep has done: numbers of events, and bytes given back to the file system."""
+
+    merged: int = 0
+    archived: int = 0
+    freed_bytes: int = 0
+
+
+class Upkeep:
+    """Tends one journal, beside the daemon that writes it."""
+
+    def __init__(
+        self, journal: SqliteJournal, retention: Retention | None = None, archive: Path | None = None
+    ) -> None:
+        """`archive` is the folder of archived events (gzipped JSON lines); None: beside the journal, `archive`."""
+        self._journal = journal
+        self._retention = retention or Retention()
+        self._archive = archive or journal.path.parent / "archive"
+
+    def tend(self, now: float) -> Tended:
+        """One round, in many short transactions.
+
+        Raises:
+            StoreError: the disk or the archive's folder refuses; what was not archived is still in the journal.
+        """
+        merged = self._merge_windows(now - self._retention.windows_s)
+        archived = self._archive_notes(now) + self._archive_jobs(now)
+        return Tended(merged, archived, self._give_back())
+
+    def check(self) -> None:
+        """Look through the whole file for damage; the daemon may write meanwhile.
+
+        Raises:
+            StoreError: it is damaged.
+        """
+        with closing(sqlite3.connect(f"file:{self._journal.path}?mode=ro", uri=True)) as connection:
+            verify(connection, self._journal.path)
+
+    def backup(self, target: Path) -> None:
+        """A whole copy at `target`, as of one moment; the daemon may write meanwhile.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        copy(self._journal.path, target)
+
+    # --- merging
+
+    def _merge_windows(self, before: float) -> int:
+        """Merge old windows by job, size and hour; of figures keep the hour's last."""
+        merged = 0
+        with self._journal.writing() as connection:
+            jobs = connection.execute(
+                select(t.event.c.job)
+                .where(t.event.c.kind.in_((EventKind.SAMPLES.value, EventKind.METRIC.value)), t.event.c.at < before)
+                .group_by(t.event.c.job)
+            ).scalars()
+            wanted = sorted(job for job in jobs if job is not None)
+        for job in wanted:
+            merged += self._merge_job(job, before)
+        return merged
+
+    def _merge_job(self, job: int, before: float) -> int:
+        merged, after = 0, 0
+        while True:
+            with self._journal.writing() as connection:
+                newest = connection.execute(
+                    select(func.max(t.event.c.seq)).where(
+                        t.event.c.job == job,
+                        t.event.c.kind == EventKind.SAMPLES.value,
+                        func.json_extract(t.event.c.data, "$.seconds") > 0,
+                    )
+                ).scalar()
+                rows = connection.execute(
+                    select(t.event)
+                    .where(
+                        t.event.c.job == job,
+                        t.event.c.seq > after,
+                        t.event.c.at < before,
+                        t.event.c.kind.in_((EventKind.SAMPLES.value, EventKind.METRIC.value)),
+                    )
+                    .order_by(t.event.c.seq)
+                    .limit(BATCH)
+                ).all()
+                groups: dict[Any, list[Row[Any]]] = {}
+                for row in rows:
+                    if row.seq != newest:
+                        key = _group(row)
+                        if key is not None:
+                            groups.setdefault(key, []).append(row)
+                for group in groups.values():
+                    merged += _merge(connection, group)
+            if len(rows) < BATCH:
+                return merged
+            after = rows[-1].seq
+
+    # --- archiving
+
+    def _archive_notes(self, now: float) -> int:
+        total = 0
+        old = (t.event.c.at < now - self._retention.notes_s, t.event.c.kind.in_(_NOTES))
+        while True:
+            with self._journal.writing() as connection:
+                rows = connection.execute(select(t.event).where(*old).order_by(t.event.c.seq).limit(BATCH)).all()
+            if not rows:
+                return total
+            self._keep(rows, "notes")
+            with self._journal.writing() as connection:
+                numbers = [row.seq for row in rows]
+                connection.execute(delete(t.event).where(t.event.c.seq.in_(numbers)))
+                connection.execute(delete(t.pool).where(t.pool.c.seq.in_(numbers)))
+            total += len(rows)
+
+    def _archive_jobs(self, now: float) -> int:
+        total = 0
+        with self._journal.writing() as connection:
+            open_stay = select(t.stay.c.job).where(t.stay.c.ended_at.is_(None))
+            jobs = (
+                connection.execute(
+                    select(t.job.c.id).where(
+                        t.job.c.ended_at < now - self._retention.jobs_s,
+                        or_(t.job.c.archived == 0, t.job.c.id.in_(select(t.event.c.job))),
+                        t.job.c.id.not_in(open_stay),
+                    )
+                )
+                .scalars()
+                .all()
+            )
+        for job in jobs:
+            total += self._archive_job(job)
+        return total
+
+    def _archive_job(self, job: int) -> int:
+        with self._journal.writing() as connection:
+            rows = connection.execute(select(t.event).where(t.event.c.job == job).order_by(t.event.c.seq)).all()
+        for start in range(0, len(rows), BATCH):
+            self._keep(rows[start : start + BATCH], f"job{job}")
+        with self._journal.writing() as connection:
+            # First the mark: a job that is half archived must not be folded anew from what is left.
+            connection.execute(update(t.job).where(t.job.c.id == job).values(archived=1))
+        for start in range(0, len(rows), BATCH):
+            with self._journal.writing() as connection:
+                part = [row.seq for row in rows[start : start + BATCH]]
+                connection.execute(delete(t.event).where(t.event.c.seq.in_(part)))
+        return len(rows)
+
+    def _keep(self, rows: Sequence[Row[Any]], what: str) -> None:
+        """Write rows into a file of the archive, named after their numbers; it is on the disk when this returns.
+
+        After a crash before they leave the journal, the same file is written again.
+        """
+        month = datetime.fromtimestamp(rows[0].at, UTC).strftime("%Y-%m")
+        path = self._archive / month / f"{rows[0].seq:012d}-{rows[-1].seq:012d}-{what}.jsonl.gz"
+        lines = "".join(json.dumps({**row._mapping, "data": json.loads(row.data)}) + "\n" for row in rows)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_durably(path, gzip.compress(lines.encode(), mtime=0))
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}: make room, or let malletraind's user write there") from error
+
+    # --- room
+
+    def _give_back(self) -> int:
+        before = self._journal.path.stat().st_size
+        with self._journal.outside_transactions() as connection:
+            # As a script: `execute` gives back one page and stops.
+            connection.executescript(f"PRAGMA incremental_vacuum({_PAGES})")
+            connection.execute("PRAGMA optimize")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return max(0, before - self._journal.path.stat().st_size)
+
+
+def read_archive(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of one file of the archive, as JSON objects.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                yield json.loads(line)
+    except (OSError, EOFError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be read ({error}): restore it from a backup") from error
+
+
+def _group(row: Row[Any]) -> tuple[Any, ...] | None:
+    """What an event is merged with; None for one that is left alone."""
+    data, hour = json.loads(row.data), int(row.at // _HOUR_S)
+    if row.kind == EventKind.METRIC.value:
+        return (row.kind, hour, str(data.get("name")))
+    figures = [data.get(key) for key in ("nodes", "samples", "seconds", "steps")]
+    if any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in figures) or data["seconds"] <= 0:
+        return None
+    return (row.kind, hour, data["nodes"], data.get("steady"), row.pilot)
+
+
+def _merge(connection: Connection, group: list[Row[Any]]) -> int:
+    """Put a group's sums into its last event, and drop the others; returns how many."""
+    if len(group) < 2:
+        return 0
+    last = group[-1]
+    if last.kind == EventKind.SAMPLES.value:
+        data = json.loads(last.data)
+        data.pop("parts", None)  # a breakdown of one window's seconds
+        each = [json.loads(row.data) for row in group]
+        for key in ("samples", "seconds", "steps"):
+            data[key] = sum(one[key] for one in each)
+        data["merged"] = sum(one.get("merged", 1) for one in each)
+        connection.execute(update(t.event).where(t.event.c.seq == last.seq).values(data=json.dumps(data)))
+    connection.execute(delete(t.event).where(t.event.c.seq.in_([row.seq for row in group[:-1]])))
+    return len(group) - 1
