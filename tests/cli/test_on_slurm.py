@@ -1,0 +1,123 @@
+"""mtbatch and malletrain as a plain user, with a real daemon on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scripts.lab import Lab
+from tests.daemon.running import Running, environment, file, run, start, url_of
+
+__all__ = ["file", "start"]
+
+pytestmark = pytest.mark.slurm
+
+SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1-3 --job-name=digits\nsleep 600\n"
+USER = "alice"
+
+
+class Researcher:
+    """A plain user of the lab, who knows the daemon's URL."""
+
+    def __init__(self, lab: Lab, url: str) -> None:
+        if USER not in lab.users:
+            pytest.skip("plain users need root")
+        self._lab = lab
+        self._url = url
+        self.home = Path(lab.env_for(USER)["HOME"])
+        lab.run(["tee", "train.sh"], user=USER, input=SCRIPT, cwd=self.home)
+
+    def call(self, module: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-c", f"import malletrain.cli.{module} as m; m.main()", *argv]
+        known = ["env", f"MALLETRAIN_URL={self._url}", f"PYTHONPATH={Path.cwd()}"]
+        return self._lab.run([*known, *program], user=USER, check=False, cwd=self.home)
+
+    def wait_for_event(self, kind: str) -> dict[str, object]:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            rows = [json.loads(line) for line in self.call("main", "events", "--json").stdout.splitlines()]
+            found = [row for row in rows if row["kind"] == kind]
+            if found:
+                return dict(found[0])
+            time.sleep(0.2)
+        raise TimeoutError(kind)
+
+
+def tasks(lab: Lab) -> list[str]:
+    """Every task in the queue, with its state and reason."""
+    return lab.run(["squeue", "-h", "-r", "-o", "%i %u %T %r %l %P"]).stdout.split("\n")[:-1]
+
+
+def test_a_job_is_submitted_held_seen_and_cancelled(
+    start: Callable[..., Running], file: Path, lab: Lab, tmp_path: Path
+) -> None:
+    # All nodes stay idle: nothing is started, so what the daemon would do can be looked at.
+    wanted = file.read_text()
+    file.write_text(f"{wanted}[pool]\nkeep_idle = {len(lab.nodes)}\n")
+    start("--config", str(file))
+    alice = Researcher(lab, url_of(file))
+    done = alice.call("mtbatch", "--parsable", "train.sh")
+    assert (done.stderr, done.returncode) == ("", 0)
+    job = done.stdout.strip()
+    queue = tasks(lab)
+    assert len(queue) == 7
+    assert all(" alice PENDING JobHeldUser 1:00 harvest" in task for task in queue)
+    assert alice.wait_for_event("tasks_added")["job"] == int(job)
+    assert "digits" in alice.call("main", "status").stdout
+
+    # The dry run beside it says what a daemon without that reserve would run, and runs nothing of it.
+    other = tmp_path / "other.toml"
+    other.write_text(f"{wanted}[pool]\nkeep_idle = 0\n")
+    environ = {**lab.env, **environment(tmp_path), "PATH": lab.env["PATH"]}
+    dry = run(tmp_path, "--config", str(other), "--dry-run", environ=environ)
+    assert dry.returncode == 0, dry.stderr
+    array = queue[0].partition("_")[0]
+    first = lab.nodes[0]
+    assert f"        $ scontrol update JobId={array}_0 NodeList={first} TimeLimit=60" in dry.stdout.splitlines()
+    assert f"        $ scontrol release {array}_0" in dry.stdout.splitlines()
+    assert f"        then: released to {first} for 60 min" in dry.stdout.splitlines()
+    assert tasks(lab) == queue
+
+    assert alice.call("main", "cancel", job).stdout == f"job {job}: cancel asked for\n"
+    deadline = time.monotonic() + 60
+    while tasks(lab):
+        assert time.monotonic() < deadline, tasks(lab)
+        time.sleep(0.2)
+
+
+def test_stop_ends_all_pilots_with_the_daemon_dead(start: Callable[..., Running], file: Path, lab: Lab) -> None:
+    file.write_text(f"{file.read_text()}[pool]\nkeep_idle = {len(lab.nodes)}\n")
+    running = start("--config", str(file))
+    alice = Researcher(lab, url_of(file))
+    assert alice.call("mtbatch", "train.sh").returncode == 0
+    running.process.kill()
+    running.process.wait(30)
+    lab.run(["sbatch", "--hold", "-p", "batch", "--wrap", "true"], user=USER)
+    assert len(tasks(lab)) == 8
+    done = alice.call("main", "stop", "--all", "--now", "--me", "-p", "harvest")
+    assert (done.stderr, done.returncode) == ("", 0)
+    left = tasks(lab)
+    assert len(left) == 1
+    assert left[0].endswith(" batch")
+    lab.run(["scancel", "-u", USER])
+
+
+def test_mtbatch_with_slurmctld_dead_is_one_line_and_starts_nothing(
+    start: Callable[..., Running], file: Path, lab: Lab
+) -> None:
+    start("--config", str(file))
+    alice = Researcher(lab, url_of(file))
+    lab.kill("slurmctld")
+    try:
+        done = alice.call("mtbatch", "train.sh")
+    finally:
+        lab.start("slurmctld")
+    assert (done.stdout, done.returncode, done.stderr.count("\n")) == ("", 2, 1)
+    assert done.stderr.startswith("mtbatch: scontrol: ")
+    assert alice.call("main", "events", "--json").stdout.count("job_announced") == 0
