@@ -20,6 +20,8 @@ class Aborted(Exception):
 class Released(SystemExit):
     """This worker's part is over: it left, was given up, or its job ended. Ends the process in order."""
 
-    def __init__(self, reason: str, status: int = 143) -> None:
-        super().__init__(status)
+    STATUS = 143  #: as of a script that SIGTERM ended
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(self.STATUS)
         self.reason = reason

@@ -6,8 +6,10 @@ member. Operations are waited for in slices, so that a worker never hangs on a p
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -161,9 +163,13 @@ class Gloo:
     def bury(self) -> None:
         """Closing a group blocks while an operation of it is stuck (and neither abort nor shutdown help), so a
         thread does it; what the operations may still write to stays alive as long."""
+        if self._group is None:
+            return
         grave = [self._pending, self._group]
         self._group, self._pending = None, []
-        threading.Thread(target=grave.clear, name="malletrain-bury", daemon=True).start()
+        digger = threading.Thread(target=grave.clear, name="malletrain-bury", daemon=True)
+        _graves[:] = [*(each for each in _graves if each.is_alive()), digger]
+        digger.start()
 
     def _start(self, call: Any) -> Pending:
         if self._group is None:
@@ -176,6 +182,19 @@ class Gloo:
         pending = _Work(work)
         self._pending.append(pending)
         return pending
+
+
+#: Threads that close given-up groups.
+_graves: list[threading.Thread] = []
+
+
+def all_closed(seconds: float) -> bool:
+    """Whether every group that was given up is closed by now. One that is stuck in an operation is not, and a
+    process that ends by the usual way then dies of it in the C++ runtime."""
+    end = time.monotonic() + seconds
+    for digger in _graves:
+        digger.join(max(0.0, end - time.monotonic()))
+    return not any(digger.is_alive() for digger in _graves)
 
 
 class _Work:
@@ -255,4 +274,6 @@ class Background:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """What gloo says, without the place in its source and the well-meant rest."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[[^\]]*\]\s*", "", line).partition(". This is typically")[0][:300]

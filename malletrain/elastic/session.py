@@ -16,9 +16,11 @@ step is committed; if a peer is lost before, `backward` does not return, and the
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -32,6 +34,7 @@ from malletrain.elastic.checkpoint import Checkpoints
 from malletrain.elastic.data import Loader
 from malletrain.elastic.errors import Aborted, ElasticError, Released
 from malletrain.elastic.evaluate import evaluate
+from malletrain.elastic.groups import all_closed
 from malletrain.elastic.meter import Meter
 from malletrain.elastic.rounds import Outcome
 from malletrain.elastic.sampler import Sampler, Share, mix
@@ -114,6 +117,7 @@ class Session:
         self._committed = True
         self._load_s = 0.0
         start.on_terminate(self._terminated)
+        atexit.register(_end_surely, self._switch)
 
     # --- what the script uses -------------------------------------------------------------------------------------
 
@@ -224,6 +228,7 @@ class Session:
             self._switch.link.close()
         if self._checkpoints is not None and self.is_main:
             self._checkpoints.discard()
+        start.on_terminate(signal.SIG_DFL)
 
     # --- rounds -------------------------------------------------------------------------------------------------
 
@@ -310,13 +315,15 @@ class Session:
         """All members were told to end: the first saves the state; no daemon is needed for this."""
         saved = self._save() if self.is_main else None
         if self._switch.link is None:
-            raise Released(self._switch.ending, 143)
+            raise Released(self._switch.ending)
         self._switch.leave(0, saved)
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        if self._ending_since is not None or not self._joined:
-            raise Released(name, 128 + number)
+        if self._switch.link is None and self._spot is not None:
+            raise Released(name)  # not begun yet
+        if self._ending_since is not None:
+            return
         self._ending_since = time.monotonic()
         self._switch.ending = name
         self._say(messages.Leaving(f"{name} from outside"))
@@ -357,6 +364,14 @@ class Session:
 
     def _load(self) -> bool:
         return self._checkpoints is not None and self._checkpoints.load(self._state) is not None
+
+
+def _end_surely(switch: Switch) -> None:
+    """At the very end: a group stuck in an operation would abort the process instead."""
+    if not all_closed(1.0):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if switch.released else 0)
 
 
 class _Step:

@@ -23,7 +23,7 @@ from malletrain.elastic.groups import StoreServer, own_host
 from malletrain.elastic.link import Answers, Link
 from malletrain.elastic.sampler import Sampler
 from malletrain.elastic.topup import TopUp
-from malletrain.wire import messages, munge
+from malletrain.wire import messages
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
 
 log = logging.getLogger("malletrain.elastic")
@@ -67,13 +67,8 @@ def find_spot(environ: Mapping[str, str]) -> Spot | None:
         return None
     identity = PilotIdentity.of(environ)
     host = own_host(urlsplit(url).hostname, environ.get("MALLETRAIN_ADDRESS"))
-    client = WorkerClient(url, identity, lambda: credential(url), read_welcome(environ))
+    client = WorkerClient(url, identity, welcome=read_welcome(environ))
     return Spot(client, host, StoreServer(host), TopUp(url, identity.job, environ))
-
-
-def credential(url: str) -> str:
-    """A fresh proof of who runs this process, for the daemon at `url` alone."""
-    return munge.encode(munge.statement(messages.WORKER_PURPOSE, url))
 
 
 def read_welcome(environ: Mapping[str, str]) -> messages.Welcome | None:
@@ -153,10 +148,20 @@ def _floats(out: Any) -> list[torch.Tensor]:
     return [tensor for value in values for tensor in _floats(value)]
 
 
-def on_terminate(handler: Callable[[int, FrameType | None], None]) -> None:
+def on_terminate(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     """Call `handler` on SIGTERM; only the main thread can arrange that."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
+
+
+def end_script(environ: Mapping[str, str]) -> None:
+    """This worker has left: the commands that follow it in the batch script are not to run here.
+
+    Under elastic.launch the script has a process group of its own and ends itself on SIGTERM.
+    """
+    if WELCOME_FD in environ and os.getpgrp() != os.getpid():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(os.getpgrp(), signal.SIGTERM)
 
 
 def stages() -> dict[str, float]:

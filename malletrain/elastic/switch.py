@@ -12,10 +12,12 @@ give it to those that hold none, and their last sums to those that missed the la
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 
@@ -23,6 +25,7 @@ from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, Released
 from malletrain.elastic.groups import Background, Group, Pending, make_group
 from malletrain.elastic.link import Link
 from malletrain.elastic.rounds import SLICE_S, Rounds, World
+from malletrain.elastic.start import end_script
 from malletrain.elastic.state import TrainingState, pack, unpack
 from malletrain.elastic.transfer import give, take
 from malletrain.wire import messages
@@ -96,6 +99,7 @@ class Switch:
         self.link: Link | None = None
         self.rounds = Rounds(self)
         self.whole = False
+        self.released = False
         self.ending = ""  #: why this process was told to end
         self._top_up = top_up
         self._addresses: dict[str, str] = {}
@@ -111,7 +115,7 @@ class Switch:
         if link is None:
             return
         if link.end is not None:
-            raise Released(link.end, 0 if "finished" in link.end else 143)
+            self.release(link.end)
         plan = link.plan
         if plan is not None and plan.urgent and plan.generation > generation:
             raise Aborted(plan.reason)
@@ -200,9 +204,9 @@ class Switch:
                 while (plan := link.plan) is None or plan.generation <= tried or not self._is_seated(plan):
                     self.check(0 if plan is None else plan.generation)
                     if time.monotonic() - link.last_contact > LONELY_S:
-                        raise Released(f"no word from the daemon for {LONELY_S:.0f} s")
+                        self.release(f"no word from the daemon for {LONELY_S:.0f} s")
                     if self.ending:
-                        raise Released(self.ending)
+                        self.release(self.ending)
                     link.changed.wait(0.5)
             tried = plan.generation
             try:
@@ -240,7 +244,7 @@ class Switch:
                     self.check(plan.generation if plan else 0)
                     if time.monotonic() - max(since, link.last_contact) > ORPHANED_S:
                         saved = self._save()
-                        raise Released(f"peers are lost and the daemon is silent; state saved at {saved}")
+                        self.release(f"peers are lost and the daemon is silent; state saved at {saved}")
                     link.changed.wait(SLICE_S)
             tried = plan.generation
             if not self._is_seated(plan):
@@ -352,7 +356,7 @@ class Switch:
                 "every worker must run the same script and versions"
             )
         if newest >= 0 and self.whole and rounds.done < newest - 1:
-            raise Released("fell behind: the others are more than one round ahead")
+            self.release("fell behind: the others are more than one round ahead")
         behind = [rank for rank in holders if rank not in donors]
         fresh = [rank for rank in range(group.size) if rank not in holders]
         self._move(plan, group, donors, behind, fresh)
@@ -401,10 +405,17 @@ class Switch:
             saved = self._save()
         self.leave(plan.generation, saved)
 
-    def leave(self, generation: int, saved: str | None) -> None:
-        """Say that this worker is out, and end. Always raises `Released`."""
+    def release(self, reason: str) -> NoReturn:
+        """End this process, and the script around it."""
+        log.info("%s ends: %s", self._worker, reason)
+        self.released = True
+        end_script(os.environ)
+        raise Released(reason)
+
+    def leave(self, generation: int, saved: str | None) -> NoReturn:
+        """Say that this worker is out, and end."""
         link = self._need_link()
         link.say(messages.Left(generation, self._state.position.step, saved))
         self.rounds.world.group.bury()
         link.flush(2.0)
-        raise Released(link.leave or self.ending or "left", 143)
+        self.release(link.leave or self.ending or "left")

@@ -31,12 +31,13 @@ GENERATION_GAP = 1000
 class MembershipSettings:
     """Seconds. `gather_s`: a newcomer waits so long for others; `check_in_s`: to answer after a fault;
     `reconnect_s`: to come back after a dropped connection; `adopt_s`: to say hello to a restarted daemon;
-    `warm_up_s`: from hello to warm; `silence_s`: without a poll."""
+    `return_s`: to notice that the daemon is back; `warm_up_s`: from hello to warm; `silence_s`: without a poll."""
 
     gather_s: float = 0.2
     check_in_s: float = 2.0
     reconnect_s: float = 5.0
     adopt_s: float = 60.0
+    return_s: float = 5.0
     warm_up_s: float = 600.0
     silence_s: float = 120.0
 
@@ -84,6 +85,7 @@ class Worker:
     leaving_since: float | None = None
     leave_reason: str = ""
     lost_at: float | None = None  #: given up then, unless it is heard before
+    dropped: bool = False  #: its connection broke, and it was not heard since
     lost_how: str = ""
     end: str | None = None
     top_up: int = 0
@@ -142,6 +144,7 @@ class Membership:
         self._clock = clock
         self._admit = admit
         self._known = {job: number + GENERATION_GAP for job, number in (generations or {}).items()}
+        self._started_at = clock.elapsed()
         self._jobs: dict[int, _Job] = {}
         self._workers: dict[str, Worker] = {}
         self._events: list[Event] = []
@@ -238,14 +241,14 @@ class Membership:
         """The worker polls or reports: it is there."""
         this = self._workers[worker]
         this.last_seen = self._clock.elapsed()
-        this.lost_at, this.lost_how = None, ""
+        this.lost_at, this.lost_how, this.dropped = None, "", False
 
     def disconnected(self, worker: str) -> None:
         """The worker's connection dropped while it polled: it is given `reconnect_s`, nothing after a fault."""
         this = self._workers[worker]
         if this.phase.lives and this.lost_at is None:
             this.lost_at = self._clock.elapsed() + self._settings.reconnect_s
-            this.lost_how = "its connection dropped"
+            this.lost_how, this.dropped = "its connection dropped", True
         self._settle(this.job)
 
     def warm(self, worker: str, address: str, stages: Mapping[str, float]) -> None:
@@ -485,7 +488,8 @@ class Membership:
                 if seat.worker not in asked and self._workers[seat.worker].phase.lives:
                     asked.append(seat.worker)
         job.checks += 1
-        deadline = self._clock.elapsed() + self._settings.check_in_s
+        # Just after a restart of the daemon, members may not have noticed yet that it is back.
+        deadline = max(self._clock.elapsed() + self._settings.check_in_s, self._started_at + self._settings.return_s)
         job.check = _Check(job.checks, deadline, broken, reason, tuple(asked))
         self._look_at(deadline)
 
@@ -533,7 +537,7 @@ class Membership:
             worker = self._workers[name]
             if not worker.phase.lives or name in check.answered:
                 continue
-            if now >= check.deadline or (check.broken and worker.lost_at is not None):
+            if now >= check.deadline or (check.broken and worker.dropped):
                 check.broken = True
                 self._lose(worker, worker.lost_how or f"did not check in within {self._settings.check_in_s:g} s")
             else:

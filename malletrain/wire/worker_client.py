@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from malletrain.wire import messages
+from malletrain.wire import messages, munge
 from malletrain.wire.errors import WireError
 
 TIMEOUT_S = 10.0
@@ -71,13 +71,18 @@ class PilotIdentity:
         return f"{self.array_id}_{self.task}.{self.restart}"
 
 
+def credential_for(url: str) -> str:
+    """A fresh proof of who runs this process, for the daemon at `url` alone."""
+    return munge.encode(munge.statement(messages.WORKER_PURPOSE, url))
+
+
 class WorkerClient:
     """Calls of one worker. Safe to use from several threads: each has its own connection.
 
     Args:
         url: the daemon's, such as `http://head:8470`.
         identity: the pilot's.
-        credential: makes a fresh MUNGE credential (`malletrain.wire.munge.encode`).
+        credential: makes a fresh MUNGE credential; by default `credential_for` the URL.
         welcome: from an earlier hello, made by the process that started this one.
     """
 
@@ -85,7 +90,7 @@ class WorkerClient:
         self,
         url: str,
         identity: PilotIdentity,
-        credential: Callable[[], str],
+        credential: Callable[[], str] | None = None,
         welcome: messages.Welcome | None = None,
     ) -> None:
         parts = urlsplit(url)
@@ -95,7 +100,7 @@ class WorkerClient:
         self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/")
         self.identity = identity
-        self._credential = credential
+        self._credential = credential or (lambda: credential_for(url))
         self._welcome = welcome
         self._local = threading.local()
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from tests.elastic.coordinator import HERE, JOB, ROOT, running, wait_until
 
 from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import HERE, JOB, ROOT, Coordinator, running, wait_until
 
 SCRIPT = str(HERE / "train_digits.py")
 DIGITS = 1797
@@ -101,4 +102,82 @@ def test_survives_the_loss_of_a_worker(tmp_path: Path, static) -> None:
         assert pod.wait(3) == 0
         lost = {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)}
         assert lost == {"100_0", "100_1"}
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static) -> None:
+    options = ["--epochs", EPOCHS, "--step-seconds", "0.04", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1):
+            pod.spawn(daemon.url, task, [SCRIPT, *options])
+        daemon.wait_world([0, 1])
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 20, 20, "some steps")
+        daemon.leave(0)
+        daemon.leave(1)
+        assert pod.wait(0) == pod.wait(1) == 143
+        saved = [event.data["saved"] for event in daemon.seen(EventKind.WORKER_LEFT) if event.data.get("saved")]
+        assert len(saved) == 1
+        assert Path(str(saved[0])).stat().st_mode & 0o777 == 0o600
+        before = max(line["step"] for line in diary(tmp_path))
+        pod.spawn(daemon.url, 1, [SCRIPT, *options], restart=1)
+        daemon.wait_world([1])
+        (tmp_path / "go").touch()
+        assert pod.wait(1) == 0
+        after = [line["step"] for line in diary(tmp_path) if line["step"] > before]
+        assert min(after) == before + 1
+    assert_every_sample_once(diary(tmp_path), int(EPOCHS))
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+    assert not (tmp_path / "checkpoints").exists(), "a finished job leaves no checkpoint behind"
+
+
+def test_leaves_in_order_on_sigterm_and_saves_when_all_must(tmp_path: Path, static) -> None:
+    options = ["--epochs", EPOCHS, "--step-seconds", "0.04", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1, 2):
+            pod.spawn(daemon.url, task, [SCRIPT, *options])
+        daemon.wait_world([0, 1, 2])
+        pod.kill(0, signal.SIGTERM)
+        assert pod.wait(0) == 143
+        daemon.wait_world([1, 2])
+        assert not daemon.seen(EventKind.WORKER_LOST)
+        for task in (1, 2):
+            pod.kill(task, signal.SIGTERM)
+        assert pod.wait(1) == pod.wait(2) == 143
+        assert not daemon.seen(EventKind.WORKER_LOST)
+        pod.spawn(daemon.url, 0, [SCRIPT, *options], restart=1)
+        daemon.wait_world([0])
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == 0
+    assert_every_sample_once(diary(tmp_path), int(EPOCHS))
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static) -> None:
+    options = ["--epochs", EPOCHS, "--step-seconds", "0.04", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1, 2):
+            pod.spawn(daemon.url, task, [SCRIPT, *options])
+        daemon.wait_world([0, 1, 2])
+        daemon.stop()
+        last = max(event.data["generation"] for event in daemon.seen(EventKind.GENERATION))
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 20, 20, "steps without a daemon")
+        again = Coordinator(daemon.port, generations={JOB: last})
+        again.start()
+        try:
+            again.wait_world([0, 1, 2], 20)
+            assert not again.seen(EventKind.GENERATION), "a restart of the daemon disturbs nobody"
+            pod.spawn(again.url, 3, [SCRIPT, *options])
+            again.wait_world([0, 1, 2, 3])
+            assert min(event.data["generation"] for event in again.seen(EventKind.GENERATION)) > last
+            pod.kill(2)
+            again.wait_world([0, 1, 3], 10)
+            (tmp_path / "go").touch()
+            assert [pod.wait(task) for task in (0, 1, 3)] == [0, 0, 0]
+        except BaseException:
+            print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(e.data)}" for e in again.events))
+            raise
+        finally:
+            again.stop()
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)

@@ -69,7 +69,7 @@ def main() -> None:
                 with s.step():
                     optimizer.zero_grad()
                     loss = nn.functional.cross_entropy(model(x), y)
-                    if options.step_seconds and not os.path.exists(options.slow_until):
+                    if options.step_seconds and not Path(options.slow_until).exists():
                         time.sleep(options.step_seconds)
                     if s.steps_done == options.raise_at:
                         raise RuntimeError("made to fail")
