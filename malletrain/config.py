@@ -112,8 +112,6 @@ class Pool(Section):
     """Only these nodes; empty: all nodes of the harvest partition."""
     exclude: list[NodeList] = []
     """Never these nodes."""
-    main_partitions: list[Word] = []
-    """Partitions of the main queue; empty: every other partition that shares a node with the harvest partition."""
 
 
 class Pilot(Section):

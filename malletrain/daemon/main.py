@@ -24,6 +24,7 @@ from malletrain.daemon.describe import describe
 from malletrain.daemon.notify import Notifier
 from malletrain.daemon.timers import Timers, schedule
 from malletrain.domain.errors import MalletrainError
+from malletrain.sizing.registry import policy
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
 
@@ -56,6 +57,7 @@ def command(file: Path | None, user_mode: bool, once: bool, dry_run: bool, obser
         raise click.UsageError("--observe runs on: it does not go with --once or --dry-run")
     settings = read_config(file, user_mode=user_mode, environ=os.environ)
     if check_config:
+        policy(settings.sizing.policy)
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
     log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)

@@ -36,6 +36,14 @@ def test_check_config_of_a_good_file_and_of_none(tmp_path: Path, file: Path) -> 
     assert run(tmp_path, "--check-config", "--user").stdout == "--user: no faults\n"
 
 
+def test_check_config_knows_the_policies(tmp_path: Path, file: Path) -> None:
+    file.write_text(f'{file.read_text()}[sizing]\npolicy = "zork"\n')
+    done = run(tmp_path, "--check-config", "--config", str(file))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "zork" in done.stderr
+    assert "milp" in done.stderr
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     done = run(tmp_path, "--config", "no.toml")
     assert done.returncode == 2

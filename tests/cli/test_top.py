@@ -1,0 +1,90 @@
+"""`malletrain top` on a terminal: a real pseudo-terminal, read until the picture is there."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.event import Event, EventKind
+from tests.api.house import House
+from tests.cli.conftest import Desk
+
+#: With rich, and where it cannot be imported.
+WITH_RICH = "import malletrain.cli.main as m; m.main()"
+WITHOUT_RICH = (
+    "import sys\n"
+    "class Wall:\n"
+    "  def find_spec(self, name, *_):\n"
+    "    if name.partition('.')[0] == 'rich': raise ModuleNotFoundError(name, name=name)\n"
+    "sys.meta_path.insert(0, Wall())\n" + WITH_RICH
+)
+
+
+class Terminal:
+    """A process on a terminal of its own, and what it has written so far."""
+
+    def __init__(self, code: str, desk: Desk) -> None:
+        self.fd, inner = pty.openpty()
+        environ = {
+            **desk.environ,
+            "PYTHONPATH": str(Path.cwd()),
+            "TERM": "xterm-256color",
+            "COLUMNS": "150",
+            "LINES": "30",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, "top", "--interval=0.5"],
+            stdin=inner, stdout=inner, stderr=inner, env=environ, cwd=desk.work, start_new_session=True,
+        )  # fmt: skip
+        os.close(inner)
+        os.set_blocking(self.fd, False)
+        self.seen = ""
+
+    def wait_for(self, words: str, times: int = 1) -> None:
+        deadline = time.monotonic() + 30
+        while self.seen.count(words) < times:
+            assert time.monotonic() < deadline, self.seen[-3000:]
+            try:
+                self.seen += os.read(self.fd, 65536).decode("utf-8", "replace")
+            except BlockingIOError:
+                time.sleep(0.02)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        os.close(self.fd)
+
+
+@pytest.mark.parametrize("code", [WITH_RICH, WITHOUT_RICH], ids=["rich", "plain"])
+def test_top_draws_again_and_again_until_ctrl_c(code: str, desk: Desk, api: House) -> None:
+    job = int(desk.mtbatch("--parsable", "train.sh").out)
+    terminal = Terminal(code, desk)
+    try:
+        terminal.wait_for("digits", times=2)
+        terminal.wait_for("job_announced")
+        api.journal.append([Event(time.time(), EventKind.JOB_HELD, job, reason="a pause for coffee")])
+        terminal.wait_for("a pause for coffee")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.process.wait(10) == 130
+        assert "Traceback" not in terminal.seen
+    finally:
+        terminal.close()
+
+
+def test_top_outlives_a_daemon_that_is_started_anew(desk: Desk, api: House) -> None:
+    terminal = Terminal(WITH_RICH, desk)
+    try:
+        terminal.wait_for("no malleable jobs")
+        api.server.close()
+        terminal.wait_for("trying again")
+        assert terminal.process.poll() is None
+    finally:
+        terminal.close()
