@@ -200,8 +200,7 @@ class Service:
         roles = Roles(operators, serves={own_uid} if user_mode else None)
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
-        munge_socket = os.environ.get("MUNGE_SOCKET") or None
-        auth = Auth((self.url,), roles, self._clock, munge_socket=munge_socket)
+        auth = Auth((self.url,), roles, self._clock)
         bell = Bell()
         journal.on_append(bell.ring)
         self._views = Views(journal.path, self._last_snapshot, self._last_decision, __version__)

@@ -12,6 +12,7 @@ input, since argv is public.
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -83,10 +84,16 @@ def statement(purpose: str, audience: str) -> bytes:
     return f"{purpose} {audience.rstrip('/')}".encode()
 
 
+def _socket_of(given: str | None) -> str | None:
+    """munged's socket where it is not the system's: as given, or as MUNGE_SOCKET says for a whole session or job."""
+    return given or os.environ.get("MUNGE_SOCKET") or None
+
+
 def encode(payload: bytes, socket: str | None = None, restrict_uid: int | None = None) -> str:
     """Make a credential of this process's uid and gid with `payload` in it.
 
-    `socket` is munged's, where it is not the system's default; with `restrict_uid` only that user can decode it.
+    `socket` is munged's; None: that which MUNGE_SOCKET names, else the system's own. With `restrict_uid` only that
+    user can decode it.
 
     Raises:
         MungeUnavailable: munged does not answer.
@@ -94,7 +101,7 @@ def encode(payload: bytes, socket: str | None = None, restrict_uid: int | None =
     """
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise MungeError(f"a MUNGE payload of {len(payload)} bytes: at most {MAX_PAYLOAD_BYTES} are allowed")
-    library = _library()
+    library, socket = _library(), _socket_of(socket)
     if library is None:
         return _encode_by_program(payload, socket, restrict_uid)
     return library.encode(payload, socket, restrict_uid)
@@ -110,7 +117,7 @@ def decode(credential: str, socket: str | None = None) -> Credential:
     text = credential.strip()
     if not text.isascii() or not text.isprintable() or len(text) > MAX_CREDENTIAL_BYTES or not text:
         raise CredentialInvalid("not a MUNGE credential: it is one line of `MUNGE:...:`")
-    library = _library()
+    library, socket = _library(), _socket_of(socket)
     if library is None:
         return _decode_by_program(text, socket)
     return library.decode(text, socket)
