@@ -16,7 +16,7 @@ from malletrain import __version__
 from malletrain.api.auth import Auth, NotAuthenticated
 from malletrain.api.bell import Bell
 from malletrain.api.jobs import People, make_people_router
-from malletrain.api.limits import BoundedBody, Limits, TooManyRequests
+from malletrain.api.limits import BoundedBody, Doorkeeper, Limits, TooManyRequests
 from malletrain.api.ports import Clock, Conflict, NotFound, Requests, Unavailable, Views
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import answers, object_of
@@ -103,6 +103,7 @@ def create_app(
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(Exception, _on_unknown)
     app.add_middleware(BoundedBody, limits=limits)
+    app.add_middleware(Doorkeeper, limits=limits, clock=clock, logins=("/v1/session", "/v1/workers/hello"))
     app.add_middleware(AccessLog)
     return app
 

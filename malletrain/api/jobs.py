@@ -57,7 +57,6 @@ class People:
         self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
         self.bell, self.clock, self.limits, self.site = bell, clock, limits, dict(site)
         self.by_user = Buckets(limits.user_rate, limits.user_burst, clock)
-        self.by_address = Buckets(limits.address_rate, limits.address_burst, clock)
         self._polls: Counter[int] = Counter()
         self._threads = anyio.CapacityLimiter(_THREADS)
 
@@ -109,7 +108,6 @@ def make_people_router(people: People) -> APIRouter:
     @router.post("/session", responses=answers(object_of(**session), 200, 401, 403))
     async def log_in(body: SessionBody, request: Request) -> Response:
         """A token for the maker of a MUNGE credential of `malletrain-session-v1 URL`."""
-        people.by_address.take(request.client.host if request.client else "")
         opened = await people.off_loop(lambda: people.auth.log_in(body.credential))
         request.scope["malletrain.user"] = opened.identity.user
         return JSONResponse(

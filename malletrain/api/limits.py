@@ -5,6 +5,7 @@ The middleware wraps `receive` only until the body is complete, so that handlers
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections import OrderedDict
@@ -34,6 +35,9 @@ class Limits:
     #: Of callers that nobody vouches for yet: each login costs munged a decoding. A login node is one address.
     address_rate: float = 100.0
     address_burst: float = 1000.0
+    #: Of one token, a worker's too.
+    token_rate: float = 50.0
+    token_burst: float = 500.0
     open_jobs_per_user: int = 500
     long_polls_per_user: int = 64
 
@@ -63,6 +67,29 @@ class Buckets:
                 raise TooManyRequests(f"too many requests: at most {self._rate:g} a second; wait a moment")
 
 
+class Doorkeeper:
+    """Bounds how fast one token, or one address without any, may ask: before any work is done for it."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, clock: Clock, logins: tuple[str, ...]) -> None:
+        """`logins` are the paths at which a credential is opened: by address alone, whatever token is sent."""
+        self._app, self._logins = app, frozenset(logins)
+        self._by_address = Buckets(limits.address_rate, limits.address_burst, clock)
+        self._by_token = Buckets(limits.token_rate, limits.token_burst, clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            token = dict(scope["headers"]).get(b"authorization", b"")
+            try:
+                if token and scope["path"] not in self._logins:
+                    self._by_token.take(hashlib.sha256(token).hexdigest())
+                else:
+                    self._by_address.take((scope.get("client") or ("",))[0])
+            except TooManyRequests as refused:
+                await _refuse(send, 429, str(refused))
+                return
+        await self._app(scope, receive, send)
+
+
 class BoundedBody:
     """Refuses bodies that are too long or take too long, before anything is done about them."""
 
@@ -75,7 +102,7 @@ class BoundedBody:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"")
         if declared.isdigit() and (len(declared) > 15 or int(declared) > self._limits.body_bytes):
-            await self._refuse(send, 413, f"the body is longer than {self._limits.body_bytes} bytes")
+            await _refuse(send, 413, f"the body is longer than {self._limits.body_bytes} bytes")
             return
         body = bytearray()
         gone = False
@@ -90,11 +117,11 @@ class BoundedBody:
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
                     if len(body) > self._limits.body_bytes:
-                        await self._refuse(send, 413, f"the body is longer than {self._limits.body_bytes} bytes")
+                        await _refuse(send, 413, f"the body is longer than {self._limits.body_bytes} bytes")
                         return
         except TimeoutError:
             seconds = self._limits.body_seconds
-            await self._refuse(send, 408, f"the body did not arrive within {seconds:g} s: send it again")
+            await _refuse(send, 408, f"the body did not arrive within {seconds:g} s: send it again")
             return
         if gone:
             return
@@ -109,13 +136,15 @@ class BoundedBody:
 
         await self._app(scope, replay, send)
 
-    @staticmethod
-    async def _refuse(send: Send, status: int, words: str) -> None:
-        text = json.dumps({"error": words}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(text)).encode()),
-            (b"connection", b"close"),  # what is left of the body is not read
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": text})
+
+async def _refuse(send: Send, status: int, words: str) -> None:
+    text = json.dumps({"error": words}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(text)).encode()),
+        (b"connection", b"close"),  # what is left of the body is not read
+    ]
+    if status == 429:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})

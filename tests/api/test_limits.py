@@ -89,8 +89,20 @@ def test_one_user_in_a_hurry_does_not_slow_the_others(new_house: Callable[..., H
 def test_logins_are_bounded_before_munge_is_asked(new_house: Callable[..., House]) -> None:
     house = new_house(limits=Limits(address_rate=0.001, address_burst=3))
     caller = Caller(house)
-    codes = [caller.post("/v1/session", json={"credential": "MUNGE:AAAA:"}).status_code for _ in range(4)]
+    body = {"credential": "MUNGE:AAAA:"}
+    codes = [
+        caller.post("/v1/session", json=body, headers={"Authorization": f"Bearer {i}"}).status_code for i in range(4)
+    ]
     assert codes == [401, 401, 401, 429]
+
+
+def test_one_token_is_bounded_whatever_it_asks(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=Limits(token_rate=0.001, token_burst=3))
+    token = Caller(house, house.token(1001))
+    assert [token.post(f"/v1/workers/w{i}/report").status_code for i in range(4)] == [404, 404, 404, 429]
+    refused = token.get("/v1/jobs")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert Caller(house, house.token(1001)).get("/v1/jobs").status_code == 200
 
 
 def test_long_polls_of_one_user_are_bounded(new_house: Callable[..., House]) -> None:

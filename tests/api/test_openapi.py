@@ -25,7 +25,9 @@ from tests.api.house import House
 @pytest.fixture(scope="module")
 def furnished(tmp_path_factory: pytest.TempPathFactory, munged: str) -> Iterator[House]:
     """A house with a job in it, and no bound on the rate."""
-    house = House(tmp_path_factory.mktemp("furnished"), munged, limits=Limits(user_rate=1e9, address_rate=1e9))
+    house = House(
+        tmp_path_factory.mktemp("furnished"), munged, limits=Limits(user_rate=1e9, address_rate=1e9, token_rate=1e9)
+    )
     data: dict[str, Any] = {"name": "digits", "user": "ada", "uid": 1001, "min_nodes": 1, "max_nodes": 4}
     house.journal.append(
         [
