@@ -193,7 +193,9 @@ def test_every_command_has_help_with_an_example_and_a_chapter_in_the_reference(n
     command = loaded(name)
     context = click.Context(command, info_name=name, parent=click.Context(cli, info_name="malletrain"))
     text = command.get_help(context)
-    assert re.search(rf"Example:\s+malletrain {name}\b", text), f"malletrain {name} --help shows no example"
+    example = re.search(r"\bExamples?:(.*)", text, re.DOTALL)
+    assert example, f"malletrain {name} --help shows no example"
+    assert f"malletrain {name}" in example[1]
     chapter = REFERENCE.read_text().partition(f"\n## malletrain {name}\n")[2].partition("\n## ")[0]
     assert chapter.strip(), f"docs/reference/commands.md has no chapter on malletrain {name}"
     for parameter in command.params:

@@ -1,0 +1,47 @@
+"""The how-tos name nothing that is not there."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from malletrain import config
+from malletrain.cli.main import COMMANDS, cli
+from malletrain.daemon.main import command
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = [ROOT / "docs/how-to/admin-install.md", ROOT / "docs/how-to/researcher-submit.md"]
+
+
+@pytest.mark.parametrize("file", TEXTS, ids=lambda file: file.stem)
+def test_every_command_option_and_file_that_is_named_exists(file: Path) -> None:
+    text = file.read_text()
+    called = re.findall(
+        r"(?:^|[`/]|(?<!from) )malletrain ([a-z]+)((?: --[a-z-]+| [^`\n#|-]\S*)*)", text, re.MULTILINE
+    )
+    assert called
+    for name, rest in called:
+        assert name in COMMANDS, name
+        known = cli.get_command(click.Context(cli), name)
+        assert known is not None
+        options = {option for parameter in known.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", rest)) <= options
+    daemon_options = {option for parameter in command.params for option in parameter.opts}
+    for rest in re.findall(r"malletraind((?: --[a-z-]+)+)", text):
+        assert set(rest.split()) <= daemon_options
+    for named in re.findall(r"site-configs/[\w./-]+", text):
+        assert (ROOT / named.rstrip(".,")).is_file(), named
+    for link in re.findall(r"\]\((\.\.?/[^)#]+)", text):
+        assert (file.parent / link).is_file(), link
+
+
+def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
+    text = TEXTS[0].read_text()
+    assert str(config.SYSTEM_FILE) in text
+    assert f"port {config.Config().api.port}" in text
+    for name in re.findall(r"`(malletrain_\w+)`", text):
+        from malletrain.daemon.metrics import Metrics
+        from tests.daemon.test_metrics import Clock
+
+        assert name in Metrics(Clock()).render().decode(), name
