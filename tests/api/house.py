@@ -100,6 +100,7 @@ class House:
         self.views = Views(self.journal.path, version="test")
         self.roles = settings.pop("roles", None) or Roles(operators=())
         self.ailments: list[str] = []
+        self.gate: Any = None
         #: The uid that the next credential is taken for: one process cannot be several users without being root.
         self.uid_seen: int | None = None
         self.auth = Auth(
