@@ -71,9 +71,8 @@ def statement(problem: Problem, table: ValueTable, scale: float = 1.0) -> Statem
     for i, job in enumerate(problem.in_order()):
         rows = range(int(table.start[i]), int(table.start[i + 1]))
         for row in rows:
-            run[job.id, int(table.size[row])] = pulp.LpVariable(
-                f"run_{names[job.id]}_{table.size[row]}", cat="Binary"
-            )
+            name = f"run_{names[job.id]}_{table.size[row]}"
+            run[job.id, int(table.size[row])] = model.add_variable(name, cat="Binary")
         mine = [(int(table.size[row]), run[job.id, int(table.size[row])]) for row in rows]
         objective += [(run[job.id, int(table.size[row])], float(table.value[row]) / scale) for row in rows]
         model.addConstraint(pulp.lpSum(one for _, one in mine) == 1, f"one_size_{names[job.id]}")
@@ -145,7 +144,7 @@ def _solve(stated: Statement) -> tuple[bool, dict[JobId, int] | None]:
     """Whether the plan is proven, and the plan, if there is one."""
     solver = pulp.HiGHS(
         msg=False, threads=1, timeLimit=WATCHDOG_S, gapRel=0.0, gapAbs=0.0, random_seed=0,
-        mip_feasibility_tolerance=1e-10, primal_feasibility_tolerance=1e-10,
+        mip_feasibility_tolerance=1e-10, primal_feasibility_tolerance=1e-10, dual_feasibility_tolerance=1e-10,
     )  # fmt: skip
     stated.model.solve(solver)
     # `status` says Optimal also for a solve that ran out of time; `sol_status` tells.

@@ -30,7 +30,7 @@ WATCHDOG_S = 30.0
 
 @dataclass(frozen=True)
 class Found:
-    """Rows of the best plan (None: none found), whether it is proven, the least possible loss, and branches."""
+    """Rows of the best plan (None: none found), whether that is proven, the least possible loss, and branches."""
 
     rows: Ints | None
     proven: bool
@@ -175,7 +175,8 @@ def _solve(
     info = solver.getInfo()
     proven = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return Found(None, False, 0.0, max(int(info.mip_node_count), 0))
+        impossible = solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible
+        return Found(None, impossible, 0.0, max(int(info.mip_node_count), 0))
     value = np.array(solver.getSolution().col_value)
     extra = np.zeros(binaries, dtype=np.int64)
     extra[long] = np.rint(value[binaries : binaries + offsets]).astype(np.int64)

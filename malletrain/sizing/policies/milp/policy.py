@@ -18,6 +18,8 @@ from malletrain.sizing.values import Ints, ValueTable, value_table
 
 #: Plans within this part of the best are equally good, and the one with the fewest changes is taken.
 _TIE = 1e-11
+#: Single exchanges tried for a first plan.
+_EXCHANGES = 200
 
 
 class Milp:
@@ -44,6 +46,7 @@ class Milp:
         if isinstance(prices, NoPlan):
             return fallback(problem, f"no sizes keep {' and '.join(prices.limits)}")
         search = _Search(table, lines, prices, plan)
+        search.by_exchanges()
         search.over(prices.seen, FEW_BRANCHES)
         survivors = search.survivors()
         proven = search.gap == 0 or search.over(survivors, MAX_BRANCHES)
@@ -106,6 +109,29 @@ class _Search:
         """Rows that some plan as good as the best so far could use."""
         slack = _TIE * self.prices.scale
         return np.flatnonzero(self.prices.loss <= self.gap + slack)
+
+    def by_exchanges(self) -> None:
+        """A first plan without any solver: what the prices like best, or the known plan, and exchanges of one job's
+        size that keep every limit."""
+        table, limits = self.table, self.limits
+        rows = np.flatnonzero(self.prices.loss <= _TIE * self.prices.scale)
+        _, leanest = np.unique(table.row_job[rows], return_index=True)
+        for start in (rows[leanest], self.plan):
+            if start is None or not limits.hold(start):
+                continue
+            plan, spare = start.copy(), limits.upper - limits.use(start)
+            for _ in range(_EXCHANGES):
+                now = plan[table.row_job]
+                gain = table.value - table.value[now]
+                more = limits.coefficient - limits.coefficient[:, now]
+                gain[np.any(more > spare[:, None] + 1e-12, axis=0)] = -np.inf
+                row = int(np.argmax(gain))
+                if gain[row] <= _TIE * self.prices.scale:
+                    break
+                spare -= more[:, row]
+                plan[table.row_job[row]] = row
+            if limits.hold(plan) and table.worth(plan) > self.worth:
+                self.plan = plan
 
     def over(self, rows: Ints, branches: int) -> bool:
         """Looks for a better plan among `rows`. Returns whether it is proven that they hold no better one."""
