@@ -1,0 +1,133 @@
+"""Running commands: ones that hang, fork, print without end, fail in words, or fail with exit status 0."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.errors import ClusterUnavailable
+from malletrain.slurm import command
+from malletrain.slurm.command import Commands
+from malletrain.slurm.read_commands import CommandReader
+
+
+def commands(folder: Path, timeout_s: float = 5.0, **programs: str) -> Commands:
+    """Programs of the given shell text on a PATH of their own."""
+    for name, text in programs.items():
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    return Commands({"PATH": f"{folder}:/usr/bin:/bin", "SQUEUE_FORMAT": "%j", "SLURM_CONF": "/x"}, timeout_s)
+
+
+def test_the_answer_and_the_environment(tmp_path: Path) -> None:
+    run = commands(
+        tmp_path, squeue='echo "$LC_ALL $SLURM_TIME_FORMAT $SLURM_BITSTR_LEN $SLURM_CONF [$SQUEUE_FORMAT] $1"'
+    )
+    assert run.ask(["squeue", "x y"]) == "C %s 0 /x [] x y\n"
+
+
+def test_input_is_passed(tmp_path: Path) -> None:
+    text = b"x" * 300_000
+    answer = commands(tmp_path, sbatch="wc -c").run(["sbatch"], text=text)
+    assert answer.output.strip() == "300000"
+
+
+def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+    run = commands(tmp_path, 0.5, squeue=f"sleep 300 & echo $! > {tmp_path}/child; wait")
+    started = time.monotonic()
+    with pytest.raises(ClusterUnavailable, match=r"no answer within 0\.5 s"):
+        run.ask(["squeue"])
+    assert time.monotonic() - started < 5
+    child = int((tmp_path / "child").read_text())
+    end = time.monotonic() + 5
+    while time.monotonic() < end and _runs(child):
+        time.sleep(0.01)
+    assert not _runs(child)
+    assert run.backoff_s == pytest.approx(5.0), "ten times what the call took"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_child_that_keeps_the_pipe_open_does_not_hold_us(tmp_path: Path) -> None:
+    run = commands(tmp_path, 0.5, squeue="sleep 300 &\necho done")
+    with pytest.raises(ClusterUnavailable, match="no answer"):
+        run.ask(["squeue"])
+
+
+def test_output_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "MAX_OUTPUT", 1 << 20)
+    with pytest.raises(ClusterUnavailable, match="MiB of output"):
+        commands(tmp_path, squeue="yes").ask(["squeue"])
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("echo 'squeue: error: Invalid user: x' >&2; exit 1", "squeue: error: Invalid user: x"),
+        ("echo one >&2; echo two >&2; echo one >&2; exit 1", "one; two"),
+        ("exit 3", "exit status 3"),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2", "Unable to contact"),
+        ("echo 'slurm_load_nodes: Socket timed out'", "Socket timed out"),
+        ("kill -9 $$", "exit status -9"),
+    ],
+)
+def test_failures_are_one_line(tmp_path: Path, program: str, said: str) -> None:
+    with pytest.raises(ClusterUnavailable) as caught:
+        commands(tmp_path, squeue=program).ask(["squeue"])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_program_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ClusterUnavailable, match="install Slurm's commands"):
+        Commands({"PATH": str(tmp_path)}).ask(["no-such-slurm-command"])
+
+
+def test_harmless_words_on_stderr_are_no_failure(tmp_path: Path) -> None:
+    run = commands(tmp_path, sinfo="echo 'sinfo: warning: something' >&2; echo fine")
+    assert run.ask(["sinfo"]) == "fine\n"
+
+
+def test_marks_differ() -> None:
+    assert len({Commands.mark() for _ in range(100)}) == 100
+
+
+NODE = "NodeName=n1 State=IDLE Partitions=batch,harvest CPUTot=4 CPUAlloc=0"
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "squeue", "said"),
+    [
+        (f"printf '{NODE}'", "", "cut off"),
+        ("true", "", "cut off"),
+        ("echo", "", "no node at all"),
+        ("echo NodeName=n1 Arch=x", "", "without a name or a state"),
+        (f"echo '{NODE}'", "echo 12345", "wrong shape"),
+        (f"echo '{NODE}'", "exit 1", "squeue: exit status 1"),
+    ],
+)
+def test_half_an_answer_is_no_snapshot(tmp_path: Path, scontrol: str, squeue: str, said: str) -> None:
+    run = commands(
+        tmp_path, scontrol=f'case "$*" in *reservation*) ;; *) {scontrol};; esac', squeue=squeue, sdiag="true"
+    )
+    with pytest.raises(ClusterUnavailable, match=said):
+        CommandReader(run, time.time, "harvest").snapshot()
+
+
+def test_no_sdiag_leaves_the_plan_unknown(tmp_path: Path) -> None:
+    run = commands(
+        tmp_path, scontrol=f"case \"$*\" in *reservation*) ;; *) echo '{NODE}';; esac", squeue="true", sdiag="exit 1"
+    )
+    seen = CommandReader(run, time.time, "harvest").snapshot()
+    assert seen.plan.last_cycle_at is None
+    assert seen.is_free("n1")
+    assert os.environ.get("SLURM_TIME_FORMAT") != "%s", "the caller's own environment is left alone"

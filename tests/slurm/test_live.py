@@ -1,0 +1,338 @@
+"""Pilots on a real Slurm: what the owner, the staff and the cluster do to them behind our back."""
+
+from __future__ import annotations
+
+import pwd
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.decision import CutLimit, RecyclePilot, StartPilot
+from malletrain.domain.errors import ClusterUnavailable
+from malletrain.domain.job import MalleableJob
+from malletrain.domain.snapshot import NodeState
+from malletrain.slurm import doctor, sbatch, site
+from malletrain.slurm.cluster import SlurmCluster
+from malletrain.slurm.command import Commands
+from malletrain.slurm.directives import Options
+from malletrain.slurm.pilots import EndKind, EndState
+from malletrain.slurm.sbatch import Defaults
+from malletrain.slurm.site import Harvest, Level
+from scripts.lab import Lab, LabConfig
+from tests.slurm_fixtures import LabFactory
+
+pytestmark = pytest.mark.slurm
+
+PAYLOAD = "exec srun --ntasks=1 sleep 300"
+
+
+@dataclass
+class Site:
+    lab: Lab
+    cluster: SlurmCluster
+    commands: Commands
+
+    def submit(self, command: str = PAYLOAD, *more: str, tasks: int = 1) -> int:
+        return self.lab.submit(
+            command, "-p", "harvest", "--hold", f"--array=0-{tasks - 1}", "--no-requeue", "--time=1", "--nodes=1",
+            "--exclusive", "--mem=0", *more, user="alice",
+        )  # fmt: skip
+
+    def start(self, pilot: str, node: str, limit_s: float = 600.0) -> None:
+        outcome = self.cluster.start(StartPilot(3, pilot, node, limit_s, "a hole"))
+        assert outcome.done, outcome.detail
+        self.lab.wait_for(lambda: self.cluster.end_state(pilot).kind is EndKind.ACTIVE, 30, f"{pilot} runs")
+
+    def refused(self, pilot: str, node: str) -> str:
+        outcome = self.cluster.start(StartPilot(3, pilot, node, 600.0, "a hole"))
+        assert not outcome.done
+        return outcome.detail
+
+    def end(self, pilot: str, deadline_s: float = 30.0) -> EndState:
+        self.lab.wait_for(lambda: self.cluster.end_state(pilot).is_over, deadline_s, f"{pilot} ends")
+        return self.cluster.end_state(pilot)
+
+
+@pytest.fixture
+def live(lab: Lab) -> Site:
+    if "alice" not in lab.users:
+        pytest.skip("needs plain users: run as root")
+    commands = Commands(lab.env, timeout_s=5.0)
+    uid = pwd.getpwnam("alice").pw_uid
+    return Site(lab, SlurmCluster(commands, Harvest("harvest"), {3: uid}.get, bf_interval_s=1.0), commands)
+
+
+def test_a_job_name_of_any_bytes_reaches_us_and_forges_nothing(live: Site) -> None:
+    name = "a|b\x1fü\nJobId=1 UserId=root(0)\n\x1e00000000\x1e1\x1f x=y"
+    array = live.submit(PAYLOAD, f"--job-name={name}", "--account=ac\x1fct\nx", "--comment=UserId=root(0)", tasks=3)
+    seen = live.cluster.snapshot()
+    jobs = [job for job in seen.jobs if job.array_id == array]
+    assert len(jobs) == len(seen.jobs) == 3
+    assert {job.name for job in jobs} == {name}
+    assert {job.user for job in jobs} == {"alice"}
+    live.start(f"{array}_1", live.lab.nodes[0])
+
+
+def test_an_array_of_thousands_is_one_row(live: Site) -> None:
+    live.lab.submit("true", "-p", "batch", "--hold", "--array=0-999", user="bob")
+    (job,) = live.cluster.snapshot().jobs
+    assert job.task_count == 1000
+    assert job.array_task is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("Partition=batch", "its partition is batch"),
+        ("Dependency=after:1", "waits for another job"),
+    ],
+)
+def test_a_task_that_its_owner_changed_is_not_started(live: Site, change: str, said: str) -> None:
+    pilot = f"{live.submit(tasks=2)}_1"
+    # `after` a job that ran and is gone is met at once; another held job keeps the dependency.
+    live.lab.run(
+        ["scontrol", "update", f"JobId={pilot}", change.replace("after:1", f"after:{live.submit()}")], "alice"
+    )
+    assert said in live.refused(pilot, live.lab.nodes[0])
+    assert live.cluster.snapshot().is_free(live.lab.nodes[0])
+
+
+def test_a_task_of_somebody_else_is_not_started(live: Site) -> None:
+    array = live.lab.submit(
+        PAYLOAD, "-p", "harvest", "--hold", "--array=0", "--no-requeue", "--time=1", "--exclusive", user="bob"
+    )
+    assert "belongs to uid" in live.refused(f"{array}_0", live.lab.nodes[0])
+
+
+def test_a_hold_of_the_staff_is_never_lifted(live: Site) -> None:
+    pilot = f"{live.submit(tasks=2)}_0"
+    live.lab.run(["scontrol", "hold", pilot])
+    assert "the staff holds it" in live.refused(pilot, live.lab.nodes[0])
+
+
+def test_a_node_drained_since_is_not_taken_and_a_pilots_drained_node_is_shown(live: Site) -> None:
+    array, node = live.submit(tasks=2), live.lab.nodes[0]
+    live.start(f"{array}_0", node)
+    live.lab.run(
+        ["scontrol", "update", f"NodeName={node},{live.lab.nodes[1]}", "State=DRAIN", "Reason=new disk = bad"]
+    )
+    assert "drained now (new disk = bad" in live.refused(f"{array}_1", live.lab.nodes[1])
+    assert live.cluster.snapshot().node[node].state is NodeState.DRAINED
+
+
+def test_a_reserved_node_is_not_taken(live: Site) -> None:
+    array, node = live.submit(), live.lab.nodes[2]
+    live.lab.run(
+        ["scontrol", "create", "reservation", "ReservationName=res", "StartTime=now", "Duration=30", f"Nodes={node}",
+         "Users=root", "Flags=MAINT"]
+    )  # fmt: skip
+    live.lab.wait_for(lambda: live.cluster.snapshot().node[node].state is NodeState.MAINT, 10)
+    assert "maint now" in live.refused(f"{array}_0", node)
+    (reservation,) = live.cluster.snapshot().reservations
+    assert reservation.nodes == (node,)
+    assert "MAINT" in reservation.flags
+
+
+def test_a_planned_start_is_read(live: Site) -> None:
+    live.lab.wait_for_state(
+        live.lab.submit("sleep 300", "-p", "batch", "-w", live.lab.nodes[0], "--exclusive", "--time=2"), "RUNNING"
+    )
+    big = live.lab.submit("sleep 1", "-p", "batch", f"--nodes={len(live.lab.nodes)}", "--exclusive", "--time=1")
+
+    def planned() -> bool:
+        job = next(j for j in live.cluster.snapshot().jobs if j.raw_id == big)
+        return bool(job.planned_nodes) and job.start_time is not None
+
+    live.lab.wait_for(planned, 30, "a planned start")
+    seen = live.cluster.snapshot()
+    job = next(j for j in seen.jobs if j.raw_id == big)
+    assert set(job.planned_nodes) == set(live.lab.nodes)
+    assert job.start_time is not None
+    assert 0 < job.start_time - time.time() <= 130
+    assert seen.plan.last_cycle_at is not None
+
+
+def test_ends_are_told_apart(live: Site) -> None:
+    nodes = live.lab.nodes
+    cases = {
+        "exit 0": EndKind.COMPLETED,
+        "exit 3": EndKind.FAILED,
+    }
+    for (command, kind), node in zip(cases.items(), nodes, strict=False):
+        pilot = f"{live.submit(command)}_0"
+        assert live.cluster.start(StartPilot(3, pilot, node, 600.0, "")).done
+        end = live.end(pilot)
+        assert (end.kind, end.preempted) == (kind, False)
+        assert end.exit_code == int(command.split()[1])
+    pilot = f"{live.submit()}_0"
+    live.start(pilot, nodes[3])
+    live.lab.run(["scancel", pilot], "alice")
+    assert live.end(pilot).kind is EndKind.CANCELLED
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "trap 'exit 0' TERM; srun --ntasks=1 bash -c 'trap \"exit 0\" TERM; sleep 300 & wait'",
+        "exec srun --ntasks=1 bash -c 'trap \"exit 143\" TERM; sleep 300 & wait'",
+    ],
+    ids=["exits 0", "exits 143"],
+)
+def test_preemption_is_recognised_whatever_the_payload_does(live: Site, payload: str) -> None:
+    pilot, node = f"{live.submit(payload)}_0", live.lab.nodes[0]
+    live.start(pilot, node)
+    live.lab.submit("true", "-p", "batch", "-w", node, "--exclusive", "--time=1", user="bob")
+    end = live.end(pilot)
+    assert (end.kind, end.preempted) == (EndKind.PREEMPTED, True)
+    assert end.node == node
+
+
+@pytest.mark.nightly
+def test_a_pilot_at_its_limit_has_timed_out(live: Site) -> None:
+    pilot = f"{live.submit()}_0"
+    live.start(pilot, live.lab.nodes[0], limit_s=119.0)
+    assert live.end(pilot, 120).kind is EndKind.TIMEOUT
+
+
+def test_a_killed_node_daemon_does_not_make_a_pilot_free(live: Site) -> None:
+    pilot, node = f"{live.submit()}_0", live.lab.nodes[7]
+    live.start(pilot, node)
+    live.lab.kill(f"slurmd.{node}")
+    try:
+        live.lab.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=died"])
+        assert live.end(pilot).kind is EndKind.NODE_FAIL
+        assert live.cluster.snapshot().node[node].state is NodeState.DOWN
+    finally:
+        live.lab.start(f"slurmd.{node}")
+
+
+def test_recycling_leaves_a_task_that_slurm_does_not_start_by_itself(live: Site) -> None:
+    pilot, node = f"{live.submit()}_0", live.lab.nodes[0]
+    live.start(pilot, node)
+    assert live.cluster.recycle(RecyclePilot(3, pilot, node, "")).done
+    live.lab.wait_for(lambda: live.cluster.end_state(pilot).kind is EndKind.HELD, 10)
+    job = live.lab.job(pilot)
+    assert (job["Requeue"], job["Priority"]) == ("0", "0")
+
+
+def test_a_half_recycled_task_is_mended_at_its_next_start(live: Site) -> None:
+    """A daemon that died between Requeue=1 and Requeue=0 leaves a task that Slurm would requeue by itself."""
+    pilot, node = f"{live.submit(tasks=2)}_0", live.lab.nodes[0]
+    live.lab.run(["scontrol", "update", f"JobId={pilot}", "Requeue=1"])
+    live.start(pilot, node)
+    assert live.lab.job(pilot)["Requeue"] == "0"
+
+
+def test_recycling_before_the_start_holds_the_task_again(live: Site) -> None:
+    array, node = live.submit(tasks=2), live.lab.nodes[0]
+    # Released by its owner onto a node that is taken: it waits.
+    live.lab.wait_for_state(live.lab.submit("sleep 300", "-p", "batch", "-w", node, "--exclusive"), "RUNNING")
+    live.lab.run(["scontrol", "update", f"JobId={array}_0", f"NodeList={node}"], "alice")
+    live.lab.run(["scontrol", "release", f"{array}_0"], "alice")
+    live.lab.wait_for(lambda: live.cluster.end_state(f"{array}_0").kind is EndKind.WAITING, 10)
+    assert live.cluster.recycle(RecyclePilot(3, f"{array}_0", node, "")).done
+    assert live.cluster.end_state(f"{array}_0").kind is EndKind.HELD
+    assert live.lab.job(f"{array}_0")["Reason"] == "JobHeldUser", "a hold that the owner may lift"
+
+
+def test_a_task_in_the_main_partition_is_left_alone(live: Site) -> None:
+    array = live.submit(tasks=2)
+    live.lab.run(["scontrol", "update", f"JobId={array}_0", "Partition=batch"], "alice")
+    live.lab.run(["scontrol", "release", f"{array}_0"], "alice")
+    live.lab.wait_for_state(f"{array}_0", "RUNNING")
+    node = live.lab.job(f"{array}_0")["NodeList"]
+    assert "not ours" in live.cluster.recycle(RecyclePilot(3, f"{array}_0", node, "")).detail
+    assert "not ours" in live.cluster.cut(CutLimit(3, f"{array}_0", node, time.time(), "")).detail
+    assert live.lab.job_state(f"{array}_0") == "RUNNING"
+
+
+def test_a_frozen_slurmctld_is_given_up_within_the_time_out(live: Site) -> None:
+    live.lab.kill("slurmctld", signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        with pytest.raises(ClusterUnavailable, match="no answer within 5 s"):
+            live.cluster.snapshot()
+        assert time.monotonic() - started < 8
+    finally:
+        live.lab.kill("slurmctld", signal.SIGCONT)
+
+
+def test_the_batch_script_runs_its_payload_as_a_step(live: Site, shared_folder: Path) -> None:
+    """What mtbatch submits, with a stand-in for the launcher: odd paths, arguments, GPUs, the user's environment."""
+    folder = shared_folder / "odd dir #1 'q' \"d\" ü"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    launcher = shared_folder / "python"
+    launcher.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    launcher.chmod(0o755)
+    body = (
+        b"#!/bin/bash\n#SBATCH --nodes=1-4 -o 'out %a.txt' --export=NONE\n"
+        b'echo "[$1] [$2] $MALLETRAIN_JOB $SLURM_STEP_ID" "$PWD"\n'
+        b"/usr/bin/env true; /usr/bin/srun --ntasks=1 /bin/echo nested step\nexec /bin/sleep 300\n"
+    )
+    request = sbatch.request(body, "my job.sh", Options(), ["a b", "c'd"], Defaults("harvest"), str(folder))
+    made = request.materialize(42, "http://127.0.0.1:1", str(launcher), live.lab.env_for("alice"))
+    told = live.lab.run(made.argv, "alice", input=made.script.decode())
+    array = int(told.stdout)
+    seen = live.cluster.inspect(array, _job())
+    assert seen.tasks == tuple(range(request.tasks)), seen.faults
+    live.start(f"{array}_2", live.lab.nodes[4])
+    out = folder / "out 2.txt"
+    live.lab.wait_for(lambda: out.exists() and "nested" in out.read_text(), 20)
+    assert out.read_text() == f"[a b] [c'd] 42 0 {folder}\nnested step\n"
+    started = time.monotonic()
+    assert live.cluster.recycle(RecyclePilot(3, f"{array}_2", live.lab.nodes[4], "")).done
+    live.lab.wait_for(lambda: live.cluster.snapshot().is_free(live.lab.nodes[4]), 10)
+    assert time.monotonic() - started < 3, "SIGTERM reaches the step at once"
+
+
+def _job() -> MalleableJob:
+    return MalleableJob(3, "t", "alice", pwd.getpwnam("alice").pw_uid, "", 1, 4, 0.0)
+
+
+@pytest.fixture
+def shared_folder(lab_directory: Path) -> Iterator[Path]:
+    """A folder that every user can enter, gone afterwards."""
+    lab_directory.mkdir(mode=0o755)
+    yield lab_directory
+
+
+def test_the_doctor_finds_a_sound_site_sound(live: Site) -> None:
+    found = doctor.examine(live.commands, Harvest("harvest"), time.time)
+    assert not [finding for finding in found if finding.level is Level.ERROR]
+    assert any("munge works" in finding.what for finding in found)
+    assert any("gives way" in finding.what for finding in found)
+
+
+def test_the_doctor_names_what_is_wrong_and_how_to_mend_it(live: Site) -> None:
+    for partition, said in (("nowhere", "does not exist"), ("batch", "are not preempted")):
+        found = doctor.examine(live.commands, Harvest(partition), time.time)
+        errors = [finding for finding in found if finding.level is Level.ERROR]
+        assert any(said in finding.what for finding in errors)
+        assert all(finding.mend for finding in errors)
+    late = doctor.examine(live.commands, Harvest("harvest"), lambda: time.time() + 60)
+    assert any("ahead of slurmctld's" in finding.what for finding in late)
+
+
+def test_the_doctor_on_a_site_that_preempts_nothing(lab_factory: LabFactory) -> None:
+    lab = lab_factory(
+        LabConfig(nodes=1, users=True, settings=(("PreemptType", "preempt/none"), ("PreemptMode", "OFF")))
+    )
+    found = site.check_harvest_partition(site.read(Commands(lab.env)), Harvest("harvest"))
+    assert any("preempts nothing" in finding.what and finding.mend for finding in found)
+
+
+def test_facts_of_the_site(live: Site) -> None:
+    facts = site.read(live.commands)
+    assert facts.release >= (20, 11)
+    assert facts.kill_wait_s == 5
+    assert facts.bf_interval_s == 1
+    assert facts.partitions["harvest"].tier < facts.partitions["batch"].tier
+    assert facts.partitions["harvest"].grace_s == 10
+    assert facts.partitions["harvest"].nodes == frozenset(live.lab.nodes)
+    assert facts.munge_socket == str(live.lab.munge_socket)
+    assert site.check_harvest_partition(facts, Harvest("harvest")) == ()

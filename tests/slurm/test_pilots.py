@@ -1,0 +1,96 @@
+"""Whether a task is the pilot that it should be, and how it ended: pure, over rows as squeue prints them."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.slurm import pilots
+from malletrain.slurm.formats.queue import TaskRow
+from malletrain.slurm.pilots import EndKind
+from malletrain.slurm.site import Harvest
+
+HARVEST = Harvest("harvest", "hacct", "hqos")
+HELD = TaskRow(
+    id="7_[0-3]", raw_id=7, array_id=7, tasks=(0, 1, 2, 3), uid=1001, user="alice", partition="harvest", qos="hqos",
+    account="hacct", state="PENDING", reason="JobHeldUser", node_count=1, time_limit_s=60.0, requeue=False,
+    restarts=0, eligible_time=None, start_time=None, end_time=None, preempt_time=None, exit_code="0", nodes="",
+    dependency="", oversubscribe="NO", submit_time=1.0, priority=0,
+)  # fmt: skip
+
+
+def test_a_sound_array() -> None:
+    found = pilots.inspect(7, [HELD], HARVEST, 1001)
+    assert found.sound
+    assert found.tasks == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"uid": 0}, "belongs to uid 0"),
+        ({"partition": "batch"}, "partition is batch"),
+        ({"account": "other"}, "account is other"),
+        ({"account": ""}, "account is none"),
+        ({"qos": "high"}, "QOS is high"),
+        ({"node_count": 2}, "2 nodes"),
+        ({"dependency": "afterok:1"}, "waits for another job"),
+        ({"oversubscribe": "OK"}, "--exclusive"),
+        ({"reason": "JobHeldAdmin"}, "staff holds it"),
+        ({"priority": 5, "reason": "Priority"}, "not held"),
+        ({"requeue": True}, "--no-requeue"),
+        ({"time_limit_s": 3600.0}, "--time=1"),
+        ({"time_limit_s": None}, "--time=1"),
+    ],
+)
+def test_what_is_not_sound_is_named(change: dict[str, object], said: str) -> None:
+    found = pilots.inspect(7, [HELD._replace(**change)], HARVEST, 1001)  # type: ignore[arg-type]
+    assert not found.sound
+    assert not found.tasks
+    assert any(said in fault for fault in found.faults)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "preempted"),
+    [
+        ({}, EndKind.HELD, False),
+        ({"reason": "job requeued in held state"}, EndKind.HELD, False),
+        ({"priority": 9, "reason": "Resources"}, EndKind.WAITING, False),
+        ({"state": "RUNNING"}, EndKind.ACTIVE, False),
+        ({"state": "COMPLETING"}, EndKind.ACTIVE, False),
+        ({"state": "COMPLETED"}, EndKind.COMPLETED, False),
+        ({"state": "COMPLETED", "preempt_time": 20.0, "start_time": 10.0}, EndKind.PREEMPTED, True),
+        ({"state": "FAILED", "preempt_time": 20.0, "start_time": 10.0}, EndKind.PREEMPTED, True),
+        ({"state": "FAILED", "preempt_time": 5.0, "start_time": 10.0}, EndKind.FAILED, False),
+        ({"state": "PREEMPTED"}, EndKind.PREEMPTED, True),
+        ({"state": "TIMEOUT"}, EndKind.TIMEOUT, False),
+        ({"state": "NODE_FAIL"}, EndKind.NODE_FAIL, False),
+        ({"state": "CANCELLED"}, EndKind.CANCELLED, False),
+        ({"state": "OUT_OF_MEMORY"}, EndKind.OUT_OF_MEMORY, False),
+        ({"state": "BOOT_FAIL"}, EndKind.NODE_FAIL, False),
+        ({"state": "DEADLINE"}, EndKind.TIMEOUT, False),
+    ],
+)
+def test_ends_are_told_apart(change: dict[str, object], kind: EndKind, preempted: bool) -> None:
+    found = pilots.end_state(HELD._replace(**change))  # type: ignore[arg-type]
+    assert (found.kind, found.preempted) == (kind, preempted)
+
+
+def test_a_vanished_task() -> None:
+    assert pilots.end_state(None).kind is EndKind.VANISHED
+    assert pilots.end_state(None).is_over
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "signal"),
+    [("0", 0, 0), ("256", 1, 0), ("36608", 143, 0), ("9", 0, 9), ("2:15", 2, 15), ("", None, None)],
+)
+def test_exit_codes_of_both_spellings(text: str, code: int | None, signal: int | None) -> None:
+    found = pilots.end_state(HELD._replace(state="FAILED", exit_code=text))
+    assert (found.exit_code, found.signal) == (code, signal)
+
+
+@pytest.mark.parametrize("text", ["7", "7_", "_7", "7_x", "7_1_2", "a_1", "7_[1-2]", "7_1;rm", ""])
+def test_only_ids_of_tasks_are_ids_of_pilots(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        pilots.split_id(text)

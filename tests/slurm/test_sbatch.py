@@ -1,0 +1,221 @@
+"""From a script and options to the exact call of sbatch: pure, and without any Slurm."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.slurm import directives, sbatch
+from malletrain.slurm.options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
+from malletrain.slurm.sbatch import BatchRequest, Defaults, InvalidBatch
+
+SITE = Defaults("harvest", "hacct", "hqos", "gpu:4")
+GOOD = b"#!/bin/bash\n#SBATCH --nodes=1-8\npython train.py\n"
+
+
+def ask(
+    script: bytes, *argv: str, cwd: str = "/home/alice", environment: dict[str, str] | None = None
+) -> BatchRequest:
+    line = directives.from_command_line([*argv, "train.sh"])
+    options = line.options.over(directives.from_environment(environment or {}))
+    return sbatch.request(script, "train.sh", options, line.arguments, SITE, cwd)
+
+
+def faults(script: bytes, *argv: str) -> str:
+    with pytest.raises(InvalidBatch) as caught:
+        ask(script, *argv)
+    assert str(caught.value) == "\n".join(caught.value.faults)
+    return str(caught.value)
+
+
+def lines(request: BatchRequest) -> dict[str, str]:
+    return dict(request.lines())
+
+
+def test_a_script_becomes_a_held_array_of_one_node_tasks() -> None:
+    request = ask(GOOD)
+    assert (request.min_nodes, request.max_nodes, request.name) == (1, 8, "train.sh")
+    found = lines(request)
+    assert {"hold", "no-requeue", "exclusive"} <= found.keys()
+    assert found["time"] == "1"
+    assert found["nodes"] == "1"
+    assert found["mem"] == "0"
+    assert found["array"] == f"0-{request.tasks - 1}"
+    assert (found["partition"], found["account"], found["qos"], found["gres"]) == (
+        "harvest",
+        "hacct",
+        "hqos",
+        "gpu:4",
+    )
+    assert found["chdir"] == "/home/alice"
+
+
+def test_the_users_body_is_kept_byte_for_byte() -> None:
+    body = (
+        b"#!/bin/bash -l\r\n".replace(b"\r", b"")
+        + b"#SBATCH -N 2-4\necho '\xff\xfe \x1f' \"$@\"\r\nno newline at end"
+    )
+    request = ask(body)
+    made = request.materialize(7, "http://head:8470", "/opt/venv/bin/python", {})
+    assert made.script.endswith(body)
+    assert request.interpreter == ("/bin/bash", "-l")
+
+
+def test_the_script_runs_itself_again_under_srun_and_only_once() -> None:
+    request = ask(GOOD, "--tasks=3")
+    made = request.materialize(7, "http://head:8470", "/opt/my venv/bin/python", {})
+    assert made.argv == ("sbatch", "--parsable")
+    text = made.script.decode()
+    assert "exec srun " in text
+    assert "--kill-on-bad-exit=0" in text
+    assert "'/opt/my venv/bin/python' -m malletrain.elastic.launch -- /bin/bash \"$0\"" in text
+    assert "MALLETRAIN_JOB=7" in text
+    check = subprocess.run(["bash", "-n"], input=made.script, capture_output=True)
+    assert check.returncode == 0, check.stderr
+
+
+@pytest.mark.parametrize("words", [["a b", "c'd", '"', "$HOME", "\\", "é"], []])
+def test_arguments_and_shell_flags_arrive_as_given(
+    words: Sequence[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The written script is run by a real bash, with srun replaced by a shell function that runs its command."""
+    body = b'#!/bin/bash -u\n#SBATCH -N 1-2\nprintf "%s\\0" "$@" "$MALLETRAIN_JOB" "$MALLETRAIN_PAYLOAD"\n'
+    line = directives.from_command_line(["train.sh", *words])
+    request = sbatch.request(body, "train.sh", line.options, line.arguments, SITE, "/tmp")
+    folder = tmp_path_factory.mktemp("bin")
+    stand_in = folder / "srun"
+    stand_in.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    stand_in.chmod(0o755)
+    script = folder / "slurm_script"
+    script.write_bytes(request.materialize(7, "http://head:8470", "/usr/bin/python3", {}).script)
+    run = subprocess.run(
+        ["/bin/bash", str(script)], capture_output=True, env={"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "5"}
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.decode().split("\0")[:-1] == [*words, "7", "1"]
+
+
+def test_every_fault_is_named_with_its_place() -> None:
+    told = faults(
+        b'#!/bin/sh\n#SBATCH --nodes=5-2 -t 10 --foo=3\n#SBATCH --comment "x\n#MALLETRAIN elastic=no --weight=-1\n'
+        b"#SBATCH -L a:1 -n 4 bar\n#MALLETRAIN --dry-run\n",
+        "-H",
+    )
+    for part in (
+        "train.sh:2: --time: the limit of each pilot",
+        "train.sh:2: --foo is not an option",
+        "train.sh:2: --nodes: MIN 5 is above MAX 2",
+        "train.sh:3: no closing quotation",
+        "train.sh:4: --elastic: 'no' is neither",
+        "train.sh:4: --weight: '-1' is not a number above 0",
+        "train.sh:5: --licenses: licences are not supported",
+        "train.sh:5: --ntasks: ",
+        "train.sh:5: 'bar' is not an option",
+        "train.sh:6: --dry-run belongs on the command line",
+        "command line: --hold: ",
+    ):
+        assert part in told, part
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (b"", "the script is empty"),
+        (b"#!/usr/bin/python3\n", "not sh or bash"),
+        (b"python train.py\n", "first line must name the shell"),
+        (b"#!/bin/bash\r\n#SBATCH -N 1-2\r\n", "dos2unix"),
+        (b"#!/bin/bash\n#SBATCH -N 1-2\n\0", "NUL byte"),
+        (b"#!/bin/bash\n", "no node range"),
+        (b"#!/bin/bash\n#SBATCH -N 4\n", "needs a range"),
+        (b"#!/bin/bash\n#SBATCH -N 0-4\n", "at least 1"),
+        (b"#!/bin/bash\n#SBATCH -N x\n", "is not MIN-MAX"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN --sizes=1,2\n", "1 is outside"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4 -p batch\n", "partition harvest only"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-min=9 batch-max=8\n", "above --batch-max=8"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN --curve=1:a\n", "NODES:SAMPLES_PER_S"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4 -o 'a\\b'\n", "backslash"),
+    ],
+)
+def test_bad_scripts(script: bytes, said: str) -> None:
+    assert said in faults(script)
+
+
+def test_the_command_line_goes_before_the_environment_before_the_script() -> None:
+    script = b"#!/bin/bash\n#SBATCH -N 1-2 -J script -A script -q script\n"
+    request = ask(script, "-J", "line", environment={"SBATCH_JOB_NAME": "env", "SBATCH_ACCOUNT": "env"})
+    assert (request.name, request.account, request.qos) == ("line", "env", "script")
+
+
+def test_own_options_are_read_in_all_spellings() -> None:
+    script = (
+        b"#!/usr/bin/env bash\n\n# a comment\n#SBATCH --nodes 1-4 # as I like\n"
+        b"#MALLETRAIN elastic=restart weight=2.5\n#MALLETRAIN --sizes=4,1,2 --total-samples=1e6\n"
+        b"#MALLETRAIN --curve=4:300,1:100 budget=10 --batch-min=32 --batch-max=64 tasks=5\n"
+        b"echo\n#SBATCH --nodes=9-10\n#MALLETRAIN weight=9\n"
+    )
+    request = ask(script)
+    assert (request.elastic, request.weight, request.sizes) == ("restart", 2.5, (1, 2, 4))
+    assert request.curve == ((1, 100.0), (4, 300.0))
+    assert (request.total_samples, request.budget_node_hours, request.tasks) == (1e6, 10.0, 5)
+    assert (request.batch_min, request.batch_max) == (32, 64)
+    assert request.max_nodes == 4, "sbatch looks no further than the first command, and neither do we"
+    body = request.announcement()
+    assert body["curve"] == [[1, 100.0], [4, 300.0]]
+    assert body["elastic"] == "restart"
+
+
+def test_no_variable_of_another_job_reaches_sbatch() -> None:
+    made = ask(GOOD).materialize(
+        1, "http://h:1", "/bin/python",
+        {"HOME": "/h", "SLURM_CONF": "/c", "SLURM_JOB_ID": "3", "SBATCH_TIMELIMIT": "9", "MALLETRAIN_STEP_OF": "3"},
+    )  # fmt: skip
+    assert made.environment == {"HOME": "/h", "SLURM_CONF": "/c"}
+
+
+@pytest.mark.parametrize("url", ["ftp://h", "http://h'x", "http://h/$(id)", "", "http://h\n"])
+def test_an_address_that_could_break_the_script_is_refused(url: str) -> None:
+    with pytest.raises(InvalidBatch, match="url"):
+        ask(GOOD).materialize(1, url, "/bin/python", {})
+
+
+def test_no_option_is_both_allowed_and_refused() -> None:
+    assert not ALLOWED.keys() & REFUSED.keys()
+    assert not SHORT.keys() & REFUSED_SHORT.keys()
+    assert set(REFUSED_SHORT.values()) <= REFUSED.keys()
+
+
+@given(st.binary(max_size=300))
+def test_any_script_is_taken_or_refused_in_words(noise: bytes) -> None:
+    try:
+        request = ask(b"#!/bin/bash\n#SBATCH -N 1-2\n" + noise)
+    except InvalidBatch as error:
+        assert all(fault and "\n" not in fault for fault in error.faults)
+    else:
+        assert request.materialize(1, "http://h", "/bin/python", {}).script.endswith(noise)
+
+
+@given(st.lists(st.text(max_size=12), max_size=6))
+def test_any_command_line_is_taken_or_refused_in_words(argv: list[str]) -> None:
+    found = directives.from_command_line(argv)
+    assert all(fault and "\n" not in fault for fault in found.options.faults)
+
+
+_value = st.text(
+    st.characters(min_codepoint=32, exclude_characters="\x7f\\", exclude_categories=["Cs"]), min_size=1, max_size=40
+)
+
+
+@given(_value, _value)
+def test_no_value_escapes_its_line(name: str, comment: str) -> None:
+    request = ask(GOOD, f"--job-name={name}", f"--comment={comment}")
+    text = request.materialize(1, "http://h", "/bin/python", {}).script.decode("utf-8", "surrogateescape")
+    head = [line for line in text.split("\n") if line.startswith("#SBATCH")]
+    assert len([line for line in head if "--job-name" in line and "--nodes=1-8" not in line]) >= 1
+    first = next(line for line in head if line.startswith("#SBATCH --job-name"))
+    # sbatch's own quoting is close enough to the shell's to be read back by it.
+    assert shlex.split(first[len("#SBATCH ") :]) == [f"--job-name={name}"] or any(ord(c) > 127 for c in name)
