@@ -1,0 +1,35 @@
+"""Scikit-learn's 1,797 handwritten digits (8 x 8, from the UCI repository), for training and for testing."""
+
+from __future__ import annotations
+
+import torch
+from sklearn.datasets import load_digits
+from torch.utils.data import Dataset, TensorDataset
+
+
+def digits(*, image: bool) -> tuple[TensorDataset, TensorDataset]:
+    """Four fifths to train on, one fifth to test with; always the same ones."""
+    raw = load_digits()
+    pixels = torch.tensor(raw.data, dtype=torch.float32) / 16
+    if image:
+        pixels = pixels.reshape(-1, 1, 8, 8)
+    labels = torch.tensor(raw.target)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
+    train, test = order[360:], order[:360]
+    return TensorDataset(pixels[train], labels[train]), TensorDataset(pixels[test], labels[test])
+
+
+class Shifted(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Each image moved by up to one pixel, anew in each epoch. Random numbers are drawn as anywhere: the session
+    sees to it that a sample gets the same ones whoever loads it."""
+
+    def __init__(self, images: TensorDataset) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        pixels, label = self._images[index]
+        down, right = (int(step) for step in torch.randint(-1, 2, (2,)))
+        return torch.roll(pixels, (down, right), dims=(1, 2)), label
