@@ -38,7 +38,7 @@ class EventKind(StrEnum):
     WORKER_LOST = "worker_lost"  #: worker, how
     GENERATION = "generation"  #: generation, members: [pilot], switched_by; published for the job
     SWITCHED = "switched"  #: generation, nodes, pause_s, step, grew: bool
-    SAMPLES = "samples"  #: nodes, samples, seconds, steps; batched windows of training
+    SAMPLES = "samples"  #: nodes, samples, seconds, steps: an undisturbed window; total: of the job so far
     METRIC = "metric"  #: name, value, samples: a figure that the training script reported
     # The daemon itself
     DAEMON_STARTED = "daemon_started"  #: version, pid

@@ -344,7 +344,9 @@ def _switched(record: _Record, event: Event) -> None:
 
 def _samples(record: _Record, event: Event) -> None:
     data = cast(dict[str, float], event.data)
-    record.samples_done += data["samples"]
+    # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
+    total = data.get("total")
+    record.samples_done = record.samples_done + data["samples"] if total is None else max(record.samples_done, total)
     if data.get("steady", True) and data["seconds"] > 0:
         record.samples_taken += 1
         record.samples.append(

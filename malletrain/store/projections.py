@@ -368,11 +368,15 @@ def _samples(connection: Connection, event: Event) -> None:
     samples, seconds = _number(event.data, "samples") or 0.0, _number(event.data, "seconds") or 0.0
     if not _is_known(connection, event.job) or event.job is None:
         return
-    change: dict[str, Any] = {"samples": t.job.c.samples + samples}
+    # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
+    before = connection.execute(select(t.job.c.samples).where(t.job.c.id == event.job)).scalar_one()
+    total = _number(event.data, "total")
+    trained = samples if total is None else max(0.0, total - before)
+    change: dict[str, Any] = {"samples": before + trained}
     if seconds > 0:
         change["rate"] = samples / seconds
     connection.execute(update(t.job).where(t.job.c.id == event.job).values(change))
-    _use(connection, _day(event.at), event.job, samples=samples)
+    _use(connection, _day(event.at), event.job, samples=trained)
 
 
 def _metric(connection: Connection, event: Event) -> None:

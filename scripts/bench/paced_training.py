@@ -1,4 +1,4 @@
-"""An elastic training job that uses hardly any processor: steps of a tenth of a second, most of it spent waiting.
+"""An elastic training job that uses hardly any processor: it waits for a time that each sample is said to take.
 
 For benches of Slurm's side, where real training on a small machine would disturb what is measured.
 """
@@ -16,7 +16,7 @@ from malletrain import elastic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--step-s", type=float, default=0.1, help="seconds of one step")
+    parser.add_argument("--sample-s", type=float, default=0.005, help="seconds of one sample on one node")
     parser.add_argument("--epochs", type=int, default=1_000_000)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -27,14 +27,12 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     session = elastic.Session(model, optimizer, data, batch_size=64)
     for _ in session.epochs(options.epochs):
-        for batch in session.batches():
+        for inputs, targets in session.batches():
             with session.step():
-                inputs, targets = batch
-                time.sleep(options.step_s)  # stands for the computation
-                loss = session.loss(nn.functional.mse_loss(model(inputs), targets, reduction="sum"))
-                loss.backward()
-                optimizer.step()
                 optimizer.zero_grad()
+                time.sleep(options.sample_s * len(inputs))  # stands for the computation
+                nn.functional.mse_loss(model(inputs), targets).backward()
+                optimizer.step()
     session.finish({})
 
 
