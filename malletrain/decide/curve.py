@@ -84,6 +84,9 @@ class CurveFit:
         wanted = np.array(sizes, dtype=np.float64)
         shapes = grid()
         bent = shapes.log_shape(wanted) + (level - shapes.log_shape(known)) @ _blend(known, wanted)
+        if level[-1] < level.max() - _BAND * self.noise:
+            # What has begun to fall is not expected to rise again.
+            bent = np.where(wanted > known[-1], np.minimum(bent, level[-1]), bent)
         mean = self._weight @ bent
         spread = self._weight @ (bent - mean) ** 2
         noise = np.array([self.noise**2 / m.windows for m in self.measured]) @ _blend(known, wanted)

@@ -80,7 +80,7 @@ def grid() -> Grid:
         ("power", 1.0, _power, exponent, np.exp(-0.5 * ((exponent - 0.88) / 0.15) ** 2), exponent),
         ("log", 1.0, _log, slope, _near(slope, 0.08, 3.3), slope),
         ("amdahl", 0.3, _bending, serial, _near(serial, 0.02, 4.5), np.zeros_like(serial)),
-        ("bending", 0.1, _bending, s, _near(s, 0.03, 4.5) * _near(k, 1e-4, 7.4), k),
+        ("bending", 0.2, _bending, s, _near(s, 0.03, 4.5) * _near(k, 1e-4, 7.4), k),
         ("cliff", 0.5, _cliff, a, _near(a, 0.3, 3.3) * _near(b, 0.03, 4.5), b),
     )
     share = np.concatenate([np.full(len(x), weight) * prior / prior.sum() for _, weight, _, x, prior, _ in families])
