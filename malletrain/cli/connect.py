@@ -41,7 +41,7 @@ class Daemon:
 
     def jobs(self) -> tuple[JobRow, ...]:
         """Every job, those that are over too."""
-        return tuple(JobRow.from_json(row) for row in self._field(self._http.get("/v1/jobs"), "jobs"))
+        return tuple(JobRow.from_json(row) for row in self._list(self._http.get("/v1/jobs"), "jobs"))
 
     def job(self, job: int) -> JobRow:
         """One job."""
@@ -71,30 +71,41 @@ class Daemon:
 
     def _events(self, query: Mapping[str, int | float | None], wait_s: float) -> tuple[tuple[EventRow, ...], int]:
         answer = self._http.get("/v1/events", query, wait_s=wait_s)
-        rows, last = self._field(answer, "events"), self._field(answer, "last")
-        if not isinstance(rows, list) or not isinstance(last, int):
-            raise BadAnswer(f"{self.url}: /v1/events: daemon and command are of different releases")
+        rows, last = self._list(answer, "events"), self._field(answer, "last")
+        if not isinstance(last, int):
+            raise self._odd("last")
         return tuple(EventRow.from_json(row) for row in rows), last
 
     def explain(self, subject: str) -> Sequence[str]:
         """Why a job or node has what it has, in lines."""
-        lines = self._field(self._http.get(f"/v1/explain/{quote(subject, safe='')}"), "lines")
-        return [str(line) for line in lines] if isinstance(lines, list) else [str(lines)]
+        lines = self._list(self._http.get(f"/v1/explain/{quote(subject, safe='')}"), "lines")
+        return [str(line) for line in lines]
 
     def usage(self, *, since: str = "") -> tuple[UsageRow, ...]:
         """What was given to whom, from day `since` on."""
-        rows = self._field(self._http.get("/v1/usage", {"since": since or None}), "usage")
+        rows = self._list(self._http.get("/v1/usage", {"since": since or None}), "usage")
         return tuple(UsageRow.from_json(row) for row in rows)
 
     def drain(self, *, nodes: str, until: float) -> Sequence[str]:
         """Keep pilots off `nodes` (empty: all) until then; the names that it comes to."""
-        names = self._field(self._http.post("/v1/drain", {"nodes": nodes, "until": until}), "nodes")
+        names = self._list(self._http.post("/v1/drain", {"nodes": nodes, "until": until}), "nodes")
         return [str(name) for name in names]
 
     def _field(self, answer: Mapping[str, Any], name: str) -> Any:
         if name not in answer:
-            raise BadAnswer(f"{self.url}: no {name!r} in the answer: daemon and command are of different releases")
+            raise self._odd(name)
         return answer[name]
+
+    def _list(self, answer: Mapping[str, Any], name: str) -> list[Any]:
+        found = self._field(answer, name)
+        if not isinstance(found, list):
+            raise self._odd(name)
+        return found
+
+    def _odd(self, name: str) -> BadAnswer:
+        return BadAnswer(
+            f"{self.url}: {name!r} is not in the answer as it should be: is the daemon of another release?"
+        )
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Daemon:

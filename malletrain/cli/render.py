@@ -326,5 +326,7 @@ def _short(key: str, value: object, zone: tzinfo | None) -> str:
         return clock(value, zone)[11:] if is_time else f"{value:.6g}"
     if isinstance(value, list):
         return ",".join(_short(key, item, zone) for item in value)
+    if isinstance(value, dict):
+        return ",".join(f"{name}:{_short(name, item, zone)}" for name, item in value.items())
     text = str(value)
     return text if len(text) <= 60 else text[:59] + "…"

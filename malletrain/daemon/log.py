@@ -46,7 +46,7 @@ def configure(
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(), _without_colors],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
@@ -58,6 +58,14 @@ def configure(
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)
     logger: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
     return logger
+
+
+def _without_colors(
+    _logger: structlog.typing.WrappedLogger, _name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """uvicorn gives each message a second time, coloured."""
+    event.pop("color_message", None)
+    return event
 
 
 class _JournalRenderer:

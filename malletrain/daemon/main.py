@@ -157,10 +157,11 @@ class Daemon:
                 # Half of systemd's limit, as sd_watchdog_enabled(3) advises.
                 wish = self._wishes.get(timeout=watchdog_s / 2 if watchdog_s else None)
             except queue.Empty:
-                since = timers.since_end("tick")
-                quiet = time.monotonic() - begun if since is None else since
-                # A tick that hangs must not look alive: systemd then starts the daemon anew, and nothing is lost.
-                if watchdog_s and quiet < max(watchdog_s, 3 * self._settings.loop.tick_s):
+                if watchdog_s and makes_progress(
+                    timers.since_end("tick"),
+                    time.monotonic() - begun,
+                    max(watchdog_s, 3 * self._settings.loop.tick_s),
+                ):
                     self._notifier.watchdog()
                 continue
             if wish == _RELOAD and not self._reload():
@@ -197,6 +198,14 @@ class Daemon:
 
     def _run_late(self, timer: str) -> None:
         self._log.warning("run skipped: the one before is still going", timer=timer)
+
+
+def makes_progress(since_tick_s: float | None, since_start_s: float, limit_s: float) -> bool:
+    """Whether a tick has ended lately, or the first may still be going.
+
+    A tick that hangs must not look alive: systemd then starts the daemon anew, and nothing is lost.
+    """
+    return (since_start_s if since_tick_s is None else since_tick_s) < limit_s
 
 
 def main(argv: list[str] | None = None) -> NoReturn:

@@ -10,11 +10,21 @@ from urllib.request import urlopen
 
 import pytest
 
+from malletrain.daemon.main import makes_progress
 from malletrain.wire import address
 from scripts.lab import Lab
 from tests.daemon.running import Running, environment, file, run, start, url_of
 
 __all__ = ["file", "start"]
+
+
+@pytest.mark.parametrize(
+    ("since_tick", "since_start", "alive"),
+    [(None, 5.0, True), (None, 60.0, False), (5.0, 900.0, True), (60.0, 900.0, False)],
+)
+def test_a_tick_that_hangs_does_not_look_alive(since_tick: float | None, since_start: float, alive: bool) -> None:
+    assert makes_progress(since_tick, since_start, 60.0) is alive
+
 
 # --- without Slurm ---------------------------------------------------------------------------------------------
 

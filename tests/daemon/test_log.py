@@ -1,0 +1,76 @@
+"""The log: JSON for machines, text for people, priorities for journald; libraries in the same shape."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from malletrain.daemon import log
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """The root logger is the process's own: put it back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_json_off_a_terminal() -> None:
+    stream = io.StringIO()
+    log.configure(level="info", style="auto", environ={}, stream=stream).info("serving", url="http://h:1")
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["url"], line["level"], line["logger"]) == (
+        "serving",
+        "http://h:1",
+        "info",
+        "malletraind",
+    )
+
+
+def test_lines_of_libraries_have_the_same_shape_and_their_extras() -> None:
+    stream = io.StringIO()
+    log.configure(level="info", style="json", environ={}, stream=stream)
+    logging.getLogger("malletrain.api").warning("slow: %s", "x", extra={"status": 200, "color_message": "\x1b[36m"})
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["status"], line["level"]) == ("slow: x", 200, "warning")
+    assert "color_message" not in line
+
+
+def test_an_exception_is_one_line_of_json() -> None:
+    stream = io.StringIO()
+    logger = log.configure(level="info", style="json", environ={}, stream=stream)
+    try:
+        int("x")
+    except ValueError:
+        logger.exception("failed")
+    assert stream.getvalue().count("\n") == 1
+    assert "ValueError: invalid literal" in json.loads(stream.getvalue())["exception"]
+
+
+def test_journald_is_told_the_priority() -> None:
+    stream = io.StringIO()
+    logger = log.configure(level="debug", style="json", environ={"JOURNAL_STREAM": "8:1"}, stream=stream)
+    logger.debug("a")
+    logger.error("b")
+    lines = stream.getvalue().splitlines()
+    assert [line[:3] for line in lines] == ["<7>", "<3>"]
+    assert json.loads(lines[1][3:])["event"] == "b"
+
+
+def test_levels_below_the_configured_one_are_left_out_and_settings_are_replaced() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    log.configure(level="info", style="json", environ={}, stream=first)
+    logger = log.configure(level="error", style="console", environ={}, stream=second)
+    logger.warning("quiet")
+    logger.error("loud", n=1)
+    assert first.getvalue() == ""
+    assert "quiet" not in second.getvalue()
+    assert "loud" in second.getvalue()
+    assert "\x1b" not in second.getvalue()
