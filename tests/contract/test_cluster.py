@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from malletrain.loop.ports import Cluster
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import Harvest
-from scripts.lab import Lab
+from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 
 JOB = MalleableJob(3, "train", "alice", 1001, "harvest", 1, 4, 0.0)
@@ -116,19 +117,26 @@ class LiveStage:
         self.lab.clear()  # what it had not saved yet (5 s) has come back
 
 
-def _live(lab_factory: LabFactory) -> LiveStage:
-    lab = lab_factory()
+def _live(lab_factory: LabFactory, release: str | None) -> LiveStage:
+    lab = lab_factory(LabConfig(nodes=8, profile="fast", users=os.geteuid() == 0, release=release))
     if not lab.users:
         pytest.skip("the live cluster needs plain users: run as root")
     return LiveStage(lab)
 
 
-@pytest.fixture(params=["memory", pytest.param("live", marks=pytest.mark.slurm)])
+@pytest.fixture(
+    params=[
+        pytest.param("memory", id="memory"),
+        pytest.param(None, id="live", marks=pytest.mark.slurm),
+        pytest.param("trixie", id="live-trixie", marks=[pytest.mark.slurm, pytest.mark.nightly]),
+        pytest.param("forky", id="live-forky", marks=[pytest.mark.slurm, pytest.mark.nightly]),
+    ]
+)
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     if request.param == "memory":
         yield MemoryStage()
         return
-    live = _live(request.getfixturevalue("lab_factory"))
+    live = _live(request.getfixturevalue("lab_factory"), request.param)
     yield live
     live.lab.clear()
 

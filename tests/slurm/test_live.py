@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import signal
 import time
@@ -26,6 +27,12 @@ from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 
 pytestmark = pytest.mark.slurm
+
+#: This machine's own Slurm always; the others with --nightly.
+RELEASES = [
+    pytest.param(None, id="own"),
+    *(pytest.param(release, id=release, marks=pytest.mark.nightly) for release in ("trixie", "forky")),
+]
 
 PAYLOAD = "exec srun --ntasks=1 sleep 300"
 
@@ -57,13 +64,15 @@ class Site:
         return self.cluster.end_state(pilot)
 
 
-@pytest.fixture
-def live(lab: Lab) -> Site:
+@pytest.fixture(params=RELEASES)
+def live(request: pytest.FixtureRequest, lab_factory: LabFactory) -> Iterator[Site]:
+    lab = lab_factory(LabConfig(nodes=8, profile="fast", users=os.geteuid() == 0, release=request.param))
     if "alice" not in lab.users:
         pytest.skip("needs plain users: run as root")
     commands = Commands(lab.env, timeout_s=5.0)
     uid = pwd.getpwnam("alice").pw_uid
-    return Site(lab, SlurmCluster(commands, Harvest("harvest"), {3: uid}.get, bf_interval_s=1.0), commands)
+    yield Site(lab, SlurmCluster(commands, Harvest("harvest"), {3: uid}.get, bf_interval_s=1.0), commands)
+    lab.clear()
 
 
 def test_a_job_name_of_any_bytes_reaches_us_and_forges_nothing(live: Site) -> None:
@@ -208,6 +217,8 @@ def test_a_killed_node_daemon_does_not_make_a_pilot_free(live: Site) -> None:
         assert live.cluster.snapshot().node[node].state is NodeState.DOWN
     finally:
         live.lab.start(f"slurmd.{node}")
+        live.lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)  # may be back already
+        live.lab.wait_for(lambda: live.lab.node_states()[node] == "idle", 60)
 
 
 def test_recycling_leaves_a_task_that_slurm_does_not_start_by_itself(live: Site) -> None:
@@ -269,10 +280,12 @@ def test_the_batch_script_runs_its_payload_as_a_step(live: Site, shared_folder: 
     launcher = shared_folder / "python"
     launcher.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
     launcher.chmod(0o755)
+    # Without the caller's PATH a job finds the machine's own srun, which is of another release than such a lab's.
+    export = b"NONE" if live.lab.release is None else b"ALL"
     body = (
-        b"#!/bin/bash\n#SBATCH --nodes=1-4 -o 'out %a.txt' --export=NONE\n"
+        b"#!/bin/bash\n#SBATCH --nodes=1-4 -o 'out %a.txt' --export=" + export + b"\n"
         b'echo "[$1] [$2] $MALLETRAIN_JOB $SLURM_STEP_ID" "$PWD"\n'
-        b"/usr/bin/env true; /usr/bin/srun --ntasks=1 /bin/echo nested step\nexec /bin/sleep 300\n"
+        b"/usr/bin/env true; srun --ntasks=1 /bin/echo nested step\nexec /bin/sleep 300\n"
     )
     request = sbatch.request(body, "my job.sh", Options(), ["a b", "c'd"], Defaults("harvest"), str(folder))
     made = request.materialize(42, "http://127.0.0.1:1", str(launcher), live.lab.env_for("alice"))
@@ -282,7 +295,7 @@ def test_the_batch_script_runs_its_payload_as_a_step(live: Site, shared_folder: 
     assert seen.tasks == tuple(range(request.tasks)), seen.faults
     live.start(f"{array}_2", live.lab.nodes[4])
     out = folder / "out 2.txt"
-    live.lab.wait_for(lambda: out.exists() and "nested" in out.read_text(), 20)
+    live.lab.wait_for(lambda: out.exists() and "nested" in out.read_text(), 20, "the payload's output")
     assert out.read_text() == f"[a b] [c'd] 42 0 {folder}\nnested step\n"
     started = time.monotonic()
     assert live.cluster.recycle(RecyclePilot(3, f"{array}_2", live.lab.nodes[4], "")).done
