@@ -31,8 +31,8 @@ from malletrain.replay.workload import TrainingJob
 
 Ints = NDArray[np.int64]
 
-#: A job whose work is done to this part is done: times are floats.
-_DONE = 1 - 1e-12
+#: A job whose rest takes less than so many seconds is done: a float of Unix seconds resolves a quarter of that.
+_RESOLUTION_S = 1e-6
 
 
 class NodeOrder(StrEnum):
@@ -219,7 +219,8 @@ class Engine:
         live = self._live
         if not len(live):
             return
-        over = live[self._samples(live) >= self.total[live] * _DONE]
+        speed = self.speedup[live, self.world[live]] * self.unit[live]
+        over = live[self.total[live] - self._samples(live) <= speed * _RESOLUTION_S]
         for j in over.tolist():
             self.finished[j] = self.now
             self._release(np.flatnonzero(self.owner == j), j, Cause.JOB_OVER, stall=False)
@@ -297,9 +298,8 @@ class Engine:
             return
         nodes = max(0, self.n_idle - self.options.keep_idle)
         counts = self.held[live].tolist()
-        remaining = (self.total[live] - self._samples(live)).tolist()
         began = perf_counter()
-        sizes = self.sizer(self.live, counts, remaining, nodes)
+        sizes = self.sizer(self.live, counts, nodes)
         self.log.solve_s.append(perf_counter() - began)
         change = np.array(sizes, dtype=np.int64) - self.held[live]
         for i in np.flatnonzero(change < 0).tolist():

@@ -146,6 +146,7 @@ def _holes(answer: Replay, data: frames.Table) -> go.Figure:
         figure.add_bar(
             x=x, y=data.columns[f"used_{name}"].round(2), name=f"held ({name})", marker_color=_LINES[i % len(_LINES)]
         )
+    figure.update_layout(legend_y=-0.4)
     return figure
 
 

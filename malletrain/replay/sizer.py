@@ -23,11 +23,9 @@ BFTRAINER_HORIZON_S = 10.0
 class Sizer(Protocol):
     """Sizes for the jobs that are there."""
 
-    def __call__(
-        self, live: Sequence[int], counts: Sequence[int], remaining: Sequence[float], nodes: int
-    ) -> list[int]:
+    def __call__(self, live: Sequence[int], counts: Sequence[int], nodes: int) -> list[int]:
         """New sizes of the jobs `live` (numbers into the workload), which hold `counts` nodes, when `nodes` are
-        there in all. `remaining`: samples left, inf where there is no end."""
+        there in all."""
         ...
 
 
@@ -69,40 +67,36 @@ class PolicySizer:
 
     Each job's value is weighed by 1/O(1), so that the objective is the sum of speed-ups: in raw samples a fast model
     would starve the others. Demands are kept by (job, size): building them anew would cost more than solving.
+    The samples that remain are not told: a value capped by them makes a job that ends within the horizon worth the
+    same on any number of nodes, and so leaves nodes idle (on Summit's events, 60 jobs of mix nas: 19 % longer JCT).
     """
 
     def __init__(self, choice: PolicyChoice, jobs: Sequence[TrainingJob]) -> None:
         self._policy: Policy = registered(choice.policy)
         self._choice, self._jobs = choice, jobs
         self._demands: dict[tuple[int, int], JobDemand] = {}
-        self._most = [max((rate for _, rate in each.curve.points), default=0.0) for each in jobs]
 
-    def __call__(
-        self, live: Sequence[int], counts: Sequence[int], remaining: Sequence[float], nodes: int
-    ) -> list[int]:
+    def __call__(self, live: Sequence[int], counts: Sequence[int], nodes: int) -> list[int]:
         choice = self._choice
-        demands = []
-        for j, count, left in zip(live, counts, remaining, strict=True):
-            # The work that is left matters only where it may be done within the horizon.
-            bound = left if left < choice.horizon_s * self._most[j] else None
-            demands.append(self._demand(j, count) if bound is None else self._make(j, count, bound))
-        problem = Problem(choice.horizon_s, nodes, tuple(demands), choice.value, choice.alpha)
+        demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
+        problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha)
         sizes = self._policy.size(problem).sizes
         return [sizes[self._jobs[j].job.id] for j in live]
 
     def _demand(self, j: int, count: int) -> JobDemand:
         known = self._demands.get((j, count))
         if known is None:
-            known = self._demands[(j, count)] = self._make(j, count, None)
+            known = self._demands[(j, count)] = demand(self._jobs[j], count)
         return known
 
-    def _make(self, j: int, count: int, remaining: float | None) -> JobDemand:
-        each = self._jobs[j]
-        return JobDemand(
-            id=each.job.id, current=count, min=each.job.min_nodes, max=each.job.max_nodes, curve=each.curve,
-            sizes=each.job.sizes, weight=each.job.weight / rate_of_one(each), grow_s=each.costs.grow_s,
-            shrink_s=each.costs.shrink_s, activate_s=each.costs.activate_s, remaining_samples=remaining,
-        )  # fmt: skip
+
+def demand(each: TrainingJob, count: int) -> JobDemand:
+    """A job that holds `count` nodes, as the policies are told of it."""
+    return JobDemand(
+        id=each.job.id, current=count, min=each.job.min_nodes, max=each.job.max_nodes, curve=each.curve,
+        sizes=each.job.sizes, weight=each.job.weight / rate_of_one(each), grow_s=each.costs.grow_s,
+        shrink_s=each.costs.shrink_s, activate_s=each.costs.activate_s,
+    )  # fmt: skip
 
 
 def rate_of_one(each: TrainingJob) -> float:
