@@ -295,7 +295,7 @@ class SlurmCluster:
 
     def _query(self, which: list[str]) -> list[queue.TaskRow]:
         mark = self._commands.mark()
-        answer = self._commands.run(["squeue", "-a", "-h", "-t", "all", *which, "-O", queue.task_format(mark)])
+        answer = self._commands.run(["squeue", "-a", "-h", "-r", "-t", "all", *which, "-O", queue.task_format(mark)])
         if not answer.ok:
             if _is_gone(answer.error):
                 return []

@@ -42,7 +42,11 @@ class CommandReader:
         taken_at = self._now()
         nodes = self._commands.ask(["scontrol", "-a", "-o", "show", "node"])
         mark = self._commands.mark()
-        jobs = self._commands.ask(["squeue", "-a", "-h", "-o", queue.queue_format(mark)])
+        columns = queue.queue_format(mark)
+        # squeue folds an array's waiting tasks into one row, with the reason of one of them: a task released a moment
+        # ago would look held. So pilots are asked for one by one (-r); the main queue is not: arrays of 10,000.
+        pilots = self._commands.ask(["squeue", "-a", "-h", "-r", "-p", self._harvest, "-o", columns])
+        jobs = self._commands.ask(["squeue", "-a", "-h", "-o", columns])
         reservations = self._commands.ask(["scontrol", "-o", "show", "reservation"])
         plan = self.diagnosis().plan
         if not nodes.endswith("\n"):
@@ -51,7 +55,8 @@ class CommandReader:
             return normalise.snapshot(
                 taken_at,
                 text.nodes(nodes),
-                queue.parse_queue(jobs, mark),
+                [row for row in queue.parse_queue(jobs, mark) if row.partition != self._harvest]
+                + queue.parse_queue(pilots, mark),
                 text.reservations(reservations),
                 plan,
                 task_by_task=self._harvest,
