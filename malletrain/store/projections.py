@@ -4,24 +4,24 @@ A projection is a function of its tables and one event, so that folding the jour
 Decisions never read these tables: the loop folds the same events by itself (loop/ledger). An event about a job or
 pilot that is not known changes nothing here, and a figure that is not a number counts as absent: the journal keeps
 what was said, and people's tables must not stop the daemon.
+
+The statements are plain SQL: a tick may fold a thousand events, and building expressions would take most of the time.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, CursorResult, Row
 
 from malletrain.domain.event import Event
 from malletrain.domain.job import JobPhase, PilotPhase
 from malletrain.store import tables as t
 
-_OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
+_OVER = ", ".join(f"'{phase.value}'" for phase in JobPhase if phase.is_over)
 
 
 def project(connection: Connection, events: Iterable[Event]) -> None:
@@ -34,14 +34,14 @@ def project(connection: Connection, events: Iterable[Event]) -> None:
 
 def empty(connection: Connection) -> None:
     """Empty the projections, except of archived jobs, whose events the journal no longer has."""
-    archived = select(t.job.c.id).where(t.job.c.archived == 1)
     for table in t.PROJECTIONS:
         if table is t.job:
-            connection.execute(delete(t.job).where(t.job.c.archived == 0))
+            connection.exec_driver_sql("DELETE FROM job WHERE archived = 0")
         elif table is t.pool:
-            connection.execute(delete(t.pool))
+            connection.exec_driver_sql("DELETE FROM pool")
         else:
-            connection.execute(delete(table).where(table.c.job.not_in(archived)))
+            of_others = "WHERE job NOT IN (SELECT id FROM job WHERE archived = 1)"
+            connection.exec_driver_sql(f"DELETE FROM {table.name} {of_others}")
 
 
 def days(start: float, end: float) -> Iterator[tuple[str, float]]:
@@ -54,24 +54,26 @@ def days(start: float, end: float) -> Iterator[tuple[str, float]]:
         start = until
 
 
+def _do(connection: Connection, sql: str, /, event: Event, **values: object) -> CursorResult[Any]:
+    """Run one statement; `:job`, `:pilot`, `:at`, `:reason` are the event's."""
+    given = {"job": event.job, "pilot": event.pilot, "at": event.at, "reason": event.reason, **values}
+    return connection.exec_driver_sql(sql, given)
+
+
 # --- reading an event's data ----------------------------------------------------------------------------------
 
 
 def _number(data: Mapping[str, Any], key: str) -> float | None:
+    """A number that sums of it can bear: 10^18 at most."""
     value = data.get(key)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            as_float = float(value)
-        except OverflowError:
-            return None
-        return as_float if math.isfinite(as_float) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and -1e18 <= value <= 1e18:
+        return float(value)
     return None
 
 
 def _whole(data: Mapping[str, Any], key: str) -> int | None:
-    """A whole number that fits SQLite's 64 bits."""
     value = _number(data, key)
-    return None if value is None or abs(value) >= 2**63 else int(value)
+    return None if value is None else int(value)
 
 
 def _time(event: Event, key: str) -> float:
@@ -90,14 +92,8 @@ def _list(data: Mapping[str, Any], key: str) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else []
 
 
-def _of_known_pilot(event: Event) -> ColumnElement[bool]:
-    return and_(t.pilot.c.id == event.pilot, t.pilot.c.job == event.job)
-
-
-def _is_known(connection: Connection, job: int | None) -> bool:
-    if job is None:
-        return False
-    return connection.execute(select(t.job.c.id).where(t.job.c.id == job)).first() is not None
+def _is_known(connection: Connection, event: Event) -> bool:
+    return _do(connection, "SELECT 1 FROM job WHERE id = :job", event).first() is not None
 
 
 # --- a job's life ---------------------------------------------------------------------------------------------
@@ -107,297 +103,353 @@ def _announced(connection: Connection, event: Event) -> None:
     if event.job is None:
         return
     data = event.data
-    given_weight, uid = _number(data, "weight"), _whole(data, "uid")
-    row = {
-        "id": event.job,
-        "name": _words(data, "name"),
-        "user": _words(data, "user"),
-        "uid": -1 if uid is None else uid,
-        "account": _words(data, "account"),
-        "min_nodes": _whole(data, "min_nodes") or 1,
-        "max_nodes": _whole(data, "max_nodes") or 1,
-        "sizes": json.dumps(_list(data, "sizes")),
-        "weight": 1.0 if given_weight is None else given_weight,
-        "elastic": _words(data, "elastic", "live"),
-        "total_samples": _number(data, "total_samples"),
-        "submitted_at": _time(event, "submitted_at"),
-        "phase": JobPhase.ANNOUNCED.value,
-        "reason": event.reason,
-    }
-    connection.execute(insert(t.job).values(row).on_conflict_do_nothing())
+    weight, uid = _number(data, "weight"), _whole(data, "uid")
+    _do(
+        connection,
+        "INSERT OR IGNORE INTO job (id, name, user, uid, account, min_nodes, max_nodes, sizes, weight, elastic,"
+        " total_samples, submitted_at, phase, reason)"
+        " VALUES (:job, :name, :user, :uid, :account, :min_nodes, :max_nodes, :sizes, :weight, :elastic,"
+        " :total_samples, :submitted_at, :phase, :reason)",
+        event,
+        name=_words(data, "name"),
+        user=_words(data, "user"),
+        uid=-1 if uid is None else uid,
+        account=_words(data, "account"),
+        min_nodes=_whole(data, "min_nodes") or 1,
+        max_nodes=_whole(data, "max_nodes") or 1,
+        sizes=json.dumps(_list(data, "sizes")),
+        weight=1.0 if weight is None else weight,
+        elastic=_words(data, "elastic", "live"),
+        total_samples=_number(data, "total_samples"),
+        submitted_at=_time(event, "submitted_at"),
+        phase=JobPhase.ANNOUNCED.value,
+    )
 
 
 def _phase(phase: JobPhase) -> Callable[[Connection, Event], None]:
     def fold(connection: Connection, event: Event) -> None:
-        change: dict[str, Any] = {"phase": phase.value, "reason": event.reason}
-        if phase.is_over:
-            result = event.data.get("result")
-            kept = result if isinstance(result, dict) else {}
-            change |= {"ended_at": event.at, "members": "[]", "world_nodes": 0, "result": json.dumps(kept)}
-        connection.execute(update(t.job).where(t.job.c.id == event.job, t.job.c.phase.not_in(_OVER)).values(change))
+        _do(
+            connection,
+            f"UPDATE job SET phase = :phase, reason = :reason WHERE id = :job AND phase NOT IN ({_OVER})",
+            event,
+            phase=phase.value,
+        )
+
+    return fold
+
+
+def _over(phase: JobPhase) -> Callable[[Connection, Event], None]:
+    def fold(connection: Connection, event: Event) -> None:
+        result = event.data.get("result")
+        _do(
+            connection,
+            "UPDATE job SET phase = :phase, reason = :reason, ended_at = :at, members = '[]', world_nodes = 0,"
+            f" result = :result WHERE id = :job AND phase NOT IN ({_OVER})",
+            event,
+            phase=phase.value,
+            result=json.dumps(result if isinstance(result, dict) else {}),
+        )
 
     return fold
 
 
 def _array_refused(connection: Connection, event: Event) -> None:
-    connection.execute(update(t.job).where(t.job.c.id == event.job).values(reason=event.reason))
+    _do(connection, "UPDATE job SET reason = :reason WHERE id = :job", event)
 
 
 def _tasks_added(connection: Connection, event: Event) -> None:
     array_id = _whole(event.data, "array_id")
-    if array_id is None or not _is_known(connection, event.job):
+    if array_id is None or not _is_known(connection, event):
         return
     rows = [
-        {"id": f"{array_id}_{task}", "job": event.job, "phase": PilotPhase.HELD.value, "since": event.at}
+        {"id": f"{array_id}_{task}", "job": event.job, "phase": PilotPhase.HELD.value, "at": event.at}
         for task in _list(event.data, "tasks")
     ]
     if rows:
-        connection.execute(insert(t.pilot).on_conflict_do_nothing(), rows)
-    connection.execute(
-        update(t.job)
-        .where(t.job.c.id == event.job, t.job.c.phase == JobPhase.ANNOUNCED.value)
-        .values(phase=JobPhase.QUEUED.value)
-    )
+        insert = "INSERT OR IGNORE INTO pilot (id, job, phase, since) VALUES (:id, :job, :phase, :at)"
+        connection.exec_driver_sql(insert, rows)
+    _do(connection, "UPDATE job SET phase = 'queued' WHERE id = :job AND phase = 'announced'", event)
 
 
 # --- pilots ---------------------------------------------------------------------------------------------------
 
-_MEANT = {"start": PilotPhase.RELEASED, "leave": PilotPhase.LEAVING, "recycle": PilotPhase.RECYCLING}
-
 
 def _intent(connection: Connection, event: Event) -> None:
     kind = _words(event.data, "type")
-    phase = _MEANT.get(kind)
-    if phase is None:
-        return
-    change: dict[str, Any] = {"phase": phase.value, "reason": event.reason, "since": event.at}
-    if phase is not PilotPhase.RECYCLING:
-        change["since"] = case((t.pilot.c.phase == phase.value, t.pilot.c.since), else_=event.at)
-    if event.node:
-        change["node"] = event.node
-    connection.execute(update(t.pilot).where(_of_known_pilot(event)).values(change))
-    if phase is PilotPhase.LEAVING:
-        connection.execute(
-            update(t.stay)
-            .where(t.stay.c.pilot == event.pilot, t.stay.c.job == event.job, t.stay.c.ended_at.is_(None))
-            .values(leave_cause=_words(event.data, "cause"), reason=event.reason)
+    if kind == "recycle":
+        _do(
+            connection,
+            "UPDATE pilot SET phase = 'recycling', since = :at, reason = :reason,"
+            " node = COALESCE(NULLIF(:node, ''), node) WHERE id = :pilot AND job = :job",
+            event,
+            node=event.node,
+        )
+    elif kind in ("start", "leave"):
+        _do(
+            connection,
+            "UPDATE pilot SET since = CASE phase WHEN :phase THEN since ELSE :at END, phase = :phase,"
+            " reason = :reason, node = COALESCE(NULLIF(:node, ''), node) WHERE id = :pilot AND job = :job",
+            event,
+            node=event.node,
+            phase=(PilotPhase.RELEASED if kind == "start" else PilotPhase.LEAVING).value,
+        )
+    if kind == "leave":
+        _do(
+            connection,
+            "UPDATE stay SET leave_cause = :cause, reason = :reason"
+            " WHERE pilot = :pilot AND job = :job AND ended_at IS NULL",
+            event,
+            cause=_words(event.data, "cause"),
         )
 
 
 def _outcome(connection: Connection, event: Event) -> None:
     kind, done = _words(event.data, "type"), event.data.get("done") is True
     if kind == "cancel" and done:
-        pilots = [name for name in _list(event.data, "pilots") if isinstance(name, str)]
-        for name in pilots:
-            connection.execute(
-                update(t.pilot)
-                .where(t.pilot.c.id == name, t.pilot.c.job == event.job, t.pilot.c.phase == PilotPhase.HELD.value)
-                .values(phase=PilotPhase.ENDED.value, since=event.at, node="")
-            )
+        for name in _list(event.data, "pilots"):
+            if isinstance(name, str):
+                _do(
+                    connection,
+                    "UPDATE pilot SET phase = 'ended', since = :at, node = ''"
+                    " WHERE id = :name AND job = :job AND phase = 'held'",
+                    event,
+                    name=name,
+                )
     elif kind == "start" and not done:
-        connection.execute(
-            update(t.pilot)
-            .where(_of_known_pilot(event), t.pilot.c.phase == PilotPhase.RELEASED.value)
-            .values(phase=PilotPhase.HELD.value, since=event.at, node="", reason=event.reason)
+        _do(
+            connection,
+            "UPDATE pilot SET phase = 'held', since = :at, node = '', reason = :reason"
+            " WHERE id = :pilot AND job = :job AND phase = 'released'",
+            event,
         )
     elif kind == "cut" and done:
         ends_at = _number(event.data, "ends_at")
-        connection.execute(update(t.pilot).where(_of_known_pilot(event)).values(ends_at=ends_at))
-        connection.execute(
-            update(t.stay)
-            .where(t.stay.c.pilot == event.pilot, t.stay.c.job == event.job, t.stay.c.ended_at.is_(None))
-            .values(ends_at=ends_at)
+        _do(connection, "UPDATE pilot SET ends_at = :end WHERE id = :pilot AND job = :job", event, end=ends_at)
+        _do(
+            connection,
+            "UPDATE stay SET ends_at = :end WHERE pilot = :pilot AND job = :job AND ended_at IS NULL",
+            event,
+            end=ends_at,
         )
 
 
 def _pilot_started(connection: Connection, event: Event) -> None:
-    pilot = connection.execute(select(t.pilot).where(_of_known_pilot(event))).first()
+    pilot = _do(connection, "SELECT * FROM pilot WHERE id = :pilot AND job = :job", event).first()
     if pilot is None:
         return
-    started_at = _time(event, "started_at")
-    ends_at = _number(event.data, "ends_at")
+    started_at, ends_at = _time(event, "started_at"), _number(event.data, "ends_at")
     node = event.node or pilot.node
-    leaving = pilot.phase == PilotPhase.LEAVING.value
-    running = pilot.phase == PilotPhase.RUNNING.value
-    connection.execute(
-        update(t.pilot)
-        .where(_of_known_pilot(event))
-        .values(
-            phase=pilot.phase if leaving else PilotPhase.RUNNING.value,
-            since=pilot.since if leaving or running else event.at,
-            node=node,
-            started_at=started_at,
-            ends_at=ends_at,
-        )
+    _do(
+        connection,
+        "UPDATE pilot SET since = CASE WHEN phase IN ('leaving', 'running') THEN since ELSE :at END,"
+        " phase = CASE phase WHEN 'leaving' THEN phase ELSE 'running' END,"
+        " node = :node, started_at = :started_at, ends_at = :ends_at WHERE id = :pilot AND job = :job",
+        event,
+        node=node,
+        started_at=started_at,
+        ends_at=ends_at,
     )
-    open_stay = connection.execute(
-        select(t.stay).where(t.stay.c.pilot == event.pilot, t.stay.c.ended_at.is_(None))
-    ).first()
-    if open_stay is not None and open_stay.started_at == started_at and open_stay.node == node:
-        connection.execute(update(t.stay).where(t.stay.c.id == open_stay.id).values(ends_at=ends_at))
+    lasting = _open_stay(connection, event)
+    if lasting is not None and lasting.started_at == started_at and lasting.node == node:
+        _do(connection, "UPDATE stay SET ends_at = :end WHERE id = :id", event, end=ends_at, id=lasting.id)
         return
-    _close_stay(connection, event, state="unseen", preempted=False)
-    connection.execute(
-        insert(t.stay).values(
-            id=event.seq, pilot=event.pilot, job=event.job, node=node, started_at=started_at, ends_at=ends_at
-        )
+    if lasting is not None:
+        _close_stay(connection, event, lasting, state="unseen", preempted=False)
+    _do(
+        connection,
+        "INSERT INTO stay (id, pilot, job, node, started_at, ends_at)"
+        " VALUES (:id, :pilot, :job, :node, :started_at, :ends_at)",
+        event,
+        id=event.seq,
+        node=node,
+        started_at=started_at,
+        ends_at=ends_at,
     )
 
 
 def _pilot_phase(phase: PilotPhase) -> Callable[[Connection, Event], None]:
     def fold(connection: Connection, event: Event) -> None:
-        changed = connection.execute(
-            update(t.pilot)
-            .where(_of_known_pilot(event))
-            .values(phase=phase.value, since=event.at, node="", started_at=None, ends_at=None, reason=event.reason)
+        changed = _do(
+            connection,
+            "UPDATE pilot SET phase = :phase, since = :at, node = '', started_at = NULL, ends_at = NULL,"
+            " reason = :reason WHERE id = :pilot AND job = :job",
+            event,
+            phase=phase.value,
         )
         if changed.rowcount == 0:
             return
         preempted = event.data.get("preempted") is True
-        _close_stay(connection, event, _words(event.data, "state", phase.value), preempted)
+        lasting = _open_stay(connection, event)
+        if lasting is not None:
+            _close_stay(connection, event, lasting, _words(event.data, "state", phase.value), preempted)
         if preempted:
-            _count(connection, event.job, preemptions=1)
-        members = _members(connection, event.job)
+            _do(connection, "UPDATE job SET preemptions = preemptions + 1 WHERE id = :job", event)
+        members = _members(connection, event)
         if event.pilot in members:
-            _set_members(connection, event.job, [m for m in members if m != event.pilot])
+            _set_members(connection, event, [m for m in members if m != event.pilot])
 
     return fold
 
 
-def _close_stay(connection: Connection, event: Event, state: str, preempted: bool) -> None:
-    """End the pilot's open stay, if it has one, and count it into its days."""
-    stay = connection.execute(
-        select(t.stay).where(t.stay.c.pilot == event.pilot, t.stay.c.job == event.job, t.stay.c.ended_at.is_(None))
+def _open_stay(connection: Connection, event: Event) -> Row[Any] | None:
+    return _do(
+        connection, "SELECT * FROM stay WHERE pilot = :pilot AND job = :job AND ended_at IS NULL", event
     ).first()
-    if stay is None:
-        return
+
+
+def _close_stay(connection: Connection, event: Event, stay: Row[Any], state: str, preempted: bool) -> None:
+    """End a stay, and count it into its days."""
     ended_at = max(stay.started_at, _time(event, "ended_at"))
-    reason = stay.reason or event.reason
-    connection.execute(
-        update(t.stay)
-        .where(t.stay.c.id == stay.id)
-        .values(ended_at=ended_at, state=state, preempted=int(preempted), reason=reason)
+    _do(
+        connection,
+        "UPDATE stay SET ended_at = :end, state = :state, preempted = :preempted, reason = :why WHERE id = :id",
+        event,
+        id=stay.id,
+        end=ended_at,
+        state=state,
+        preempted=int(preempted),
+        why=stay.reason or event.reason,
     )
     for day, seconds in days(stay.started_at, ended_at):
-        _use(connection, day, stay.job, node_seconds=seconds)
-    _use(connection, _day(stay.started_at), stay.job, stays=1)
+        _use(connection, event, day, node_seconds=seconds)
+    _use(connection, event, _day(stay.started_at), stays=1)
     if preempted:
-        _use(connection, _day(ended_at), stay.job, preemptions=1)
-    _count(connection, stay.job, node_seconds=ended_at - stay.started_at)
+        _use(connection, event, _day(ended_at), preemptions=1)
+    held = ended_at - stay.started_at
+    _do(connection, "UPDATE job SET node_seconds = node_seconds + :held WHERE id = :job", event, held=held)
 
 
 def _day(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).date().isoformat()
 
 
-def _use(connection: Connection, day: str, job: int, **more: float) -> None:
-    connection.execute(
-        insert(t.usage)
-        .values(day=day, job=job, **more)
-        .on_conflict_do_update(
-            index_elements=["day", "job"], set_={name: t.usage.c[name] + value for name, value in more.items()}
-        )
-    )
-
-
-def _count(connection: Connection, job: int | None, **more: float) -> None:
-    connection.execute(
-        update(t.job).where(t.job.c.id == job).values({name: t.job.c[name] + value for name, value in more.items()})
+def _use(
+    connection: Connection,
+    event: Event,
+    day: str,
+    node_seconds: float = 0.0,
+    samples: float = 0.0,
+    stays: int = 0,
+    preemptions: int = 0,
+) -> None:
+    _do(
+        connection,
+        "INSERT INTO usage (day, job, node_seconds, samples, stays, preemptions)"
+        " VALUES (:day, :job, :node_seconds, :samples, :stays, :preemptions)"
+        " ON CONFLICT (day, job) DO UPDATE SET node_seconds = node_seconds + excluded.node_seconds,"
+        " samples = samples + excluded.samples, stays = stays + excluded.stays,"
+        " preemptions = preemptions + excluded.preemptions",
+        event,
+        day=day,
+        node_seconds=node_seconds,
+        samples=samples,
+        stays=stays,
+        preemptions=preemptions,
     )
 
 
 # --- worlds and training --------------------------------------------------------------------------------------
 
 
-def _members(connection: Connection, job: int | None) -> list[str]:
-    found = connection.execute(select(t.job.c.members).where(t.job.c.id == job)).scalar()
+def _members(connection: Connection, event: Event) -> list[str]:
+    found = _do(connection, "SELECT members FROM job WHERE id = :job", event).scalar()
     return [] if found is None else list(json.loads(found))
 
 
-def _set_members(connection: Connection, job: int | None, members: list[str]) -> None:
-    change: dict[str, Any] = {"members": json.dumps(members)}
-    if not members:
-        change["world_nodes"] = 0
-    connection.execute(update(t.job).where(t.job.c.id == job).values(change))
+def _set_members(connection: Connection, event: Event, members: list[str]) -> None:
+    _do(
+        connection,
+        "UPDATE job SET members = :members, world_nodes = CASE :count WHEN 0 THEN 0 ELSE world_nodes END"
+        " WHERE id = :job",
+        event,
+        members=json.dumps(members),
+        count=len(members),
+    )
 
 
 def _generation(connection: Connection, event: Event) -> None:
     generation = _whole(event.data, "generation")
-    if generation is None or not _is_known(connection, event.job):
+    if generation is None or not _is_known(connection, event):
         return
     members = [m for m in _list(event.data, "members") if isinstance(m, str)]
-    row = {"at": event.at, "members": json.dumps(members), "reason": event.reason}
-    connection.execute(
-        insert(t.world)
-        .values(job=event.job, generation=generation, **row)
-        .on_conflict_do_update(index_elements=["job", "generation"], set_=row)
+    _do(
+        connection,
+        "INSERT OR REPLACE INTO world (job, generation, at, members, reason)"
+        " VALUES (:job, :generation, :at, :members, :reason)",
+        event,
+        generation=generation,
+        members=json.dumps(members),
     )
-    _set_members(connection, event.job, members)
-    connection.execute(update(t.job).where(t.job.c.id == event.job).values(generation=generation))
+    _set_members(connection, event, members)
+    _do(connection, "UPDATE job SET generation = :generation WHERE id = :job", event, generation=generation)
 
 
 def _switched(connection: Connection, event: Event) -> None:
     generation = _whole(event.data, "generation")
-    job = connection.execute(select(t.job).where(t.job.c.id == event.job)).first()
-    if job is None or generation is None:
+    if generation is None or not _is_known(connection, event):
         return
-    nodes, pause = _whole(event.data, "nodes") or 0, _number(event.data, "pause_s") or 0.0
-    published = connection.execute(
-        select(t.world.c.reason).where(t.world.c.job == event.job, t.world.c.generation == generation)
-    ).scalar()
-    new = insert(t.resize).values(
-        job=event.job,
+    nodes = _whole(event.data, "nodes") or 0
+    _do(
+        connection,
+        "INSERT INTO resize (job, generation, at, nodes_before, nodes, pause_s, step, reason)"
+        " VALUES (:job, :generation, :at, (SELECT world_nodes FROM job WHERE id = :job), :nodes, :pause, :step,"
+        " COALESCE(NULLIF(:reason, ''),"
+        " (SELECT reason FROM world WHERE job = :job AND generation = :generation), ''))"
+        " ON CONFLICT (job, generation) DO UPDATE SET pause_s = MAX(pause_s, excluded.pause_s)",
+        event,
         generation=generation,
-        at=event.at,
-        nodes_before=job.world_nodes,
         nodes=nodes,
-        pause_s=pause,
+        pause=_number(event.data, "pause_s") or 0.0,
         step=_whole(event.data, "step"),
-        reason=event.reason or published or "",
     )
-    connection.execute(
-        new.on_conflict_do_update(
-            index_elements=["job", "generation"],
-            set_={"pause_s": func.max(t.resize.c.pause_s, new.excluded.pause_s)},
-        )
-    )
-    connection.execute(update(t.job).where(t.job.c.id == event.job).values(world_nodes=nodes))
+    _do(connection, "UPDATE job SET world_nodes = :nodes WHERE id = :job", event, nodes=nodes)
 
 
 def _samples(connection: Connection, event: Event) -> None:
     samples, seconds = _number(event.data, "samples") or 0.0, _number(event.data, "seconds") or 0.0
-    if not _is_known(connection, event.job) or event.job is None:
-        return
-    # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
-    before = connection.execute(select(t.job.c.samples).where(t.job.c.id == event.job)).scalar_one()
-    total = _number(event.data, "total")
-    trained = samples if total is None else max(0.0, total - before)
-    change: dict[str, Any] = {"samples": before + trained}
-    if seconds > 0:
-        change["rate"] = samples / seconds
-    connection.execute(update(t.job).where(t.job.c.id == event.job).values(change))
-    _use(connection, _day(event.at), event.job, samples=trained)
+    if seconds < 1e-6:
+        seconds = 0.0  # no rate can be told from that
+    known = _do(
+        connection,
+        "UPDATE job SET samples = samples + :samples, rate = CASE WHEN :seconds > 0 THEN :rate ELSE rate END"
+        " WHERE id = :job",
+        event,
+        samples=samples,
+        seconds=seconds,
+        rate=samples / seconds if seconds > 0 else 0.0,
+    ).rowcount
+    if known:
+        _use(connection, event, _day(event.at), samples=samples)
 
 
 def _metric(connection: Connection, event: Event) -> None:
-    name, value = _words(event.data, "name"), event.data.get("value")
-    if not name or not _is_known(connection, event.job):
-        return
-    row = {"at": event.at, "value": json.dumps(value), "samples": _number(event.data, "samples")}
-    connection.execute(
-        insert(t.metric)
-        .values(job=event.job, name=name, **row)
-        .on_conflict_do_update(index_elements=["job", "name"], set_=row)
-    )
+    name = _words(event.data, "name")
+    if name and _is_known(connection, event):
+        _do(
+            connection,
+            "INSERT OR REPLACE INTO metric (job, name, at, value, samples)"
+            " VALUES (:job, :name, :at, :value, :samples)",
+            event,
+            name=name,
+            value=json.dumps(event.data.get("value")),
+            samples=_number(event.data, "samples"),
+        )
 
 
 def _worker_lost(connection: Connection, event: Event) -> None:
-    _count(connection, event.job, lost_workers=1)
+    _do(connection, "UPDATE job SET lost_workers = lost_workers + 1 WHERE id = :job", event)
 
 
 def _pool(connection: Connection, event: Event) -> None:
     counts = {name: _whole(event.data, name) or 0 for name in ("idle", "planned", "harvested", "main", "down")}
-    connection.execute(insert(t.pool).values(seq=event.seq, at=event.at, **counts))
+    _do(
+        connection,
+        "INSERT INTO pool (seq, at, idle, planned, harvested, main, down)"
+        " VALUES (:seq, :at, :idle, :planned, :harvested, :main, :down)",
+        event,
+        seq=event.seq,
+        **counts,
+    )
 
 
 #: By the event's word, as the journal keeps it.
@@ -407,9 +459,9 @@ _FOLDS: Mapping[str, Callable[[Connection, Event], None]] = {
     "tasks_added": _tasks_added,
     "job_held": _phase(JobPhase.HELD),
     "job_released": _phase(JobPhase.QUEUED),
-    "job_cancelled": _phase(JobPhase.CANCELLED),
-    "job_completed": _phase(JobPhase.COMPLETED),
-    "job_failed": _phase(JobPhase.FAILED),
+    "job_cancelled": _over(JobPhase.CANCELLED),
+    "job_completed": _over(JobPhase.COMPLETED),
+    "job_failed": _over(JobPhase.FAILED),
     "intent": _intent,
     "outcome": _outcome,
     "pilot_started": _pilot_started,
