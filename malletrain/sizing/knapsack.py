@@ -28,6 +28,7 @@ _UNIT = 2.0**-44
 _NEVER = np.int64(2**61)
 #: Entries of the dynamic programme (jobs x nodes) above which it is not kept whole for tracing back.
 _KEEP = 2**25
+_TRUE = np.ones(1, dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -66,77 +67,108 @@ def solve(table: ValueTable, nodes: int) -> Solution:
 
 def best_price(table: ValueTable, nodes: int) -> Price:
     """Minimises the dual over the price of a node, which is never negative."""
-    first = table.start[:-1]
-    size, value, row_job = table.size, table.value, table.row_job
-
-    def at(price: float) -> tuple[float, int, Floats]:
-        """Best values without the nodes' cost, nodes used by the leanest of the best choices, losses."""
-        net = value - price * size
-        best = np.maximum.reduceat(net, first)
-        loss = best[row_job] - net
-        leanest = np.full(len(first), np.iinfo(np.int64).max)
-        tight = np.flatnonzero(loss <= 0)
-        np.minimum.at(leanest, row_job[tight], size[tight])
-        used = int(leanest.sum())
-        return float(best.sum()), used, loss
-
-    low, (sum_low, used_low, loss) = 0.0, at(0.0)
-    if used_low <= nodes:
-        return Price(0.0, sum_low, loss, 1)
-    per_node = np.where(size > 0, (value - value[first][row_job]) / np.maximum(size, 1), 0.0)
-    high = float(per_node.max()) * (1 + 1e-12)
-    sum_high, used_high, loss = at(high)
-    steps = 2
-    best = Price(high, sum_high + high * nodes, loss, steps)
-    # Lines under the dual: g(l) >= sum + l_at * used - l * used + l * nodes, one from each side of the minimum.
-    while True:
-        gross_low, gross_high = sum_low + low * used_low, sum_high + high * used_high
-        if used_low <= used_high:
-            return best
-        price = (gross_low - gross_high) / (used_low - used_high)
-        if not low < price < high:
-            return best
-        total, used, loss = at(price)
+    rows = _Rows(table.value, table.size, table.row_job, table.start[:-1])
+    low = rows.at(0.0)
+    if low.used <= nodes:
+        return _priced(table, nodes, 0.0, 1)
+    base = table.value[table.start[:-1]]
+    high = rows.at(float(((table.value - base[table.row_job]) / np.maximum(table.size, 1)).max()) * (1 + 1e-12))
+    steps, best_bound, best = 2, high.bound(nodes), high.price
+    # From either side a line under the dual; where they cross is the next price, until the dual touches the crossing.
+    while low.used > high.used:
+        price = (low.gross - high.gross) / (low.used - high.used)
+        if not low.price < price < high.price:
+            break
+        crossing = low.gross - price * (low.used - nodes)
+        rows = rows.between(high.sizes, low.sizes)
+        touch = rows.at(price)
         steps += 1
-        bound = total + price * nodes
-        if bound < best.bound:
-            best = Price(price, bound, loss, steps)
-        crossing = gross_low - price * (used_low - nodes)
+        bound = touch.bound(nodes)
+        if bound < best_bound:
+            best_bound, best = bound, price
         if bound <= crossing + 1e-15 * abs(crossing):
-            return Price(price, bound, loss, steps)
-        if used > nodes:
-            low, sum_low, used_low = price, total, used
+            break
+        if touch.used > nodes:
+            low = touch
         else:
-            high, sum_high, used_high = price, total, used
+            high = touch
+    return _priced(table, nodes, best, steps)
+
+
+def _priced(table: ValueTable, nodes: int, price: float, steps: int) -> Price:
+    net = table.value - price * table.size
+    best = np.maximum.reduceat(net, table.start[:-1])
+    return Price(price, float(best.sum()) + price * nodes, best[table.row_job] - net, steps)
+
+
+@dataclass(frozen=True)
+class _Touch:
+    """Where a line under the dual touches it: what the leanest best sizes at a price are worth and use."""
+
+    price: float
+    gross: float
+    used: int
+    sizes: Ints
+
+    def bound(self, nodes: int) -> float:
+        return self.gross - self.price * (self.used - nodes)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows that can still be best at some price in the bracket."""
+
+    value: Floats
+    size: Ints
+    row_job: Ints
+    first: Ints
+
+    def at(self, price: float) -> _Touch:
+        net = self.value - price * self.size
+        best = np.maximum.reduceat(net, self.first)
+        tight = np.flatnonzero(net >= best[self.row_job])
+        job = self.row_job[tight]
+        sizes = self.size[tight[np.concatenate((_TRUE, job[1:] != job[:-1]))]]
+        used = int(sizes.sum())
+        return _Touch(price, float(best.sum()) + price * used, used, sizes)
+
+    def between(self, fewest: Ints, most: Ints) -> _Rows:
+        """Best sizes fall as the price rises: those outside what is best at either end of the bracket are out."""
+        if len(self.size) <= 4 * len(self.first):
+            return self
+        keep = (self.size >= fewest[self.row_job]) & (self.size <= most[self.row_job])
+        row_job = self.row_job[keep]
+        first = np.flatnonzero(np.concatenate((_TRUE, row_job[1:] != row_job[:-1])))
+        return _Rows(self.value[keep], self.size[keep], row_job, first)
 
 
 def repaired(table: ValueTable, nodes: int, price: Price) -> Ints:
-    """A plan near the price: the leanest best size of each job, then the best single exchanges that fit."""
-    first, size, row_job, loss = table.start[:-1], table.size, table.row_job, price.loss
+    """A plan near the price: the leanest best size of each job, then what loses nothing, then single exchanges."""
     tolerance = _UNIT * max(abs(price.bound), 1e-300)
-    chosen = np.zeros(len(first), dtype=np.int64)
-    tight = np.flatnonzero(loss <= tolerance)[::-1]
-    chosen[row_job[tight]] = tight  # the last write is the leanest
-    spare = nodes - int(size[chosen].sum())
+    tight = np.flatnonzero(price.loss <= tolerance)
+    job = table.row_job[tight]
+    begins = np.concatenate((_TRUE, job[1:] != job[:-1]))
+    chosen: Ints = tight[begins]
+    widest = tight[np.concatenate((begins[1:], _TRUE))]
+    spare = nodes - int(table.size[chosen].sum())
     if spare < 0:  # only by rounding at the price; no nodes at all always fit
-        chosen = first.copy()
-        spare = nodes
-    # Fill with rows that lose nothing, in the order of ids.
-    for job in np.unique(row_job[tight]).tolist():
-        if spare <= 0:
+        return table.start[:-1].copy()
+    extra = np.cumsum(table.size[widest] - table.size[chosen])
+    fits = extra <= spare
+    chosen[fits] = widest[fits]
+    spare = nodes - int(table.size[chosen].sum())
+    # A row that loses more than all spare nodes are worth gains by no exchange.
+    near = np.flatnonzero(price.loss <= price.node * spare + tolerance)
+    size, loss, row_job = table.size[near], price.loss[near], table.row_job[near]
+    for _ in range(len(chosen) + 64):
+        now = chosen[row_job]
+        more = size - table.size[now]
+        gain = np.where(more <= spare, price.loss[now] - loss + price.node * more, -np.inf)
+        best = int(np.argmax(gain))
+        if gain[best] <= tolerance:
             break
-        rows = np.flatnonzero(loss[first[job] : table.start[job + 1]] <= tolerance) + first[job]
-        rows = rows[size[rows] - size[chosen[job]] <= spare]
-        spare -= int(size[rows[-1]] - size[chosen[job]])
-        chosen[job] = rows[-1]
-    for _ in range(len(first) + 64):
-        more = size - size[chosen][row_job]
-        gain = np.where(more <= spare, loss[chosen][row_job] - loss + price.node * more, -np.inf)
-        row = int(np.argmax(gain))
-        if gain[row] <= tolerance:
-            break
-        spare -= int(more[row])
-        chosen[row_job[row]] = row
+        spare -= int(more[best])
+        chosen[row_job[best]] = near[best]
     return chosen
 
 
@@ -150,10 +182,9 @@ def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple
     # The gap must fit the whole numbers, with the changes of all jobs in the low digits.
     unit = max(scale * _UNIT, gap * (jobs + 1) * 2.0**-58)
     most = int(np.ceil(gap / unit)) + jobs + 1
-    units = np.minimum(np.rint(price.loss / unit), 2.0**62 / (jobs + 1) / 4)
-    alive = np.flatnonzero(units <= most)
-    key = units[alive].astype(np.int64) * (jobs + 1) + table.changed[alive]
-    key_limit = np.int64(most) * (jobs + 1) + jobs
+    alive = np.flatnonzero(price.loss <= (most + 0.5) * unit)
+    units = np.rint(price.loss[alive] / unit)
+    key = units.astype(np.int64) * (jobs + 1) + table.changed[alive]
 
     row_job, size = table.row_job[alive], table.size[alive]
     starts = np.searchsorted(row_job, np.arange(jobs + 1))
@@ -162,42 +193,59 @@ def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple
         rows = np.lexsort((size, key, row_job))[starts[:-1]]
         if int(size[rows].sum()) <= nodes:
             return alive[rows], len(alive), 0
-    least = size[starts[:-1]]
-    chosen = alive[starts[:-1]].copy()
-    room = nodes - int(least.sum())
-    open_jobs = [j for j in range(jobs) if starts[j + 1] - starts[j] > 1]
-    fixed_key = int(sum(key[starts[j]] for j in range(jobs) if starts[j + 1] - starts[j] == 1))
-    limit = key_limit - fixed_key
-
-    stages: list[tuple[int, Ints, Ints]] = []  # job, sizes above its least, keys
-    for j in open_jobs:
-        mine = slice(int(starts[j]), int(starts[j + 1]))
-        stages.append((j, size[mine] - least[j], key[mine]))
+    chosen = starts[:-1].copy()
+    above = size - size[chosen][row_job]
+    room = nodes - int(size[chosen].sum())
+    is_open = np.diff(starts) > 1
+    limit = np.int64(most) * (jobs + 1) + jobs - key[chosen[~is_open]].sum()
+    open_jobs = np.flatnonzero(is_open)
+    stages = _stages(above, key, starts, open_jobs)
     programme = _Programme(stages, room, limit)
     last = programme.last
-    used = np.arange(len(last), dtype=np.int64)
-    unused = np.rint((room - used) * (price.node / unit))
-    total = last + np.where(unused < most, unused, 2.0**60 / (jobs + 1)).astype(np.int64) * (jobs + 1)
-    n = int(np.argmin(total))
-    for (j, above, _), extra in zip(stages, programme.trace(n), strict=True):
-        row = int(np.searchsorted(above, extra))
-        chosen[j] = alive[starts[j] + row]
-    return chosen, len(alive), programme.states
+    unused = np.rint((room - np.arange(len(last))) * (price.node / unit))
+    total = last + np.minimum(unused, 2.0**60 / (jobs + 1)).astype(np.int64) * (jobs + 1)
+    chosen[open_jobs] += programme.trace(int(np.argmin(total)))
+    return alive[chosen], len(alive), programme.states
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One job's choices: nodes above its leanest, keys, and maximal runs (first, last, key) of successive sizes."""
+
+    above: Ints
+    key: Ints
+    runs: list[tuple[int, int, int]]
+
+
+def _stages(above: Ints, key: Ints, starts: Ints, jobs: Ints) -> list[_Stage]:
+    begins = np.concatenate((_TRUE, (np.diff(above) != 1) | (np.diff(key) != 0)))
+    begins[starts[:-1]] = True
+    at = np.flatnonzero(begins)
+    runs = list(
+        zip(above[at].tolist(), above[np.append(at[1:], len(above)) - 1].tolist(), key[at].tolist(), strict=True)
+    )
+    of_job = np.searchsorted(at, starts).tolist()
+    bounds = starts.tolist()
+    return [
+        _Stage(above[bounds[j] : bounds[j + 1]], key[bounds[j] : bounds[j + 1]], runs[of_job[j] : of_job[j + 1]])
+        for j in jobs.tolist()
+    ]
 
 
 class _Programme:
     """Least keys over nodes used, jobs taken from the last to the first so that tracing back favours low ids."""
 
-    def __init__(self, stages: list[tuple[int, Ints, Ints]], room: int, limit: np.int64) -> None:
+    def __init__(self, stages: list[_Stage], room: int, limit: np.int64) -> None:
         self._stages = stages
         self._room = room
         self._limit = limit
         self.states = 0
-        widths = [1]
-        for _, above, _ in reversed(stages):
-            widths.append(min(room, widths[-1] - 1 + int(above[-1])) + 1)
-        # Rows are kept only every so often when all of them would not fit; the others are computed again.
-        self._every = 1 if sum(widths) <= _KEEP else max(2, int(np.sqrt(len(stages))))
+        width = 1
+        for stage in reversed(stages):
+            width = min(room, width - 1 + stage.runs[-1][1]) + 1
+            self.states += width
+        # Tables are kept only every so often when all of them would not fit; the others are computed again.
+        self._every = 1 if self.states <= _KEEP else max(2, int(np.sqrt(len(stages))))
         self._kept: dict[int, Ints] = {}
         table = np.zeros(1, dtype=np.int64)
         for done in range(len(stages) + 1):
@@ -209,17 +257,16 @@ class _Programme:
 
     def _with(self, done: int, table: Ints) -> Ints:
         """One more job, the one `done` places from the end."""
-        _, above, key = self._stages[len(self._stages) - 1 - done]
-        width = min(self._room, len(table) - 1 + int(above[-1])) + 1
+        stage = self._stages[len(self._stages) - 1 - done]
+        width = min(self._room, len(table) - 1 + stage.runs[-1][1]) + 1
         out = np.full(width, _NEVER)
-        for low, high, cost in _runs(above, key):
+        for low, high, cost in stage.runs:
             if low >= width:
                 break
             shifted = _least_of_window(table, high - low + 1)[: width - low]
             part = out[low : low + len(shifted)]
             np.minimum(part, shifted + cost, out=part)
         out[out > self._limit] = _NEVER
-        self.states += width
         return out
 
     def _before(self, done: int) -> Ints:
@@ -231,29 +278,19 @@ class _Programme:
                 self._kept[i + 1] = table
         return self._kept[done]
 
-    def trace(self, n: int) -> list[int]:
-        """For each job, first to last, the nodes above its least: the most that the least key allows."""
-        out = []
-        for index, (_, above, key) in enumerate(self._stages):
+    def trace(self, n: int) -> Ints:
+        """Each job's choice, first to last, as a place in `above`: the most nodes that the least key allows."""
+        out = np.zeros(len(self._stages), dtype=np.int64)
+        for index, stage in enumerate(self._stages):
             done = len(self._stages) - 1 - index
             table = self._before(done)
-            rest = n - above
-            fits = (rest >= 0) & (rest < len(table))
-            cost = np.where(fits, table[np.where(fits, rest, 0)] + key, 2 * _NEVER)
-            best = int(len(cost) - 1 - np.argmin(cost[::-1]))
-            out.append(int(above[best]))
-            n -= int(above[best])
-            for stale in [k for k in self._kept if k > done]:
-                del self._kept[stale]
+            rest = n - stage.above
+            low, high = np.searchsorted(-rest, (1 - len(table), 1)).tolist()  # 0 <= rest < len(table)
+            cost = table[rest[low:high]] + stage.key[low:high]
+            out[index] = high - 1 - int(np.argmin(cost[::-1]))
+            n = int(rest[out[index]])
+            self._kept.pop(done + 1, None)
         return out
-
-
-def _runs(above: Ints, key: Ints) -> list[tuple[int, int, np.int64]]:
-    """Maximal runs of successive sizes with one key, as (first, last, key)."""
-    cut = np.flatnonzero((np.diff(above) != 1) | (np.diff(key) != 0)) + 1
-    begin = np.concatenate(([0], cut))
-    end = np.concatenate((cut - 1, [len(above) - 1]))
-    return [(int(above[a]), int(above[b]), key[a]) for a, b in zip(begin, end, strict=True)]
 
 
 def _least_of_window(table: Ints, length: int) -> Ints:

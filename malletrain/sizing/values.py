@@ -21,6 +21,7 @@ where no nodes would be worth minus infinity, U is taken as U(max(x, 0.001)) - U
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,11 +84,7 @@ def permitted_sizes(job: JobDemand, nodes: int) -> Ints:
 def value_table(problem: Problem) -> ValueTable:
     """Values of every permitted size of every job."""
     jobs = problem.in_order()
-    per_job = [permitted_sizes(job, problem.nodes) for job in jobs]
-    count = np.array([len(s) for s in per_job], dtype=np.int64)
-    start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(count)))
-    size = np.concatenate(per_job) if per_job else np.zeros(0, dtype=np.int64)
-    row_job = np.repeat(np.arange(len(jobs), dtype=np.int64), count)
+    start, row_job, size = _every_size(jobs, problem.nodes)
     current = np.array([job.current for job in jobs], dtype=np.int64)
 
     curves = _Throughput(jobs)
@@ -106,6 +103,23 @@ def value_table(problem: Problem) -> ValueTable:
         value = _alpha_fair(value, problem.horizon_s, curves.of_one(everyone)[row_job], problem.alpha)
     value *= np.array([job.weight for job in jobs], dtype=np.float64)[row_job]
     return ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, size != current[row_job])
+
+
+def _every_size(jobs: tuple[JobDemand, ...], nodes: int) -> tuple[Ints, Ints, Ints]:
+    """`permitted_sizes` of all jobs in a row: where each job starts, and the job and size of every row."""
+    low = np.maximum(np.array([job.min for job in jobs], dtype=np.int64), 1)
+    top = np.minimum(np.array([job.max for job in jobs], dtype=np.int64), nodes)
+    listed = {i: permitted_sizes(job, nodes) for i, job in enumerate(jobs) if job.sizes}
+    count = 1 + np.maximum(top - low + 1, 0)
+    for i, sizes in listed.items():
+        count[i] = len(sizes)
+    start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(count)))
+    row_job = np.repeat(np.arange(len(jobs), dtype=np.int64), count)
+    size = np.arange(int(start[-1]), dtype=np.int64) + (low - 1 - start[:-1])[row_job]
+    size[start[:-1]] = 0
+    for i, sizes in listed.items():
+        size[start[i] : start[i + 1]] = sizes
+    return start, row_job, size
 
 
 def _elastic(
@@ -154,22 +168,23 @@ class _Throughput:
     """All jobs' curves in one interpolation: job i's points lie at i * stride + nodes."""
 
     def __init__(self, jobs: tuple[JobDemand, ...]) -> None:
-        most = max((max(j.current, j.max, j.curve.points[-1][0] if j.curve.points else 0) for j in jobs), default=0)
-        self._stride = most + 2
-        nodes: list[int] = []
-        rates: list[float] = []
-        for i, job in enumerate(jobs):
-            base = i * self._stride
-            nodes.append(base)
-            rates.append(0.0)
-            for n, rate in job.curve.points:
-                nodes.append(base + n)
-                rates.append(rate)
-            # Beyond the last point the rate stays; without this the next job's origin would pull it down.
-            nodes.append(base + self._stride - 1)
-            rates.append(rates[-1])
-        self._nodes = np.array(nodes, dtype=np.float64)
-        self._rates = np.array(rates, dtype=np.float64)
+        count = np.array([len(job.curve.points) for job in jobs], dtype=np.int64)
+        flat = chain.from_iterable(chain.from_iterable(job.curve.points for job in jobs))
+        points = np.fromiter(flat, dtype=np.float64, count=2 * int(count.sum())).reshape(-1, 2)
+        widest = float(points[:, 0].max(initial=0.0))
+        self._stride = int(max(widest, *(j.current for j in jobs), *(j.max for j in jobs), 0)) + 2
+        # Each job's points are led by its origin and followed by one that holds the last rate: without that the next
+        # job's origin would pull it down.
+        at = np.arange(int(count.sum())) + 2 * np.repeat(np.arange(len(jobs)), count) + 1
+        ends = np.cumsum(count + 2) - 1
+        base = np.arange(len(jobs), dtype=np.float64) * self._stride
+        self._nodes = np.empty(len(points) + 2 * len(jobs))
+        self._rates = np.zeros_like(self._nodes)
+        self._nodes[at] = points[:, 0] + np.repeat(base, count)
+        self._rates[at] = points[:, 1]
+        self._nodes[ends - count - 1] = base
+        self._nodes[ends] = base + self._stride - 1
+        self._rates[ends] = self._rates[ends - 1]
 
     def at(self, job: Ints, nodes: Ints) -> Floats:
         """Samples/s of each `job` on each `nodes`."""
