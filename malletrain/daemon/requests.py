@@ -72,7 +72,7 @@ class LoopRequests:
                 given_curve=Curve(job.curve) if job.curve else None,
                 total_samples=job.total_samples,
             )
-            self._record(EventKind.JOB_ANNOUNCED, number, f"submitted by {identity.user}", announced(wanted))
+            self._record(EventKind.JOB_ANNOUNCED, number, "", announced(wanted))
         return number
 
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:

@@ -169,7 +169,8 @@ class Loop:
                 continue
             pilot = view.pilots.get(event.pilot or "")
             if pilot is not None and pilot.phase in (PilotPhase.RUNNING, PilotPhase.LEAVING):
-                reason = pilot.reason or event.reason or "its worker has left"
+                asked = pilot.reason if pilot.phase is PilotPhase.LEAVING else ""
+                reason = asked or event.reason or "its worker has left"
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
         self._apply(actions)
 

@@ -31,7 +31,12 @@ _AS_SEEN: Mapping[EndKind, SlurmState] = {
 } | {kind: SlurmState(kind.value) for kind in EndKind if kind.value in {state.value for state in SlurmState}}
 
 #: Slurm's words for "there is no such job any more": what was to be ended has ended.
-_GONE = ("Invalid job id", "already completing or completed", "Job/step already completing")
+_GONE = (
+    "Invalid job id",
+    "already completing or completed",
+    "Job/step already completing",
+    "already finished",
+)
 
 #: A task that starts again on its node within the second in which it was requeued is refused by slurmd ("already
 #: killed, do not launch batch job") and consumed: credentials are revoked by whole seconds (measured, 22.05).
