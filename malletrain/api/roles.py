@@ -79,9 +79,7 @@ class Roles:
             Refused: otherwise.
         """
         if identity.role is not Role.OPERATOR:
-            raise Refused(
-                f"{identity.user} is no operator here: the daemon's configuration names them (operators)"
-            )
+            raise Refused(f"{identity.user} is no operator here: the daemon's configuration names them (operators)")
 
 
 def user_name(uid: int) -> str:

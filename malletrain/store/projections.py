@@ -21,6 +21,9 @@ from malletrain.domain.event import Event
 from malletrain.domain.job import JobPhase, PilotPhase
 from malletrain.store import tables as t
 
+#: From a shorter window no rate can be told.
+SHORTEST_WINDOW_S = 1e-6
+
 _OVER = ", ".join(f"'{phase.value}'" for phase in JobPhase if phase.is_over)
 
 
@@ -406,20 +409,23 @@ def _switched(connection: Connection, event: Event) -> None:
 
 
 def _samples(connection: Connection, event: Event) -> None:
+    job = _do(connection, "SELECT samples FROM job WHERE id = :job", event).first()
+    if job is None:
+        return
     samples, seconds = _number(event.data, "samples") or 0.0, _number(event.data, "seconds") or 0.0
-    if seconds < 1e-6:
-        seconds = 0.0  # no rate can be told from that
-    known = _do(
+    # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
+    total = _number(event.data, "total")
+    trained = samples if total is None else max(0.0, total - job.samples)
+    can_be_told = seconds >= SHORTEST_WINDOW_S
+    _do(
         connection,
-        "UPDATE job SET samples = samples + :samples, rate = CASE WHEN :seconds > 0 THEN :rate ELSE rate END"
-        " WHERE id = :job",
+        "UPDATE job SET samples = :done, rate = CASE WHEN :told THEN :rate ELSE rate END WHERE id = :job",
         event,
-        samples=samples,
-        seconds=seconds,
-        rate=samples / seconds if seconds > 0 else 0.0,
-    ).rowcount
-    if known:
-        _use(connection, event, _day(event.at), samples=samples)
+        done=job.samples + trained,
+        told=can_be_told,
+        rate=samples / seconds if can_be_told else 0.0,
+    )
+    _use(connection, event, _day(event.at), samples=trained)
 
 
 def _metric(connection: Connection, event: Event) -> None:

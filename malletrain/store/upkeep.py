@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from malletrain.store import tables as t
 from malletrain.store.backup import copy, verify, write_durably
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
+from malletrain.store.projections import SHORTEST_WINDOW_S
 
 DAY_S = 86_400.0
 _HOUR_S = 3600.0
@@ -118,11 +120,13 @@ class Upkeep:
         merged, after = 0, 0
         while True:
             with self._journal.writing() as connection:
+                if _mixes_counts(connection, job):
+                    return merged
                 newest = connection.execute(
                     select(func.max(t.event.c.seq)).where(
                         t.event.c.job == job,
                         t.event.c.kind == EventKind.SAMPLES.value,
-                        func.json_extract(t.event.c.data, "$.seconds") > 0,
+                        func.json_extract(t.event.c.data, "$.seconds") >= SHORTEST_WINDOW_S,
                     )
                 ).scalar()
                 rows = connection.execute(
@@ -136,14 +140,15 @@ class Upkeep:
                     .order_by(t.event.c.seq)
                     .limit(BATCH)
                 ).all()
-                groups: dict[Any, list[Row[Any]]] = {}
-                for row in rows:
-                    if row.seq != newest:
+                # Only what was written one after the other within an hour: sums by day then stay as they are.
+                for _, hour in groupby(rows, key=lambda row: row.at // _HOUR_S):
+                    groups: dict[Any, list[Row[Any]]] = {}
+                    for row in hour:
                         key = _group(row)
-                        if key is not None:
+                        if key is not None and row.seq != newest:
                             groups.setdefault(key, []).append(row)
-                for group in groups.values():
-                    merged += _merge(connection, group)
+                    for group in groups.values():
+                        merged += _merge(connection, group)
             if len(rows) < BATCH:
                 return merged
             after = rows[-1].seq
@@ -238,15 +243,25 @@ def read_archive(path: Path) -> Iterator[dict[str, Any]]:
         raise StoreError(f"{path}: cannot be read ({error}): restore it from a backup") from error
 
 
+def _mixes_counts(connection: Connection, job: int) -> bool:
+    """Whether some of a job's windows tell the job's total and some do not: their order then matters."""
+    of_job = (t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES.value)
+    told = func.count(func.json_extract(t.event.c.data, "$.total"))
+    all_of_them, with_total = connection.execute(select(func.count(), told).where(*of_job)).one()
+    return 0 < with_total < all_of_them
+
+
 def _group(row: Row[Any]) -> tuple[Any, ...] | None:
     """What an event is merged with; None for one that is left alone."""
-    data, hour = json.loads(row.data), int(row.at // _HOUR_S)
+    data = json.loads(row.data)
     if row.kind == EventKind.METRIC.value:
-        return (row.kind, hour, str(data.get("name")))
-    figures = [data.get(key) for key in ("nodes", "samples", "seconds", "steps")]
-    if any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in figures) or data["seconds"] <= 0:
+        return (row.kind, str(data.get("name")))
+    figures = [data.get(key) for key in ("nodes", "samples", "seconds", "steps", "total")]
+    if any(isinstance(v, bool) or not isinstance(v, (int, float, type(None))) for v in figures):
         return None
-    return (row.kind, hour, data["nodes"], data.get("steady"), row.pilot)
+    if None in figures[:4] or data["seconds"] < SHORTEST_WINDOW_S:
+        return None
+    return (row.kind, data["nodes"], data.get("steady"), row.pilot)
 
 
 def _merge(connection: Connection, group: list[Row[Any]]) -> int:
@@ -260,6 +275,8 @@ def _merge(connection: Connection, group: list[Row[Any]]) -> int:
         each = [json.loads(row.data) for row in group]
         for key in ("samples", "seconds", "steps"):
             data[key] = sum(one[key] for one in each)
+        if data.get("total") is not None:
+            data["total"] = max(one["total"] for one in each)
         data["merged"] = sum(one.get("merged", 1) for one in each)
         connection.execute(update(t.event).where(t.event.c.seq == last.seq).values(data=json.dumps(data)))
     connection.execute(delete(t.event).where(t.event.c.seq.in_([row.seq for row in group[:-1]])))

@@ -197,6 +197,7 @@ _data = {
             "samples": st.floats(0, 1e6),
             "seconds": st.floats(0, 60),
             "steps": st.integers(0, 9),
+            "total": st.none() | st.integers(0, 10**6),
         }
     ),
     K.METRIC: st.fixed_dictionaries({"name": st.sampled_from(["loss", "acc"]), "value": _figure(st.floats())}),

@@ -87,11 +87,13 @@ _stories = st.lists(
         st.builds(
             window,
             st.floats(0, 5 * DAY_S),
-            st.sampled_from([1, 2]),
+            st.just(1),
             st.integers(1, 3),
             st.integers(0, 1000).map(float),
             seconds=st.sampled_from([0.0, 1.0, 10.0]),
+            total=st.integers(0, 5000),
         ),
+        st.builds(window, st.floats(0, 5 * DAY_S), st.just(2), st.integers(1, 3), st.just(7.0)),
         st.builds(
             lambda at, value: Event(START + at, K.METRIC, 1, data={"name": "loss", "value": value}),
             st.floats(0, 5 * DAY_S),
@@ -101,7 +103,7 @@ _stories = st.lists(
         st.builds(lambda at: Event(START + at, K.JOB_COMPLETED, 2), st.floats(0, 5 * DAY_S)),
     ),
     max_size=40,
-)
+).map(lambda events: events if len(events) % 3 else sorted(events, key=lambda e: e.at))
 
 
 @given(story=_stories, windows=st.floats(0, 6), jobs=st.floats(0, 6))
@@ -140,6 +142,20 @@ def _rounded(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return _rounded(list(value.to_json().items()))
     return value
+
+
+def test_the_jobs_own_count_stays(journal: SqliteJournal) -> None:
+    journal.append([announce(1), *(window(i, pilot, total=100 * i) for i in range(20) for pilot in (1, 1))])
+    before = shown(journal.path)
+    assert before["jobs"][0].samples == 1900
+    assert Upkeep(journal, Retention(windows_s=0)).tend(START + DAY_S).merged == 38
+    journal.rebuild()
+    assert shown(journal.path) == before
+
+
+def test_a_job_that_mixes_ways_of_counting_is_left_alone(journal: SqliteJournal) -> None:
+    journal.append([announce(1), window(1), window(2, total=50), window(3), window(4)])
+    assert Upkeep(journal, Retention(windows_s=0)).tend(START + DAY_S).merged == 0
 
 
 def test_old_jobs_go_to_the_archive_whole_and_their_rows_stay(journal: SqliteJournal) -> None:
