@@ -22,6 +22,7 @@ _SHIPPED = {
     "auto": "malletrain.sizing.auto:Auto",
     "equal": "malletrain.sizing.policies.equal:Equal",
     "exact": "malletrain.sizing.policies.exact:Exact",
+    "greedy": "malletrain.sizing.policies.greedy:Greedy",
     "lp": "malletrain.sizing.policies.lp:Lp",
     "milp": "malletrain.sizing.policies.milp:Milp",
 }
