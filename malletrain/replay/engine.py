@@ -279,10 +279,9 @@ class Engine:
         self.held[j] -= len(nodes)
         if trained:
             self.world[j] -= trained
-            if stall:
+            if stall and self.world[j] > 0:
                 self._resized.add(j)
-                if self.world[j] > 0:
-                    self.stalled[j] = max(self.stalled[j], self.now + self.shrink[j])
+                self.stalled[j] = max(self.stalled[j], self.now + self.shrink[j])
 
     def _close(self, nodes: Ints, cause: Cause) -> None:
         self.log.pilots(nodes, self.started[nodes], self.now, self.owner[nodes], cause)

@@ -1,0 +1,209 @@
+"""The same figures from any journal: a replay's, or a live daemon's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+
+from malletrain.decide.curve import fit
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
+from malletrain.loop.ledger import job_from
+from malletrain.replay.ideal import Ideal
+from malletrain.replay.score import Score, jain
+from malletrain.replay.sizer import speedups
+from malletrain.replay.workload import TrainingJob
+
+_STARTED = frozenset({EventKind.PILOT_STARTED})
+_STOPPED = frozenset({EventKind.PILOT_HELD, EventKind.PILOT_ENDED, EventKind.WORKER_LEFT, EventKind.WORKER_LOST})
+_OVER = frozenset({EventKind.JOB_COMPLETED, EventKind.JOB_FAILED, EventKind.JOB_CANCELLED})
+
+
+@dataclass
+class _Job:
+    job: MalleableJob
+    announced_at: float
+    rates: list[ThroughputSample] = field(default_factory=list)
+    over_at: float | None = None
+    completed: bool = False
+    samples: float = 0.0
+    occupied: float = 0.0
+    world: tuple[str, ...] = ()
+
+
+def score_journal(events: Iterable[Event], until: float | None = None) -> Score:
+    """Folds a journal into the figures of the contract.
+
+    A pilot holds its node from the start that Slurm told to the moment when its worker left or was lost, or Slurm
+    showed it held or ended; it is activating until its worker is warm. A switch stalls its whole world for its pause.
+    The idle time is what POOL events show as idle, planned or harvested. Curves are those given, else those that the
+    SAMPLES of the whole journal show. `until` (Unix seconds): the journal's end, where its last event is not.
+    """
+    listed = list(events)
+    if not listed:
+        return _score(_Fold(0.0, 0.0), 0.0)
+    end = max(event.at for event in listed) if until is None else until
+    fold = _Fold(listed[0].at, end)
+    for event in listed:
+        if event.at > end:
+            break
+        fold.take(event)
+    fold.finish()
+    return _score(fold, end - listed[0].at)
+
+
+class _Fold:
+    """The journal so far."""
+
+    def __init__(self, start: float, end: float) -> None:
+        self.start, self.now, self.end = start, start, end
+        self.jobs: dict[int, _Job] = {}
+        self.holding: dict[str, tuple[int, float]] = {}  # pilot -> job, since
+        self.cold: dict[str, float] = {}  # pilot -> since
+        self.idle_nodes = 0.0
+        self.idle = self.occupied = self.activating = self.stalled = 0.0
+        self.rescales = self.activations = self.preemptions = 0
+        #: (from, to, idle nodes, {job: world}) spans, for speed-ups once all curves are known.
+        self.spans: list[tuple[float, float, float, dict[int, int]]] = []
+        self.pauses: list[tuple[int, float, float, int]] = []  # job, from, to, nodes
+
+    def take(self, event: Event) -> None:
+        if event.at > self.now:
+            worlds = {j: len(job.world) for j, job in self.jobs.items() if job.over_at is None}
+            self.spans.append((self.now, event.at, self.idle_nodes, worlds))
+            self.idle += self.idle_nodes * (event.at - self.now)
+            self.now = event.at
+        data = cast(Mapping[str, Any], event.data)
+        if event.kind is EventKind.POOL:
+            self.idle_nodes = float(data["idle"]) + float(data["planned"]) + float(data["harvested"])
+        if event.job is None:
+            return
+        if event.kind is EventKind.JOB_ANNOUNCED:
+            self.jobs.setdefault(event.job, _Job(job_from(event.data), event.at))
+        elif event.job in self.jobs:
+            self._of_job(event, self.jobs[event.job], data)
+
+    def _of_job(self, event: Event, job: _Job, data: Mapping[str, Any]) -> None:
+        pilot = event.pilot
+        if event.kind in _STARTED and pilot is not None and pilot not in self.holding:
+            since = min(float(data.get("started_at") or event.at), event.at)
+            self.holding[pilot] = (job.job.id, since)
+            self.cold[pilot] = since
+            self.activations += 1
+        elif event.kind is EventKind.WORKER_WARM and pilot is not None:
+            self._warm(pilot)
+        elif event.kind in _STOPPED and pilot is not None:
+            if event.kind is EventKind.PILOT_ENDED and data.get("preempted"):
+                self.preemptions += 1
+            self._release(pilot)
+        elif event.kind is EventKind.GENERATION:
+            job.world = tuple(data["members"])
+        elif event.kind is EventKind.SWITCHED:
+            self.rescales += 1
+            nodes = int(data["nodes"])
+            self.pauses.append((job.job.id, event.at, event.at + float(data["pause_s"]), nodes))
+        elif event.kind is EventKind.SAMPLES:
+            job.samples += float(data["samples"])
+            if data["seconds"] > 0:
+                job.rates.append(
+                    ThroughputSample(
+                        event.at, int(data["nodes"]), data["samples"], data["seconds"], int(data["steps"])
+                    )
+                )
+        elif event.kind in _OVER and job.over_at is None:
+            job.over_at, job.completed = event.at, event.kind is EventKind.JOB_COMPLETED
+            job.world = ()
+
+    def _warm(self, pilot: str) -> None:
+        since = self.cold.pop(pilot, None)
+        if since is not None:
+            self.activating += self.now - since
+
+    def _release(self, pilot: str) -> None:
+        self._warm(pilot)
+        held = self.holding.pop(pilot, None)
+        if held is not None:
+            job_id, since = held
+            self.occupied += self.now - since
+            self.jobs[job_id].occupied += self.now - since
+            world = self.jobs[job_id].world
+            if pilot in world:
+                self.jobs[job_id].world = tuple(member for member in world if member != pilot)
+
+    def finish(self) -> None:
+        if self.end > self.now:
+            self.take(Event(self.end, EventKind.DAEMON_STOPPED))
+        for pilot in list(self.holding):
+            self._release(pilot)
+
+
+def _score(fold: _Fold, seconds: float) -> Score:
+    order = sorted(fold.jobs)
+    most = int(max((span[2] for span in fold.spans), default=0.0))
+    training = [_with_curve(fold.jobs[j]) for j in order]
+    number = {j: i for i, j in enumerate(order)}
+    gains = [speedups(each, max(1, min(each.job.max_nodes, most))) for each in training]
+    best = Ideal(training, gains, most)
+    ideal = speedup = 0.0
+    for begin, end, idle, worlds in fold.spans:
+        ideal += best.at(tuple(sorted(number[j] for j in worlds)), int(idle)) * (end - begin)
+        speedup += sum(_gain(gains[number[j]], n) for j, n in worlds.items()) * (end - begin)
+    stalled = 0.0
+    for job_id, begin, end, nodes in _merged(fold.pauses, fold.end):
+        stalled += nodes * (end - begin)
+        speedup -= _gain(gains[number[job_id]], nodes) * (end - begin)
+    done = [fold.jobs[j] for j in order if fold.jobs[j].completed]
+    jct = np.array([cast(float, job.over_at) - job.job.submitted_at for job in done])
+    return Score(
+        idle_node_seconds=fold.idle,
+        occupied_node_seconds=fold.occupied,
+        productive_node_seconds=fold.occupied - fold.activating - stalled,
+        speedup_node_seconds=speedup,
+        ideal_speedup_node_seconds=ideal,
+        share_of_ideal=speedup / ideal if ideal > 0 else None,
+        samples=math.fsum(job.samples for job in fold.jobs.values()),
+        jobs_completed=len(done),
+        mean_jct_s=float(jct.mean()) if len(jct) else None,
+        rescales=fold.rescales,
+        activations=fold.activations,
+        preemptions=fold.preemptions,
+        solve_s=None,
+        wall_s=0.0,
+        activation_node_seconds=fold.activating,
+        stall_node_seconds=stalled,
+        equivalent_nodes=speedup / seconds if seconds > 0 else 0.0,
+        jain=jain([fold.jobs[j].occupied for j in order]),
+        median_jct_s=float(np.median(jct)) if len(jct) else None,
+        p95_jct_s=float(np.quantile(jct, 0.95)) if len(jct) else None,
+    )
+
+
+def _gain(gains: np.ndarray[Any, np.dtype[np.float64]], nodes: int) -> float:
+    return float(gains[min(nodes, len(gains) - 1)]) if nodes > 0 else 0.0
+
+
+def _with_curve(job: _Job) -> TrainingJob:
+    fitted = None if job.job.given_curve is not None else fit(job.rates)
+    curve = job.job.given_curve or (fitted.curve(job.job.max_nodes) if fitted else Curve.linear(job.job.max_nodes))
+    return TrainingJob(replace(job.job, given_curve=curve), ResizeCosts())
+
+
+def _merged(pauses: list[tuple[int, float, float, int]], end: float) -> list[tuple[int, float, float, int]]:
+    """Pauses of one job do not add up where they overlap: the later begins the world anew."""
+    merged: list[tuple[int, float, float, int]] = []
+    last: dict[int, int] = {}
+    reach: dict[int, float] = {}
+    for job_id, begin, stop, nodes in pauses:
+        before = last.get(job_id)
+        if before is not None and merged[before][2] > begin:
+            was = merged[before]
+            merged[before] = (was[0], was[1], begin, was[3])
+        stop = min(max(stop, reach.get(job_id, stop)), end)
+        reach[job_id] = stop
+        last[job_id] = len(merged)
+        merged.append((job_id, begin, max(begin, stop), nodes))
+    return merged

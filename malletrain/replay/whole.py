@@ -1,0 +1,288 @@
+"""The daemon's own loop over a trace: the same tick, ledger and decisions, with a cluster and workers in memory.
+
+Slower than `malletrain.replay.engine` by two orders (it looks at every node at every event), so it serves small
+traces, journals to study, and the proof that both decide alike. The clock jumps from event to event; a round that
+changed something is followed by another a moment later, as a daemon that polls would come round, until none does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from malletrain.decide.rules import Rules
+from malletrain.domain.decision import LeavePilot
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.job import PilotEnd
+from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
+from malletrain.loop.ledger import announced
+from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
+from malletrain.loop.tick import Loop
+from malletrain.replay.cluster import ClusterTrace
+from malletrain.replay.sizer import rate_of_one
+from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
+from malletrain.replay.workload import TrainingJob
+from malletrain.sizing.problem import Policy
+
+#: Between two rounds at one event.
+ROUND_S = 1e-3
+MOST_ROUNDS = 12
+#: As good as no limit: a pilot lasts until something else ends it.
+NO_LIMIT_S = 1e7
+#: The first task of each array: three digits each, so that names sort as numbers do.
+FIRST_TASK = 100
+
+
+def replay_rules(horizon_s: float = 300.0, keep_idle: int = 0) -> Rules:
+    """The daemon's rules without limits on pilots, as the fast path has none."""
+    return Rules(
+        horizon_s=horizon_s, keep_idle=keep_idle, max_pilots=10**9, max_pilot_s=NO_LIMIT_S, max_top_up=0,
+        max_failures=10**9,
+    )  # fmt: skip
+
+
+@dataclass
+class _Training:
+    """One job's world, and what it has trained."""
+
+    each: TrainingJob
+    array: int
+    world: list[str] = field(default_factory=list)
+    activating: dict[str, float] = field(default_factory=dict)
+    stalled: float = -math.inf
+    window_from: float = 0.0
+    window_s: float = 0.0
+    window_samples: float = 0.0
+    done: float = 0.0
+    generation: int = 0
+    over: bool = False
+
+    @property
+    def rate(self) -> float:
+        return self.each.curve.throughput(len(self.world)) if self.each.job.permits(len(self.world)) else 0.0
+
+    def ends_at(self, now: float) -> float:
+        total = self.each.job.total_samples
+        if total is None or self.rate <= 0 or self.over:
+            return math.inf
+        return max(now, self.stalled) + max(0.0, total - self.done) / self.rate
+
+
+class SimulatedWorkers(MemoryWorkers):
+    """Workers that warm up, train, stall and leave as the costs say."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.jobs: dict[int, _Training] = {}
+        self.job_of: dict[str, int] = {}
+        self._until = clock.now()
+
+    def started(self, job_id: int, pilot: str) -> None:
+        """Slurm runs a pilot."""
+        training = self.jobs[job_id]
+        self.job_of[pilot] = job_id
+        training.activating[pilot] = self.clock.now() + training.each.costs.activate_s
+        self._say(EventKind.WORKER_JOINED, job_id, pilot, worker=pilot)
+
+    def lost(self, pilots: Sequence[str]) -> None:
+        """Pilots whose nodes were taken, all at once."""
+        gone: dict[int, list[str]] = {}
+        for pilot in pilots:
+            job_id = self.job_of.pop(pilot, None)
+            if job_id is not None:
+                self._say(EventKind.WORKER_LOST, job_id, pilot, worker=pilot, how="preempted")
+                gone.setdefault(job_id, []).append(pilot)
+        for job_id, members in sorted(gone.items()):
+            self._without(job_id, members)
+
+    def leave(self, action: LeavePilot) -> None:
+        if action.pilot in self.job_of:
+            del self.job_of[action.pilot]
+            self._without(action.job_id, [action.pilot])
+        super().leave(action)
+
+    def next_moment(self) -> float:
+        """When a worker next becomes warm or a job ends."""
+        now = self.clock.now()
+        moments = [t for job in self.jobs.values() for t in (*job.activating.values(), job.ends_at(now))]
+        return min(moments, default=math.inf)
+
+    def train(self) -> None:
+        """Integrate up to now."""
+        now = self.clock.now()
+        for training in self.jobs.values():
+            running = max(0.0, now - max(training.stalled, self._until))
+            if training.world and running > 0 and training.rate > 0:
+                training.window_s += running
+                training.window_samples += running * training.rate
+                training.done += running * training.rate
+        self._until = now
+
+    def settle(self) -> list[str]:
+        """What is due now: warm workers join, finished jobs say so. Returns pilots whose script has ended."""
+        ended: list[str] = []
+        now = self.clock.now()
+        for job_id, training in sorted(self.jobs.items()):
+            ready = sorted(p for p, at in training.activating.items() if at <= now + 1e-9)
+            if ready and not training.over:
+                for pilot in ready:
+                    del training.activating[pilot]
+                    self._say(EventKind.WORKER_WARM, job_id, pilot, worker=pilot)
+                self._switch(job_id, [*training.world, *ready], grew=True)
+            total = training.each.job.total_samples
+            if total is not None and not training.over and total - training.done <= training.rate * 1e-6:
+                self._report_window(job_id)
+                training.over = True
+                self._say(EventKind.JOB_COMPLETED, job_id, None, result={"samples": training.done})
+                for pilot in [*training.world, *training.activating]:
+                    self.job_of.pop(pilot, None)
+                    self._say(EventKind.WORKER_LEFT, job_id, pilot, worker=pilot)
+                    ended.append(pilot)
+                training.world, training.activating = [], {}
+        return ended
+
+    def close(self) -> None:
+        """The replay ends: windows of training that are still open are reported."""
+        for job_id in sorted(self.jobs):
+            self._report_window(job_id)
+
+    def _without(self, job_id: int, pilots: Sequence[str]) -> None:
+        training = self.jobs[job_id]
+        for pilot in pilots:
+            training.activating.pop(pilot, None)
+        left = [member for member in training.world if member not in pilots]
+        if len(left) < len(training.world):
+            self._switch(job_id, left, grew=False)
+
+    def _switch(self, job_id: int, members: list[str], *, grew: bool) -> None:
+        training = self.jobs[job_id]
+        self._report_window(job_id)
+        first = not training.world
+        training.world = members
+        training.generation += 1
+        now, costs = self.clock.now(), training.each.costs
+        listed: list[JsonValue] = list(members)
+        self._say(EventKind.GENERATION, job_id, None, generation=training.generation, members=listed)
+        if members and not first:
+            pause = costs.grow_s if grew else costs.shrink_s
+            training.stalled = max(training.stalled, now + pause)
+            self._say(
+                EventKind.SWITCHED, job_id, None, generation=training.generation, nodes=len(members), pause_s=pause,
+                step=0, grew=grew,
+            )  # fmt: skip
+
+    def _report_window(self, job_id: int) -> None:
+        training = self.jobs[job_id]
+        if training.window_s > 0:
+            self._say(
+                EventKind.SAMPLES, job_id, None, nodes=len(training.world), samples=training.window_samples,
+                seconds=training.window_s, steps=1, total=training.done,
+            )  # fmt: skip
+        training.window_s = training.window_samples = 0.0
+
+    def _say(self, kind: EventKind, job_id: int, pilot: str | None, **data: JsonValue) -> None:
+        self.report(Event(self.clock.now(), kind, job_id, pilot, data=data))
+
+
+def replay_whole(
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], policy: Policy, rules: Rules | None = None
+) -> tuple[Event, ...]:
+    """The journal of the daemon's loop over the trace; `jobs` are on the trace's clock. DAEMON_STARTED and
+    DAEMON_STOPPED mark the window."""
+    rules = rules or replay_rules()
+    clock = ManualClock(trace.start)
+    cluster = MemoryCluster(
+        [Node(name, NodeState.IDLE, (rules.harvest_partition, "main")) for name in trace.nodes], clock
+    )
+    workers, journal = SimulatedWorkers(clock), MemoryJournal()
+    loop = Loop(cluster, workers, journal, clock, policy, rules)
+    loop.record([Event(trace.start, EventKind.DAEMON_STARTED, data={"version": "replay", "pid": 0})])
+    arrivals = sorted(jobs, key=lambda each: (each.job.submitted_at, each.job.id))
+    state = np.full(len(trace.nodes), BUSY, np.int8)
+    step = 0
+    while True:
+        at = float(trace.time[step]) if step < len(trace.time) else math.inf
+        arrives = arrivals[0].job.submitted_at if arrivals else math.inf
+        moment = max(min(at, arrives, workers.next_moment()), clock.now())
+        if moment >= trace.end:
+            break
+        clock.advance(moment - clock.now())
+        workers.train()
+        _settle(workers, cluster)
+        if at <= moment:
+            part = slice(trace.first[step], trace.first[step + 1])
+            state[trace.node[part]] = trace.state[part]
+            workers.lost(_show(cluster, trace, state))
+            step += 1
+        while arrivals and arrivals[0].job.submitted_at <= moment:
+            _submit(arrivals.pop(0), cluster, workers, loop, clock)
+        _rounds(loop, cluster, workers, journal, clock)
+    clock.advance(max(0.0, trace.end - clock.now()))
+    workers.train()
+    workers.close()
+    loop.record([*workers.reports(), Event(trace.end, EventKind.DAEMON_STOPPED)])
+    return tuple(journal.read())
+
+
+def _settle(workers: SimulatedWorkers, cluster: MemoryCluster) -> None:
+    for pilot in workers.settle():
+        cluster.end_pilot(pilot, PilotEnd(SlurmState.COMPLETED))
+
+
+def _submit(
+    each: TrainingJob, cluster: MemoryCluster, workers: SimulatedWorkers, loop: Loop, clock: ManualClock
+) -> None:
+    """A researcher's `mtbatch`: far more held tasks than nodes, as preemption consumes them."""
+    weighed = replace(each.job, weight=each.job.weight / rate_of_one(each))
+    tasks = 899 if each.job.max_nodes < 200 else 4 * each.job.max_nodes
+    array = cluster.submit_array(each.job.user, tasks + FIRST_TASK)
+    for task in range(FIRST_TASK):
+        del cluster.tasks[f"{array}_{task}"]
+    workers.jobs[each.job.id] = _Training(each, array)
+    listed: list[JsonValue] = list(range(FIRST_TASK, FIRST_TASK + tasks))
+    now = clock.now()
+    loop.record(
+        [
+            Event(now, EventKind.JOB_ANNOUNCED, each.job.id, data=announced(weighed)),
+            Event(now, EventKind.TASKS_ADDED, each.job.id, data={"array_id": array, "tasks": listed}),
+        ]
+    )
+
+
+def _show(
+    cluster: MemoryCluster, trace: ClusterTrace, state: np.ndarray[tuple[int], np.dtype[np.int8]]
+) -> tuple[str, ...]:
+    """Sets the cluster's nodes and main job as the trace has them; the pilots that it takes nodes from."""
+    for i in np.flatnonzero(state != BUSY).tolist():
+        name = trace.nodes[i]
+        wanted = NodeState.IDLE if state[i] == IDLE else NodeState.DOWN
+        if cluster.nodes[name].state is not wanted:
+            cluster.nodes[name] = replace(cluster.nodes[name], state=wanted)
+    # A down node is shown as held by the main job too: its pilot is gone at once.
+    taken = tuple(trace.nodes[i] for i in np.flatnonzero((state == BUSY) | (state == DOWN)).tolist())
+    main = SlurmJob("1", 1, "main", "main", "main", "main", SlurmState.RUNNING, nodes=taken)
+    return cluster.set_main([main] if taken else [])
+
+
+def _rounds(
+    loop: Loop, cluster: MemoryCluster, workers: SimulatedWorkers, journal: MemoryJournal, clock: ManualClock
+) -> None:
+    """Ticks until one changes nothing."""
+    array_of = {training.array: job_id for job_id, training in workers.jobs.items()}
+    for _ in range(MOST_ROUNDS):
+        before = len(journal.events)
+        loop.tick()
+        running = {pilot for pilot, task in cluster.tasks.items() if task.node and task.start is not None}
+        for pilot in sorted(running - workers.job_of.keys()):
+            job_id = array_of[int(pilot.partition("_")[0])]
+            if not workers.jobs[job_id].over:
+                workers.started(job_id, pilot)
+        workers.lost(sorted(workers.job_of.keys() - running))
+        _settle(workers, cluster)  # where activation takes no time
+        if len(journal.events) == before:
+            return
+        clock.advance(ROUND_S)
+        workers.train()
