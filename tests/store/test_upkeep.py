@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -259,3 +261,44 @@ def test_a_new_schema_keeps_a_copy_of_the_old_one(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, "sql_folder", lambda: real)
     with SqliteJournal(tmp_path / f"j.db.schema{count}") as old:
         assert [e.kind for e in old.read()] == [K.JOB_ANNOUNCED]
+
+
+#: Archives in small steps, and says so after each.
+_TENDER = """
+import sys
+from pathlib import Path
+import malletrain.store.upkeep as upkeep
+from malletrain.store.journal import SqliteJournal
+upkeep.BATCH = 20
+keep = upkeep.Upkeep._keep
+def told(self, rows, what):
+    keep(self, rows, what)
+    print(rows[-1].seq, flush=True)
+upkeep.Upkeep._keep = told
+with SqliteJournal(Path(sys.argv[1])) as journal:
+    upkeep.Upkeep(journal).tend(float(sys.argv[2]))
+"""
+
+
+def test_kill_9_in_the_midst_of_archiving_loses_nothing(tmp_path: Path) -> None:
+    path, events = tmp_path / "j.db", 2000
+    with SqliteJournal(path) as journal:
+        journal.append([Event(START, K.DECIDED, reason=str(i)) for i in range(1, events + 1)])
+    for wanted in (1, 10, 25):
+        tender = subprocess.Popen(
+            [sys.executable, "-c", _TENDER, str(path), str(START + 40 * DAY_S)],
+            stdout=subprocess.PIPE, text=True, cwd=Path.cwd(),
+        )  # fmt: skip
+        assert tender.stdout is not None
+        for number, _line in enumerate(tender.stdout, 1):
+            if number == wanted:
+                tender.kill()
+        tender.stdout.close()
+        tender.wait(20)
+        files = sorted((tmp_path / "archive").rglob("*.jsonl.gz"))
+        archived = {event["seq"] for file in files for event in read_archive(file)}
+        with SqliteJournal(path) as journal:
+            kept = {event.seq for event in journal.read()}
+        assert archived | kept == set(range(1, events + 1))
+    assert archived
+    assert kept
