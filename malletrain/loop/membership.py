@@ -85,6 +85,7 @@ class Worker:
     leaving_since: float | None = None
     leave_reason: str = ""
     lost_at: float | None = None  #: given up then, unless it is heard before
+    unheard: bool = False  #: known from others only, since the daemon restarted
     dropped: bool = False  #: its connection broke, and it was not heard since
     lost_how: str = ""
     end: str | None = None
@@ -230,6 +231,7 @@ class Membership:
             if seat.worker not in self._workers:
                 member = Worker(seat.worker, this.job, seat.pilot, "", this.uid, joined_at=now, last_seen=now)
                 member.lost_at, member.lost_how = now + self._settings.adopt_s, "not heard since the daemon restarted"
+                member.unheard = True
                 self._workers[seat.worker] = member
             member = self._workers[seat.worker]
             if member.phase in (Phase.JOINING, Phase.WARM):
@@ -241,7 +243,7 @@ class Membership:
         """The worker polls or reports: it is there."""
         this = self._workers[worker]
         this.last_seen = self._clock.elapsed()
-        this.lost_at, this.lost_how, this.dropped = None, "", False
+        this.lost_at, this.lost_how, this.dropped, this.unheard = None, "", False, False
 
     def disconnected(self, worker: str) -> None:
         """The worker's connection dropped while it polled: it is given `reconnect_s`, nothing after a fault."""
@@ -324,8 +326,9 @@ class Membership:
         job.step = max(job.step, step)
         if this.phase.lives:
             self._leave(this, this.leave_reason or "left by itself", step=step, saved=saved)
+            all_leave = job.pending is not None and job.pending.generation == generation and not job.pending.seats
             self._taken(job, generation)
-            if job.world is not None and job.world.has(worker):
+            if not all_leave and job.world is not None and job.world.has(worker):
                 self._ask(job, this.job, f"{worker} left by itself", broken=True)
         self._settle(this.job)
 
@@ -440,14 +443,12 @@ class Membership:
         """One of them acts on the outstanding plan: so do all, for they agreed."""
         if job.pending is None or job.pending.generation != generation:
             return
-        if job.pending.seats:
-            job.world = job.pending
-            for seat in job.pending.seats:
-                if self._workers[seat.worker].phase.lives:
-                    self._workers[seat.worker].phase = Phase.SERVING
-        else:
-            job.world = None
-        job.pending = None
+        if not job.pending.seats:
+            return  # stands until the last of them has left
+        job.world, job.pending = job.pending, None
+        for seat in job.world.seats:
+            if self._workers[seat.worker].phase.lives:
+                self._workers[seat.worker].phase = Phase.SERVING
 
     def _emit(self, kind: EventKind, by: Worker, reason: str, **data: JsonValue) -> None:
         self._events.append(Event(self._clock.now(), kind, by.job, by.pilot, by.node or None, reason, data))
@@ -488,8 +489,10 @@ class Membership:
                 if seat.worker not in asked and self._workers[seat.worker].phase.lives:
                     asked.append(seat.worker)
         job.checks += 1
-        # Just after a restart of the daemon, members may not have noticed yet that it is back.
-        deadline = max(self._clock.elapsed() + self._settings.check_in_s, self._started_at + self._settings.return_s)
+        deadline = self._clock.elapsed() + self._settings.check_in_s
+        if any(self._workers[name].unheard for name in asked):
+            # Just after a restart of the daemon, members may not have noticed yet that it is back.
+            deadline = max(deadline, self._started_at + self._settings.return_s)
         job.check = _Check(job.checks, deadline, broken, reason, tuple(asked))
         self._look_at(deadline)
 
@@ -512,6 +515,8 @@ class Membership:
             return
         if job.world is not None and not any(self._workers[name].phase.lives for name in job.world.workers):
             job.world = None
+            if job.pending is not None and not job.pending.seats:
+                job.pending = None
         verdict = next_world(
             job.world.workers if job.world else (),
             job.pending.workers if job.pending else None,

@@ -1,0 +1,406 @@
+"""Membership as a pure state machine: time is a number, workers are whoever calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from malletrain.domain.decision import LeaveCause, LeavePilot
+from malletrain.domain.errors import Refused
+from malletrain.domain.event import Event, EventKind
+from malletrain.loop.generation import JobTerms, WorldPlan
+from malletrain.loop.membership import GENERATION_GAP, Membership, MembershipSettings
+
+
+@dataclass
+class HandClock:
+    at: float = 100.0
+
+    def now(self) -> float:
+        return 1_000_000.0 + self.at
+
+    def elapsed(self) -> float:
+        return self.at
+
+
+class Stage:
+    """A membership, and workers that do what is asked of them when `obey` is called."""
+
+    def __init__(self, terms: JobTerms | None = None, generations: dict[int, int] | None = None) -> None:
+        self.clock = HandClock()
+        self.terms = terms or JobTerms()
+        self.members = Membership(MembershipSettings(), self.clock, self.admit, generations)
+        self.events: list[Event] = []
+        self.at: dict[str, int] = {}  # worker -> the generation it trains in
+
+    def admit(self, job: int, pilot: str, uid: int) -> JobTerms:
+        if uid != 1000:
+            raise Refused("not your job")
+        return self.terms
+
+    def hello(self, task: int, restart: int = 0) -> str:
+        return self.members.hello(1, f"9_{task}", restart, f"n{task}", 1000).id
+
+    def warm(self, task: int, restart: int = 0) -> str:
+        name = self.hello(task, restart)
+        self.members.warm(name, f"h{task}:1", {})
+        return name
+
+    def plan(self, worker: str) -> WorldPlan | None:
+        return self.members.directive_for(worker).plan
+
+    def obey(self, *workers: str) -> None:
+        """Switch, leave and check in as told."""
+        for name in workers:
+            there = self.members.directive_for(name)
+            if there.check_in is not None:
+                self.members.checked_in(name, there.check_in, 5, name in self.at)
+        for name in workers:
+            plan = self.plan(name)
+            if plan is None or plan.generation == self.at.get(name):
+                continue
+            if plan.has(name):
+                self.at[name] = plan.generation
+                self.members.switched(name, plan.generation, 5, len(plan.seats), 0.1, True)
+            elif name in self.at:
+                del self.at[name]
+                self.members.left(name, plan.generation, 5, None)
+
+    def leave(self, task: int) -> None:
+        self.members.leave(LeavePilot(1, f"9_{task}", f"n{task}", LeaveCause.SHRINK, 0.0, "wanted"))
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.at += seconds
+        self.members.tick()
+
+    def world(self) -> list[str]:
+        world = self.members.world(1)
+        return list(world.workers) if world else []
+
+    def seen(self, kind: EventKind) -> list[Event]:
+        self.events.extend(self.members.reports())
+        return [event for event in self.events if event.kind is kind]
+
+
+@pytest.fixture
+def three() -> Stage:
+    stage = Stage()
+    workers = [stage.hello(task) for task in range(3)]
+    for task, worker in enumerate(workers):
+        stage.members.warm(worker, f"h{task}:1", {})
+    stage.obey(*workers)
+    assert stage.world() == workers
+    return stage
+
+
+A, B, C, D = (f"9_{task}.0" for task in range(4))
+
+
+def test_those_who_warm_up_together_begin_together(three: Stage) -> None:
+    generation = three.seen(EventKind.GENERATION)
+    assert [event.data["members"] for event in generation] == [["9_0", "9_1", "9_2"]]
+    assert len(three.seen(EventKind.SWITCHED)) == 1, "one report of a switch, that of the oldest"
+
+
+def test_a_world_grows_when_a_newcomer_is_warm(three: Stage) -> None:
+    three.warm(3)
+    assert three.world() == [A, B, C], "a plan is not yet a world"
+    plan = three.plan(A)
+    assert plan is not None
+    assert plan.workers == (A, B, C, D)
+    assert plan.store == "h0:1", "the oldest's"
+    three.obey(A, B, C, D)
+    assert three.world() == [A, B, C, D]
+
+
+def test_leavers_leave_together(three: Stage) -> None:
+    three.leave(0)
+    three.leave(1)
+    three.pass_time(0.05)
+    three.obey(A, B, C)
+    assert three.world() == [C]
+    assert {event.pilot for event in three.seen(EventKind.WORKER_LEFT)} == {"9_0", "9_1"}
+    assert len(three.seen(EventKind.GENERATION)) == 2
+    assert three.members.directive_for(A).end == "wanted"
+
+
+def test_leaving_twice_is_leaving_once(three: Stage) -> None:
+    three.leave(0)
+    three.leave(0)
+    three.pass_time(0.05)
+    three.obey(A, B, C)
+    three.leave(0)
+    three.pass_time(0.05)
+    assert len(three.seen(EventKind.WORKER_LEFT)) == 1
+
+
+def test_a_worker_without_a_part_leaves_at_once(three: Stage) -> None:
+    three.hello(3)
+    three.leave(3)
+    assert [event.pilot for event in three.seen(EventKind.WORKER_LEFT)] == ["9_3"]
+
+
+def test_when_all_leave_the_world_ends(three: Stage) -> None:
+    for task in range(3):
+        three.leave(task)
+    three.pass_time(0.05)
+    plan = three.plan(A)
+    assert plan is not None
+    assert plan.seats == ()
+    three.obey(A, B, C)
+    assert three.world() == []
+    assert len(three.seen(EventKind.WORKER_LEFT)) == 3
+    again = three.warm(0, restart=1)
+    assert (three.plan(again) or plan).workers == (again,)
+
+
+def test_after_a_fault_the_silent_one_is_out(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "closed", "peer")
+    assert three.members.directive_for(B).check_in is not None
+    for name in (A, B):
+        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+    assert three.plan(A) == three.members.world(1), "the third may still answer"
+    three.pass_time(2.1)
+    plan = three.plan(A)
+    assert plan is not None
+    assert plan.urgent
+    assert plan.workers == (A, B)
+    assert [event.pilot for event in three.seen(EventKind.WORKER_LOST)] == ["9_2"]
+    assert three.members.directive_for(C).end == "given up: did not check in within 2 s"
+    with pytest.raises(Refused, match="given up"):
+        three.hello(2)
+
+
+def test_a_dropped_connection_decides_at_once(three: Stage) -> None:
+    three.members.disconnected(C)
+    three.members.fault(A, three.at[A], 7, "closed", "peer")
+    for name in (A, B):
+        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+    assert (three.plan(A) or three.plan(B)).workers == (A, B)  # type: ignore[union-attr]
+
+
+def test_a_dropped_connection_alone_is_forgiven(three: Stage) -> None:
+    three.members.disconnected(C)
+    three.clock.at += 3
+    three.members.heard(C)
+    three.pass_time(10)
+    assert three.world() == [A, B, C]
+    assert not three.seen(EventKind.WORKER_LOST)
+
+
+def test_a_slow_peer_is_not_evicted(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "stalled", "no answer for 3 s")
+    three.obey(A, B, C)
+    three.pass_time(2.1)
+    assert three.world() == [A, B, C]
+    assert not three.seen(EventKind.WORKER_LOST)
+    assert len(three.seen(EventKind.GENERATION)) == 1
+
+
+def test_a_frozen_peer_is_evicted(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "stalled", "no answer for 3 s")
+    three.obey(A, B)
+    three.pass_time(2.1)
+    three.obey(A, B)
+    assert three.world() == [A, B]
+    assert three.seen(EventKind.GENERATION)[-1].data["switched_by"] == "fault"
+
+
+def test_two_faults_at_once(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "closed", "one")
+    three.members.fault(B, three.at[B], 7, "closed", "two")
+    three.obey(A)
+    three.pass_time(2.1)
+    three.obey(A)
+    assert three.world() == [A]
+    assert len(three.seen(EventKind.WORKER_LOST)) == 2
+
+
+def test_a_fault_while_mending(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "closed", "")
+    for name in (A, B, C):
+        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+    urgent = three.plan(A)
+    assert urgent is not None
+    assert urgent.workers == (A, B, C), "a network's hiccup loses nobody"
+    three.members.fault(A, urgent.generation, 7, "closed", "")
+    three.obey(A, B)
+    three.pass_time(2.1)
+    three.obey(A, B)
+    assert three.world() == [A, B]
+
+
+def test_newcomers_are_never_in_an_urgent_plan(three: Stage) -> None:
+    three.warm(3)
+    three.members.fault(A, three.at[A], 7, "closed", "")
+    three.obey(A, B, D)
+    three.pass_time(2.1)
+    plan = three.plan(A)
+    assert plan is not None
+    assert plan.urgent
+    assert plan.workers == (A, B)
+    three.obey(A, B)
+    assert (three.plan(A) or plan).workers == (A, B, D), "but in the next one"
+    three.obey(A, B, D)
+    assert three.world() == [A, B, D]
+
+
+def test_a_newcomer_that_dies_withdraws_the_plan(three: Stage) -> None:
+    three.warm(3)
+    three.members.exited(D, -9)
+    plan = three.plan(A)
+    assert plan is not None
+    assert not plan.urgent
+    assert plan.workers == (A, B, C)
+    three.obey(A, B, C)
+    assert three.world() == [A, B, C]
+
+
+def test_a_group_that_cannot_be_built_is_tried_again(three: Stage) -> None:
+    three.warm(3)
+    first = three.plan(A)
+    assert first is not None
+    three.members.fault(D, first.generation, 0, "build", "no route")
+    second = three.plan(A)
+    assert second is not None
+    assert second.generation > first.generation
+    assert second.workers == first.workers
+    three.members.fault(A, first.generation, 0, "build", "no route")
+    assert three.plan(A) == second, "an old plan's trouble is no news"
+
+
+def test_a_worker_that_leaves_by_itself_is_not_waited_for(three: Stage) -> None:
+    three.members.left(C, 0, 7, None)
+    three.obey(A, B)
+    assert three.world() == [A, B]
+    assert not three.seen(EventKind.WORKER_LOST)
+
+
+def test_all_lost_and_begun_again(three: Stage) -> None:
+    for name in (A, B, C):
+        three.members.exited(name, -9)
+    assert three.world() == []
+    again = three.warm(0, restart=1)
+    three.obey(again)
+    assert three.world() == [again]
+
+
+def test_an_exception_on_one_of_many_is_a_loss(three: Stage) -> None:
+    three.members.failed(C, 7, "CUDA error")
+    three.obey(A, B)
+    assert three.world() == [A, B]
+    assert not three.seen(EventKind.JOB_FAILED)
+
+
+def test_an_exception_that_comes_again_fails_the_job(three: Stage) -> None:
+    three.members.failed(C, 7, "ValueError: x")
+    three.obey(A, B)
+    three.members.failed(B, 7, "ValueError: x")
+    failed = three.seen(EventKind.JOB_FAILED)
+    assert [event.reason for event in failed] == ["ValueError: x"]
+    assert three.members.directive_for(A).end == "the script failed: ValueError: x"
+
+
+def test_a_script_that_fails_before_it_began_fails_the_job() -> None:
+    stage = Stage()
+    worker = stage.hello(0)
+    stage.members.exited(worker, 1)
+    assert stage.seen(EventKind.JOB_FAILED)[0].reason == "exit status 1"
+    with pytest.raises(Refused, match="job 1 is over"):
+        stage.hello(1)
+
+
+def test_a_finished_job_ends_for_all(three: Stage) -> None:
+    three.members.finished(A, {"accuracy": 0.9})
+    three.members.finished(B, {"accuracy": 0.9})
+    assert [dict(event.data) for event in three.seen(EventKind.JOB_COMPLETED)] == [{"result": {"accuracy": 0.9}}]
+    assert three.members.directive_for(C).end == "training finished"
+    three.members.exited(C, 0)
+    assert not three.seen(EventKind.WORKER_LOST)
+
+
+def test_a_pilot_that_was_started_again_replaces_its_past_self(three: Stage) -> None:
+    three.warm(2, restart=1)
+    three.obey(A, B)
+    assert [event.reason for event in three.seen(EventKind.WORKER_LOST)] == ["its pilot was started again"]
+    assert three.seen(EventKind.GENERATION)[1].data == {
+        "generation": 2, "members": ["9_0", "9_1"], "switched_by": "fault"
+    }  # fmt: skip
+
+
+def test_one_that_never_gets_warm_is_given_up() -> None:
+    stage = Stage()
+    worker = stage.hello(0)
+    for _ in range(12):
+        stage.members.heard(worker)
+        stage.pass_time(60)
+    assert "not warm after 600 s" in stage.seen(EventKind.WORKER_LOST)[0].reason
+
+
+def test_strangers_are_refused() -> None:
+    stage = Stage()
+    with pytest.raises(Refused, match="not your job"):
+        stage.members.hello(1, "9_0", 0, "n0", 1001)
+
+
+def test_a_restarted_daemon_adopts_a_world(three: Stage) -> None:
+    old = three.members.world(1)
+    assert old is not None
+    again = Stage(generations={1: old.generation})
+    again.at = dict(three.at)
+    for name in (B, A):
+        again.hello(int(name[2]))
+        again.members.adopt(name, old.generation, old.seats, 40, f"h{name[2]}:1", old.generation)
+    assert again.world() == [A, B, C]
+    assert not again.seen(EventKind.GENERATION), "nobody is disturbed"
+    again.warm(3)
+    plan = again.plan(A)
+    assert plan is not None
+    assert plan.workers == (A, B, C, D), "the third keeps its seat for a while"
+    assert plan.generation > old.generation + GENERATION_GAP
+    again.pass_time(61)
+    assert "not heard since the daemon restarted" in again.seen(EventKind.WORKER_LOST)[0].reason
+
+
+def test_an_older_database_never_gives_a_number_twice(three: Stage) -> None:
+    again = Stage(generations={1: 0})
+    old = three.members.world(1)
+    assert old is not None
+    again.hello(0)
+    again.members.adopt(A, 7777, old.seats, 40, "h0:1", 7778)
+    again.warm(3)
+    plan = again.plan(A)
+    assert plan is not None
+    assert plan.generation > 7778
+
+
+def test_directives_are_numbered_by_change(three: Stage) -> None:
+    first = three.members.directive_for(A)
+    assert three.members.directive_for(A).seq == first.seq
+    three.warm(3)
+    assert three.members.directive_for(A).seq == first.seq + 1
+
+
+def test_tasks_are_topped_up_by_the_oldest_that_stays(three: Stage) -> None:
+    three.leave(0)
+    assert three.members.top_up(1, 8)
+    assert three.members.directive_for(B).top_up == 8
+    three.members.topped_up(B)
+    assert three.members.directive_for(B).top_up == 0
+    assert not three.members.top_up(2, 8)
+
+
+def test_three_hundred_members() -> None:
+    stage = Stage()
+    workers = [stage.hello(task) for task in range(300)]
+    for task, worker in enumerate(workers):
+        stage.members.warm(worker, f"h{task}:1", {})
+    stage.obey(*workers)
+    assert len(stage.world()) == 300
+    for task in range(0, 300, 3):
+        stage.leave(task)
+    stage.pass_time(0.05)
+    stage.obey(*workers)
+    assert len(stage.world()) == 200
+    assert len(stage.seen(EventKind.GENERATION)) == 2
