@@ -23,21 +23,16 @@ class Meter:
         self._send = send
         self._clock = clock
         self._skip = DROP_STEPS
-        self._started = 0.0
-        self._steps = 0
-        self._samples = 0
-        self._parts: dict[str, float] = {}
+        self._since = 0.0
+        self._empty()
 
     def disturbed(self) -> None:
-        """Something else than training took time: begin again."""
-        self._skip, self._steps, self._samples = DROP_STEPS, 0, 0
-        self._parts = {}
+        """Something else than training took time: what was measured since the last window is not believed."""
+        self._skip = DROP_STEPS
+        self._empty()
 
     def paused(self) -> None:
-        """The script does something between steps: what was measured so far is one window, and a new one begins."""
-        if self._steps:
-            self._steps = self._samples = 0
-            self._parts = {}
+        """The script does something between steps (it evaluates, it saves): that time does not count."""
         self._skip = max(self._skip, 1)
 
     def step(self, nodes: int, samples: int, step: int, total: int, parts: dict[str, float]) -> None:
@@ -45,14 +40,27 @@ class Meter:
         now = self._clock()
         if self._skip:
             self._skip -= 1
-            self._started = now
+            self._since = now
             return
+        self._seconds += now - self._since
+        self._since = now
+        self._last = (step, nodes, total)
         self._steps += 1
         self._samples += samples
         for name, seconds in parts.items():
             self._parts[name] = self._parts.get(name, 0.0) + seconds
-        if self._steps >= MIN_STEPS and now - self._started >= MIN_SECONDS:
-            self._send(
-                Samples(step, nodes, self._samples, now - self._started, self._steps, total, dict(self._parts))
-            )
-            self._started, self._steps, self._samples, self._parts = now, 0, 0, {}
+        if self._steps >= MIN_STEPS and self._seconds >= MIN_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what there is, if there is anything: training ends."""
+        if self._steps and self._seconds > 0:
+            step, nodes, total = self._last
+            self._send(Samples(step, nodes, self._samples, self._seconds, self._steps, total, dict(self._parts)))
+        self._empty()
+
+    def _empty(self) -> None:
+        self._steps = self._samples = 0
+        self._seconds = 0.0
+        self._last = (0, 0, 0)
+        self._parts: dict[str, float] = {}

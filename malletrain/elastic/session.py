@@ -223,6 +223,7 @@ class Session:
         self._meet()
         if self._switch.link is not None:
             if self.is_main:
+                self._meter.flush()
                 self._say(messages.Finished(messages.plain(dict(result or {}), "result")))
             self._switch.link.flush(10.0)
             self._switch.link.close()
