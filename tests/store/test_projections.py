@@ -17,8 +17,8 @@ from malletrain.domain.job import JobPhase, MalleableJob
 from malletrain.loop.ledger import Ledger, announced
 from malletrain.store import tables as t
 from malletrain.store.database import reader_engine
+from malletrain.store.folding import days
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.projections import days
 from malletrain.store.views import Views
 
 K = EventKind
