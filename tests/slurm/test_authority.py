@@ -1,0 +1,123 @@
+"""A pilot's whole life under each authority that a daemon may have: coordinator, operator, and the owner alone."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
+from malletrain.domain.job import MalleableJob
+from malletrain.slurm import doctor
+from malletrain.slurm.cluster import SlurmCluster
+from malletrain.slurm.command import Commands
+from malletrain.slurm.pilots import EndKind
+from malletrain.slurm.site import Harvest, Level
+from scripts.lab import Lab, LabConfig
+from tests.slurm_fixtures import LabFactory
+
+pytestmark = pytest.mark.slurm
+
+HARVEST = Harvest("harvest", "harvest", "harvest")
+PROGRAMS = ("scontrol", "squeue", "scancel", "sdiag", "sinfo", "sacctmgr")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(None, id="own"),
+        *(pytest.param(release, id=release, marks=pytest.mark.nightly) for release in ("trixie", "forky")),
+    ]
+)
+def accounted(request: pytest.FixtureRequest, lab_factory: LabFactory) -> Iterator[Lab]:
+    if os.geteuid() != 0:
+        pytest.skip("needs plain users: run as root")
+    lab = lab_factory(LabConfig(nodes=4, users=True, accounting=True, release=request.param))
+    yield lab
+    lab.clear()
+
+
+def commands_as(lab: Lab, user: str, folder: Path) -> Commands:
+    """Slurm's commands run as `user`: programs of their names that change the user first."""
+    environment = lab.env
+    gid = pwd.getpwnam(user).pw_gid
+    for name in PROGRAMS:
+        real = shutil.which(name, path=environment["PATH"])
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec setpriv --reuid {user} --regid {gid} --init-groups {real} "$@"\n')
+        script.chmod(0o755)
+    return Commands({**environment, "PATH": f"{folder}:{environment['PATH']}"}, timeout_s=10.0)
+
+
+def submit(lab: Lab, user: str, tasks: int = 3) -> int:
+    return lab.submit(
+        "exec srun --ntasks=1 sleep 300", "-p", "harvest", "-A", "harvest", "-q", "harvest", "--hold", "--no-requeue",
+        f"--array=0-{tasks - 1}", "--time=1", "--nodes=1", "--exclusive", "--mem=0", user=user,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("who", ["malletrain", "root", "alice"], ids=["coordinator", "operator", "owner"])
+def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
+    uid = pwd.getpwnam("alice").pw_uid
+    cluster = SlurmCluster(commands_as(accounted, who, tmp_path), HARVEST, {3: uid}.get, bf_interval_s=1.0)
+    array, node = submit(accounted, "alice"), accounted.nodes[1]
+    pilot = f"{array}_1"
+    report = cluster.inspect(array, MalleableJob(3, "t", "alice", uid, "harvest", 1, 4, 0.0))
+    assert report.tasks == (0, 1, 2), report.faults
+
+    def start() -> None:
+        outcome = cluster.start(StartPilot(3, pilot, node, 600.0, ""))
+        assert outcome.done, outcome.detail
+        accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 30)
+
+    start()
+    assert cluster.snapshot().holders[node][0].id == pilot
+    cut = cluster.cut(CutLimit(3, pilot, node, time.time() + 200, ""))
+    assert cut.done, cut.detail
+    recycled = cluster.recycle(RecyclePilot(3, pilot, node, ""))
+    assert recycled.done, recycled.detail
+    assert "failed" not in recycled.detail
+    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.HELD and cluster.snapshot().is_free(node), 10)
+    assert accounted.job(pilot)["Requeue"] == "0"
+    accounted.wait_for(lambda: cluster.start(StartPilot(3, pilot, node, 600.0, "")).done, 10)
+    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 30)
+    cancelled = cluster.cancel(CancelTasks(3, (f"{array}_0", f"{array}_2"), ""))
+    assert cancelled.done, cancelled.detail
+    accounted.wait_for(lambda: f"{array}_0" not in {job.id for job in cluster.snapshot().jobs}, 10)
+
+
+@pytest.mark.parametrize("change", ["Account=main", "QOS=normal"])
+def test_a_task_that_was_moved_to_another_account_or_qos_stays_held(
+    accounted: Lab, change: str, tmp_path: Path
+) -> None:
+    uid = pwd.getpwnam("alice").pw_uid
+    cluster = SlurmCluster(commands_as(accounted, "malletrain", tmp_path), HARVEST, {3: uid}.get)
+    array = submit(accounted, "alice")
+    accounted.run(["scontrol", "update", f"JobId={array}_0", change])
+    outcome = cluster.start(StartPilot(3, f"{array}_0", accounted.nodes[0], 600.0, ""))
+    assert not outcome.done
+    assert change.partition("=")[2] in outcome.detail
+
+
+def test_one_user_cannot_steer_another_ones_pilots(accounted: Lab, tmp_path: Path) -> None:
+    uid = pwd.getpwnam("alice").pw_uid
+    cluster = SlurmCluster(commands_as(accounted, "bob", tmp_path), HARVEST, {3: uid}.get)
+    array = submit(accounted, "alice")
+    outcome = cluster.start(StartPilot(3, f"{array}_0", accounted.nodes[0], 600.0, ""))
+    assert not outcome.done
+    assert any(words in outcome.detail for words in ("Invalid user id", "denied")), outcome.detail
+
+
+def test_the_doctor_knows_the_coordinators_rights(
+    accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for who, level in (("malletrain", Level.OK), ("bob", Level.ERROR)):
+        monkeypatch.setattr(doctor, "_user_name", lambda who=who: who)
+        found = doctor.examine(commands_as(accounted, who, tmp_path), HARVEST, time.time)
+        rights = [finding for finding in found if who in finding.what]
+        assert [finding.level for finding in rights] == [level], found
+        assert any("no fair share" in finding.what for finding in found)
