@@ -117,18 +117,20 @@ class Upkeep:
         return merged
 
     def _merge_job(self, job: int, before: float) -> int:
+        with self._journal.writing() as connection:
+            if _mixes_counts(connection, job):
+                return 0
+            # What is appended meanwhile is newer still, and the job's rate comes from the newest alone.
+            newest = connection.execute(
+                select(func.max(t.event.c.seq)).where(
+                    t.event.c.job == job,
+                    t.event.c.kind == EventKind.SAMPLES.value,
+                    func.json_extract(t.event.c.data, "$.seconds") >= SHORTEST_WINDOW_S,
+                )
+            ).scalar()
         merged, after = 0, 0
         while True:
             with self._journal.writing() as connection:
-                if _mixes_counts(connection, job):
-                    return merged
-                newest = connection.execute(
-                    select(func.max(t.event.c.seq)).where(
-                        t.event.c.job == job,
-                        t.event.c.kind == EventKind.SAMPLES.value,
-                        func.json_extract(t.event.c.data, "$.seconds") >= SHORTEST_WINDOW_S,
-                    )
-                ).scalar()
                 rows = connection.execute(
                     select(t.event)
                     .where(
