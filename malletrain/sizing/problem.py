@@ -50,6 +50,16 @@ def _count(where: str, number: int, *, least: int = 0) -> None:
         raise InvalidInput(where, f"must be between {least} and {MAX_NODES}, not {number}")
 
 
+def _curve(where: str, curve: Curve) -> None:
+    before = 0
+    for nodes, rate in curve.points:
+        _count(where, nodes, least=1)
+        if nodes <= before:
+            raise InvalidInput(where, f"node counts must rise; {nodes} follows {before}")
+        _finite(f"{where} at {nodes} nodes", rate)
+        before = nodes
+
+
 @dataclass(frozen=True, slots=True)
 class JobDemand:
     """What one job wants, and what a change costs it.
@@ -64,6 +74,9 @@ class JobDemand:
         activate_s: seconds until newly given nodes are ready; the nodes it has train on meanwhile.
         curve: samples/s over nodes.
         remaining_samples: the job's work that is left, in samples; None when it is not known.
+        batches: where the batch is free, the curve for each batch size (samples a step), for policies that choose it;
+            `curve` is that of the present one.
+        noise_scale: the gradient noise scale, in samples, where the job reports it (policy `goodput`).
 
     Raises:
         InvalidInput: naming the job and the field.
@@ -80,6 +93,8 @@ class JobDemand:
     shrink_s: float = 0.0
     activate_s: float = 0.0
     remaining_samples: float | None = None
+    batches: tuple[tuple[int, Curve], ...] = ()
+    noise_scale: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
@@ -94,15 +109,13 @@ class JobDemand:
             _count(f"{here}: sizes", size)
         for name in ("weight", "grow_s", "shrink_s", "activate_s"):
             _finite(f"{here}: {name}", getattr(self, name))
-        if self.remaining_samples is not None:
-            _finite(f"{here}: remaining_samples", self.remaining_samples)
-        before = 0
-        for nodes, rate in self.curve.points:
-            _count(f"{here}: throughput", nodes, least=1)
-            if nodes <= before:
-                raise InvalidInput(f"{here}: throughput", f"node counts must rise; {nodes} follows {before}")
-            _finite(f"{here}: throughput at {nodes} nodes", rate)
-            before = nodes
+        for name in ("remaining_samples", "noise_scale"):
+            if getattr(self, name) is not None:
+                _finite(f"{here}: {name}", getattr(self, name))
+        _curve(f"{here}: throughput", self.curve)
+        for batch, curve in self.batches:
+            _count(f"{here}: batches", batch, least=1)
+            _curve(f"{here}: throughput at batch {batch}", curve)
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run on so many nodes."""
@@ -140,6 +153,18 @@ Constraint = LinearLimit | ResizeLimit
 
 
 @dataclass(frozen=True, slots=True)
+class NodeBudget:
+    """`node_s` node-seconds are left to these jobs together (an account's, for its period): for policy `budget`."""
+
+    name: str
+    jobs: frozenset[JobId]
+    node_s: float
+
+    def __post_init__(self) -> None:
+        _finite(f"budget {self.name!r}: node_s", self.node_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One sizing problem.
 
@@ -158,6 +183,7 @@ class Problem:
     value: Value = Value.ELASTIC
     alpha: float = 0.0
     constraints: tuple[Constraint, ...] = ()
+    budgets: tuple[NodeBudget, ...] = ()
 
     def __post_init__(self) -> None:
         _finite("horizon_s", self.horizon_s)

@@ -20,11 +20,16 @@ DEFAULT = "auto"
 #: Imported when asked for: a solver costs a tenth of a second to load.
 _SHIPPED = {
     "auto": "malletrain.sizing.auto:Auto",
+    "budget": "malletrain.sizing.policies.budget:Budget",
+    "efficiency": "malletrain.sizing.policies.autoscaling:Efficiency",
+    "elastic_batch": "malletrain.sizing.policies.elastic_batch:ElasticBatch",
     "equal": "malletrain.sizing.policies.equal:Equal",
     "exact": "malletrain.sizing.policies.exact:Exact",
+    "goodput": "malletrain.sizing.policies.goodput:Goodput",
     "greedy": "malletrain.sizing.policies.greedy:Greedy",
     "lp": "malletrain.sizing.policies.lp:Lp",
     "milp": "malletrain.sizing.policies.milp:Milp",
+    "utility": "malletrain.sizing.policies.autoscaling:Utility",
 }
 
 

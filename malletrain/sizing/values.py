@@ -70,6 +70,12 @@ class ValueTable:
         return float(np.sum(self.value[rows]))
 
 
+def rates(problem: Problem, table: ValueTable) -> tuple[Floats, Floats]:
+    """Samples/s of every row, and of each job on one node (never 0: see `_Throughput.of_one`)."""
+    curves = _Throughput(problem.in_order())
+    return curves.at(table.row_job, table.size), curves.of_one(np.arange(len(table.ids), dtype=np.int64))
+
+
 def permitted_sizes(job: JobDemand, nodes: int) -> Ints:
     """Permitted node counts up to `nodes`, ascending, with 0."""
     top = min(job.max, nodes)

@@ -1,0 +1,36 @@
+"""Jobs whose batch size is free: the curve and the batch that each size should use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from malletrain.domain.job import Curve
+from malletrain.sizing.problem import JobDemand, Problem
+from malletrain.sizing.values import permitted_sizes
+
+#: (job, batch) -> what a sample is worth at that batch
+Worth = Callable[[JobDemand, int], float]
+
+
+def a_sample_is_a_sample(_: JobDemand, __: int) -> float:
+    """Every batch trains equally much a sample."""
+    return 1.0
+
+
+def at_best_batches(problem: Problem, worth: Worth = a_sample_is_a_sample) -> Problem:
+    """The problem in which each job has the curve of its best batch at every size; others are left as they are."""
+    return replace(problem, jobs=tuple(_at_best_batch(job, problem.nodes, worth) for job in problem.jobs))
+
+
+def best_batch(job: JobDemand, nodes: int, worth: Worth = a_sample_is_a_sample) -> int:
+    """The batch worth most on `nodes` nodes; of equals the smallest."""
+    return max(job.batches, key=lambda option: (option[1].throughput(nodes) * worth(job, option[0]), -option[0]))[0]
+
+
+def _at_best_batch(job: JobDemand, nodes: int, worth: Worth) -> JobDemand:
+    if not job.batches:
+        return job
+    sizes = sorted({1, *permitted_sizes(job, nodes).tolist()[1:]})
+    best = [max(curve.throughput(k) * worth(job, batch) for batch, curve in job.batches) for k in sizes]
+    return replace(job, curve=Curve(tuple(zip(sizes, best, strict=True))))
