@@ -39,6 +39,7 @@ from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.reading import read_events
+from malletrain.store.upkeep import Upkeep
 from malletrain.store.views import Views
 
 #: A pilot in one of these phases may have a worker.
@@ -95,6 +96,7 @@ class Service:
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
+        self._begun = self._clock.now()
         self.metrics = Metrics(self._clock)
         commands = Commands(_environment(config), config.slurm.command_timeout_s)
         facts = site.read(commands)
@@ -155,14 +157,32 @@ class Service:
 
     def react(self) -> None:
         """Let workers' deadlines pass, and free the nodes of those that have left."""
-        self._gate.tick()
+        due = self._membership.due()
+        if due is not None and due <= self._clock.elapsed():
+            self._gate.tick()
         with self._deeds:
             self._loop.react()
 
     def upkeep(self) -> None:
-        """Forget jobs that ended a day ago: the journal still has them."""
+        """Forget jobs that ended a day ago, which the journal still has, and keep the journal small."""
         with self._facts:
             self._loop.ledger.forget_over(self._clock.now() - 86400.0)
+        if self._disk is not None:
+            done = Upkeep(self._disk).tend(self._clock.now())
+            self._log.info("upkeep", merged=done.merged, archived=done.archived, freed_bytes=done.freed_bytes)
+
+    def ailments(self) -> Sequence[str]:
+        """What is wrong now, a line each: what /v1/health answers."""
+        found = []
+        snapshot, now = self._loop.last_snapshot, self._clock.now()
+        oldest = 3 * self._config.loop.tick_s + self._config.slurm.command_timeout_s
+        if snapshot is None and now - self._begun > oldest:
+            found.append("Slurm has not been seen yet: is slurmctld up? `scontrol ping` tells")
+        elif snapshot is not None and now - snapshot.taken_at > oldest:
+            found.append(f"Slurm was last seen {now - snapshot.taken_at:.0f} s ago: `scontrol ping` tells more")
+        if self._loop.paused:
+            found.append(self._loop.paused)
+        return found
 
     def rehearse(self, action: Action) -> Rehearsed:
         """The Slurm commands that `action` would come to now; nothing is run but those that look."""
@@ -219,6 +239,7 @@ class Service:
             clock=self._clock,
             site={"partition": config.slurm.partition, "account": config.slurm.account, "qos": config.slurm.qos},
             metrics=self.metrics.render,
+            ailments=self.ailments,
         )
         self._server = serve(app, config.api.host, port)
         self._record([Event(self._clock.now(), EventKind.DAEMON_STARTED, data={"version": __version__})])

@@ -1,0 +1,157 @@
+"""The product's main job, end to end: real Slurm, real daemon, real training."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.lab import Lab, LabConfig
+from scripts.play.site import Site
+
+pytestmark = pytest.mark.slurm
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = {
+    "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
+    "breaker": ["preemptions_per_hour = 1000"],
+    "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
+}
+
+
+@pytest.fixture
+def site(lab_factory) -> Iterator[Site]:  # type: ignore[no-untyped-def]
+    lab: Lab = lab_factory(LabConfig(nodes=4, users=True))
+    if not lab.users:
+        pytest.skip("only root can run jobs as several users")
+    lab.clear()
+    with Site(lab, settings=QUICK) as running:
+        running.start()
+        yield running
+        print(outputs(running))  # pytest shows it when the test has failed
+        lab.clear()
+
+
+def outputs(site: Site) -> str:
+    """What researchers' jobs and the daemon have said."""
+    said = [f"{path}:\n{path.read_text()}" for path in Path(site.lab.env_for("alice")["HOME"]).glob("slurm-*.out")]
+    return "\n".join([*said, site.malletrain("alice", "events").stdout, site.last_log()])
+
+
+def write_script(site: Site, command: str, nodes: str = "1-4", name: str = "train") -> Path:
+    path = Path(site.lab.env_for("alice")["HOME"]) / f"{name}.sh"
+    path.write_text(f"#!/bin/bash\n#SBATCH --job-name={name}\n#MALLETRAIN --nodes={nodes}\n{command}\n")
+    return path
+
+
+def paced(epochs: int = 100_000) -> str:
+    return f"{sys.executable} {ROOT}/scripts/bench/paced_training.py --epochs {epochs}"
+
+
+def job(site: Site, number: int) -> dict:  # type: ignore[type-arg]
+    return json.loads(site.malletrain("alice", "status", str(number), "--json").stdout)  # type: ignore[no-any-return]
+
+
+def wait_members(site: Site, number: int, members: int, deadline_s: float = 60.0) -> None:
+    site.lab.wait_for(
+        lambda: job(site, number)["members"] == members, deadline_s, f"{members} members of job {number}"
+    )
+
+
+def harvest_rows(lab: Lab) -> list[list[str]]:
+    rows = lab.run(["squeue", "-a", "-h", "-r", "-p", "harvest", "-o", "%i|%T|%r|%N|%L"]).stdout.splitlines()
+    return [row.split("|") for row in rows]
+
+
+def running(lab: Lab) -> list[str]:
+    return [row[3] for row in harvest_rows(lab) if row[1] == "RUNNING"]
+
+
+def test_training_fills_idle_nodes_and_gives_them_back_at_once(site: Site) -> None:
+    lab = site.lab
+    number = site.mtbatch("alice", write_script(site, paced()))
+    wait_members(site, number, 4)
+    generation = job(site, number)["generation"]
+    before = job(site, number)["samples"]
+
+    submitted = time.time()
+    start = lab.output / "main-start"
+    main = lab.submit(f"date +%s.%N > {start}; sleep 8", "--nodes=2", "--exclusive", user="bob")
+    lab.wait_for_state(main, "RUNNING", deadline_s=20)
+    lab.wait_for(lambda: start.exists() and start.read_text().strip(), 5, "the main job's first command")
+    # On an idle lab this takes about half a second; the promise of profile `fast` is two more.
+    assert float(start.read_text()) - submitted < 5.0
+    wait_members(site, number, 2, 20)
+    lab.wait_for(lambda: job(site, number)["samples"] > before, 20, "training goes on")
+    assert job(site, number)["generation"] > generation
+    assert job(site, number)["phase"] == "running"
+
+    wait_members(site, number, 4)
+    site.malletrain("alice", "cancel", str(number))
+    lab.wait_for(lambda: not harvest_rows(lab), 30, "an empty harvest partition")
+
+
+def test_a_hole_before_a_blocked_job_is_used_and_left_in_time(site: Site) -> None:
+    """GraceTime is 10 s here; the blocked job waits for all nodes, so backfill plans its start."""
+    lab = site.lab
+    lab.submit("sleep 170", "--nodes=1", "--exclusive", "--time=3", user="bob")
+    top = lab.submit("sleep 1", "--nodes=4", "--exclusive", "--time=5", user="bob")
+    lab.wait_for(lambda: lab.job(top).get("StartTime", "Unknown") != "Unknown", 20, "a planned start")
+    number = site.mtbatch("alice", write_script(site, paced(), nodes="1-3"))
+    wait_members(site, number, 3)
+    left = [row[4] for row in harvest_rows(lab) if row[1] == "RUNNING"]
+    assert all(math.isfinite(float(part.split(":")[0])) and int(part.split(":")[0]) <= 2 for part in left), left
+    began = lab.wait_for(
+        lambda: lab.job(top)["StartTime"] if lab.job_state(top) in ("RUNNING", "COMPLETED") else "", 240, "the top job"
+    )
+    assert began
+    events = site.malletrain("alice", "events", "--json").stdout
+    assert '"preempted": true' not in events, "pilots left by themselves"
+    assert "hole_closes" in events
+
+
+def test_killing_the_daemon_changes_nothing(site: Site) -> None:
+    lab = site.lab
+    number = site.mtbatch("alice", write_script(site, paced()))
+    wait_members(site, number, 4)
+    before = job(site, number)
+    site.stop(signal.SIGKILL)
+    nodes = sorted(running(lab))
+    # With no daemon alive the main queue is served by preemption, and no task starts by itself.
+    main = lab.submit("sleep 3", "--nodes=1", "--exclusive", user="bob")
+    lab.wait_for_state(main, "RUNNING", "COMPLETED", deadline_s=30)
+    assert set(running(lab)) < set(nodes)
+    lab.wait_for_state(main, "COMPLETED", deadline_s=30)
+    assert set(running(lab)) < set(nodes)
+    site.start()
+    wait_members(site, number, 4)
+    after = job(site, number)
+    assert after["samples"] >= before["samples"]
+    assert after["phase"] == "running"
+    site.malletrain("alice", "cancel", str(number))
+    lab.wait_for(lambda: not harvest_rows(lab), 30, "an empty harvest partition")
+
+
+def test_a_real_model_reaches_its_accuracy_and_leaves_nothing(site: Site) -> None:
+    lab = site.lab
+    command = f"{sys.executable} {ROOT}/examples/digits_mlp.py --epochs 20"
+    number = site.mtbatch("alice", write_script(site, command))
+    lab.wait_for(lambda: job(site, number)["phase"] in ("completed", "failed"), 180, "the end of training")
+    done = job(site, number)
+    assert done["phase"] == "completed", done["reason"]
+    assert done["result"]["accuracy"] > 0.9
+    lab.wait_for(lambda: not harvest_rows(lab), 60, "an empty harvest partition")
+    assert set(lab.node_states().values()) == {"idle"}
+
+
+def test_a_script_that_cannot_run_fails_with_the_place_to_look(site: Site) -> None:
+    number = site.mtbatch("alice", write_script(site, "no-such-program --at-all"))
+    site.lab.wait_for(lambda: job(site, number)["phase"] == "failed", 60, "the job's failure")
+    reason = job(site, number)["reason"]
+    assert "127" in reason or "slurm-" in reason, reason
