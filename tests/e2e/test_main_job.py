@@ -107,10 +107,7 @@ def test_a_hole_before_a_blocked_job_is_used_and_left_in_time(site: Site) -> Non
     wait_members(site, number, 3)
     left = [row[4] for row in harvest_rows(lab) if row[1] == "RUNNING"]
     assert all(math.isfinite(float(part.split(":")[0])) and int(part.split(":")[0]) <= 2 for part in left), left
-    began = lab.wait_for(
-        lambda: lab.job(top)["StartTime"] if lab.job_state(top) in ("RUNNING", "COMPLETED") else "", 240, "the top job"
-    )
-    assert began
+    lab.wait_for_state(top, "RUNNING", "COMPLETED", deadline_s=240)
     events = site.malletrain("alice", "events", "--json").stdout
     assert '"preempted": true' not in events, "pilots left by themselves"
     assert "hole_closes" in events
