@@ -79,6 +79,8 @@ def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
     }
     if answer.batches:
         out["batches"] = {str(job): batch for job, batch in answer.batches.items()}
+    if answer.classes:
+        out["classes"] = {str(job): dict(counts) for job, counts in answer.classes.items()}
     click.echo(json.dumps(out, indent=2))
 
 

@@ -61,6 +61,29 @@ def _curve(where: str, curve: Curve) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Synchronous:
+    """A synchronous job on nodes of several classes (Liu et al., TPDS 2024).
+
+    Shares of the batch are in proportion to speed, gradients go round a ring. On n_q nodes of class q, K in all, a
+    step takes
+
+        step_samples / sum_q class_rates[q] n_q  +  exchange_s (K - 1) / K     seconds
+
+    `class_rates`: samples/s of one node alone, by class; `exchange_s`: 2 D / r, gradient bytes over bandwidth.
+    """
+
+    step_samples: float
+    class_rates: Mapping[str, float]
+    exchange_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _finite("synchronous: step_samples", self.step_samples)
+        _finite("synchronous: exchange_s", self.exchange_s)
+        for name, rate in self.class_rates.items():
+            _finite(f"synchronous: class_rates of {name!r}", rate)
+
+
+@dataclass(frozen=True, slots=True)
 class JobDemand:
     """What one job wants, and what a change costs it.
 
@@ -76,6 +99,7 @@ class JobDemand:
         remaining_samples: the job's work that is left, in samples; None when it is not known.
         batches: where the batch is free, the curve for each batch size (samples a step), for policies that choose it;
             `curve` is that of the present one.
+        synchronous: how it runs on nodes of several classes (policy `matching`).
         noise_scale: the gradient noise scale, in samples, where the job reports it (policy `goodput`).
 
     Raises:
@@ -95,6 +119,7 @@ class JobDemand:
     remaining_samples: float | None = None
     batches: tuple[tuple[int, Curve], ...] = ()
     noise_scale: float | None = None
+    synchronous: Synchronous | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
@@ -172,6 +197,8 @@ class Problem:
         horizon_s: seconds over which gains and costs are weighed; 120 to 600 pay best on measured logs.
         nodes: how many nodes may be used, those that jobs hold now included.
         alpha: 0 takes values as they are; above 0 the objective is alpha-fair over speed-ups O(k)/O(1).
+        constraints, budgets: what binds the answer; budgets are for policy `budget`.
+        classes: how many of the nodes are of each class, where they differ (policy `matching`).
 
     Raises:
         InvalidInput: naming the field.
@@ -184,6 +211,7 @@ class Problem:
     alpha: float = 0.0
     constraints: tuple[Constraint, ...] = ()
     budgets: tuple[NodeBudget, ...] = ()
+    classes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _finite("horizon_s", self.horizon_s)
@@ -191,6 +219,10 @@ class Problem:
         _finite("alpha", self.alpha)
         if self.value not in (*Value,):
             raise InvalidInput("value", f"must be one of {', '.join(Value)}, not {self.value!r}")
+        for name, nodes in self.classes.items():
+            _count(f"classes: {name!r}", nodes)
+        if self.classes and sum(self.classes.values()) != self.nodes:
+            raise InvalidInput("classes", f"add up to {sum(self.classes.values())} nodes, not {self.nodes}")
         ids = set()
         for job in self.jobs:
             if job.id in ids:
@@ -219,7 +251,7 @@ class Sizes:
     `objective` is what the sizes are worth by the problem's own values; `bound` what no sizes can exceed (infinite
     when the policy proves none). `reason` says in one line how the answer came about; `work` counts what the solver
     did (never seconds, so that equal inputs give equal answers). `batches`: samples a step, where a policy chooses
-    it.
+    it; `classes`: of each job's nodes, how many of which class, where a policy tells classes apart.
     """
 
     status: SizingStatus
@@ -229,6 +261,7 @@ class Sizes:
     reason: str
     work: Mapping[str, int] = field(default_factory=dict)
     batches: Mapping[JobId, int] = field(default_factory=dict)
+    classes: Mapping[JobId, Mapping[str, int]] = field(default_factory=dict)
 
 
 @runtime_checkable

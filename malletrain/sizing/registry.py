@@ -28,6 +28,7 @@ _SHIPPED = {
     "goodput": "malletrain.sizing.policies.goodput:Goodput",
     "greedy": "malletrain.sizing.policies.greedy:Greedy",
     "lp": "malletrain.sizing.policies.lp:Lp",
+    "matching": "malletrain.sizing.policies.matching:Matching",
     "milp": "malletrain.sizing.policies.milp:Milp",
     "utility": "malletrain.sizing.policies.autoscaling:Utility",
 }
