@@ -16,8 +16,9 @@ from malletrain.sizing.values import ValueTable, value_table
 
 
 def examples(count: int) -> settings:
-    """So many examples where the profile has its usual 50, and as many times more in the nightly one."""
-    return settings(max_examples=max(1, count * (settings.default or settings()).max_examples // 50))
+    """So many examples in the quick profile; those of the profile in a longer one."""
+    usual = (settings.default or settings()).max_examples
+    return settings(max_examples=count if usual <= 50 else max(count, usual))
 
 
 def job(name: JobId, current: int, most: int, curve: Curve | None = None, **more: object) -> JobDemand:

@@ -9,8 +9,8 @@ until nothing is. Categories are sampled, half of them at random, half one node 
 The market's equilibrium is found as the transportation problem whose multipliers its prices are, not by raising
 prices step by step; what a node is worth to a job is its share in the completion time at the job's mean speed.
 Samples come from a fixed seed: equal problems get equal answers. Jobs are admitted in the order of ids while their
-minima fit. Among categories of equal time the one with the fewest changed jobs is taken. Fairness is reported as Jain's
-index of the jobs' speeds against those in an equal split.
+minima fit. Among categories of equal time the one with the fewest changed jobs is taken. Fairness is reported as
+Jain's index of the jobs' speeds against those in an equal split.
 """
 
 from __future__ import annotations
