@@ -101,6 +101,9 @@ class JobDemand:
             `curve` is that of the present one.
         synchronous: how it runs on nodes of several classes (policy `matching`).
         noise_scale: the gradient noise scale, in samples, where the job reports it (policy `goodput`).
+        bonus: (size, added value) pairs, in the units of the problem's values: what measuring that size is worth.
+        locked: the only size besides zero that it may have, because it is being measured there; zero then costs more
+            than all other jobs together can gain, so that the lock holds as long as the nodes are there.
 
     Raises:
         InvalidInput: naming the job and the field.
@@ -120,6 +123,8 @@ class JobDemand:
     batches: tuple[tuple[int, Curve], ...] = ()
     noise_scale: float | None = None
     synchronous: Synchronous | None = None
+    bonus: tuple[tuple[int, float], ...] = ()
+    locked: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
@@ -137,6 +142,13 @@ class JobDemand:
         for name in ("remaining_samples", "noise_scale"):
             if getattr(self, name) is not None:
                 _finite(f"{here}: {name}", getattr(self, name))
+        for size, added in self.bonus:
+            _count(f"{here}: bonus", size, least=1)
+            _finite(f"{here}: bonus of size {size}", added)
+        if self.locked is not None:
+            _count(f"{here}: locked", self.locked, least=1)
+            if not self.permits(self.locked):
+                raise InvalidInput(f"{here}: locked", f"{self.locked} is not a permitted size")
         _curve(f"{here}: throughput", self.curve)
         for batch, curve in self.batches:
             _count(f"{here}: batches", batch, least=1)

@@ -16,6 +16,9 @@ of growing and shrinking and W the activation of new nodes, a job's value is wei
 Either is capped by the samples that remain. With alpha > 0 it is then made alpha-fair (Mo and Walrand, 2000) over the
 mean speed-up x = v / (T O(1)):  T U(x),  U(x) = x^(1-alpha)/(1-alpha), and log x at alpha = 1. From alpha = 1 on,
 where no nodes would be worth minus infinity, U is taken as U(max(x, 0.001)) - U(0.001).
+
+Last come what measuring is worth: `bonus` of a size is added as it is; a job that is `locked` at a size while it is
+measured there has no other size but zero, and zero costs it more than everyone together can gain.
 """
 
 from __future__ import annotations
@@ -80,6 +83,8 @@ def permitted_sizes(job: JobDemand, nodes: int) -> Ints:
     """Permitted node counts up to `nodes`, ascending, with 0."""
     top = min(job.max, nodes)
     low = max(job.min, 1)
+    if job.locked is not None and job.locked <= top:
+        return np.array([0, job.locked], dtype=np.int64)
     if job.sizes:
         return np.array([0, *sorted({k for k in job.sizes if low <= k <= top})], dtype=np.int64)
     if low > top:
@@ -108,14 +113,28 @@ def value_table(problem: Problem) -> ValueTable:
     if problem.alpha > 0:
         value = _alpha_fair(value, problem.horizon_s, curves.of_one(everyone)[row_job], problem.alpha)
     value *= np.array([job.weight for job in jobs], dtype=np.float64)[row_job]
+    _add_measuring(jobs, problem.nodes, start, size, value)
     return ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, size != current[row_job])
+
+
+def _add_measuring(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: Ints, value: Floats) -> None:
+    """Bonuses and locks, into `value`."""
+    for i, job in enumerate(jobs):
+        sizes = size[start[i] : start[i + 1]]
+        for k, added in job.bonus:
+            value[start[i] : start[i + 1]][sizes == k] += added
+    locked = [i for i, job in enumerate(jobs) if job.locked is not None and job.locked <= min(job.max, nodes)]
+    if locked:
+        # Whoever leaves a lock frees nodes by which all others cannot gain more than this.
+        most = np.maximum.reduceat(value, start[:-1]) - np.minimum.reduceat(value, start[:-1])
+        value[start[locked]] -= float(most.sum()) + 1.0
 
 
 def _every_size(jobs: tuple[JobDemand, ...], nodes: int) -> tuple[Ints, Ints, Ints]:
     """`permitted_sizes` of all jobs in a row: where each job starts, and the job and size of every row."""
     low = np.maximum(np.array([job.min for job in jobs], dtype=np.int64), 1)
     top = np.minimum(np.array([job.max for job in jobs], dtype=np.int64), nodes)
-    listed = {i: permitted_sizes(job, nodes) for i, job in enumerate(jobs) if job.sizes}
+    listed = {i: permitted_sizes(job, nodes) for i, job in enumerate(jobs) if job.sizes or job.locked is not None}
     count = 1 + np.maximum(top - low + 1, 0)
     for i, sizes in listed.items():
         count[i] = len(sizes)
