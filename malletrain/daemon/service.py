@@ -96,9 +96,11 @@ class Service:
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
-        self._begun = self._clock.now()
+        self._begun, self._watched_at = self._clock.now(), float("-inf")
         self.metrics = Metrics(self._clock)
-        commands = Commands(_environment(config), config.slurm.command_timeout_s)
+        self._commands = commands = Commands(
+            _environment(config), config.slurm.command_timeout_s, heard=self._heard_of_command
+        )
         facts = site.read(commands)
         harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)
         self._refuse_unfit(facts, harvest)
@@ -149,7 +151,14 @@ class Service:
         return decision or Decision(at=self._clock.now())
 
     def watch(self) -> None:
-        """A light look at the waiting main jobs, for yielding before Slurm's next cycle preempts."""
+        """A light look at the waiting main jobs, for yielding before Slurm's next cycle preempts.
+
+        Left out while the controller is slow: a look must not cost the main queue more than it gives.
+        """
+        now = self._clock.elapsed()
+        if now - self._watched_at < self._commands.backoff_s:
+            return
+        self._watched_at = now
         snapshot = self._loop.ask_look()
         if snapshot is not None:
             with self._deeds:
@@ -247,6 +256,9 @@ class Service:
         self._reactor.start()
 
     # -- what the parts ask of each other ----------------------------------------------------------------------
+
+    def _heard_of_command(self, command: str, seconds: float, well: bool) -> None:
+        self.metrics.slurm_command(command, seconds, ok=well)
 
     def _persist(self) -> None:
         """Workers have said something: into the journal before any of them sees what follows."""

@@ -47,6 +47,7 @@ class Commands:
         environment: the whole environment of the commands. SLURM_CONF and PATH come from here and nowhere else.
         timeout_s: after so long a command and its children are killed.
         elapsed: a clock that never jumps.
+        heard: told of each command: its name (`scontrol update`), its seconds, whether it answered well.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Commands:
         environment: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
         elapsed: Callable[[], float] = time.monotonic,
+        heard: Callable[[str, float, bool], None] | None = None,
     ) -> None:
         inherited = dict(os.environ if environment is None else environment)
         # SQUEUE_*, SINFO_*, SCONTROL_* and SBATCH_* change formats and filters behind the caller's back.
@@ -66,6 +68,7 @@ class Commands:
         }
         self._timeout_s = timeout_s
         self._elapsed = elapsed
+        self._heard = heard
         self._slowness = 0.0
 
     @property
@@ -118,6 +121,7 @@ class Commands:
             output, errors = _communicate(process, text, start + limit, self._elapsed)
         except TimeoutError:
             self._slowness = limit
+            self._tell(argv, limit, well=False)
             raise ClusterUnavailable(
                 f"{argv[0]}: no answer within {limit:g} s; is slurmctld up? try `scontrol ping`"
             ) from None
@@ -127,7 +131,14 @@ class Commands:
             _end(process)
         seconds = self._elapsed() - start
         self._slowness = max(seconds, 0.7 * self._slowness)
-        return Answer(output, _failure(process.returncode, output, errors), seconds)
+        answer = Answer(output, _failure(process.returncode, output, errors), seconds)
+        self._tell(argv, seconds, well=answer.ok)
+        return answer
+
+    def _tell(self, argv: Sequence[str], seconds: float, *, well: bool) -> None:
+        if self._heard is not None:
+            verbs = [word for word in argv[1:3] if word.isalpha()] if argv[0] == "scontrol" else []
+            self._heard(" ".join([argv[0], *verbs[:1]]), seconds, well)
 
 
 def _communicate(
