@@ -47,7 +47,8 @@ class Milp:
             return fallback(problem, f"no sizes keep {' and '.join(prices.limits)}")
         search = _Search(table, lines, prices, plan)
         search.by_exchanges()
-        search.over(prices.seen, FEW_BRANCHES)
+        if len(search.survivors()) > len(prices.seen):
+            search.over(prices.seen, FEW_BRANCHES)
         survivors = search.survivors()
         proven = search.gap == 0 or search.over(survivors, MAX_BRANCHES)
         if proven:

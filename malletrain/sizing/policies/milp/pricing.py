@@ -21,6 +21,8 @@ Ints = NDArray[np.int64]
 #: Rounds of column generation; the bound holds wherever it stops.
 _ROUNDS = 200
 _TOLERANCE = 1e-12
+#: Values below this are nothing; it keeps quotients finite.
+_LEAST_SCALE = 1e-200
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class NoPlan:
 
 def best_prices(table: ValueTable, limits: Limits, plan: Ints | None) -> Prices | NoPlan:
     """Minimises the bound over the prices. `plan`: rows known to keep every limit, if any are."""
-    scale = float(np.abs(table.value).max(initial=0.0)) or 1.0
+    scale = max(float(np.abs(table.value).max(initial=0.0)), _LEAST_SCALE)
     start = {*table.start[:-1].tolist(), *_best_rows(table, table.value).tolist()}
     start |= set(np.flatnonzero(~table.changed).tolist())
     if plan is None:
