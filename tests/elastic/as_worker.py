@@ -1,21 +1,82 @@
-"""Runs a training script as a worker does, with a credential that the tests' coordinator knows."""
+"""Runs a training script as a worker does, with a credential that the tests' coordinator knows.
+
+Environment, to make what cannot be timed from outside: LAG_AT=N: in round N this worker takes its group for broken
+just after the others have committed; FREEZE_IN=give|take|roll|warm: stops itself (SIGSTOP) there, as a newcomer.
+"""
 
 from __future__ import annotations
 
 import faulthandler
 import logging
+import os
 import runpy
 import signal
 import sys
+from pathlib import Path
 
 import torch
 
+from malletrain.elastic import start, switch
+from malletrain.elastic.errors import Aborted
+from malletrain.elastic.rounds import Rounds
 from malletrain.wire import worker_client
 
-if __name__ == "__main__":
+
+def lag_at(number: int) -> None:
+    finish = Rounds.finish
+
+    def late(self, pending, sums, words):
+        if self.done == number and not getattr(self, "lagged", False):
+            self.lagged = True
+            for operation in pending:
+                self.wait(operation)
+            self._watch.fault(self.world.generation, "closed", "made to lag")
+            raise Aborted("made to lag")
+        return finish(self, pending, sums, words)
+
+    Rounds.finish = late
+
+
+def freeze_in(where: str) -> None:
+    def freeze(*_args, **_more):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    if where == "warm":
+        start.stages = freeze
+    elif where == "roll":
+        switch.Switch._roll_call = freeze
+    else:
+        setattr(switch, where, freeze)
+
+
+def forked(env: dict[str, str], log: str, arguments: list[str]) -> None:
+    """In a child of a process that has imported torch already."""
+    os.setsid()
+    with Path(log).open("wb") as stream:
+        for number in (1, 2):
+            os.dup2(stream.fileno(), number)
+    os.environ.clear()
+    os.environ.update(env)
+    main(arguments)
+
+
+def main(arguments: list[str]) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(threadName)s %(message)s")
     torch.set_num_threads(1)
     worker_client.credential_for = lambda url: "credential-for-tests"
-    sys.argv = sys.argv[1:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if "LAG_AT" in os.environ:
+        lag_at(int(os.environ["LAG_AT"]))
+    if "FREEZE_IN" in os.environ:
+        freeze_in(os.environ["FREEZE_IN"])
+    sys.argv = list(arguments)
+    sys.path.insert(0, str(Path(arguments[0]).parent))
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

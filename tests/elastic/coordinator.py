@@ -4,6 +4,7 @@ journal. Workers are real processes."""
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
 from malletrain.loop.generation import JobTerms
 from malletrain.loop.membership import Membership, MembershipSettings
+from tests.elastic import as_worker
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -116,12 +118,43 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+#: Importing torch takes seconds of a core: one process does it for all tests, and forks.
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["torch", "sklearn.datasets", "malletrain.elastic.session", "tests.elastic.as_worker"])
+
+
+class Forked:
+    """A forked worker with the part of Popen's interface that tests use."""
+
+    def __init__(self, env: dict[str, str], log: Path, arguments: Sequence[str]) -> None:
+        self._process = _forks.Process(target=as_worker.forked, args=(env, str(log), list(arguments)), daemon=True)
+        self._process.start()
+        self.pid = self._process.pid or 0
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, seconds: float) -> int:
+        self._process.join(seconds)
+        if self._process.exitcode is None:
+            raise AssertionError(f"the worker has not ended within {seconds} s")
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
 @dataclass
 class Pod:
-    """Worker processes of one test."""
+    """Worker processes of one test. `real`: each starts from nothing, as it would in a pilot."""
 
     directory: Path
-    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    real: bool = False
+    processes: dict[int, Forked | subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def spawn(self, url: str, task: int, script: Sequence[str], restart: int = 0, **environ: str) -> None:
         env = {
@@ -139,7 +172,11 @@ class Pod:
             "SLURMD_NODENAME": f"node{task}",
             **environ,
         }
-        log = (self.directory / f"worker-{task}.{restart}.log").open("wb")
+        path = self.directory / f"worker-{task}.{restart}.log"
+        if not self.real:
+            self.processes[task] = Forked(env, path, script)
+            return
+        log = path.open("wb")
         command = [sys.executable, str(HERE / "as_worker.py"), *script]
         self.processes[task] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
         log.close()
@@ -167,9 +204,11 @@ class Pod:
 
 
 @contextlib.contextmanager
-def running(directory: Path, terms: JobTerms | None = None, **settings: float) -> Iterator[tuple[Coordinator, Pod]]:
+def running(
+    directory: Path, terms: JobTerms | None = None, *, real: bool = False, **settings: float
+) -> Iterator[tuple[Coordinator, Pod]]:
     coordinator = Coordinator(free_port(), terms or JobTerms(), MembershipSettings(**settings))
-    pod = Pod(directory)
+    pod = Pod(directory, real)
     coordinator.start()
     try:
         yield coordinator, pod

@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--raise-at", type=int, default=-1)
     parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(0)
     home = Path(os.environ["MALLETRAIN_TEST_DIR"])
@@ -63,6 +64,11 @@ def main() -> None:
             "right": (out.argmax(1) == batch[1]).sum(),
         }
 
+    while options.wait_for:
+        (home / f"here-{me}").touch()
+        if len(list(home.glob("here-*"))) >= options.wait_for:
+            break
+        time.sleep(0.01)
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
         for epoch in s.epochs(options.epochs):
             for x, y, index in s.batches():

@@ -1,0 +1,113 @@
+"""What goes wrong in the middle: frozen peers, newcomers that die at each stage, members that miss a round."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import running, wait_until
+from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, diary, static
+
+__all__ = ["static"]
+
+
+def options(directory: Path) -> list[str]:
+    return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
+
+
+def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+        daemon.wait_world([0, 1, 2])
+        pod.kill(1, signal.SIGSTOP)
+        frozen_at = time.monotonic()
+        daemon.wait_world([0, 2], 20)
+        took = time.monotonic() - frozen_at
+        steps = sorted({line["at"] for line in diary(tmp_path)})
+        normal = sorted(b - a for a, b in itertools.pairwise(steps))[len(steps) // 2]
+        assert took < max(5.0, 10 * normal) + 2.0
+        pod.kill(1, signal.SIGCONT)
+        assert pod.wait(1) == 143, "it learns that it was given up, and ends"
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(2) == 0
+        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_1"]
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.parametrize("rounds", [10, 29], ids=["in a step", "in an evaluation"])
+def test_a_member_that_missed_a_round_is_given_its_sums(tmp_path: Path, static, rounds: int) -> None:
+    """29 steps make an epoch; then come its evaluation's rounds. Members wait for each other to begin."""
+    given = ["--epochs", "6", "--evaluate", "--wait-for", "3"]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            lag = {"LAG_AT": str(rounds)} if task == 1 else {}
+            pod.spawn(daemon.url, task, [SCRIPT, *given], **lag)
+        assert [pod.wait(task) for task in range(3)] == [0, 0, 0]
+        urgent = [event for event in daemon.seen(EventKind.GENERATION) if event.data["switched_by"] == "fault"]
+        assert len(urgent) == 1
+        assert urgent[0].data["members"] == daemon.seen(EventKind.GENERATION)[-1].data["members"]
+        assert len(urgent[0].data["members"]) == 3
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "6", "--evaluate"), 1e-12)
+    lines = [line for line in diary(tmp_path) if "step" in line]
+    seen = [index for line in lines if line["epoch"] == 0 for index in line["indices"]]
+    assert len(seen) == len(set(seen)) == 1797
+
+
+@pytest.mark.parametrize("where", ["take", "roll"])
+def test_a_newcomer_that_freezes_while_it_joins(tmp_path: Path, static, where: str) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in range(2):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+        daemon.wait_world([0, 1])
+        pod.spawn(daemon.url, 2, [SCRIPT, *options(tmp_path)], FREEZE_IN=where)
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the newcomer is given up")
+        daemon.wait_world([0, 1])
+        made = max(line["step"] for line in diary(tmp_path))
+        wait_until(lambda: max(line["step"] for line in diary(tmp_path)) > made + 5, 20, "steps after it")
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(1) == 0
+        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_2"]
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_an_exception_on_one_worker_is_named_and_the_others_go_on(tmp_path: Path, static) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            failing = ["--raise-at", "60"] if task == 2 else []
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), *failing])
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the failing worker is out")
+        assert pod.wait(2) == 1
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(1) == 0
+        assert "RuntimeError: made to fail" in daemon.seen(EventKind.WORKER_LOST)[0].reason
+        assert "100_2.0" in daemon.seen(EventKind.WORKER_LOST)[0].reason
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_an_exception_on_every_worker_fails_the_job(tmp_path: Path) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in range(2):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--raise-at", "10"])
+        wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
+        assert "made to fail" in daemon.seen(EventKind.JOB_FAILED)[0].reason
+        assert pod.wait(0) != 0
+        assert pod.wait(1) != 0
+
+
+def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)])
+        daemon.wait_world([0])
+        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path), "--width", "33"])
+        assert pod.wait(1) == 1
+        assert "are not those of 100_0.0: every worker must run the same script" in pod.log(1)
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == 0
+        assert daemon.seen(EventKind.JOB_COMPLETED)
