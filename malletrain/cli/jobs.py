@@ -21,10 +21,10 @@ from pathlib import Path
 import click
 
 from malletrain.cli import render
-from malletrain.cli.connect import connect
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.wire import address
+from malletrain.wire.daemon import connect
 from malletrain.wire.http import DaemonRefused
 
 #: Seconds that `events --follow` and `drain` let the daemon hold a request open.

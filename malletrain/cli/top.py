@@ -13,7 +13,7 @@ from itertools import count
 import click
 
 from malletrain.cli import render
-from malletrain.cli.connect import Daemon, connect
+from malletrain.wire.daemon import Daemon, connect
 from malletrain.wire.errors import WireError
 from malletrain.wire.rows import EventRow
 

@@ -1,4 +1,4 @@
-"""What people's commands ask of the daemon: the routes of people, as calls that return rows."""
+"""What people's programs ask of the daemon: the routes of people, as calls that return rows."""
 
 from __future__ import annotations
 

@@ -1,0 +1,167 @@
+"""Submitting a malleable job: all of it, or nothing is left behind.
+
+    check the partition -> announce the job -> sbatch a held array -> tell the daemon
+
+An array that the daemon does not know is cancelled again, and so is a job without an array. Runs on the base wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from malletrain import __version__
+from malletrain.domain.errors import InvalidInput, MalletrainError
+from malletrain.slurm.command import Commands
+from malletrain.slurm.formats import text
+from malletrain.slurm.sbatch import BatchRequest, Submission
+from malletrain.wire.daemon import Daemon
+from malletrain.wire.errors import WireError
+from malletrain.wire.http import DaemonRefused
+
+#: Seconds for sbatch; it takes 13 to 36 ms (measured), more on a controller under load.
+SBATCH_TIMEOUT_S = 60.0
+
+_ARRAY_ID = re.compile(r"(\d+)(?:;\S+)?\s*\Z")
+_GRES = re.compile(r"(?P<name>[A-Za-z0-9_]+)(?::(?P<type>[^:(,]+))?:(?P<count>\d+[KMGT]?)\Z")
+
+#: Shares of a GRES that is asked for whole already (slurm.conf(5), GresTypes): both together are refused.
+_SHARING = frozenset({"shard", "mps"})
+
+
+def check_partition(commands: Commands, partition: str) -> None:
+    """Make sure that the partition exists, is up, and gives way. The daemon checks more; this is for a quick answer.
+
+    Raises:
+        InvalidInput: pilots cannot run there.
+        ClusterUnavailable: Slurm does not answer.
+    """
+    known = text.partitions(commands.ask(["scontrol", "-a", "-o", "show", "partition"]))
+    facts = known.get(partition)
+    if facts is None:
+        names = ", ".join(sorted(known)) or "none"
+        raise InvalidInput(f"partition {partition}", f"does not exist; there are: {names}")
+    if facts.get("State") != "UP":
+        raise InvalidInput(
+            f"partition {partition}", f"is {facts.get('State', 'in no known state')}: ask the site's staff"
+        )
+    if facts.get("PreemptMode") not in ("REQUEUE", "CANCEL"):
+        raise InvalidInput(
+            f"partition {partition}",
+            f"its jobs are not preempted (PreemptMode={facts.get('PreemptMode', 'OFF')}), so pilots would stand in "
+            "the main queue's way: ask the site's staff for a harvest partition",
+        )
+
+
+def whole_gres(commands: Commands, partition: str) -> str:
+    """All GRES of a node of the partition, as sbatch's --gres takes it; empty where nodes have none, or differ.
+
+    Where they differ nothing is asked for: an exclusive job is given the whole node, GRES included (sbatch(1),
+    --exclusive).
+    """
+    kinds = {row.strip() for row in commands.ask(["sinfo", "-h", "-p", partition, "-o", "%G"]).splitlines()} - {""}
+    if len(kinds) != 1:
+        return ""
+    wanted = []
+    # `gpu:a100:4(S:0-1),shard:16`: what is in brackets says where they are.
+    for part in re.sub(r"\([^)]*\)", "", kinds.pop()).split(","):
+        match = _GRES.match(part)
+        if match is not None and match["name"] not in _SHARING:
+            wanted.append(part)
+    return ",".join(wanted)
+
+
+def submit(
+    daemon: Daemon,
+    commands: Commands,
+    request: BatchRequest,
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
+    announced: Callable[[int], None] = lambda job: None,
+) -> tuple[int, int]:
+    """Announce, submit, tell the daemon: all of it or nothing; the job's and the array's numbers.
+
+    `warn` is told what Slurm has to say besides; `announced` the job's number, before anything is submitted for it.
+
+    Raises:
+        NotTaken: it could not be submitted; what was begun is undone, or the message says what is left.
+    """
+    try:
+        job = daemon.submit(request.announcement()).id
+    except DaemonRefused as refused:
+        raise NotTaken(f"the daemon does not take the job: {refused}") from refused
+    array: int | None = None
+    try:
+        announced(job)
+        script = request.materialize(job, daemon.url, sys.executable, environ, __version__)
+        array = run_sbatch(script, request.chdir, warn)
+        daemon.attach(job, array, request.tasks)
+    except BaseException as error:  # Ctrl-C too: what was begun is undone, then the error goes on
+        undone = _undo(daemon, commands, job, array)
+        if isinstance(error, (MalletrainError, WireError)):
+            raise NotTaken(f"{error}; {undone}") from error
+        warn(undone)
+        raise
+    return job, array
+
+
+def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) -> int:
+    """Call sbatch in `cwd`; the array's job id.
+
+    Raises:
+        NotTaken: it refused, with its own words, or gave no answer.
+    """
+    try:
+        done = subprocess.run(
+            list(submission.argv),
+            input=submission.script,
+            capture_output=True,
+            env=dict(submission.environment),
+            cwd=cwd,
+            timeout=SBATCH_TIMEOUT_S,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        what = f"the directory {cwd} does not exist" if not Path(cwd).is_dir() else "sbatch is not on PATH"
+        raise NotTaken(what) from error
+    except OSError as error:
+        raise NotTaken(f"sbatch cannot be run in {cwd}: {os.strerror(error.errno or 0)}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotTaken(
+            f"sbatch gave no answer in {SBATCH_TIMEOUT_S:.0f} s; if `squeue -u $USER` shows a held array, scancel it"
+        ) from error
+    words = "; ".join(part.strip() for part in done.stderr.decode("utf-8", "replace").splitlines() if part.strip())
+    if done.returncode != 0:
+        raise NotTaken(f"sbatch refuses: {words or f'exit status {done.returncode}'}")
+    match = _ARRAY_ID.match(done.stdout.decode("utf-8", "replace"))
+    if match is None:
+        raise NotTaken(f"sbatch printed no job id but {done.stdout[:80]!r}; look at `squeue -u $USER`")
+    if words:  # a warning of Slurm's or of a submit plug-in
+        warn(words)
+    return int(match[1])
+
+
+def _undo(daemon: Daemon, commands: Commands, job: int, array: int | None) -> str:
+    """Take back what was begun; what became of that, in words."""
+    left = []
+    if array is not None:
+        try:
+            answer = commands.run(["scancel", str(array)])
+            why = answer.error
+        except MalletrainError as error:
+            why = str(error)
+        if why:
+            left.append(f"the held array {array} is still there ({why}): scancel {array}")
+    try:
+        daemon.ask(job, "cancel")
+    except WireError as error:
+        left.append(f"job {job} is still announced ({error}): malletrain cancel {job}")
+    return "; ".join(left) or "nothing was left behind"
+
+
+class NotTaken(MalletrainError):
+    """The job could not be submitted, and what was begun is undone."""
