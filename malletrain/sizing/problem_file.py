@@ -8,6 +8,11 @@
 
 Only `horizon_s`, `nodes`, `jobs` and a job's `id`, `max` and `throughput` must be given. Throughput is in samples/s,
 linear between given sizes and from (0, 0), constant beyond the last.
+
+For policies that use them: a job's `batches` ({"32": {"1": 100.0, ..}}, throughput by batch size) and `noise_scale`
+(`elastic_batch`, `goodput`), its `synchronous` ({"step_samples": 256, "exchange_s": 0.1, "class_rates": {"a100": 90}})
+with the problem's `classes` ({"a100": 32, "v100": 32}, which add up to `nodes`; `matching`), and the problem's `budgets`
+([{"name": "account x", "jobs": ["a"], "node_s": 3600}]; `budget`).
 """
 
 from __future__ import annotations
@@ -19,17 +24,29 @@ from typing import Any
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
-from malletrain.sizing.problem import Constraint, JobDemand, JobId, LinearLimit, Problem, ResizeLimit, Value
+from malletrain.sizing.problem import (
+    Constraint,
+    JobDemand,
+    JobId,
+    LinearLimit,
+    NodeBudget,
+    Problem,
+    ResizeLimit,
+    Synchronous,
+    Value,
+)
 
 #: Longer texts are refused before they are read: ten thousand jobs with 100 points each fit twice.
 MAX_TEXT = 64 * 2**20
 MAX_JOBS = 100_000
 
-_TOP = {"horizon_s", "nodes", "value", "alpha", "jobs", "constraints"}
+_TOP = {"horizon_s", "nodes", "value", "alpha", "jobs", "constraints", "budgets", "classes"}
 _JOB = {
     "id", "current", "min", "max", "sizes", "weight", "grow_s", "shrink_s", "activate_s", "remaining_samples",
-    "throughput",
+    "throughput", "batches", "noise_scale", "synchronous",
 }  # fmt: skip
+_SYNCHRONOUS = {"step_samples", "exchange_s", "class_rates"}
+_BUDGET = {"name", "jobs", "node_s"}
 _LINEAR = {"name", "coefficients", "upper", "lower"}
 _RESIZES = {"name", "at_most_resizes"}
 
@@ -75,26 +92,22 @@ def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
             _constraint(f"constraints[{i}]", _object(f"constraints[{i}]", c), by_text, unknown)
             for i, c in enumerate(limits)
         ),
+        budgets=tuple(
+            _budget(f"budgets[{i}]", _object(f"budgets[{i}]", b), by_text, unknown)
+            for i, b in enumerate(_list("budgets", top.get("budgets") or []))
+        ),
+        classes=_object("classes", top.get("classes") or {}),
     )
     return problem, tuple(unknown)
 
 
 def _job(where: str, job: dict[str, Any], unknown: list[str]) -> JobDemand:
     unknown += [f"{where}: {key}" for key in job if key not in _JOB]
-    points = []
-    for nodes, rate in _object(f"{where}.throughput", _needed(where, job, "throughput")).items():
-        here = f"{where}.throughput[{nodes!r}]"
-        if not nodes.isascii() or not nodes.isdigit() or len(nodes) > 9:
-            raise InvalidInput(here, "the key must be a node count")
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
-            raise InvalidInput(here, f"must be a rate of at least 0 samples/s, not {rate!r}")
-        if int(nodes) > 0:
-            points.append((int(nodes), float(rate)))
-        elif rate:
-            raise InvalidInput(here, f"no nodes train nothing, not {rate!r}")
-    if not points:
-        raise InvalidInput(f"{where}.throughput", "holds no size above 0")
-    points.sort()
+    curve = _curve(f"{where}.throughput", _needed(where, job, "throughput"))
+    batches = []
+    for batch, rates in _object(f"{where}.batches", job.get("batches") or {}).items():
+        here = f"{where}.batches[{batch!r}]"
+        batches.append((_key(here, batch), _curve(here, rates)))
     try:
         return JobDemand(
             id=_needed(where, job, "id"),
@@ -106,11 +119,59 @@ def _job(where: str, job: dict[str, Any], unknown: list[str]) -> JobDemand:
             grow_s=job.get("grow_s", 0.0),
             shrink_s=job.get("shrink_s", 0.0),
             activate_s=job.get("activate_s", 0.0),
-            curve=Curve(tuple(points)),
+            curve=curve,
             remaining_samples=job.get("remaining_samples"),
+            batches=tuple(sorted(batches, key=lambda option: option[0])),
+            noise_scale=job.get("noise_scale"),
+            synchronous=_synchronous(f"{where}.synchronous", job.get("synchronous"), unknown),
         )
     except InvalidInput as error:
+        if error.where.startswith(where):
+            raise
         raise InvalidInput(f"{where}: {error.where}", error.what) from None
+
+
+def _key(where: str, text: str) -> int:
+    """A whole number that is a key of an object."""
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise InvalidInput(where, "the key must be a whole number")
+    return int(text)
+
+
+def _curve(where: str, data: Any) -> Curve:
+    points = []
+    for text, rate in _object(where, data).items():
+        here = f"{where}[{text!r}]"
+        nodes = _key(here, text)
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
+            raise InvalidInput(here, f"must be a rate of at least 0 samples/s, not {rate!r}")
+        if nodes > 0:
+            points.append((nodes, float(rate)))
+        elif rate:
+            raise InvalidInput(here, f"no nodes train nothing, not {rate!r}")
+    if not points:
+        raise InvalidInput(where, "holds no size above 0")
+    return Curve(tuple(sorted(points)))
+
+
+def _synchronous(where: str, data: Any, unknown: list[str]) -> Synchronous | None:
+    if data is None:
+        return None
+    given = _object(where, data)
+    unknown += [f"{where}: {key}" for key in given if key not in _SYNCHRONOUS]
+    rates = _object(f"{where}.class_rates", _needed(where, given, "class_rates"))
+    return Synchronous(_needed(where, given, "step_samples"), rates, given.get("exchange_s", 0.0))
+
+
+def _budget(where: str, data: dict[str, Any], ids: Mapping[str, JobId], unknown: list[str]) -> NodeBudget:
+    unknown += [f"{where}: {key}" for key in data if key not in _BUDGET]
+    named = [str(job) for job in _list(f"{where}.jobs", _needed(where, data, "jobs"))]
+    for job in named:
+        if job not in ids:
+            raise InvalidInput(f"{where}.jobs", f"names the unknown job {job!r}")
+    return NodeBudget(
+        str(data.get("name", where)), frozenset(ids[job] for job in named), _needed(where, data, "node_s")
+    )
 
 
 def _constraint(where: str, limit: dict[str, Any], ids: Mapping[str, JobId], unknown: list[str]) -> Constraint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,42 @@ def test_plan_writes_the_model(tmp_path: Path) -> None:
     assert solver.getInfo().objective_function_value == pytest.approx(json.loads(done.stdout)["objective"], rel=1e-9)
 
 
+def test_every_field_reaches_its_policy() -> None:
+    rates = {"step_samples": 100, "exchange_s": 0, "class_rates": {"old": 10, "new": 40}}
+    rich = {
+        "horizon_s": 300, "nodes": 4, "classes": {"old": 2, "new": 2},
+        "budgets": [{"name": "x", "jobs": ["a"], "node_s": 25}],
+        "jobs": [
+            {"id": "a", "min": 2, "max": 2, "remaining_samples": 1000, "throughput": {"2": 80}, "noise_scale": 10,
+             "synchronous": rates, "batches": {"32": {"2": 80}, "256": {"2": 100}}},
+            {"id": "b", "min": 1, "max": 2, "remaining_samples": 1000, "throughput": {"1": 10, "2": 20}},
+        ],
+    }  # fmt: skip
+
+    def plan(policy: str) -> dict[str, Any]:
+        done = malletrain("plan", "-", "--policy", policy, text=json.dumps(rich))
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    assert plan("elastic_batch")["batches"] == {"a": 256}
+    assert plan("goodput")["batches"] == {"a": 32}
+    assert plan("budget")["sizes"] == {"a": 2, "b": 2}  # 1000 / 80 * 2 = 25 node-seconds
+    assert plan("matching")["classes"]["a"] == {"new": 2}
+
+
+def test_equal_problems_give_equal_bytes_in_any_process() -> None:
+    """Also where Python orders its sets and texts differently."""
+    answers = set()
+    for seed in ("1", "2"):
+        code = "from malletrain.cli.main import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code, "plan", "-", "--policy", "milp"], input=json.dumps(GOOD).encode(),
+            capture_output=True, timeout=120, env=os.environ | {"PYTHONHASHSEED": seed}, check=True,
+        )  # fmt: skip
+        answers.add(done.stdout)
+    assert len(answers) == 1
+
+
 def test_unknown_fields_are_warned_of_and_not_used() -> None:
     done = malletrain("plan", "-", text=json.dumps(GOOD | {"horizont": 3}))
     assert done.returncode == 0
@@ -93,6 +130,14 @@ def _job(**change: Any) -> dict[str, Any]:
         (json.dumps(_job(sizes=[1, "2"])), "jobs[0]: job 'a': sizes"),
         (json.dumps(_job(id=None)), "jobs[0]"),
         (json.dumps(_job(grow_s=-1)), "grow_s"),
+        (json.dumps(_job(batches={"x": {"1": 1}})), "jobs[0].batches['x']"),
+        (json.dumps(_job(batches={"0": {"1": 1}})), "batches"),
+        (json.dumps(_job(batches={"8": {"1": -1}})), "jobs[0].batches['8']['1']"),
+        (json.dumps(_job(synchronous={})), "jobs[0].synchronous"),
+        (json.dumps(_job(synchronous={"step_samples": 1, "class_rates": {"a": "fast"}})), "class_rates of 'a'"),
+        (json.dumps(GOOD | {"classes": {"a": 3}}), "classes"),
+        (json.dumps(GOOD | {"budgets": [{"jobs": ["zz"], "node_s": 1}]}), "budgets[0].jobs"),
+        (json.dumps(GOOD | {"budgets": [{"jobs": ["a"], "node_s": -1}]}), "node_s"),
     ],
 )
 def test_refused_problems_name_the_field(text: str, field: str) -> None:

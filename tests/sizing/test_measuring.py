@@ -66,7 +66,9 @@ def test_a_bonus_is_added_to_that_size_alone() -> None:
     assert (bonus.value - plain.value).tolist() == [0, 0, 50.0, 0, 0, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("wrong", [{"bonus": ((2, float("nan")),)}, {"bonus": ((0, 1.0),)}, {"locked": 9}, {"locked": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"bonus": ((2, float("nan")),)}, {"bonus": ((0, 1.0),)}, {"locked": 9}, {"locked": 0}]
+)
 def test_what_cannot_be_measured_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         job("a", 4, 8, Curve.linear(8), **wrong)

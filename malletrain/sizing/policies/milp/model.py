@@ -21,11 +21,11 @@ from malletrain.sizing.values import Floats, ValueTable
 Ints = NDArray[np.int64]
 
 #: Branching nodes after which the best plan so far is taken: a limit in work is the same on every machine.
-MAX_BRANCHES = 20_000
+MAX_BRANCHES = 5_000
 #: The same for a first plan, and for settling ties: there the proof is worth less than the time.
 FEW_BRANCHES = 100
 #: Seconds after which HiGHS is stopped in any case. Only a watchdog: a plan found so is marked feasible, not optimal.
-WATCHDOG_S = 30.0
+WATCHDOG_S = 10.0
 
 
 @dataclass(frozen=True)
