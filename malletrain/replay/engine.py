@@ -316,11 +316,9 @@ class Engine:
     def _given_up(self, j: int, count: int) -> Ints:
         mine = np.flatnonzero(self.owner == j)
         if self.options.order is NodeOrder.NAME:
-            key = self.started[mine]
-        else:
-            key = -self.idle_since[mine]
+            return mine[np.lexsort((-mine, self.started[mine]))[:count]]
         # Nodes that do not train yet cost nothing to give up.
-        return mine[np.lexsort((-mine, key, self.warm[mine]))[:count]]
+        return mine[np.lexsort((-mine, -self.idle_since[mine], self.warm[mine]))[:count]]
 
     def _free(self) -> Ints:
         free = np.flatnonzero((self.state == IDLE) & (self.owner < 0))

@@ -78,6 +78,7 @@ class SimulatedWorkers(MemoryWorkers):
         super().__init__(clock)
         self.jobs: dict[int, _Training] = {}
         self.job_of: dict[str, int] = {}
+        self.left: set[str] = set()
         self._until = clock.now()
 
     def started(self, job_id: int, pilot: str) -> None:
@@ -101,6 +102,7 @@ class SimulatedWorkers(MemoryWorkers):
     def leave(self, action: LeavePilot) -> None:
         if action.pilot in self.job_of:
             del self.job_of[action.pilot]
+            self.left.add(action.pilot)
             self._without(action.job_id, [action.pilot])
         super().leave(action)
 
@@ -276,7 +278,8 @@ def _rounds(
         before = len(journal.events)
         loop.tick()
         running = {pilot for pilot, task in cluster.tasks.items() if task.node and task.start is not None}
-        for pilot in sorted(running - workers.job_of.keys()):
+        workers.left &= running
+        for pilot in sorted(running - workers.job_of.keys() - workers.left):
             job_id = array_of[int(pilot.partition("_")[0])]
             if not workers.jobs[job_id].over:
                 workers.started(job_id, pilot)

@@ -81,7 +81,10 @@ class Table:
             elif not line.strip():
                 continue
             elif not whole:
-                pending, pending_line = [line], self.lines.number
+                if self._may_begin(fields):
+                    pending, pending_line = [line], self.lines.number
+                else:  # what a line break in its last column had cut off a record, or rubbish
+                    self.tally.skip("not the begin of a record", self.lines.number)
                 continue
             if fields[0].strip().lower() == self.names[0] and self._is_header(fields):
                 self._read_header(line)
@@ -112,9 +115,9 @@ class Table:
         return [field.strip().lower() for field in fields if field.strip()] == self.names
 
     def _may_begin(self, fields: list[str]) -> bool:
-        """Whether a full line after a cut one is a record of its own: its job id looks like one."""
-        at = self.names.index("jobid") if "jobid" in self.names else 0
-        return fields[at][:1].isdigit() if "jobid" in self.names else True
+        """Whether a line can begin a record: its job id looks like one, or lies beyond its end."""
+        at = self.names.index("jobid") if "jobid" in self.names else len(fields)
+        return at >= len(fields) or fields[at].strip()[:1].isdigit()
 
     def _pick(self, fields: list[str]) -> list[str] | None:
         extra = len(fields) - len(self.names)

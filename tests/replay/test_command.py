@@ -1,0 +1,264 @@
+"""`malletrain replay` as a program, from a log to figures and a report that a real browser opens."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from malletrain.cli.replay import replay as command
+
+EVENTS = ["time,node,state"] + [f"2021-02-10T00:00:00,n{n:02d},busy" for n in range(12)]
+EVENTS += [
+    f"2021-02-10T{h:02d}:{m:02d}:{n:02d},n{n:02d},{'idle' if (h + m // 10 + n) % 3 else 'busy'}"
+    for h in range(4) for m in range(0, 60, 10) for n in range(12)
+]  # fmt: skip
+EVENTS.append("rubbish")
+
+
+def malletrain(*args: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    code = "from malletrain.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, timeout=120, input=stdin)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "events.csv.gz"
+    path.write_bytes(gzip.compress("\n".join(EVENTS).encode()))
+    return path
+
+
+def test_json_has_all_that_the_contract_names(log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "answer.json"
+    done = malletrain("replay", str(log), "--policy", "auto,equal,bftrainer:120", "--mix", "imagenet:5,hpo:1",
+                      "--rescale", "18,12", "--activate", "2", "--json", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("In 0.2 days ")
+    assert "1 too few fields" in done.stdout
+    answer = json.loads(out.read_text())
+    assert answer["trace"]["nodes"] == 12
+    assert answer["trace"]["skipped"] == {"too few fields": 1}
+    assert list(answer["policies"]) == ["auto", "equal", "bftrainer:120"]
+    for figures in answer["policies"].values():
+        assert {
+            "idle_node_seconds", "occupied_node_seconds", "productive_node_seconds", "speedup_node_seconds",
+            "ideal_speedup_node_seconds", "share_of_ideal", "samples", "jobs_completed", "mean_jct_s", "rescales",
+            "activations", "preemptions", "solve_s", "wall_s",
+        } <= set(figures)  # fmt: skip
+        assert set(figures["solve_s"]) == {"median", "p99", "max"}
+        assert 0 < figures["share_of_ideal"] <= 1
+        assert figures["productive_node_seconds"] < figures["occupied_node_seconds"] <= figures["idle_node_seconds"]
+    assert answer["policies"]["auto"]["share_of_ideal"] > answer["policies"]["equal"]["share_of_ideal"]
+
+
+def test_the_same_call_gives_the_same_figures_in_one_process_or_more(log: Path) -> None:
+    def figures(*more: str) -> Any:
+        done = malletrain(
+            "replay", str(log), "--mix", "nas:5", "--policy", "auto,equal", "--seed", "7", "--json", "-", *more
+        )
+        answer = json.loads(done.stdout)
+        for each in answer["policies"].values():
+            del each["solve_s"], each["wall_s"]
+        return answer
+
+    assert figures("--processes", "1") == figures("--processes", "2")
+
+
+def test_standard_input_and_a_window(log: Path) -> None:
+    done = malletrain("replay", "-", "--start", "+1h", "--end", "2021-02-10T02:00", "--nodes", "2:8", "--json", "-",
+                      stdin=log.read_bytes())  # fmt: skip
+    trace = json.loads(done.stdout)["trace"]
+    assert (trace["end"] - trace["start"], trace["nodes"]) == (3600.0, 6)
+
+
+def test_how_prints_commands_without_a_log() -> None:
+    done = malletrain("replay", "--how")
+    assert done.returncode == 0
+    assert "sacct --allusers" in done.stdout
+    assert "sacctmgr" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["/nowhere"], "cannot be read"),
+        ([], "TRACE is missing"),
+        (["LOG", "--policy", "best"], "'best' is not known"),
+        (["LOG", "--policy", "auto,auto"], "each policy once"),
+        (["LOG", "--policy", "auto:-3"], "horizon"),
+        (["LOG", "--mix", "imagenet:x"], "--mix"),
+        (["LOG", "--mix", "imagenet:1", "--jobs", "x.csv"], "not both"),
+        (["LOG", "--rescale", "18"], "--rescale"),
+        (["LOG", "--nodes", "13"], "the trace has 12 nodes"),
+        (["LOG", "--nodes", "8:2"], "--nodes"),
+        (["LOG", "--start", "noon"], "--start"),
+        (["LOG", "--start", "+9d"], "empty"),
+        (["LOG", "--timezone", "Mars/Olympus"], "--timezone"),
+        (["LOG", "--json", "/nowhere/x.json"], "cannot be written"),
+    ],
+)
+def test_faults_are_one_line_and_status_2(log: Path, args: list[str], said: str) -> None:
+    done = malletrain("replay", *(str(log) if arg == "LOG" else arg for arg in args))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_every_option_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "replay.md").read_text()
+    missing = [
+        name for param in command.params for name in param.opts if name.startswith("--") and f"`{name}" not in page
+    ]
+    assert not missing
+
+
+# -- the report, in a real browser
+
+
+class Browser:
+    """A session of chromedriver (W3C WebDriver, and Chromium's own commands for the screen)."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def run(self, script: str) -> Any:
+        return self.call("POST", "/execute/sync", {"script": script, "args": []})
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if shutil.which("chromedriver") is None or shutil.which("chromium") is None:
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    driver = subprocess.Popen(
+        ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        root = Browser(f"http://127.0.0.1:{port}")
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                root.call("GET", "/status")
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+        profile = tmp_path_factory.mktemp("chromium")
+        args = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={profile}",
+        ]
+        wanted = {"goog:chromeOptions": {"args": args}, "goog:loggingPrefs": {"browser": "ALL"}}
+        session = root.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+        made = Browser(f"{root.base}/session/{session}")
+        yield made
+        made.call("DELETE", "")
+    finally:
+        driver.terminate()
+        driver.wait(10)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    log = folder / "<b>events"
+    log.write_text("\n".join(EVENTS).replace("n03", "<script>alert(1)</script>"))
+    done = malletrain(
+        "replay", str(log), "--policy", "auto,equal", "--mix", "hpo:2,imagenet:3", "--report", str(folder / "r")
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "r"
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 900)])
+def test_the_report_opens_without_network_at_two_widths(
+    browser: Browser, report: Path, width: int, height: int
+) -> None:
+    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.call("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": screen})
+    browser.call("POST", "/url", {"url": (report / "index.html").as_uri()})
+    assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert re.match(
+        r"In 0\.2 days .* dedicated nodes", browser.run("return document.getElementById('answer').innerText")
+    )
+    assert browser.run("return document.querySelectorAll('#policies tbody tr').length") == 2
+    drawn = "return [...document.querySelectorAll('.js-plotly-plot')].filter(p => p.querySelector('.main-svg'))"
+    assert {"plot-timeline", "plot-spending", "plot-holes", "plot-nodes"} <= set(browser.run(f"{drawn}.map(p => p.id)"))
+    assert (
+        browser.run("return performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
+        == 0
+    )
+    severe = [entry for entry in browser.call("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
+    assert not severe
+    # A name out of the log is text, never markup.
+    assert browser.run("return document.body.innerHTML.includes('<script>alert(1)')") is False
+
+
+def test_the_report_zooms(browser: Browser, report: Path) -> None:
+    browser.call("POST", "/url", {"url": (report / "index.html").as_uri()})
+    zoom = "Plotly.relayout('plot-nodes', {'xaxis.range': ['2021-02-10 01:00', '2021-02-10 02:00']});"
+    assert browser.run(f"{zoom} return document.getElementById('plot-nodes').layout.xaxis.range[0]").startswith(
+        "2021-02-10 01:00"
+    )
+
+
+def test_each_figure_is_traceable_to_a_csv_row(report: Path) -> None:
+    def rows(name: str) -> list[dict[str, str]]:
+        with (report / name).open() as file:
+            return list(csv.DictReader(file))
+
+    policies = {row["policy"]: row for row in rows("policies.csv")}
+    spent = {row["policy"]: row for row in rows("spending.csv")}
+    for name, row in policies.items():
+        idle = sum(float(spent[name][key]) for key in ("productive", "stalled", "activating", "unused"))
+        assert idle * 3600 == pytest.approx(float(row["idle_node_seconds"]), rel=1e-9)
+        used = sum(float(line[f"used_{name}"]) for line in rows("holes.csv"))
+        assert used * 3600 == pytest.approx(float(row["occupied_node_seconds"]), rel=1e-6)
+        by_job = sum(float(line["node_hours"]) for line in rows("jobs.csv") if line["policy"] == name)
+        assert by_job * 3600 == pytest.approx(float(row["occupied_node_seconds"]), rel=1e-6)
+    times = rows("timeline.csv")
+    span = float(times[1]["time"]) - float(times[0]["time"])
+    assert sum(float(t["idle"]) for t in times) * span == pytest.approx(
+        float(policies["auto"]["idle_node_seconds"]), rel=1e-6
+    )
+    best = max(policies, key=lambda name: float(policies[name]["speedup_node_seconds"]))
+    pilots = sum(float(p["end"]) - float(p["start"]) for p in rows("pilots.csv"))
+    assert pilots == pytest.approx(float(policies[best]["occupied_node_seconds"]), rel=1e-6)
+
+
+@pytest.mark.data
+def test_summit_day_one_by_the_known_figures(data_dir: Path) -> None:
+    """1,024 nodes of Summit over 4 days, 10 endless jobs, 18/12 s: the order and size of what is known of each rule."""
+    done = malletrain("replay", str(data_dir / "bftrainer" / "summit_node_events.csv.gz"), "--nodes", "1024", "--start", "+1d",
+                      "--end", "+5d", "--mix", "imagenet:10", "--rescale", "18,12", "--activate", "0", "--policy",
+                      "equal,bftrainer,bftrainer:120,auto", "--json", "-")  # fmt: skip
+    share = {name: each["share_of_ideal"] for name, each in json.loads(done.stdout)["policies"].items()}
+    assert share == pytest.approx(
+        {"equal": 0.856, "bftrainer": 0.940, "bftrainer:120": 0.971, "auto": 0.974}, abs=0.004
+    )
