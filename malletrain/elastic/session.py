@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic import start
+from malletrain.elastic import record, start
 from malletrain.elastic.checkpoint import Checkpoints
 from malletrain.elastic.data import Loader
 from malletrain.elastic.errors import Aborted, ElasticError, Released
@@ -93,6 +93,7 @@ class Session:
         self._state = TrainingState(model, optimizer, self._position)
         self._warm_up = warm_up
         self._spot = start.find_spot(os.environ)
+        self._record = record.find_record(os.environ) if self._spot is None else None
         directory = start.checkpoint_directory(os.environ, checkpoint_dir)
         self._checkpoints = Checkpoints(directory) if directory else None
         self._switch = Switch(
@@ -106,7 +107,7 @@ class Session:
         self._rounds = self._switch.rounds
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._sync = GradientSync(trained, self._rounds, reduction == "mean")
-        self._meter = Meter(self._say)
+        self._meter = Meter(self._say_for_all)
         self._joined = False
         self._agreed = 0
         self._leave_all = False
@@ -221,10 +222,11 @@ class Session:
         """Training is over: the last thing a script calls. `result`: plain JSON values, for the job's record."""
         self._join()
         self._meet()
+        if self.is_main:
+            self._meter.flush()
+            self._say(messages.Finished(messages.plain(dict(result or {}), "result")))
+        record.note_finish()
         if self._switch.link is not None:
-            if self.is_main:
-                self._meter.flush()
-                self._say(messages.Finished(messages.plain(dict(result or {}), "result")))
             self._switch.link.flush(10.0)
             self._switch.link.close()
         if self._checkpoints is not None and self.is_main:
@@ -358,6 +360,13 @@ class Session:
     def _say(self, message: messages.Message) -> None:
         if self._switch.link is not None:
             self._switch.link.say(message)
+        elif self._record is not None:
+            self._record.say(message)
+
+    def _say_for_all(self, message: messages.Message) -> None:
+        """What every member knows, one tells."""
+        if self.is_main:
+            self._say(message)
 
     def _save(self) -> str | None:
         self._position.rounds = self._rounds.done
