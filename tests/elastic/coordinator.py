@@ -120,7 +120,9 @@ def free_port() -> int:
 
 #: Importing torch takes seconds of a core: one process does it for all tests, and forks.
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["torch", "sklearn.datasets", "malletrain.elastic.session", "tests.elastic.as_worker"])
+_forks.set_forkserver_preload(
+    ["torch", "torch._dynamo", "sklearn.datasets", "malletrain.elastic.session", "tests.elastic.as_worker"]
+)
 
 
 class Forked:

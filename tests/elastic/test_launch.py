@@ -1,0 +1,134 @@
+"""What a pilot runs: token by descriptor, how the script ended, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import ARRAY, HERE, JOB, ROOT, free_port, running, wait_until
+from tests.elastic.test_live import SCRIPT
+
+
+def environment(url: str, directory: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+    return kept | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "MALLETRAIN_URL": url,
+        "MALLETRAIN_JOB": str(JOB),
+        "MALLETRAIN_TEST_DIR": str(directory),
+        "SLURM_SUBMIT_DIR": str(directory),
+        "SLURM_JOB_ID": "1000",
+        "SLURM_ARRAY_JOB_ID": str(ARRAY),
+        "SLURM_ARRAY_TASK_ID": "0",
+        "SLURMD_NODENAME": "node0",
+    }
+
+
+@contextlib.contextmanager
+def launched(url: str, directory: Path, *command: str, patience: str = "60") -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "launched.py"), "--patience", patience, *command],
+        env=environment(url, directory),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+
+@pytest.mark.parametrize(("script", "status", "kind"), [
+    ("exit 3", 3, EventKind.JOB_FAILED),
+    ("kill -9 $$", 137, EventKind.WORKER_LOST),
+])  # fmt: skip
+def test_it_tells_how_the_script_ended(tmp_path: Path, script: str, status: int, kind: EventKind) -> None:
+    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", script) as process:
+        assert process.wait(30) == status
+        assert daemon.seen(EventKind.WORKER_JOINED)[0].pilot == f"{ARRAY}_0"
+        assert daemon.seen(kind)
+
+
+def test_the_token_is_in_neither_arguments_nor_environment(tmp_path: Path) -> None:
+    look = (
+        "import os, json; welcome = json.loads(os.pread(int(os.environ['MALLETRAIN_WELCOME_FD']), 65536, 0));"
+        "told = open('/proc/self/environ').read() + open('/proc/self/cmdline').read();"
+        "print('leaked' if welcome['token'] in told else 'kept', len(welcome['token']) >= 32)"
+    )
+    command = ["--", "/bin/bash", "-c", f'{sys.executable} -c "{look}"; {sys.executable} -c "{look}"']
+    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, *command) as process:
+        out, _ = process.communicate(timeout=30)
+    assert out.split("\n")[:2] == ["kept True"] * 2, "and it can be read twice"
+
+
+def test_without_a_daemon_it_gives_the_node_back(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with launched(url, tmp_path, "--", "/bin/true", patience="1") as process:
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "given up after" in out
+    assert len(out.strip().splitlines()) == 1
+
+
+def test_a_stranger_is_refused_in_one_line(tmp_path: Path) -> None:
+    with running(tmp_path) as (daemon, _):
+        daemon.gate.end_job(JOB, "cancelled by its owner")
+        with launched(daemon.url, tmp_path, "--", "/bin/true") as process:
+            out, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert out.strip() == "malletrain.elastic.launch: job 7 is over (cancelled by its owner): end this process"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--"], ["/bin/true"]])
+def test_its_usage(arguments: list[str], tmp_path: Path) -> None:
+    with launched("http://127.0.0.1:9", tmp_path, *arguments) as process:
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert out.startswith("usage:")
+
+
+def test_outside_a_pilot_it_says_what_is_missing(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "malletrain.elastic.launch", "--", "/bin/true"],
+        env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "MALLETRAIN_JOB is None, not a number: start this through a script that mtbatch wrote" in done.stderr
+
+
+def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Path) -> None:
+    """The batch script goes on after python: not here, once the worker has left."""
+    body = f"trap 'exit 143' TERM; {sys.executable} {SCRIPT} --epochs 100 --step-seconds 0.1; touch {tmp_path}/after"
+    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
+        daemon.wait_world([0])
+        daemon.leave(0)
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 30, "the worker has left")
+        assert process.poll() is None, "its task must still run when it is requeued"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+        saved = daemon.seen(EventKind.WORKER_LEFT)[0].data["saved"]
+        assert str(saved).startswith(str(tmp_path / ".malletrain" / str(JOB)))
+    assert not (tmp_path / "after").exists()
+
+
+def test_a_killed_trainer_is_known_at_once(tmp_path: Path) -> None:
+    body = f"echo $$ > {tmp_path}/pid; exec {sys.executable} {SCRIPT} --epochs 100 --step-seconds 0.1"
+    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
+        daemon.wait_world([0])
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 3, "the loss is known")
+        assert process.wait(30) == 137
