@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from malletrain.domain.decision import SizingStatus
@@ -77,8 +78,10 @@ def fallback(problem: Problem, reason: str) -> Sizes:
     """The present sizes cut to the live nodes: the answer when there is no other. Never empties the cluster.
 
     Each job keeps its largest permitted size up to the present one; while they do not fit, the largest job (then the
-    one with the last id) steps down. Side constraints are not looked at: what runs was within them a moment ago.
+    one with the last id) steps down. Neither side constraints nor locks are looked at: what runs was within them a
+    moment ago, and to keep it running comes before a measurement.
     """
+    problem = replace(problem, jobs=tuple(replace(job, locked=None) for job in problem.jobs))
     jobs = problem.in_order()
     steps = [permitted_sizes(job, min(job.current, problem.nodes)).tolist() for job in jobs]
     total = sum(step[-1] for step in steps)

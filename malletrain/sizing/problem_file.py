@@ -9,10 +9,12 @@
 Only `horizon_s`, `nodes`, `jobs` and a job's `id`, `max` and `throughput` must be given. Throughput is in samples/s,
 linear between given sizes and from (0, 0), constant beyond the last.
 
-For policies that use them: a job's `batches` ({"32": {"1": 100.0, ..}}, throughput by batch size) and `noise_scale`
-(`elastic_batch`, `goodput`), its `synchronous` ({"step_samples": 256, "exchange_s": 0.1, "class_rates": {"a100": 90}})
-with the problem's `classes` ({"a100": 32, "v100": 32}, which add up to `nodes`; `matching`), and the problem's `budgets`
-([{"name": "account x", "jobs": ["a"], "node_s": 3600}]; `budget`).
+For policies that use them:
+
+- `elastic_batch`, `goodput`: a job's `batches`, {"32": {"1": 100.0, ..}} (throughput by batch), and `noise_scale`;
+- `matching`: the problem's `classes`, {"a100": 32, "v100": 32} (they add up to `nodes`), and a job's `synchronous`,
+  {"step_samples": 256, "exchange_s": 0.1, "class_rates": {"a100": 90, "v100": 40}};
+- `budget`: the problem's `budgets`, [{"name": "account x", "jobs": ["a"], "node_s": 3600}].
 """
 
 from __future__ import annotations

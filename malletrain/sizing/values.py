@@ -23,6 +23,7 @@ measured there has no other size but zero, and zero costs it more than everyone 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -54,6 +55,11 @@ class ValueTable:
     size: Ints
     value: Floats
     changed: Bools
+
+    def has(self, sizes: Mapping[JobId, int]) -> bool:
+        """Whether every job's size is one of its rows. A permitted size is not while its job is locked at another."""
+        wanted = np.array([sizes[job] for job in self.ids], dtype=np.int64)
+        return int((self.size == wanted[self.row_job]).sum()) == len(self.ids)
 
     def rows_of(self, sizes: dict[JobId, int] | Ints) -> Ints:
         """The row of each job's size.

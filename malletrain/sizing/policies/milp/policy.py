@@ -81,7 +81,7 @@ def _node_unit(table: ValueTable) -> float:
 def _known_plan(problem: Problem, table: ValueTable) -> Ints | None:
     """The present sizes cut to the live nodes, or no nodes for anyone, if they keep the side constraints."""
     for sizes in (fallback(problem, "").sizes, dict.fromkeys(table.ids, 0)):
-        if not check(problem, sizes):
+        if not check(problem, sizes) and table.has(sizes):
             return table.rows_of(dict(sizes))
     return None
 
