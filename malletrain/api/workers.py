@@ -227,7 +227,8 @@ def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hel
             there = said.standing
             seats = [Seat(each.worker, each.worker.rpartition(".")[0], each.address) for each in there.members]
             members.adopt(worker.id, there.generation, seats, there.step, there.address, there.seen)
-        return wire.Welcome(worker.id, gate.issue_token(worker.id), said.pilot, HEARTBEAT_S)
+        mode = "restart" if members.restarts(said.job) else "live"
+        return wire.Welcome(worker.id, gate.issue_token(worker.id), said.pilot, HEARTBEAT_S, mode)
 
     return JSONResponse(wire.to_json(gate.change(enter)))
 

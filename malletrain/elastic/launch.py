@@ -63,6 +63,10 @@ class Launcher:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         welcome = self.hello()
+        if welcome.mode == "restart":
+            from malletrain.elastic.restart import Restarter  # most jobs do without
+
+            return Restarter(self._client, self._command, self._environ, self._told_to_end).run()
         descriptor = leave_welcome(welcome)
         self._environ["MALLETRAIN_WELCOME_FD"] = str(descriptor)
         if self._told_to_end.is_set():

@@ -43,11 +43,13 @@ class WorldPlan:
 
 @dataclass(frozen=True, slots=True)
 class JobTerms:
-    """The sizes that a job may have; `sizes`, when given, lists the only ones."""
+    """The sizes that a job may have; `sizes`, when given, lists the only ones. `restarts`: it takes another size by
+    checkpoint and relaunch."""
 
     min_nodes: int = 1
     max_nodes: int = 2**31
     sizes: tuple[int, ...] = ()
+    restarts: bool = False
 
     def permits(self, nodes: int) -> bool:
         return self.min_nodes <= nodes <= self.max_nodes and (not self.sizes or nodes in self.sizes)

@@ -404,6 +404,10 @@ class Membership:
         """One worker, or None when nobody of this name has said hello."""
         return self._workers.get(name)
 
+    def restarts(self, job_id: int) -> bool:
+        """Whether the job takes another size by checkpoint and relaunch."""
+        return job_id in self._jobs and self._jobs[job_id].terms.restarts
+
     def world(self, job_id: int) -> WorldPlan | None:
         """The generation that trains now."""
         job = self._jobs.get(job_id)

@@ -75,12 +75,16 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to `Hello`. `token` is a secret, good for this worker alone, until the daemon restarts."""
+    """The answer to `Hello`. `token` is a secret, good for this worker alone, until the daemon restarts.
+
+    `mode`: the job takes another size live, in process, or by restart.
+    """
 
     worker: str
     token: str
     pilot: str
     heartbeat_s: float
+    mode: str = "live"
 
 
 # --- From a worker --------------------------------------------------------------------------------------------

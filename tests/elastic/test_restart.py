@@ -1,0 +1,82 @@
+"""Restart mode: a script that knows nothing of this package, relaunched at each new size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.event import EventKind
+from malletrain.elastic.restart import contract, seconds_of, signal_named
+from malletrain.loop.generation import JobTerms
+from malletrain.wire import messages
+from malletrain.wire.errors import WireError
+from tests.elastic.coordinator import HERE, running, wait_until
+from tests.elastic.test_launch import environment
+
+SCRIPT = str(HERE / "restartable.py")
+
+
+def start(url: str, directory: Path, task: int) -> subprocess.Popen[bytes]:
+    env = environment(url, directory) | {"SLURM_ARRAY_TASK_ID": str(task), "MALLETRAIN_GRACE_S": "20"}
+    with (directory / f"pilot-{task}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, str(HERE / "launched.py"), "--", sys.executable, SCRIPT],
+            env=env, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+
+
+def sizes(directory: Path) -> list[int]:
+    path = directory / "counts"
+    return [int(line.split()[2]) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
+        pilots = [start(daemon.url, tmp_path, 0)]
+        try:
+            wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
+            pilots.append(start(daemon.url, tmp_path, 1))
+            wait_until(lambda: 2 in sizes(tmp_path), 60, "steps of two")
+            daemon.leave(0)
+            wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of one again")
+            pilots[0].send_signal(signal.SIGTERM)
+            assert pilots[0].wait(30) == 143
+            (tmp_path / "go").touch()
+            assert pilots[1].wait(60) == 0
+            assert daemon.seen(EventKind.JOB_COMPLETED)
+            assert not daemon.seen(EventKind.WORKER_LOST)
+        finally:
+            print("\n".join(path.read_text() for path in tmp_path.glob("pilot-*.log")))
+            for pilot in pilots:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pilot.pid, signal.SIGKILL)
+                pilot.wait(10)
+    counts = [int(line.split()[0]) for line in (tmp_path / "counts").read_text().splitlines()]
+    assert set(counts) == set(range(1, 401)), "no step is missing over all restarts"
+
+
+def test_the_environment_is_torchruns() -> None:
+    plan = messages.Plan(9, (messages.Seat("a", "h1:1"), messages.Seat("b", "h2:2")), "h1:1")
+    given = contract(plan, 1)
+    assert given["MASTER_ADDR"] == "h1"
+    assert given["MASTER_PORT"] == "1"
+    assert given["RANK"] == "1"
+    assert given["WORLD_SIZE"] == "2"
+    assert given["LOCAL_RANK"] == "0"
+
+
+def test_wrong_settings_are_named() -> None:
+    assert signal_named("USR2") is signal.SIGUSR2
+    assert signal_named("SIGTERM") is signal.SIGTERM
+    assert signal_named("10") is signal.SIGUSR1
+    with pytest.raises(WireError, match="MALLETRAIN_SIGNAL is 'FOO'"):
+        signal_named("FOO")
+    for wrong in ("x", "-1", "nan", "1e9"):
+        with pytest.raises(WireError, match="MALLETRAIN_GRACE_S"):
+            seconds_of({"MALLETRAIN_GRACE_S": wrong}, "MALLETRAIN_GRACE_S", 1.0)
