@@ -16,7 +16,6 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from malletrain.loop.membership import MembershipSettings
@@ -69,6 +68,14 @@ def pause(commits: list[tuple[float, int, int]], at: float, size: int) -> tuple[
     return max(0.0, gap - normal), times[after[0]] - at - normal
 
 
+def spread(values: list[float]) -> dict[str, float]:
+    return {
+        "median": round(statistics.median(values), 3),
+        "min": round(min(values), 3),
+        "max": round(max(values), 3),
+    }
+
+
 def measure(field: Field, kind: str) -> tuple[float, float]:
     """One event, from four workers to four workers."""
     begin = time.time()
@@ -118,15 +125,15 @@ def main() -> None:
                 for kind, rows in results.items():
                     rows.append(measure(field, kind))
                     load = os.getloadavg()[0]
-                    print(f"{number} {kind}: pause {rows[-1][0]:.3f} s, latency {rows[-1][1]:.3f} s, load {load:.1f}", flush=True)
+                    print(
+                        f"{number} {kind}: pause {rows[-1][0]:.3f} s, latency {rows[-1][1]:.3f} s, load {load:.1f}",
+                        flush=True,
+                    )
         except BaseException:
             print(field.pod.logs()[-6000:])
             raise
         finally:
             field.close()
-    spread: Callable[[list[float]], dict[str, float]] = lambda values: {
-        "median": round(statistics.median(values), 3), "min": round(min(values), 3), "max": round(max(values), 3)
-    }  # fmt: skip
     summary = {
         kind: {"pause_s": spread([p for p, _ in rows]), "latency_s": spread([q for _, q in rows])}
         for kind, rows in results.items()

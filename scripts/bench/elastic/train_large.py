@@ -1,4 +1,4 @@
-"""The training script that is measured: a multi-layer perceptron on random data, SGD with momentum, a diary of commits.
+"""The training script that is measured: fully connected layers on random data, SGD with momentum, a diary of commits.
 
 25.9 million parameters with the default width, so 207 MB of state.
 """

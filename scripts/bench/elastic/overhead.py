@@ -1,0 +1,123 @@
+"""What the runtime costs without any resize: its steps against DistributedDataParallel's, in the same processes.
+
+    python -m scripts.bench.elastic.overhead [--workers 2] [--blocks 20] [--steps 10] [--width 4166]
+
+Blocks of steps alternate (DDP, ours, ours, DDP, ...), so that whatever else the machine does hits both alike.
+Printed: median step of each, and the ratio ours/DDP, paired by block, with a 95 % bootstrap confidence interval of
+its median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+from malletrain.elastic.groups import Gloo, StoreServer, make_group
+from malletrain.elastic.rounds import Rounds, World
+from malletrain.elastic.sync import GradientSync
+from scripts.bench.elastic.train_large import build
+
+
+class Calm:
+    """Nothing happens in this world."""
+
+    def check(self, generation: int) -> None:
+        pass
+
+    def fault(self, generation: int, how: str, detail: str) -> None:
+        raise RuntimeError(f"{how}: {detail}")
+
+    def ready_for(self) -> int:
+        return 0
+
+    def is_ending(self) -> bool:
+        return False
+
+
+def worker(rank: int, options: argparse.Namespace, address: str, directory: str) -> None:
+    from datetime import timedelta
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/meet", rank=rank, world_size=options.workers)
+    theirs, ours = build(options.width), build(options.width)
+    ours.load_state_dict(theirs.state_dict())
+    parallel = nn.parallel.DistributedDataParallel(theirs)
+    rounds = Rounds(Calm())
+    group = make_group(address, 1, rank, options.workers, "127.0.0.1", timedelta(seconds=60))
+    assert isinstance(group, Gloo)
+    rounds.world = World(1, tuple(str(r) for r in range(options.workers)), group)
+    sync = GradientSync(list(ours.named_parameters()), rounds, mean=True)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9) for m in (theirs, ours)]
+    each = options.batch // options.workers
+    x = torch.randn(each, 1024, generator=torch.Generator().manual_seed(rank))
+    y = torch.randint(0, 1024, (each,), generator=torch.Generator().manual_seed(rank))
+
+    def block(mine: bool, steps: int) -> float:
+        began = time.perf_counter()
+        for _ in range(steps):
+            optimizer = optimizers[int(mine)]
+            if mine:
+                sync.arm(each, options.batch, lambda outcome: None)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy((ours if mine else parallel)(x), y).backward()
+            optimizer.step()
+        return (time.perf_counter() - began) / steps
+
+    for mine in (False, True):
+        block(mine, 3)
+    rows = []
+    for number in range(options.blocks):
+        order = (False, True) if number % 2 else (True, False)
+        dist.barrier()
+        took = {mine: block(mine, options.steps) for mine in order}
+        rows.append((took[True], took[False]))
+    if rank == 0:
+        for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
+        Path(directory, "rows").write_text(json.dumps(rows))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--width", type=int, default=4166)
+    parser.add_argument("--batch", type=int, default=64)
+    options = parser.parse_args()
+    server = StoreServer("127.0.0.1")
+    with tempfile.TemporaryDirectory() as directory:
+        mp.spawn(worker, (options, server.address, directory), nprocs=options.workers)
+        rows = json.loads(Path(directory, "rows").read_text())
+    ratios = [mine / theirs for mine, theirs in rows]
+    shuffled = sorted(statistics.median(random.Random(seed).choices(ratios, k=len(ratios))) for seed in range(2000))
+    print(
+        json.dumps(
+            {
+                "workers": options.workers,
+                "ours_s": round(statistics.median(r[0] for r in rows), 4),
+                "ddp_s": round(statistics.median(r[1] for r in rows), 4),
+                "ratio": round(statistics.median(ratios), 4),
+                "ratio_95": [round(shuffled[50], 4), round(shuffled[1949], 4)],
+                "load": os.getloadavg()[0],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
