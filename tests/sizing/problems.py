@@ -107,8 +107,8 @@ def constrained(
 
 
 def magnitude(table: ValueTable) -> float:
-    """What differences are compared with."""
-    return max(float(np.abs(table.value).max(initial=0.0)), 1e-300)
+    """What differences are compared with; values far below a sample are nothing to a solver."""
+    return max(float(np.abs(table.value).max(initial=0.0)), 1e-150)
 
 
 def full_dp(table: ValueTable, nodes: int) -> float:
