@@ -17,7 +17,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.families import grid
+from malletrain.decide.pooled import MISFITS, Pooled, Shapes, shapes
 from malletrain.domain.job import Curve, ThroughputSample
 
 Floats = NDArray[np.float64]
@@ -27,10 +27,12 @@ MOST_NODES = 1_000_000
 _ABSURD_RATE = 1e15
 #: Noise of a size's level where it was seen too seldom to tell, relative.
 _NOISE = 0.02
-#: By how much throughput a doubling of nodes may leave its family, and how likely that is.
-_MISFIT = ((0.03, 0.4), (0.1, 0.4), (0.25, 0.2))
 #: Half the band in standard deviations.
 _BAND = 1.96
+#: Standard deviations and weights by which scenarios leave their shape (Gauss-Hermite, three points).
+_TILTS = ((-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6))
+#: Shapes less likely than this part of the likeliest are in no scenario.
+_NEGLIGIBLE = 1e-3
 #: A window this far from its size's median (as a ratio) is a fault, where three or more windows tell.
 _FAR = 2.0
 #: More throughput a node than on fewer nodes by this factor is a fault of one of the two.
@@ -74,19 +76,14 @@ class CurveFit:
     measured: tuple[Measured, ...]
     ignored: Mapping[str, int]
     noise: float
+    _shapes: Shapes = field(repr=False, compare=False)
     _weight: Floats = field(repr=False, compare=False)
     _misfit: float = field(repr=False, compare=False)
 
     def at(self, sizes: Sequence[int]) -> tuple[Estimate, ...]:
         """Estimates on these sizes, each at least 1."""
-        known = np.array([m.nodes for m in self.measured], dtype=np.float64)
-        level = np.log([m.rate for m in self.measured])
-        wanted = np.array(sizes, dtype=np.float64)
-        shapes = grid()
-        bent = shapes.log_shape(wanted) + (level - shapes.log_shape(known)) @ _blend(known, wanted)
-        if level[-1] < level.max() - _BAND * self.noise:
-            # What has begun to fall is not expected to rise again.
-            bent = np.where(wanted > known[-1], np.minimum(bent, level[-1]), bent)
+        known, wanted = self._known(), np.array(sizes, dtype=np.float64)
+        bent = self._bent(known, wanted)
         mean = self._weight @ bent
         spread = self._weight @ (bent - mean) ** 2
         noise = np.array([self.noise**2 / m.windows for m in self.measured]) @ _blend(known, wanted)
@@ -96,6 +93,37 @@ class CurveFit:
             Estimate(n, exact.get(n, r), exact.get(n, r) * math.exp(-h), exact.get(n, r) * math.exp(h))
             for n, r, h in zip(sizes, np.exp(mean).tolist(), np.minimum(half, 50.0).tolist(), strict=True)
         )
+
+    def scenarios(self, sizes: Sequence[int]) -> tuple[Floats, Floats]:
+        """What the curve may be: weights that add up to 1, and samples/s of each scenario (row) on each size."""
+        known, wanted = self._known(), np.array(sizes, dtype=np.float64)
+        likely = np.flatnonzero(self._weight > _NEGLIGIBLE * self._weight.max())
+        bent = self._bent(known, wanted)[likely]
+        off = self._misfit * np.sqrt(_distance(known, wanted))
+        weight = np.concatenate([self._weight[likely] * share for _, share in _TILTS])
+        return weight / weight.sum(), np.exp(np.concatenate([bent + z * off for z, _ in _TILTS]))
+
+    def _known(self) -> Floats:
+        return np.array([m.nodes for m in self.measured], dtype=np.float64)
+
+    def _bent(self, known: Floats, wanted: Floats) -> Floats:
+        """Every shape, bent to pass through the measured points: log samples/s on the wanted sizes."""
+        level = np.log([m.rate for m in self.measured])
+        bent: Floats = self._shapes.log_shape(wanted)
+        bent = bent + (level - self._shapes.log_shape(known)) @ _blend(known, wanted)
+        if self.falls:
+            # What has begun to fall is not expected to rise again.
+            bent = np.where(wanted > known[-1], np.minimum(bent, level[-1]), bent)
+        return bent
+
+    @property
+    def falls(self) -> bool:
+        """Whether the largest measured size trains less than a smaller one, by more than noise.
+
+        One node does not count: the first step beyond a node may cost more than it brings, and the next ones gain.
+        """
+        rates = [m.rate for m in self.measured if m.nodes > 1]
+        return bool(rates) and math.log(rates[-1]) < math.log(max(rates)) - _BAND * self.noise
 
     def curve(self, max_nodes: int) -> Curve:
         """The curve up to `max_nodes`: measured sizes and enough others for straight lines between them."""
@@ -114,36 +142,38 @@ class CurveFit:
         return max(e.error for e in self.at(sizes))
 
 
-def fit(samples: Iterable[ThroughputSample]) -> CurveFit | None:
-    """The curve of a job from its windows of training; None while no sample can be believed."""
+def fit(samples: Iterable[ThroughputSample], pooled: Pooled | None = None) -> CurveFit | None:
+    """The curve of a job from its windows of training; None while no sample can be believed.
+
+    `pooled` is what other jobs of its application have shown.
+    """
     windows, ignored = believable(samples)
     if not windows:
         return None
     noise = _scatter(windows)
     measured = tuple(Measured(n, median(rates), len(rates)) for n, rates in sorted(windows.items()))
     nodes = np.array([m.nodes for m in measured], dtype=np.float64)
-    shapes = grid()
-    residual = np.log([m.rate for m in measured]) - shapes.log_shape(nodes)
+    possible = shapes(pooled)
+    residual = np.log([m.rate for m in measured]) - possible.log_shape(nodes)
     square = ((residual - residual.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
     level_noise = noise**2 / float(np.mean([m.windows for m in measured]))
     log_weight = []
-    for misfit, likely in _MISFIT:
+    for misfit, prior in zip(MISFITS, possible.prior, strict=True):
         variance = level_noise + misfit**2
-        log_weight.append(
-            np.log(shapes.prior * likely) - square / (2 * variance) - np.log(variance) * (len(nodes) - 1) / 2
-        )
+        log_weight.append(np.log(prior) - square / (2 * variance) - np.log(variance) * (len(nodes) - 1) / 2)
     weight = np.exp(np.array(log_weight) - np.max(log_weight))
     weight /= weight.sum()
     by_shape = weight.sum(axis=0)
-    by_family = np.bincount(shapes.family, by_shape)
+    by_family = np.bincount(possible.family, by_shape, len(possible.names))
     return CurveFit(
-        family=shapes.names[int(np.argmax(by_family))],
-        probabilities=dict(zip(shapes.names, by_family.tolist(), strict=True)),
+        family=possible.names[int(np.argmax(by_family))],
+        probabilities=dict(zip(possible.names, by_family.tolist(), strict=True)),
         measured=measured,
         ignored=ignored,
         noise=noise,
+        _shapes=possible,
         _weight=by_shape,
-        _misfit=float(np.sqrt(weight.sum(axis=1) @ np.array([m**2 for m, _ in _MISFIT]))),
+        _misfit=float(np.sqrt(weight.sum(axis=1) @ np.array(MISFITS) ** 2)),
     )
 
 
@@ -152,7 +182,7 @@ def believable(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[floa
     ignored: Counter[str] = Counter()
     windows: dict[int, list[float]] = {}
     for sample in samples:
-        wrong = _nonsense(sample)
+        wrong = nonsense(sample)
         if wrong:
             ignored[wrong] += 1
         else:
@@ -169,7 +199,7 @@ def believable(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[floa
     return windows, {reason: count for reason, count in sorted(ignored.items()) if count}
 
 
-def _nonsense(sample: ThroughputSample) -> str:
+def nonsense(sample: ThroughputSample) -> str:
     """Why a single sample cannot be right; empty when it can."""
     if isinstance(sample.nodes, bool) or not isinstance(sample.nodes, int) or not 1 <= sample.nodes <= MOST_NODES:
         return "the node count is not a number that can be"

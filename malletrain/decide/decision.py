@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from malletrain.decide.advisor import Known
 from malletrain.decide.holes import holes as find_holes
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.place import place
+from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes, expected_curve
 from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, yields
@@ -21,7 +23,7 @@ from malletrain.sizing.problem import JobDemand, Policy, Problem
 class Situation:
     """All that a decision looks at. `over_since`: when jobs that are over ended; `startable_since`: since when
     main jobs could have started; `paused`: why nothing new may start (the breaker), or ''; `drained`:
-    nodes that operators keep pilots off."""
+    nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
@@ -30,14 +32,17 @@ class Situation:
     startable_since: Mapping[str, float] = field(default_factory=dict)
     paused: str = ""
     drained: frozenset[str] = frozenset()
+    known: Mapping[int, Known] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The decision, and what the next one must remember."""
+    """The decision, and what the next one must remember; `advice`: for each job, what would be measured next."""
 
     decision: Decision
     startable_since: Mapping[str, float]
+    probes: tuple[ProbeChange, ...] = ()
+    advice: Mapping[int, str] = field(default_factory=dict)
 
 
 def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
@@ -79,11 +84,22 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
         refusals.append(Refusal("all", situation.paused))
         free = []
 
-    # 6 Sizes.
-    demands = [_demand(view, stays[j]) for j, view in sorted(live.items()) if _may_train(view)]
-    problem = Problem(horizon_s=rules.horizon_s, nodes=busy + len(free), jobs=tuple(demands), alpha=rules.alpha)
-    answer = policy.size(problem)
+    # 6 What to learn, and sizes.
+    nodes = busy + len(free)
+    training = {j: view for j, view in sorted(live.items()) if _may_train(view)}
+    known = {j: situation.known[j] for j in training if j in situation.known}
+    share = -(-nodes // max(1, len(training)))
+    demands = [
+        bounded(_demand(view, stays[j], known[j], rules), view, known[j], share, rules)
+        if j in known
+        else _demand(view, stays[j], Known(), rules)
+        for j, view in training.items()
+    ]
+    problem = Problem(horizon_s=rules.horizon_s, nodes=nodes, jobs=tuple(demands), alpha=rules.alpha)
+    advice = advice_for(problem, training, known, now, rules)
+    answer = policy.size(advised(problem, advice))
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
+    probes = changes(advice, sizes, known)
     sizes.update({j: 0 for j in live if j not in sizes})
 
     # 7 Nodes, and the actions that lead there.
@@ -102,7 +118,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
         actions=tuple(actions),
         refusals=tuple(refusals + waits),
     )
-    return Decided(decision, given.startable)
+    return Decided(decision, given.startable, probes, advice.reasons)
 
 
 def yield_now(situation: Situation, rules: Rules) -> tuple[list[Action], Mapping[str, float]]:
@@ -207,11 +223,17 @@ def _may_train(view: JobView) -> bool:
     return view.phase in (JobPhase.QUEUED, JobPhase.RUNNING) and tasks >= max(1, view.job.min_nodes)
 
 
-def _demand(view: JobView, stays: Sequence[Pilot]) -> JobDemand:
-    """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for."""
+def _demand(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
+    """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for.
+
+    Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
+    nobody has measured they are not known.
+    """
     job = view.job
     most = min(job.max_nodes, len(stays) + len(view.held))
-    remaining = None if job.total_samples is None else max(0.0, job.total_samples - view.samples_done)
+    curve = expected_curve(view, known, rules)
+    unit = curve.throughput(1) or 1.0
+    remaining = None if job.total_samples is None else max(0.0, job.total_samples - view.samples_done) / unit
     return JobDemand(
         id=job.id,
         current=len(stays),
@@ -222,6 +244,6 @@ def _demand(view: JobView, stays: Sequence[Pilot]) -> JobDemand:
         grow_s=view.costs.grow_s,
         shrink_s=view.costs.shrink_s,
         activate_s=view.costs.activate_s,
-        curve=view.curve or job.given_curve or Curve.linear(job.max_nodes),
+        curve=Curve(tuple((n, rate / unit) for n, rate in curve.points)),
         remaining_samples=remaining,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from malletrain.decide.advisor import ProbeRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Rules:
         exit_patience_s: pilots of a job that is over are cancelled after so long.
         max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
         max_failures: so many pilots in a row may end before their worker is ready; then the job has failed.
+        probing: how much is spent on learning how jobs scale.
         include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
     """
 
@@ -50,6 +53,7 @@ class Rules:
     exit_patience_s: float = 30.0
     max_top_up: int = 50
     max_failures: int = 4
+    probing: ProbeRules = field(default_factory=ProbeRules)
     include_nodes: frozenset[str] = frozenset()
     exclude_nodes: frozenset[str] = frozenset()
 

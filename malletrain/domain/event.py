@@ -39,6 +39,8 @@ class EventKind(StrEnum):
     GENERATION = "generation"  #: generation, members: [pilot], switched_by; published for the job
     SWITCHED = "switched"  #: generation, nodes, pause_s, step, grew: bool
     SAMPLES = "samples"  #: nodes, samples, seconds, steps: an undisturbed window; total: of the job so far
+    PROBE_BEGUN = "probe_begun"  #: nodes: the size that the job is kept on to be measured
+    PROBE_ENDED = "probe_ended"  #: nodes
     METRIC = "metric"  #: name, value, samples: a figure that the training script reported
     # The daemon itself
     DAEMON_STARTED = "daemon_started"  #: version, pid

@@ -32,6 +32,15 @@ class Elastic(StrEnum):
     RESTART = "restart"
 
 
+class Profile(StrEnum):
+    """How a job's scalability is learnt."""
+
+    NONE = "none"  #: not at all: it is taken to scale perfectly
+    PASSIVE = "passive"  #: from the sizes that it gets anyway
+    ACTIVE = "active"  #: sizes that are worth knowing are tried
+    GIVEN = "given"  #: its owner's curve is believed
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Throughput over node count: `points` are (nodes, samples/s), sorted, above zero.
@@ -73,6 +82,7 @@ class MalleableJob:
     elastic: Elastic = Elastic.LIVE
     given_curve: Curve | None = None
     total_samples: float | None = None
+    profile: Profile | None = None  #: None: as the site has it
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run on so many nodes. Zero is always permitted."""
@@ -175,6 +185,17 @@ class ResizeCosts:
     activate_s: float = 5.0
     grow_s: float = 0.3
     shrink_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A job is kept on `nodes` nodes since `since` (Unix seconds) to be measured there. `windows` came in so far;
+    `reached`: it has trained on so many nodes since."""
+
+    nodes: int
+    since: float
+    windows: int = 0
+    reached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

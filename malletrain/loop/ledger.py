@@ -5,12 +5,14 @@ Live and replay use it alike, and after a crash the journal folded anew gives th
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
-from malletrain.decide.curve import fit
+from malletrain.decide.advisor import Known
+from malletrain.decide.curve import CurveFit, fit, nonsense
+from malletrain.decide.pooled import MOST, Pooled, application
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
@@ -22,6 +24,8 @@ from malletrain.domain.job import (
     MalleableJob,
     Pilot,
     PilotPhase,
+    Probe,
+    Profile,
     ResizeCosts,
     ThroughputSample,
     World,
@@ -30,6 +34,8 @@ from malletrain.domain.snapshot import SlurmState
 
 #: Samples kept for each job's curve: windows of seconds, so this is hours of training.
 SAMPLES_KEPT = 512
+#: Applications whose curves are kept after their jobs are over.
+APPLICATIONS_KEPT = 1000
 
 _ACTIONS: Mapping[str, type[Action]] = {
     "start": StartPilot,
@@ -55,6 +61,7 @@ def announced(job: MalleableJob) -> dict[str, JsonValue]:
     data = cast(dict[str, JsonValue], asdict(job))
     data["sizes"] = list(job.sizes)
     data["elastic"] = job.elastic.value
+    data["profile"] = job.profile.value if job.profile else None
     data["given_curve"] = [list(p) for p in job.given_curve.points] if job.given_curve else None
     return data
 
@@ -71,6 +78,7 @@ def job_from(data: Mapping[str, Any]) -> MalleableJob:
         fields["given_curve"] = Curve(tuple((int(n), float(r)) for n, r in points)) if points else None
         fields["sizes"] = tuple(fields.get("sizes") or ())
         fields["elastic"] = Elastic(fields.get("elastic", "live"))
+        fields["profile"] = Profile(fields["profile"]) if fields.get("profile") else None
         return MalleableJob(**fields)
     except (TypeError, ValueError) as error:
         raise InvalidInput(
@@ -91,8 +99,14 @@ class _Record:
     samples: deque[ThroughputSample] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
     samples_taken: int = 0
     samples_done: float = 0.0
+    fit: CurveFit | None = None
     curve: Curve | None = None
     fitted_at: int = 0  #: `samples_taken` when `curve` was fitted
+    ignored: Counter[str] = field(default_factory=Counter)
+    world_sizes: deque[int] = field(default_factory=lambda: deque(maxlen=8))
+    probe: Probe | None = None
+    probe_windows: Counter[str] = field(default_factory=Counter)  #: by the worker that reported them
+    tries: Counter[int] = field(default_factory=Counter)
     activations: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     pauses: dict[bool, deque[float]] = field(
         default_factory=lambda: {True: deque(maxlen=64), False: deque(maxlen=64)}
@@ -129,8 +143,11 @@ class Ledger:
             EventKind.GENERATION: _generation,
             EventKind.SWITCHED: _switched,
             EventKind.SAMPLES: _samples,
+            EventKind.PROBE_BEGUN: _probe_begun,
+            EventKind.PROBE_ENDED: _probe_ended,
         }
         self._drained: dict[str, float] = {}
+        self._earlier: dict[tuple[str, str], deque[tuple[Curve, int]]] = {}
         self.last_seq = 0
         #: When Slurm preempted pilots lately (Unix seconds).
         self.preempted_at: deque[float] = deque(maxlen=10_000)
@@ -151,12 +168,37 @@ class Ledger:
                 continue
             record, fold = self._records.get(event.job), self._folds.get(event.kind)
             if record is not None and fold is not None:
+                was_over = record.phase.is_over
                 fold(record, event)
                 record.view = None
+                if record.phase.is_over and not was_over:
+                    self._remember(record)
 
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id; immutable, and built anew only for jobs that changed."""
         return {job_id: self._view(record) for job_id, record in sorted(self._records.items())}
+
+    def known(self) -> Mapping[int, Known]:
+        """What was learnt of every job that is not over, for the advisor; nothing of those whose curve was given."""
+        found: dict[int, Known] = {}
+        pools: dict[tuple[str, str], Pooled | None] = {}
+        for job_id, record in sorted(self._records.items()):
+            if record.phase.is_over or record.job.given_curve is not None:
+                continue
+            self._fitted(record)
+            key = application(record.job)
+            alone = record.fit is None
+            if alone and key not in pools:
+                pools[key] = self._pooled(key, job_id)
+            found[job_id] = Known(
+                record.fit, pools[key] if alone else None, record.probe, dict(record.tries), key, self.ignored(job_id)
+            )
+        return found
+
+    def ignored(self, job_id: int) -> Mapping[str, int]:
+        """How many of a job's samples were not believed, by reason."""
+        record = self._records[job_id]
+        return dict(record.ignored + Counter(record.fit.ignored if record.fit else {}))
 
     def over_since(self) -> Mapping[int, float]:
         """When each job that is over ended (Unix seconds)."""
@@ -203,10 +245,30 @@ class Ledger:
     def _fitted(self, record: _Record) -> Curve | None:
         """The curve of the samples so far; fitted anew only when there are others."""
         if record.fitted_at != record.samples_taken:
-            fitted = fit(record.samples)
-            record.curve = None if fitted is None else fitted.curve(record.job.max_nodes)
+            record.fit = fit(record.samples, self._pooled(application(record.job), record.job.id))
+            record.curve = None if record.fit is None else record.fit.curve(record.job.max_nodes)
             record.fitted_at = record.samples_taken
         return record.curve
+
+    def _pooled(self, key: tuple[str, str], but: int) -> Pooled | None:
+        """The curves of other jobs of an application, measured on two sizes or more; the newest few."""
+        curves = list(self._earlier.get(key, ()))
+        for job_id, record in sorted(self._records.items()):
+            if job_id != but and not record.phase.is_over and record.fit and application(record.job) == key:
+                curves += _telling(record)
+        curves = curves[-MOST:]
+        return Pooled(tuple(c for c, _ in curves), max(n for _, n in curves)) if curves else None
+
+    def _remember(self, record: _Record) -> None:
+        """A job is over: its application keeps its curve."""
+        self._fitted(record)
+        for curve in _telling(record):
+            key = application(record.job)
+            kept = self._earlier.pop(key, deque(maxlen=MOST))
+            kept.append(curve)
+            self._earlier[key] = kept
+            if len(self._earlier) > APPLICATIONS_KEPT:
+                del self._earlier[next(iter(self._earlier))]
 
     def _measured_costs(self, record: _Record) -> ResizeCosts:
         return ResizeCosts(
@@ -214,6 +276,13 @@ class Ledger:
             grow_s=_median(record.pauses[True], self._costs.grow_s),
             shrink_s=_median(record.pauses[False], self._costs.shrink_s),
         )
+
+
+def _telling(record: _Record) -> list[tuple[Curve, int]]:
+    """The job's curve with its largest measured size, if two sizes tell of its shape."""
+    if record.fit is None or record.curve is None or len(record.fit.measured) < 2:
+        return []
+    return [(record.curve, record.fit.measured[-1].nodes)]
 
 
 def _median(values: deque[float], otherwise: float) -> float:
@@ -336,19 +405,46 @@ def _generation(record: _Record, event: Event) -> None:
     members = tuple(cast(list[str], event.data["members"]))
     generation = int(cast(int, event.data["generation"]))
     record.world = World(record.job.id, generation, members, event.at) if members else None
+    record.world_sizes.append(len(members))
+    if record.probe is not None and len(members) == record.probe.nodes:
+        record.probe = replace(record.probe, reached=True)
 
 
 def _switched(record: _Record, event: Event) -> None:
     record.pauses[bool(event.data.get("grew"))].append(float(cast(float, event.data["pause_s"])))
 
 
+def _probe_begun(record: _Record, event: Event) -> None:
+    nodes = int(cast(int, event.data["nodes"]))
+    reached = record.world is not None and len(record.world.members) == nodes
+    record.probe = Probe(nodes, event.at, 0, reached)
+    record.probe_windows.clear()
+    record.tries[nodes] += 1
+
+
+def _probe_ended(record: _Record, event: Event) -> None:
+    record.probe = None
+
+
 def _samples(record: _Record, event: Event) -> None:
     data = cast(dict[str, float], event.data)
+    sample = ThroughputSample(
+        event.at, int(data["nodes"]), data["samples"], data["seconds"], int(data.get("steps", 0))
+    )
+    wrong = nonsense(sample)
+    if not wrong and record.world_sizes and sample.nodes not in record.world_sizes:
+        wrong = "its node count is none that the job had lately"
+    if wrong:
+        record.ignored[wrong] += 1
+        return
     # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
     total = data.get("total")
     record.samples_done = record.samples_done + data["samples"] if total is None else max(record.samples_done, total)
-    if data.get("steady", True) and data["seconds"] > 0:
-        record.samples_taken += 1
-        record.samples.append(
-            ThroughputSample(event.at, int(data["nodes"]), data["samples"], data["seconds"], int(data["steps"]))
-        )
+    if not data.get("steady", True):
+        return
+    record.samples_taken += 1
+    record.samples.append(sample)
+    if record.probe is not None and record.probe.nodes == sample.nodes:
+        record.probe_windows[event.pilot or ""] += 1
+        windows = max(record.probe_windows.values())
+        record.probe = replace(record.probe, windows=windows, reached=True)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar, cast
 
 from malletrain.decide.decision import Situation, decide, yield_now
+from malletrain.decide.profiling import ProbeChange
 from malletrain.decide.rules import Rules
 from malletrain.decide.verdict import verdict
 from malletrain.domain.decision import (
@@ -65,6 +66,8 @@ class Loop:
         self.last_snapshot: Snapshot | None = None
         self.last_decision: Decision | None = None
         self.views: Mapping[int, JobView] = {}
+        #: For each job that is profiled: what would be measured next, or why nothing.
+        self.advice: Mapping[int, str] = {}
         self._guard = guard or nullcontext()
         self._unhandled: list[Event] = []
         self._cluster = cluster
@@ -138,8 +141,10 @@ class Loop:
         decided = decide(self._situation(snapshot), self.policy, self.rules)
         self._startable_since = decided.startable_since
         self.last_decision = decided.decision
+        self.advice = decided.advice
         if self._act_for_real:
             self._record_changes(snapshot, decided.decision)
+            self._record_probes(decided.probes)
             self._apply(decided.decision.actions)
         return decided.decision
 
@@ -178,6 +183,8 @@ class Loop:
 
     def _situation(self, snapshot: Snapshot) -> Situation:
         now = self._clock.now()
+        with self._guard:  # samples may come in meanwhile
+            known = self.ledger.known()
         return Situation(
             snapshot=snapshot,
             views=self.views,
@@ -186,6 +193,7 @@ class Loop:
             startable_since=self._startable_since,
             paused=self.paused,
             drained=self.ledger.drained(now),
+            known=known,
         )
 
     def _ask(self, question: Callable[[], T]) -> T | None:
@@ -281,6 +289,16 @@ class Loop:
                 "objective": decision.objective,
             }
             events.append(Event(now, EventKind.DECIDED, data=data))
+        if events:
+            self.record(events)
+
+    def _record_probes(self, probes: Iterable[ProbeChange]) -> None:
+        """What the advisor begins and ends; the next decision keeps to it."""
+        now = self._clock.now()
+        events = []
+        for probe in probes:
+            kind = EventKind.PROBE_BEGUN if probe.begun else EventKind.PROBE_ENDED
+            events.append(Event(now, kind, probe.job, reason=probe.reason, data={"nodes": probe.nodes}))
         if events:
             self.record(events)
 

@@ -22,7 +22,6 @@ from malletrain.loop.ledger import announced
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.replay.cluster import ClusterTrace
-from malletrain.replay.sizer import rate_of_one
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import Policy
@@ -238,7 +237,6 @@ def _submit(
     each: TrainingJob, cluster: MemoryCluster, workers: SimulatedWorkers, loop: Loop, clock: ManualClock
 ) -> None:
     """A researcher's `mtbatch`: far more held tasks than nodes, as preemption consumes them."""
-    weighed = replace(each.job, weight=each.job.weight / rate_of_one(each))
     tasks = 899 if each.job.max_nodes < 200 else 4 * each.job.max_nodes
     array = cluster.submit_array(each.job.user, tasks + FIRST_TASK)
     for task in range(FIRST_TASK):
@@ -248,7 +246,7 @@ def _submit(
     now = clock.now()
     loop.record(
         [
-            Event(now, EventKind.JOB_ANNOUNCED, each.job.id, data=announced(weighed)),
+            Event(now, EventKind.JOB_ANNOUNCED, each.job.id, data=announced(each.job)),
             Event(now, EventKind.TASKS_ADDED, each.job.id, data={"array_id": array, "tasks": listed}),
         ]
     )

@@ -14,7 +14,7 @@ from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.engine import Engine, NodeOrder, Options
-from malletrain.replay.sizer import PolicySizer, parse_policy, rate_of_one
+from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import IDLE
 from malletrain.replay.whole import NO_LIMIT_S, replay_rules
 from malletrain.replay.workload import TrainingJob
@@ -86,7 +86,7 @@ def situation(engine: Engine) -> Situation:
         for k in range(each.job.max_nodes):
             name = f"{each.job.id}_held_{k:04d}"
             pilots[name] = Pilot(name, each.job.id, PilotPhase.HELD, now)
-        weighed = replace(each.job, weight=each.job.weight / rate_of_one(each), total_samples=None)
+        weighed = replace(each.job, total_samples=None)
         phase = JobPhase.RUNNING if engine.world[j] else JobPhase.QUEUED
         views[each.job.id] = JobView(weighed, phase, pilots, curve=each.curve, costs=each.costs)
     busy = tuple(names[i] for i in np.flatnonzero(engine.state != IDLE))

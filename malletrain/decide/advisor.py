@@ -1,0 +1,263 @@
+"""The job profiling advisor: which size of which job to measure next, and when to stop. Pure.
+
+MalleTrain's key idea (Ma et al., ICPE 2024): users do not know how their job scales, and the allocator need not ask
+them. Probes are training: a job is given the size for a few windows, through the sizing problem itself.
+
+1. A size's *gain* is the value of information for the allocation (`malletrain.decide.information`), for as long as
+   the job will run, and for all jobs of its application that wait to learn from it. Its *cost* is what the job trains
+   less while it is measured, and its resizes. It is worth probing where the gain is above the cost.
+2. The dearest resize is a start of new nodes; sizes below the present one cost next to nothing. A job starts at its
+   share of the nodes and is measured downwards, and upwards as holes allow.
+3. Nobody is sent beyond twice the largest size that was measured, on it or on another job of its application; nor
+   beyond a size where throughput has begun to fall.
+4. The best candidates enter the sizing problem as a bonus on that size: whoever has better use for the nodes still
+   gets them. A job that takes its bonus is locked there until its windows are full, its nodes are lost, or patience
+   ends. Nodes under probe are capped; applications take turns, so that a wave of new jobs starves nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from malletrain.decide.curve import CurveFit
+from malletrain.decide.information import Worth, worths
+from malletrain.decide.pooled import Pooled
+from malletrain.domain.job import Probe, Profile, ResizeCosts
+
+#: So many jobs are looked at for a probe in one decision: each costs about a millisecond.
+_MOST_CONSIDERED = 64
+#: A size is tried so often, windows or not.
+_MOST_TRIES = 2
+#: Beyond the largest measured size nobody goes further than this factor (Pollux, OSDI 2021: at most twice).
+_REACH = 2
+#: The gain must be at least this part of what the job trains: less is noise.
+_LEAST_GAIN = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRules:
+    """What a site allows for measuring.
+
+    Attributes:
+        profile: what is done for jobs that say nothing themselves.
+        windows: windows of training that make a size measured.
+        share: most nodes under probe at once, as a part of all that may be used (at least one job always may).
+        seconds: what a probe is taken to last beyond the activation of nodes: its windows, and the ticks around them.
+        patience_s: a probe that has not got its windows after so long is given up.
+        payoff_s: how long a job is taken to go on, where that is not known: for so long a gain counts.
+        each: most probes of one job.
+    """
+
+    profile: Profile = Profile.ACTIVE
+    windows: int = 2
+    share: float = 0.25
+    seconds: float = 20.0
+    patience_s: float = 180.0
+    payoff_s: float = 1800.0
+    each: int = 6
+
+
+@dataclass(frozen=True)
+class Known:
+    """What has been learnt of one job. `tries`: probes begun, by size; `ignored`: samples that were not believed,
+    by reason."""
+
+    fit: CurveFit | None = None
+    pooled: Pooled | None = None
+    probe: Probe | None = None
+    tries: Mapping[int, int] = field(default_factory=dict)
+    application: tuple[str, str] = ("", "")
+    ignored: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def windows(self) -> Mapping[int, int]:
+        return {m.nodes: m.windows for m in self.fit.measured} if self.fit else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One job as the advisor sees it. `unit`: samples/s that count as 1 in the objective, its weight included;
+    `sizes`: what it may have, ascending; `left_s`: how long it goes on, where known."""
+
+    id: int
+    current: int
+    sizes: tuple[int, ...]
+    unit: float
+    costs: ResizeCosts
+    known: Known
+    profile: Profile
+    left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A size that is worth measuring: `worth` in the objective's unit times seconds, its cost taken off; with `bonus`
+    the sizing sees just that."""
+
+    job: int
+    nodes: int
+    worth: float
+    bonus: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What the sizing problem is told, and why.
+
+    `bonus` and `locked` by job; `ended`: open probes that are over; `reasons`: for every job that is profiled, what
+    would be measured next, or why nothing.
+    """
+
+    bonus: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    locked: Mapping[int, int] = field(default_factory=dict)
+    ended: Mapping[int, str] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
+
+
+def reach(known: Known, least: int, current: int, share: int) -> int:
+    """The largest size that a job of unknown scalability may be given.
+
+    Twice what was measured; before that its fair `share` of the nodes, never less than it needs or has.
+    """
+    measured = max(known.windows, default=0)
+    if known.pooled is not None:
+        measured = max(measured, known.pooled.largest)
+    if known.fit is not None and known.fit.falls:
+        return max(*known.windows, least)
+    return max(_REACH * measured if measured else share, least, current)
+
+
+def standing(probe: Probe, current: int, now: float, rules: ProbeRules) -> str:
+    """Why an open probe is over; empty while it goes on."""
+    if probe.windows >= rules.windows:
+        return f"measured: {probe.windows} windows on {probe.nodes} nodes"
+    if probe.reached and current < probe.nodes:
+        return f"its nodes were lost: {current} of {probe.nodes} are left"
+    if now - probe.since > rules.patience_s:
+        return f"given up after {now - probe.since:.0f} s with {probe.windows} of {rules.windows} windows"
+    return ""
+
+
+def advise(
+    jobs: Sequence[Candidate], price: float, nodes: int, horizon_s: float, now: float, rules: ProbeRules
+) -> Advice:
+    """Locks for probes that go on, bonuses for those worth beginning.
+
+    `price` is what a node is worth a second in the objective's unit, `nodes` how many may be used in all, `horizon_s`
+    that of the sizing problem.
+    """
+    locked: dict[int, int] = {}
+    ended: dict[int, str] = {}
+    reasons: dict[int, str] = {}
+    wishes: list[Wish] = []
+    room = max(0, int(rules.share * nodes))
+    siblings = Counter(job.known.application for job in jobs)
+    busy: Counter[tuple[str, str]] = Counter()
+    # Sizes of locked jobs must fit together whatever becomes of the nodes.
+    free = nodes
+    for job in sorted(jobs, key=lambda j: j.id):
+        probe = job.known.probe
+        if probe is None or job.profile is not Profile.ACTIVE:
+            continue
+        over = standing(probe, job.current, now, rules)
+        if not over and (probe.nodes not in job.sizes or probe.nodes > free):
+            over = f"{probe.nodes} nodes are not to be had any more"
+        if over:
+            ended[job.id] = over
+            continue
+        locked[job.id] = probe.nodes
+        reasons[job.id] = f"is measured on {probe.nodes} nodes, {probe.windows} of {rules.windows} windows so far"
+        busy[job.known.application] += 1
+        free -= probe.nodes
+        room -= probe.nodes
+    idle = [job for job in jobs if job.id not in locked and job.profile is Profile.ACTIVE]
+    # Those with the fewest measured sizes first: they have the most to learn.
+    idle.sort(key=lambda job: (len(job.known.windows), job.id))
+    for job in idle[:_MOST_CONSIDERED]:
+        wish, why = _wish(job, price, siblings[job.known.application], nodes, horizon_s, rules)
+        reasons[job.id] = why
+        if wish is not None:
+            wishes.append(wish)
+    bonus: dict[int, tuple[int, float]] = {}
+    by_id = {job.id: job for job in jobs}
+    while wishes:
+        # Applications take turns; within a turn the best worth a node goes first.
+        wishes.sort(key=lambda w: (busy[by_id[w.job].known.application], -w.worth / w.nodes, w.job))
+        wish = wishes.pop(0)
+        if wish.nodes > room and (locked or bonus):
+            reasons[wish.job] += f"; waits: at most {rules.share:.0%} of the nodes are under probe at once"
+            continue
+        room -= wish.nodes
+        busy[by_id[wish.job].known.application] += 1
+        bonus[wish.job] = (wish.nodes, wish.bonus)
+    return Advice(bonus, locked, ended, reasons)
+
+
+def _wish(
+    job: Candidate, price: float, siblings: int, nodes: int, horizon_s: float, rules: ProbeRules
+) -> tuple[Wish | None, str]:
+    """The size of a job that is most worth measuring; or none, and why."""
+    known, fit = job.known, job.known.fit
+    if fit is None:
+        return None, "not measured yet: its first size will be"
+    if sum(known.tries.values()) >= rules.each:
+        return None, f"has had its {rules.each} probes"
+    sizes = [n for n in job.sizes if n <= nodes]
+    candidates = _candidates(job, sizes, rules)
+    if not candidates:
+        return None, "every size within reach is measured"
+    best, found = worths(fit, _thinned(sizes, candidates, fit), candidates, price * job.unit, rules.windows)
+    payoff = (rules.payoff_s if job.left_s is None else min(job.left_s, rules.payoff_s)) * max(1, siblings)
+    scale = fit.at([best])[0].rate
+    chosen: Wish | None = None
+    for worth in found:
+        resizes = _resizes(job, worth, scale, price)
+        cost = worth.loss * rules.seconds + resizes
+        net = worth.gain * payoff - cost
+        if worth.gain < _LEAST_GAIN * scale or net <= 0:
+            continue
+        if chosen is None or net / job.unit > chosen.worth:
+            reason = (
+                f"{worth.nodes} nodes: knowing them is worth {worth.gain / scale:.1%} of what it trains on {best}, "
+                f"measuring costs {cost / scale:.0f} s of that"
+            )
+            # The sizing sees the loss over its whole horizon, and the resizes: given back, what is left is the net.
+            bonus = (net + worth.loss * horizon_s + resizes) / job.unit
+            chosen = Wish(job.id, worth.nodes, net / job.unit, bonus, reason)
+    if chosen is None:
+        return None, f"known well enough: no size is worth measuring (best {best})"
+    return chosen, f"next {chosen.reason}"
+
+
+def _candidates(job: Candidate, sizes: Sequence[int], rules: ProbeRules) -> list[int]:
+    """Sizes to measure: halves and doubles of what was measured, the ends; not those that are full or failed."""
+    windows = job.known.windows
+    most = reach(job.known, sizes[0] if sizes else 1, job.current, 1)
+    wanted = {sizes[0], sizes[-1], job.current} if sizes else set()
+    wanted |= {k for m in windows for f in (1, 2, 4, 8, 16, 32) for k in (m // f, m * f) if k}
+    near = {min(sizes, key=lambda s: (abs(s - k), s)) for k in wanted} if sizes else set()
+    return sorted(
+        k for k in near
+        if k <= max(most, sizes[0]) and windows.get(k, 0) < rules.windows and job.known.tries.get(k, 0) < _MOST_TRIES
+    )  # fmt: skip
+
+
+def _thinned(sizes: Sequence[int], candidates: Sequence[int], fit: CurveFit) -> list[int]:
+    """Enough sizes to see where the best lies: all up to 16, then steps of a ninth, and the candidates."""
+    kept = set(candidates) | {m.nodes for m in fit.measured if m.nodes in set(sizes)}
+    last = 0
+    for size in sizes:
+        if size <= 16 or size >= last * 9 / 8 or size == sizes[-1]:
+            kept.add(size)
+            last = size
+    return sorted(kept)
+
+
+def _resizes(job: Candidate, worth: Worth, scale: float, price: float) -> float:
+    """What going to the size and back costs, in samples."""
+    more = worth.nodes - job.current
+    stalls = (job.costs.grow_s + job.costs.shrink_s) * scale if more else 0.0
+    return stalls + abs(more) * price * job.unit * job.costs.activate_s

@@ -1,0 +1,70 @@
+"""What measuring a size is worth for the allocation: the value of information.
+
+Nodes have a price (samples/s a node, what they train elsewhere), so each job alone decides what it should have:
+h(k) = O(k) - price * k, best where the mean of h over the scenarios of its curve is. Measuring size m tells scenarios
+apart; with y its outcome,
+
+    gain(m) = E_y[ max_k E[h(k) | y] ]  -  max_k E[h(k)]   >= 0
+
+(Raiffa and Schlaifer, 1961; the knowledge gradient of Frazier, Powell and Dayanik, 2008). It is zero where every
+outcome leads to the same size: knowing a curve better is worth nothing unless it moves nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.decide.curve import CurveFit
+
+Floats = NDArray[np.float64]
+
+#: Outcomes of a measurement that are told apart.
+_OUTCOMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Of measuring `nodes`: what is gained ever after and what is lost while measuring, both in rate (the job's unit
+    a second), against the best size by what is known."""
+
+    nodes: int
+    gain: float
+    loss: float
+
+
+def worths(
+    fit: CurveFit, sizes: Sequence[int], candidates: Sequence[int], price: float, windows: int
+) -> tuple[int, list[Worth]]:
+    """The best size by what is known, and the worth of measuring each candidate with `windows` windows.
+
+    `sizes` are those that the job may have, candidates among them; `price` in samples/s a node.
+    """
+    weight, rate = fit.scenarios(sizes)
+    column = {n: i for i, n in enumerate(sizes)}
+    net = rate - price * np.array(sizes, dtype=np.float64)
+    mean = weight @ net
+    at = int(np.argmax(mean))
+    best = max(float(mean[at]), 0.0)
+    found = []
+    for nodes in candidates:
+        i = column[nodes]
+        spread = float(weight @ (rate[:, i] - weight @ rate[:, i]) ** 2)
+        noise = (fit.noise * float(weight @ rate[:, i])) ** 2 / max(windows, 1)
+        told = spread / (spread + noise) if spread > 0 else 0.0
+        after = _after(weight, net, rate[:, i])
+        found.append(Worth(nodes, told * max(after - best, 0.0), max(best - float(mean[i]), 0.0)))
+    return sizes[at], found
+
+
+def _after(weight: Floats, net: Floats, outcome: Floats) -> float:
+    """Expected best net value when scenarios are told apart by the outcome, in `_OUTCOMES` parts as likely."""
+    order = np.argsort(outcome, kind="stable")
+    share = np.cumsum(weight[order])
+    part = np.minimum((share - weight[order] / 2) * _OUTCOMES, _OUTCOMES - 1).astype(np.int64)
+    first = np.flatnonzero(np.concatenate((np.ones(1, dtype=np.bool_), part[1:] != part[:-1])))
+    sums = np.add.reduceat(weight[order, None] * net[order], first, axis=0)
+    return float(np.maximum(sums.max(axis=1), 0.0).sum())

@@ -1,0 +1,109 @@
+"""Between the decision and the advisor: jobs as candidates, advice as part of their demands, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from malletrain.decide.advisor import Advice, Candidate, Known, advise, reach
+from malletrain.decide.rules import Rules
+from malletrain.domain.job import Curve, JobView, Profile
+from malletrain.sizing.knapsack import best_price
+from malletrain.sizing.problem import JobDemand, Problem
+from malletrain.sizing.values import permitted_sizes, value_table
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeChange:
+    """A probe begins or ends: for the journal."""
+
+    job: int
+    nodes: int
+    begun: bool
+    reason: str
+
+
+def profile_of(view: JobView, rules: Rules) -> Profile:
+    """How the job's scalability is learnt: a curve that its owner gave is believed."""
+    if view.job.given_curve is not None:
+        return Profile.GIVEN
+    return view.job.profile or rules.probing.profile
+
+
+def expected_curve(view: JobView, known: Known, rules: Rules) -> Curve:
+    """What is taken for the job's curve: given, measured, that of its application, or perfect scaling."""
+    if profile_of(view, rules) is Profile.NONE:
+        return Curve.linear(view.job.max_nodes)
+    if view.curve is None and known.pooled is not None:
+        return known.pooled.expected(view.job.max_nodes)
+    return view.curve or view.job.given_curve or Curve.linear(view.job.max_nodes)
+
+
+def bounded(demand: JobDemand, view: JobView, known: Known, share: int, rules: Rules) -> JobDemand:
+    """The demand without sizes that nothing speaks for yet. `share` is the job's fair part of the nodes."""
+    if profile_of(view, rules) not in (Profile.ACTIVE, Profile.PASSIVE):
+        return demand
+    most = min(demand.max, reach(known, demand.min, demand.current, share))
+    return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
+
+
+def advice_for(
+    problem: Problem, views: Mapping[int, JobView], known: Mapping[int, Known], now: float, rules: Rules
+) -> Advice:
+    """What the advisor says to a problem without bonuses."""
+    candidates = []
+    for demand in problem.jobs:
+        job = int(demand.id)
+        if job in known:
+            candidates.append(_candidate(demand, views[job], known[job], problem.nodes, rules))
+    if not any(c.profile is Profile.ACTIVE and (c.known.fit or c.known.probe) for c in candidates):
+        return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
+    price = best_price(value_table(problem), problem.nodes).node / problem.horizon_s if problem.horizon_s else 0.0
+    return advise(candidates, price, problem.nodes, problem.horizon_s, now, rules.probing)
+
+
+def advised(problem: Problem, advice: Advice) -> Problem:
+    """The problem with the advisor's bonuses and locks."""
+    if not advice.bonus and not advice.locked:
+        return problem
+    jobs = []
+    for demand in problem.jobs:
+        job = int(demand.id)
+        bonus = (advice.bonus[job],) if job in advice.bonus else ()
+        jobs.append(replace(demand, bonus=bonus, locked=advice.locked.get(job)))
+    return replace(problem, jobs=tuple(jobs))
+
+
+def changes(advice: Advice, sizes: Mapping[int, int], known: Mapping[int, Known]) -> tuple[ProbeChange, ...]:
+    """Probes that are over, and those that the sizes begin."""
+    found: list[ProbeChange] = []
+    for job, why in sorted(advice.ended.items()):
+        probe = known[job].probe
+        if probe is not None:
+            found.append(ProbeChange(job, probe.nodes, False, why))
+    for job, (size, _) in sorted(advice.bonus.items()):
+        if sizes.get(job) == size:
+            found.append(ProbeChange(job, size, True, advice.reasons[job]))
+    return tuple(found)
+
+
+def sizes_of(demand: JobDemand, nodes: int) -> Sequence[int]:
+    """The sizes that a job may have, without zero."""
+    return [int(k) for k in permitted_sizes(demand, nodes)[1:]]
+
+
+def _candidate(demand: JobDemand, view: JobView, known: Known, nodes: int, rules: Rules) -> Candidate:
+    rate = view.curve.throughput(demand.current) if view.curve else 0.0
+    left = None
+    if view.job.total_samples is not None and rate > 0:
+        left = max(0.0, view.job.total_samples - view.samples_done) / rate
+    return Candidate(
+        id=view.job.id,
+        current=demand.current,
+        sizes=tuple(sizes_of(demand, nodes)),
+        unit=(view.curve.throughput(1) if view.curve else 1.0) / max(demand.weight, 1e-9),
+        costs=view.costs,
+        known=known,
+        profile=profile_of(view, rules),
+        left_s=left,
+    )
