@@ -183,7 +183,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A window of undisturbed training that ended with `step`; `total` samples of the job are committed by then."""
+    """A window of training that ended with `step`; `total` samples of the job are committed by then.
+
+    `steady`: nothing else took time in it, so it tells how fast `nodes` nodes are.
+    """
 
     step: int
     nodes: int
@@ -191,6 +194,7 @@ class Samples:
     seconds: float
     steps: int
     total: int
+    steady: bool = True
     parts: Mapping[str, float] = field(default_factory=dict)
 
 

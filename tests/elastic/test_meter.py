@@ -1,56 +1,60 @@
-"""Windows of training: what they hold, and what they leave out."""
+"""Windows of undisturbed steps."""
 
 from __future__ import annotations
 
-from malletrain.elastic.meter import DROP_STEPS, Meter
+from malletrain.elastic.meter import DROP_STEPS, MIN_STEPS, Meter
 from malletrain.wire.messages import Samples
 
 
-class Ticker:
+class Bench:
     def __init__(self) -> None:
-        self.now = 0.0
+        self.at, self.total, self.sent = 0.0, 0, list[Samples]()
+        self.meter = Meter(self.sent.append, lambda: self.at)
 
-    def __call__(self) -> float:
-        return self.now
-
-
-def train(meter: Meter, clock: Ticker, steps: int, seconds: float, first: int = 0) -> int:
-    for step in range(first, first + steps):
-        clock.now += seconds
-        meter.step(4, 64, step + 1, 64 * (step + 1), {"compute": seconds})
-    return first + steps
+    def steps(self, count: int, seconds: float = 0.5, nodes: int = 2) -> None:
+        for _ in range(count):
+            self.at += seconds
+            self.total += 10
+            self.meter.step(nodes, 10, self.total // 10, self.total, {"step": seconds})
 
 
-def test_the_first_steps_are_dropped_and_windows_are_long_enough() -> None:
-    sent: list[Samples] = []
-    clock = Ticker()
-    meter = Meter(sent.append, clock)
-    train(meter, clock, DROP_STEPS + 30, 0.25)
-    assert [(w.steps, w.seconds, w.samples) for w in sent] == [(12, 3.0, 768), (12, 3.0, 768)]
+def test_the_first_steps_of_a_world_do_not_count() -> None:
+    bench = Bench()
+    bench.steps(DROP_STEPS, seconds=9.0)
+    bench.steps(MIN_STEPS)
+    assert bench.sent == [Samples(14, 2, 100, 5.0, 10, 140, True, {"step": 5.0})]
 
 
-def test_a_pause_between_steps_takes_no_time() -> None:
-    """An evaluation after each short epoch must not keep a window from ever being long enough."""
-    sent: list[Samples] = []
-    clock = Ticker()
-    meter = Meter(sent.append, clock)
-    done = 0
-    for _ in range(20):
-        done = train(meter, clock, 5, 0.25, done)
-        meter.paused()
-        clock.now += 100.0
-    assert sent
-    assert all(w.samples / w.seconds == 256.0 for w in sent)
+def test_a_window_is_never_short_in_time() -> None:
+    bench = Bench()
+    bench.steps(DROP_STEPS + 299, seconds=0.01)
+    assert bench.sent == []
+    bench.steps(2, seconds=0.01)
+    assert bench.sent[0].seconds >= 3.0
 
 
-def test_a_disturbed_window_is_not_sent_and_the_last_one_is() -> None:
-    sent: list[Samples] = []
-    clock = Ticker()
-    meter = Meter(sent.append, clock)
-    train(meter, clock, DROP_STEPS + 5, 0.25)
-    meter.disturbed()
-    meter.flush()
-    assert sent == []
-    train(meter, clock, DROP_STEPS + 5, 0.25, 100)
-    meter.flush()
-    assert [(w.steps, w.total) for w in sent] == [(5, 64 * (100 + DROP_STEPS + 5))]
+def test_a_switch_cuts_a_window_off_as_progress() -> None:
+    bench = Bench()
+    bench.steps(DROP_STEPS + 3)
+    bench.meter.disturbed()
+    bench.meter.disturbed()
+    assert [(s.steady, s.total, s.nodes) for s in bench.sent] == [(False, 70, 2)], "once"
+    bench.steps(DROP_STEPS + MIN_STEPS, nodes=4)
+    assert [(s.steady, s.nodes, s.samples) for s in bench.sent[1:]] == [(True, 4, 100)]
+
+
+def test_time_between_epochs_is_in_no_window() -> None:
+    bench = Bench()
+    bench.steps(DROP_STEPS + 3)
+    bench.meter.paused()
+    bench.at += 1000
+    bench.steps(1 + MIN_STEPS)
+    assert [(s.steady, s.steps, s.seconds) for s in bench.sent] == [(True, 10, 5.0)], "over the pause, without it"
+
+
+def test_the_end_is_told_even_when_it_fills_no_window() -> None:
+    bench = Bench()
+    bench.steps(2)
+    bench.meter.flush()
+    bench.meter.flush()
+    assert [(s.steady, s.samples, s.seconds, s.total) for s in bench.sent] == [(False, 20, 1.0, 20)]
