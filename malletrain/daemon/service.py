@@ -27,7 +27,7 @@ from malletrain.decide.breaker import why_to_pause
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import Event, EventKind
-from malletrain.domain.job import PilotPhase
+from malletrain.domain.job import Elastic, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.generation import JobTerms
 from malletrain.loop.membership import Membership, MembershipSettings
@@ -293,7 +293,8 @@ class Service:
             raise Refused(
                 f"pilot {pilot_id} of job {job_id} is {phase}, not started by this daemon: end this process"
             )
-        return JobTerms(view.job.min_nodes, view.job.max_nodes, view.job.sizes)
+        restarts = view.job.elastic is Elastic.RESTART
+        return JobTerms(view.job.min_nodes, view.job.max_nodes, view.job.sizes, restarts)
 
     def _owner_of(self, job_id: int) -> int | None:
         view = self._loop.views.get(job_id)
