@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from malletrain.decide.advisor import Known
+from malletrain.decide.forecast import Forecast
+from malletrain.decide.holes import foreseen, pilot_limit_s
 from malletrain.decide.holes import holes as find_holes
-from malletrain.decide.holes import pilot_limit_s
-from malletrain.decide.place import place
+from malletrain.decide.place import loss_cost, place, rank
 from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes, expected_curve
 from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, yields
-from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, Refusal, TopUp
+from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, OpenHole, Refusal, TopUp
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot
 from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
 from malletrain.sizing.problem import JobDemand, Policy, Problem
@@ -23,7 +24,8 @@ from malletrain.sizing.problem import JobDemand, Policy, Problem
 class Situation:
     """All that a decision looks at. `over_since`: when jobs that are over ended; `startable_since`: since when
     main jobs could have started; `paused`: why nothing new may start (the breaker), or ''; `drained`:
-    nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled."""
+    nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled; `open_holes`,
+    `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan)."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
@@ -33,6 +35,8 @@ class Situation:
     paused: str = ""
     drained: frozenset[str] = frozenset()
     known: Mapping[int, Known] = field(default_factory=dict)
+    open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
+    forecast: Forecast | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,9 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
     # 2 Each node's hole, also of those that pilots hold.
     held = {p.node: p.id for view in live.values() for p in view.active}
     holes = {hole.node: hole for hole in find_holes(snapshot, held, now, rules)}
+    if situation.forecast is not None:
+        holes = foreseen(holes, situation.open_holes, situation.forecast, now)
+        rules = replace(rules, horizon_s=_horizon_s(holes, situation, situation.forecast, rules))
 
     # 3 Yield: main jobs that could start now are given their nodes.
     given = yields(snapshot, _harvested(live), situation.startable_since, now, rules)
@@ -103,7 +110,9 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
     sizes.update({j: 0 for j in live if j not in sizes})
 
     # 7 Nodes, and the actions that lead there.
-    placement = place(sizes, live, stays, free, {n.name: n.weight for n in snapshot.nodes})
+    weights = {n.name: n.weight for n in snapshot.nodes}
+    dear = {j: loss_cost(live[j], size) for j, size in sizes.items()} if situation.forecast is not None else {}
+    placement = place(sizes, live, stays, free, weights, holes, dear, now)
     moves, waits = start_and_leave(placement, live, snapshot, now, rules)
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}
@@ -139,6 +148,14 @@ def pilots_of(action: Action) -> tuple[str, ...]:
     if isinstance(action, CancelTasks):
         return action.pilots
     return () if isinstance(action, TopUp) else (action.pilot,)
+
+
+def _horizon_s(holes: Mapping[str, Hole], situation: Situation, forecast: Forecast, rules: Rules) -> float:
+    """How far sizing looks ahead: as the site says, or by the forecast of the holes there are."""
+    if not rules.auto_horizon:
+        return rules.horizon_s
+    opened = [situation.open_holes[name] for name in sorted(holes) if name in situation.open_holes]
+    return forecast.horizon_s([(situation.now - each.began, each.cohort) for each in opened])
 
 
 def _must_leave(
@@ -211,7 +228,7 @@ def _free_holes(
             refusals.append(Refusal(name, f"hole of {max(0.0, hole.until - now):.0f} s is too short ({hole.reason})"))
         else:
             free.append(hole)
-    free.sort(key=lambda h: (-h.until, -snapshot.node[h.node].weight, h.node))
+    free.sort(key=lambda hole: rank(hole, snapshot.node[hole.node].weight))
     kept = min(rules.keep_idle, len(free))
     reserve = f"one of {rules.keep_idle} nodes that stay idle (pool.keep_idle)"
     refusals += [Refusal(hole.node, reserve) for hole in free[len(free) - kept :]]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from malletrain.decide.forecast import Forecast, Remaining
 from malletrain.decide.rules import Rules
-from malletrain.domain.decision import Hole
+from malletrain.domain.decision import Hole, OpenHole
 from malletrain.domain.snapshot import LEAVE_STATES, Node, SlurmState, Snapshot
 
 
@@ -54,6 +55,27 @@ def holes(snapshot: Snapshot, held: Mapping[str, str], now: float, rules: Rules)
         until, reason = wanted.get(node.name, (now + rules.max_pilot_s + rules.margin_s, "nothing planned"))
         found.append(Hole(node.name, until, reason))
     return tuple(sorted(found, key=lambda hole: hole.node))
+
+
+def foreseen(
+    found: Mapping[str, Hole], open_holes: Mapping[str, OpenHole], forecast: Forecast, now: float
+) -> dict[str, Hole]:
+    """The holes with how long each probably lasts: the forecast for its age and cohort, cut off where its plan ends.
+
+    A hole whose begin is not known counts as new: the safe side.
+    """
+    rests: dict[OpenHole, Remaining] = {}
+    means: dict[tuple[OpenHole, float], float] = {}
+    answer: dict[str, Hole] = {}
+    for name, hole in found.items():
+        opened = open_holes.get(name) or OpenHole(now, 1)
+        key = (opened, hole.until)
+        if key not in means:
+            if opened not in rests:
+                rests[opened] = forecast.remaining(now - opened.began, opened.cohort)
+            means[key] = rests[opened].mean_s(max(0.0, hole.until - now))
+        answer[name] = Hole(name, hole.until, hole.reason, means[key], opened.began)
+    return answer
 
 
 def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:

@@ -1,12 +1,18 @@
-"""Which nodes: a job keeps what it holds; growth takes the longest holes, shrinking gives up the shortest."""
+"""Which nodes: a job keeps what it holds; growth takes the longest holes, shrinking gives up the shortest.
+
+With a forecast, jobs that lose most by a change of size choose first, so that short holes gather in the jobs that
+lose least by them; and nodes that became idle together go to one job, since they leave together and it pays once.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from malletrain.domain.decision import Hole
-from malletrain.domain.job import JobView, Pilot
+from malletrain.domain.job import Curve, JobView, Pilot
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,37 +26,103 @@ class Placement:
     short: Mapping[int, int] = field(default_factory=dict)
 
 
+def rank(hole: Hole, weight: int) -> tuple[float, int, float, float, str]:
+    """The order in which holes are taken: the longest first; of those that last about as long (within a factor of
+    two) the one whose node Slurm prefers least, by its Weight; then the longer one, and cohorts side by side."""
+    if hole.expected_s is None:
+        return -hole.until, -weight, 0.0, 0.0, hole.node
+    about = math.floor(math.log2(max(1.0, hole.expected_s)))
+    return -about, -weight, -hole.expected_s, hole.cohort or 0.0, hole.node
+
+
+def loss_cost(view: JobView, size: int) -> float:
+    """What a job of `size` nodes loses when one of them goes and is replaced: in speed-up times seconds, by weight.
+
+    The world stands still twice (it shrinks, and grows again), and the new node activates.
+    """
+    curve = view.curve or view.job.given_curve or Curve.linear(view.job.max_nodes)
+    unit = curve.throughput(1) or 1.0
+    whole = curve.throughput(size) / unit
+    last = whole - curve.throughput(size - 1) / unit if size else 0.0
+    stalls = view.costs.grow_s + view.costs.shrink_s
+    return view.job.weight * (stalls * whole + view.costs.activate_s * max(0.0, last))
+
+
 def place(
     sizes: Mapping[int, int],
     jobs: Mapping[int, JobView],
     stays: Mapping[int, Sequence[Pilot]],
     free: Sequence[Hole],
     weights: Mapping[str, int],
+    holes: Mapping[str, Hole] | None = None,
+    dear: Mapping[int, float] | None = None,
+    now: float = 0.0,
 ) -> Placement:
     """Turn counts into nodes.
 
-    `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight:
-    the main queue prefers low ones, so of equally long holes the heaviest is taken first. Jobs whose nodes cost
-    most to start choose first, then the lower id. Deterministic.
+    `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight (see
+    `rank`), `holes` those of held nodes too, `dear` what each job loses by a change of size (`loss_cost`): dear jobs
+    choose first, then the lower id; without it those whose nodes cost most to start. Deterministic.
     """
-    until = {hole.node: hole.until for hole in free}
-    holes = sorted(free, key=lambda h: (-h.until, -weights.get(h.node, 1), h.node))
+    every = {**(holes or {}), **{hole.node: hole for hole in free}}
+    pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights)
     keep: dict[int, tuple[Pilot, ...]] = {}
     drop: dict[int, tuple[Pilot, ...]] = {}
     take: dict[int, tuple[Hole, ...]] = {}
     short: dict[int, int] = {}
-    for job_id in sorted(sizes, key=lambda j: (-jobs[j].costs.activate_s, j)):
+    costs = dear or {}
+    for job_id in sorted(sizes, key=lambda j: (-costs.get(j, jobs[j].costs.activate_s), j)):
         size = sizes[job_id]
         # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
         ranked = sorted(
             stays.get(job_id, ()),
-            key=lambda p: (p.started_at is None, -(p.ends_at or until.get(p.node, 0.0)), p.id),
+            key=lambda p: (p.started_at is None, -_lasts(p, every.get(p.node), now), p.id),
         )
         keep[job_id] = tuple(ranked[:size])
         drop[job_id] = tuple(ranked[size:])
         wanted = size - len(keep[job_id])
-        take[job_id] = tuple(holes[:wanted])
-        del holes[:wanted]
+        own = {every[p.node].cohort for p in keep[job_id] if p.node in every}
+        take[job_id] = tuple(pool.take(wanted, own))
         if wanted > len(take[job_id]):
             short[job_id] = wanted - len(take[job_id])
     return Placement(keep, drop, take, short)
+
+
+def _lasts(pilot: Pilot, hole: Hole | None, now: float) -> float:
+    """How long a held node probably lasts (s): its hole, or its pilot's limit where that comes first."""
+    if hole is None or hole.expected_s is None:
+        return pilot.ends_at or 0.0
+    return hole.expected_s if pilot.ends_at is None else min(hole.expected_s, pilot.ends_at - now)
+
+
+class _Pool:
+    """Free holes, best first, in groups of one cohort."""
+
+    def __init__(self, ranked: Sequence[Hole], weights: Mapping[str, int]) -> None:
+        def alike(hole: Hole) -> tuple[float, int]:
+            return rank(hole, weights.get(hole.node, 1))[:2]
+
+        self._fronts: list[list[list[Hole]]] = [
+            [list(group) for _, group in groupby(front, key=lambda hole: hole.cohort)]
+            for _, front in groupby(ranked, key=alike)
+        ]
+
+    def take(self, wanted: int, own: set[float | None]) -> list[Hole]:
+        """Up to `wanted` holes: of those about equally good, fellows of nodes that the job has (`own` cohorts), then
+        from as few cohorts as will do, each the smallest that does."""
+        taken: list[Hole] = []
+        own = own - {None}
+        while len(taken) < wanted and self._fronts:
+            front, left = self._fronts[0], wanted - len(taken)
+            known = [group for group in front if group[0].cohort in own]
+            enough = [group for group in known or front if len(group) >= left]
+            group = min(enough, key=len) if enough else max(known or front, key=len)
+            taken += group[:left]
+            own.add(group[0].cohort)
+            own.discard(None)
+            del group[:left]
+            if not group:
+                front.remove(group)
+            if not front:
+                del self._fronts[0]
+        return taken

@@ -32,6 +32,8 @@ class Rules:
         max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
         max_failures: so many pilots in a row may end before their worker is ready; then the job has failed.
         probing: how much is spent on learning how jobs scale.
+        forecast: nodes are chosen by how long their holes probably last, not by the plan alone.
+        auto_horizon: sizing looks as far ahead as the forecast says, not `horizon_s`; needs `forecast`.
         include_nodes, exclude_nodes: names; empty `include_nodes` means every node of the partition.
     """
 
@@ -54,6 +56,8 @@ class Rules:
     max_top_up: int = 50
     max_failures: int = 4
     probing: ProbeRules = field(default_factory=ProbeRules)
+    forecast: bool = False
+    auto_horizon: bool = False
     include_nodes: frozenset[str] = frozenset()
     exclude_nodes: frozenset[str] = frozenset()
 

@@ -94,11 +94,25 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A node that may be harvested until `until` (Unix seconds), and which plan or reservation says so."""
+    """A node that may be harvested until `until` (Unix seconds), and which plan or reservation says so.
+
+    `expected_s`: for how long it probably lasts, the plan considered (None: no forecast); `cohort`: when it opened,
+    the same for nodes that became idle together.
+    """
 
     node: str
     until: float
     reason: str
+    expected_s: float | None = None
+    cohort: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHole:
+    """Since when a node has no main job (Unix seconds), and how many nodes became idle with it, itself included."""
+
+    began: float
+    cohort: int
 
 
 class SizingStatus(StrEnum):

@@ -48,6 +48,8 @@ class EventKind(StrEnum):
     DECIDED = "decided"  #: sizes, status, objective, idle, harvested
     CLUSTER_UNAVAILABLE = "cluster_unavailable"
     POOL = "pool"  #: idle, planned, harvested, main, down: node counts, when they changed
+    HOLES_OPENED = "holes_opened"  #: nodes: [str]: a cohort, without main job now; seen_whole: False: for longer
+    HOLES_ENDED = "holes_ended"  #: nodes: [str], taken: by the main queue?, last_seen: where not seen up to now
     OPERATOR = "operator"  #: verb, by, nodes
 
 

@@ -29,6 +29,7 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import JobView, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
+from malletrain.loop.hole_history import hole_events
 from malletrain.loop.ledger import Ledger, action_data
 from malletrain.loop.observe import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
@@ -77,6 +78,7 @@ class Loop:
         self._act_for_real = act
         self._startable_since: Mapping[str, float] = {}
         self._unavailable = False
+        self._last_look: float | None = None
         self._pool: dict[str, JsonValue] = {}
         self._sizes: Mapping[int, int] = {}
 
@@ -136,7 +138,8 @@ class Loop:
             seen = self._ask(lambda: observe(snapshot, self.views, self._cluster.end_of, self._clock.now()))
             if seen is None:
                 return None
-            self.record(seen)
+            self.record([*seen, *hole_events(snapshot, self.ledger.holes.open(), self._last_look, self.rules)])
+            self._last_look = snapshot.taken_at
             self._end_the_hopeless()
         decided = decide(self._situation(snapshot), self.policy, self.rules)
         self._startable_since = decided.startable_since
@@ -194,6 +197,8 @@ class Loop:
             paused=self.paused,
             drained=self.ledger.drained(now),
             known=known,
+            open_holes=self.ledger.holes.open() if self.rules.forecast else {},
+            forecast=self.ledger.holes.forecast(now) if self.rules.forecast else None,
         )
 
     def _ask(self, question: Callable[[], T]) -> T | None:
