@@ -42,6 +42,7 @@ COMMANDS = {
     "doctor": Entry("malletrain.cli.site", "doctor", "Check a site, and say how to mend what is wrong."),
     "plan": Entry("malletrain.cli.sizing", "plan", "Solve one sizing problem.", "sizing"),
     "fit": Entry("malletrain.cli.sizing", "fit", "Fit a scalability curve to samples.", "sizing"),
+    "study": Entry("malletrain.cli.study", "study", "Search with Optuna; each trial is a malleable job.", "study"),
     "replay": Entry(
         "malletrain.cli.replay", "replay", "What would idle nodes have trained? From your own log.", "replay"
     ),

@@ -81,7 +81,7 @@ def submit(
     request: BatchRequest,
     environ: Mapping[str, str],
     warn: Callable[[str], None],
-    announced: Callable[[int], None] = lambda job: None,
+    announced: Callable[[int], object] = lambda job: None,
 ) -> tuple[int, int]:
     """Announce, submit, tell the daemon: all of it or nothing; the job's and the array's numbers.
 

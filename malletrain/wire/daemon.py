@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from malletrain.wire.address import Address, find
 from malletrain.wire.errors import WireError
@@ -39,9 +39,10 @@ class Daemon:
         """The whole picture."""
         return StatusRow.from_json(self._http.get("/v1/status"))
 
-    def jobs(self) -> tuple[JobRow, ...]:
-        """Every job, those that are over too."""
-        return tuple(JobRow.from_json(row) for row in self._list(self._http.get("/v1/jobs"), "jobs"))
+    def jobs(self, *, over: bool = True, mine: bool = False) -> tuple[JobRow, ...]:
+        """Every job, or without those that are over, or the caller's alone."""
+        query = {"over": over, "mine": mine} if mine or not over else None
+        return tuple(JobRow.from_json(row) for row in self._list(self._http.get("/v1/jobs", query), "jobs"))
 
     def job(self, job: int) -> JobRow:
         """One job."""
@@ -60,17 +61,24 @@ class Daemon:
         self._http.post(f"/v1/jobs/{job}/{verb}")
 
     def events(
-        self, *, after: int = 0, wait_s: float = 0.0, job: int | None = None
+        self, *, after: int = 0, wait_s: float = 0.0, job: int | None = None, kinds: Sequence[str] = ()
     ) -> tuple[tuple[EventRow, ...], int]:
-        """Events after number `after`, waiting up to `wait_s` for the first; and the number to go on from."""
-        return self._events({"after": after, "wait": wait_s, "job": job}, wait_s)
+        """Events after number `after`, waiting up to `wait_s` for the first; and the number to go on from.
+
+        With `kinds`, those of these kinds alone.
+        """
+        return self._events({"after": after, "wait": wait_s, "job": job}, wait_s, kinds)
 
     def latest_events(self, count: int) -> tuple[tuple[EventRow, ...], int]:
         """The newest `count` events in order, and the number to go on from."""
         return self._events({"latest": max(1, count)}, 0.0)
 
-    def _events(self, query: Mapping[str, int | float | None], wait_s: float) -> tuple[tuple[EventRow, ...], int]:
-        answer = self._http.get("/v1/events", query, wait_s=wait_s)
+    def _events(
+        self, query: Mapping[str, int | float | None], wait_s: float, kinds: Sequence[str] = ()
+    ) -> tuple[tuple[EventRow, ...], int]:
+        given = [(key, value) for key, value in query.items() if value is not None]
+        wanted = urlencode([*given, *(("kind", kind) for kind in kinds)])
+        answer = self._http.get(f"/v1/events?{wanted}", wait_s=wait_s)
         rows, last = self._list(answer, "events"), self._field(answer, "last")
         if not isinstance(last, int):
             raise self._odd("last")

@@ -1,0 +1,225 @@
+"""`malletrain study`: searches with Optuna whose trials are malleable jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import click
+import optuna
+from optuna.trial import FrozenTrial
+
+from malletrain.cli.jobs import as_json, say_json
+from malletrain.domain.errors import InvalidInput
+from malletrain.study import book, definition, report, storage
+from malletrain.study.cluster import JobRuns
+from malletrain.study.conduct import Conductor, Limits
+from malletrain.study.endings import StudyError
+from malletrain.study.local import LocalRuns
+from malletrain.study.ports import Runs
+from malletrain.wire.daemon import connect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Samplers that end by themselves.
+_FINITE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
+
+
+def _concurrent(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    """`auto` is None."""
+    if value == "auto":
+        return None
+    if value.isascii() and value.isdigit() and len(value) < 5 and int(value) > 0:
+        return int(value)
+    raise click.BadParameter(f"{value!r} is neither auto nor a number of trials above 0", ctx, param)
+
+
+def _storage(command: F) -> F:
+    return click.option(
+        "--storage", "place", metavar="URL|FILE", help="Where the study is kept.  [default: STUDY's name in .journal]"
+    )(command)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example:  malletrain study run study.py --trials 30        malletrain study best study.py",
+)
+def study() -> None:
+    """Search hyper-parameters or architectures with Optuna; each trial is a malleable job.
+
+    STUDY is a Python file with `direction` and `objective(trial)`, which calls malletrain.study.train(). See
+    docs/how-to/study.md.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@study.command(epilog="Example:  malletrain study run study.py --trials 30 --hours 12")
+@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@click.option("--trials", type=click.IntRange(min=1), help="Until so many trials have completed or were pruned.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="For so long at most.")
+@click.option(
+    "--concurrent",
+    metavar="auto|N",
+    callback=_concurrent,
+    default="auto",
+    show_default=True,
+    help="How many trials at a time.",
+)
+@_storage
+@click.option("--local", is_flag=True, help="Train in processes of this machine; needs no daemon.")
+def run(
+    file: Path, trials: int | None, hours: float | None, concurrent: int | None, place: str | None, local: bool
+) -> None:
+    """Begin a study, or go on with it, whatever ended it before."""
+    wanted = definition.load(file)
+    if trials is None and hours is None and not isinstance(wanted.sampler, _FINITE):
+        raise click.UsageError("say when the study is done: --trials N, --hours H, or both")
+    where = place or str(storage.default_path(wanted.file))
+    stopping = threading.Event()
+    folder = _folder(wanted, where)
+    with storage.alone(folder):
+        kept, known = book.open_study(storage.open_storage(where), wanted)
+        before = book.answered(kept)
+        if known:
+            _say(f"going on with study {wanted.name}: {before} trials have an answer")
+        runs: Runs
+        if local:
+            most = len(os.sched_getaffinity(0))
+            runs = LocalRuns(most)
+        else:
+            runs = JobRuns(connect, os.environ, _say, stopping)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stopper(stopping))
+        try:
+            limits = Limits(trials, None if hours is None else hours * 3600, concurrent)
+            done = Conductor(kept, wanted, runs, folder, _say, stopping).run(limits)
+        finally:
+            runs.close()
+    _say(f"{done} trials have an answer; see: malletrain study best {file}")
+    if trials is not None and done < trials:
+        raise StudyError(f"{done} of {trials} trials have an answer: run it again to go on")
+
+
+@study.command(epilog="Example:  malletrain study status study.py")
+@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_storage
+@as_json
+def status(file: Path, place: str | None, as_json: bool) -> None:
+    """Say how many trials ended how, and what is best so far."""
+    kept = _load(file, place)
+    counted = report.counts(kept)
+    best = [_row(trial) for trial in report.best_trials(kept)]
+    hours = sum(report.node_hours(trial) for trial in kept.get_trials(deepcopy=False))
+    if as_json:
+        say_json({"study": kept.study_name, "trials": counted, "node_hours": hours, "best": best})
+        return
+    told = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counted.items()) or "no trials yet"
+    click.echo(f"study {kept.study_name}: {told}; {hours:.2f} node-hours")
+    for row in best[:1]:
+        click.echo(f"best: trial {row['trial']}, {_values(row['values'])}")
+
+
+@study.command(epilog="Example:  malletrain study best study.py --json > best.json")
+@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_storage
+@as_json
+def best(file: Path, place: str | None, as_json: bool) -> None:
+    """Print the best trial, or with several directions the Pareto front: values, parameters, what it kept."""
+    rows = [_row(trial) for trial in report.best_trials(_load(file, place))]
+    if not rows:
+        raise StudyError("no trial has completed yet")
+    if as_json:
+        say_json(rows)
+        return
+    for row in rows:
+        click.echo(f"trial {row['trial']}: {_values(row['values'])}")
+        for name, value in {**row["params"], **row["kept"]}.items():
+            click.echo(f"  {name} = {value}")
+
+
+@study.command(epilog="Example:  malletrain study trials study.py --json")
+@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_storage
+@as_json
+def trials(file: Path, place: str | None, as_json: bool) -> None:
+    """List every trial: how it ended and why, its value, parameters, and what it has used."""
+    rows = [_row(trial) for trial in _load(file, place).get_trials(deepcopy=False)]
+    if as_json:
+        say_json(rows)
+        return
+    for row in rows:
+        told = _values(row["values"]) if row["values"] else row["reason"]
+        params = " ".join(f"{name}={_short(value)}" for name, value in row["params"].items())
+        click.echo(f"{row['trial']:>5}  {row['ended_as']:<13} {told:<24} {params}")
+
+
+@study.command("report", epilog="Example:  malletrain study report study.py --output study.html")
+@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_storage
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="[default: STUDY's name in .html]")
+def report_(file: Path, place: str | None, output: Path | None) -> None:
+    """Write one HTML page, which needs no network: history, importance, node-hours, faults."""
+    path = output or file.with_suffix(".html")
+    text = report.page(_load(file, place))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput("--output", f"{path}: {os.strerror(error.errno or 0)}") from error
+    click.echo(f"written: {path}")
+
+
+def _load(file: Path, place: str | None) -> optuna.Study:
+    return storage.load(place or str(storage.default_path(file)), file.stem)
+
+
+def _folder(wanted: definition.Definition, where: str) -> Path:
+    """The trials' folders, beside the journal; beside the study file where the study is kept in a database."""
+    beside = wanted.file if "://" in where else Path(where).resolve()
+    return beside.parent / f"{wanted.name}.trials"
+
+
+def _stopper(stopping: threading.Event) -> Callable[[int, FrameType | None], None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt  # asked twice: at once
+        _say("ending what runs; the next run goes on from here (again: end at once)")
+        stopping.set()
+
+    return stop
+
+
+def _row(trial: FrozenTrial) -> dict[str, Any]:
+    ours = {name: value for name, value in trial.user_attrs.items() if name.startswith("malletrain:")}
+    return {
+        "trial": trial.number,
+        "ended_as": report.ending_of(trial),
+        "values": list(trial.values or ()),
+        "params": dict(trial.params),
+        "reason": str(ours.get(book.REASON, "")),
+        "traceback": str(ours.get(book.TRACEBACK, "")),
+        "jobs": list(ours.get(book.JOBS, ())),
+        "node_hours": report.node_hours(trial),
+        "repeats": ours.get(book.REPEATS),
+        "kept": {name: value for name, value in trial.user_attrs.items() if name not in ours},
+    }
+
+
+def _values(values: list[float]) -> str:
+    return ", ".join(f"{value:.6g}" for value in values)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)[:40]
+
+
+def _say(words: str) -> None:
+    """One line on standard error, whole even when several threads speak."""
+    sys.stderr.write(f"malletrain study: {' '.join(words.split())}\n")
+    sys.stderr.flush()

@@ -1,0 +1,126 @@
+"""A study's trials as this project keeps them: who is over and why, who is to be tried again."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.study.definition import Definition
+from malletrain.study.endings import Ending, Over
+
+#: User attributes of trials and studies, for people and dashboards to read.
+ENDING, REASON, TRACEBACK = "malletrain:ending", "malletrain:reason", "malletrain:traceback"
+JOBS, REPEATS, REPEATED = "malletrain:jobs", "malletrain:repeats", "malletrain:repeated"
+FACTS = ("node_seconds", "preemptions", "resizes", "lost_workers")
+IDENTITY = "malletrain:id"
+
+#: Infrastructure may spoil the same parameters so often; then there is something about them.
+MAX_REPEATS = 20
+
+#: Of a trace so much goes into the storage: databases bound the length of an attribute. All of it is in the folder.
+MAX_TRACE = 1500
+
+#: States of trials that have their answer.
+ANSWERED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def open_study(storage: optuna.storages.BaseStorage, definition: Definition) -> tuple[optuna.Study, bool]:
+    """The study, begun now or gone on with (True).
+
+    Raises:
+        InvalidInput: it was begun with other directions.
+    """
+    known = definition.name in optuna.get_all_study_names(storage)
+    study = optuna.create_study(
+        storage=storage,
+        sampler=definition.sampler,
+        pruner=definition.pruner or optuna.pruners.NopPruner(),
+        study_name=definition.name,
+        directions=[StudyDirection[each.upper()] for each in definition.directions],
+        load_if_exists=True,
+    )
+    begun = tuple(direction.name.lower() for direction in study.directions)
+    if begun != definition.directions:
+        raise InvalidInput(
+            f"{definition.file.name}",
+            f"says {', '.join(definition.directions)}, but the study was begun with {', '.join(begun)}: "
+            "give another --storage",
+        )
+    if IDENTITY not in study.user_attrs:
+        study.set_user_attr(IDENTITY, secrets.token_hex(4))
+    if known:
+        # With a fixed seed the sampler would begin again, and propose what it has proposed before.
+        study.sampler.reseed_rng()
+    return study, known
+
+
+def answered(study: optuna.Study) -> int:
+    """How many trials have their answer: completed or pruned."""
+    return len(study.get_trials(deepcopy=False, states=ANSWERED))
+
+
+def settle(study: optuna.Study, trial: optuna.Trial, over: Over, facts: dict[str, float], value: Any = None) -> bool:
+    """Write down how a trial has ended, then that it has; whether its parameters are to be tried once more."""
+    trial.set_user_attr(ENDING, over.ending.value)
+    if over.reason:
+        trial.set_user_attr(REASON, over.reason[:500])
+    if over.traceback:
+        trial.set_user_attr(TRACEBACK, over.traceback[-MAX_TRACE:])
+    for name, number in facts.items():
+        trial.set_user_attr(f"malletrain:{name}", number)
+    match over.ending:
+        case Ending.COMPLETED:
+            study.tell(trial, value, state=TrialState.COMPLETE)
+        case Ending.PRUNED:
+            study.tell(trial, state=TrialState.PRUNED)
+        case _:
+            again = over.ending.by_infrastructure and repeat(study, study.get_trials(deepcopy=False)[trial.number])
+            study.tell(trial, state=TrialState.FAIL)
+            return again
+    return False
+
+
+def repeat(study: optuna.Study, trial: FrozenTrial) -> bool:
+    """Queue a trial's parameters once more, unless they are queued already; False when they were spoilt too often.
+
+    Before the trial is told to have failed: killed in between, the next life of the study finds both, and queues
+    nothing twice.
+    """
+    others = study.get_trials(deepcopy=False)
+    if any(other.user_attrs.get(REPEATS) == trial.number for other in others):
+        return True
+    times = int(trial.user_attrs.get(REPEATED, 0)) + 1
+    if times > MAX_REPEATS:
+        return False
+    study.enqueue_trial(trial.params, user_attrs={REPEATS: trial.number, REPEATED: times})
+    return True
+
+
+def fail_left(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:
+    """End a trial that an earlier life of the study left running and whose training is gone."""
+    storage, number = study._storage, trial._trial_id
+    storage.set_trial_user_attr(number, ENDING, Ending.INTERRUPTED.value)
+    storage.set_trial_user_attr(number, REASON, reason)
+    repeat(study, trial)
+    study.tell(trial.number, state=TrialState.FAIL)
+
+
+def values_of(returned: Any, directions: int) -> tuple[list[float], str]:
+    """What an objective returned, as Optuna wants it; and what is wrong with it, empty where nothing is."""
+    given = list(returned) if isinstance(returned, Sequence) and not isinstance(returned, str) else [returned]
+    if len(given) != directions:
+        return [], f"the objective returned {len(given)} values for {directions} directions"
+    try:
+        values = [float(value) for value in given]
+    except (TypeError, ValueError):
+        return [], f"the objective returned {returned!r:.60}, which is no number"
+    if any(math.isnan(value) for value in values):
+        return [], "the objective returned nan"
+    return values, ""

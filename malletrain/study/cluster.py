@@ -1,0 +1,323 @@
+"""Trainings as malleable jobs: submitted as mtbatch does, followed by the daemon's events."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
+from malletrain.slurm.command import Commands
+from malletrain.slurm.sbatch import BatchRequest, default_tasks
+from malletrain.slurm.submit import NotTaken, check_partition, submit, whole_gres
+from malletrain.study.endings import Ending, Figure, Over, TrainingOver
+from malletrain.study.news import News, past
+from malletrain.study.order import Order
+from malletrain.study.verdict import Told
+from malletrain.wire.daemon import Daemon
+from malletrain.wire.errors import WireError
+from malletrain.wire.http import DaemonRefused, DaemonUnavailable
+from malletrain.wire.rows import JobRow
+
+#: In `--concurrent auto`: so many trials may wait for nodes. As long as fewer do, the allocator has nodes that it
+#: would give to one more trial; those that wait are there so that a hole is filled at once.
+QUEUE = 2
+
+#: The most trials at a time: an API allows a user 500 open jobs, and each has held tasks in Slurm's queue.
+MOST = 200
+
+#: The jobs' state is asked for this often, in seconds.
+LOOK_S = 2.0
+
+#: A job that the daemon does not list any more, and of whose end no event came, is asked for after so long.
+SILENT_S = 10.0
+
+#: Attempts to submit, and seconds between them, when Slurm or the daemon is too busy or away.
+ATTEMPTS, RETRY_S = 5, 3.0
+
+#: HTTP statuses that pass by themselves: too many jobs or requests, or something that the daemon needs is away.
+_PASSING = frozenset({409, 429, 503})
+
+T = TypeVar("T")
+
+
+class JobRun:
+    """One malleable job, from its announcement on."""
+
+    def __init__(self, runs: JobRuns, order: Order, job: int) -> None:
+        self._runs, self._order, self.job = runs, order, job
+        self._box = runs.news.open(job)
+        self._told = Told(order, str(job))
+        self._over: Over | None = None
+        self._trained_s, self._looked, self._listed = 0.0, time.monotonic(), time.monotonic()
+        self._row: JobRow | None = None
+
+    @property
+    def key(self) -> str:
+        return str(self.job)
+
+    def catch_up(self) -> None:
+        """Take in what happened before this life of the study."""
+        for row in self._runs.ask(lambda daemon: past(daemon, self.job)):
+            self._box.put(row)
+
+    def next(self, wait_s: float) -> Figure | Over | None:
+        if self._over is not None:
+            return self._over
+        row = self._box.get(wait_s)
+        self._look()
+        if row is not None:
+            said = self._told.take(row)
+            if isinstance(said, Over):
+                self._end(said)
+            return said
+        if time.monotonic() - self._listed > SILENT_S:
+            self._look_closely()
+        return self._over
+
+    def stop(self) -> None:
+        if self._over is None:
+            self._runs.cancel(self.job)
+            self._end(Over(Ending.CANCELLED, "cancelled by the study"))
+
+    def trained_s(self) -> float:
+        return self._trained_s
+
+    def facts(self) -> Mapping[str, float]:
+        row = self._row
+        if row is None:
+            return {}
+        return {
+            "node_seconds": row.node_seconds,
+            "preemptions": row.preemptions,
+            "resizes": row.resizes,
+            "lost_workers": row.lost_workers,
+        }
+
+    def _look(self) -> None:
+        """Count the time with nodes, from what the daemon lists."""
+        now = time.monotonic()
+        row = self._runs.listed(self.job)
+        if row is not None:
+            self._row, self._listed = row, now
+            if row.members:
+                self._trained_s += now - self._looked
+        self._looked = now
+
+    def _look_closely(self) -> None:
+        """No word and not listed: ask for the job itself."""
+        self._listed = time.monotonic()
+        try:
+            row = self._runs.ask(lambda daemon: daemon.job(self.job))
+        except DaemonRefused as refused:
+            if refused.status != 404:
+                raise
+            self._end(Over(Ending.LOST, f"the daemon does not know job {self.job} any more"))
+            return
+        if row.ended_at is not None:
+            said = self._told.from_row(row)
+            if said is not None:
+                self._end(said)
+
+    def _end(self, over: Over) -> None:
+        self._over = over
+        self._runs.done(self.job)
+        if over.ending in (Ending.REFUSED, Ending.LOST):
+            self._runs.cancel(self.job)
+        try:
+            self._row = self._runs.once(lambda daemon: daemon.job(self.job))
+        except WireError:
+            pass  # what it used is then as last seen: nothing depends on it
+
+
+class JobRuns:
+    """Submits jobs, and keeps one connection for all short questions and one for the news.
+
+    Args:
+        connect: opens a connection to the daemon.
+        environ: the caller's environment.
+        say: one line for the user.
+        stopping: ends every wait.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Daemon],
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+        stopping: threading.Event,
+    ) -> None:
+        self._daemon = connect()
+        self._lock = threading.Lock()
+        self._environ, self._say, self._stopping = environ, say, stopping
+        self._commands = Commands(environ)
+        self._listed: dict[int, JobRow] = {}
+        self._own: set[int] = set()
+        self._listed_at = -LOOK_S
+        self._answered = True
+        address, told = self._daemon.address, self._daemon.site()
+        self._partition = address.partition or told.get("partition", "")
+        self._account = address.account or told.get("account", "")
+        self._qos = address.qos or told.get("qos", "")
+        if not self._partition:
+            raise InvalidInput("partition", "the daemon names no harvest partition: name it in client.toml")
+        check_partition(self._commands, self._partition)
+        self._gres = whole_gres(self._commands, self._partition)
+        self._nodes = len(self._daemon.status().nodes)
+        self.news = News(connect(), say)
+        self.news.start()
+
+    # -- Runs --------------------------------------------------------------------------------------------------
+
+    def start(self, order: Order) -> JobRun:
+        least, most = order.node_range()
+        if self._nodes and least > self._nodes:
+            raise InvalidInput(
+                "nodes", f"{order.nodes} asks for at least {least} nodes, and the cluster has {self._nodes}"
+            )
+        order.write()
+        request = BatchRequest(
+            name=order.name,
+            min_nodes=least,
+            max_nodes=most,
+            partition=self._partition,
+            chdir=str(Path(order.file).parent),
+            user_body=_body(order),
+            account=self._account,
+            qos=self._qos,
+            gres=self._gres,
+            passed=(("output", f"{order.folder.replace('%', '%%')}/%A_%a.out"),),
+            tasks=default_tasks(most),
+        )
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with self._lock:
+                    # Its events are kept from the announcement on.
+                    job, _ = submit(
+                        self._daemon, self._commands, request, self._environ, self._say, announced=self.news.open
+                    )
+                    self._own.add(job)
+                    self._listed_at = -LOOK_S
+                return JobRun(self, order, job)
+            except (NotTaken, DaemonUnavailable, ClusterUnavailable) as error:
+                cause = error.__cause__
+                lasting = isinstance(cause, DaemonRefused) and cause.status not in _PASSING
+                if lasting or attempt == ATTEMPTS:
+                    raise TrainingOver(Over(Ending.REFUSED, str(error))) from error
+                if attempt == 1:
+                    self._say(f"{order.name}: {error}; trying again")
+            if self._stopping.wait(RETRY_S * attempt):
+                raise TrainingOver(Over(Ending.INTERRUPTED, "the study was stopped"))
+            # No answer is no refusal: what may have been taken all the same is ended first.
+            self.forget(order.name, ())
+        raise TrainingOver(Over(Ending.REFUSED, "it could not be submitted"))
+
+    def find(self, order: Order, key: str) -> JobRun | None:
+        try:
+            row = self.ask(lambda daemon: daemon.job(int(key)))
+        except DaemonRefused as refused:
+            if refused.status == 404:
+                return None
+            raise
+        if row.name != order.name or (row.ended_at is None and not row.held_tasks and not row.pilots):
+            return None  # another one's; or one that was announced and never got an array
+        self._own.add(row.id)
+        run = JobRun(self, order, row.id)
+        run.catch_up()
+        return run
+
+    def room(self, active: int) -> bool:
+        self._refresh()
+        with self._lock:
+            mine = [self._listed[job] for job in self._own & self._listed.keys()]
+        waiting = sum(1 for row in mine if not row.members)
+        # Trials that have begun, but are not announced yet, wait too.
+        return active < MOST and self._answered and waiting + max(0, active - len(mine)) < QUEUE
+
+    def forget(self, prefix: str, known: Collection[str]) -> None:
+        open_jobs = self.ask(lambda daemon: daemon.jobs(over=False, mine=True))
+        for row in open_jobs:
+            if row.name.startswith(prefix) and str(row.id) not in known:
+                self.cancel(row.id)
+        # Held arrays that no job of the daemon's knows of: sbatch was called, and nobody was told.
+        named = {row.name for row in open_jobs if row.name.startswith(prefix) and str(row.id) in known}
+        try:
+            queue = self._commands.ask(["squeue", "--me", "-h", "-o", "%A|%F|%j"])
+        except ClusterUnavailable as error:
+            self._say(f"{error}; look for held arrays named {prefix}* yourself")
+            return
+        arrays = {line.split("|", 2)[1]: line.split("|", 2)[2] for line in queue.splitlines() if line.count("|") > 1}
+        left = [array for array, name in arrays.items() if name.startswith(prefix) and name not in named]
+        if left:
+            self._commands.run(["scancel", *left])
+
+    def close(self) -> None:
+        self.news.close()
+
+    # -- questions ---------------------------------------------------------------------------------------------
+
+    def once(self, question: Callable[[Daemon], T]) -> T:
+        """Ask the daemon, one thread after the other."""
+        with self._lock:
+            return question(self._daemon)
+
+    def ask(self, question: Callable[[Daemon], T]) -> T:
+        """As `once`, and again while the daemon is away.
+
+        Raises:
+            TrainingOver: the study is being stopped meanwhile.
+            DaemonRefused: it said no.
+        """
+        while True:
+            try:
+                return self.once(question)
+            except DaemonUnavailable as error:
+                if self._stopping.wait(RETRY_S):
+                    raise TrainingOver(Over(Ending.INTERRUPTED, "the study was stopped")) from error
+
+    def done(self, job: int) -> None:
+        """The job is over: nothing more is expected of it."""
+        self.news.shut(job)
+        self._own.discard(job)
+
+    def listed(self, job: int) -> JobRow | None:
+        """The job among those that are not over, as of the last `LOOK_S` seconds."""
+        self._refresh()
+        return self._listed.get(job)
+
+    def cancel(self, job: int) -> None:
+        """End a job; a daemon that is away is asked a few times, then its number is said."""
+        problem: Exception | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                self.once(lambda daemon: daemon.ask(job, "cancel"))
+                return
+            except DaemonRefused as refused:
+                if refused.status == 404:
+                    return
+                problem = refused
+            except (WireError, MalletrainError) as error:
+                problem = error
+            time.sleep(RETRY_S / ATTEMPTS)
+        self._say(f"job {job} could not be cancelled ({problem}): malletrain cancel {job}")
+
+    def _refresh(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._listed_at < LOOK_S:
+                return
+            try:
+                rows = self._daemon.jobs(over=False, mine=True)
+                self._listed, self._answered = {row.id: row for row in rows}, True
+            except WireError:
+                self._answered = False  # the news say so; trainings go on meanwhile
+            self._listed_at = time.monotonic()
+
+
+def _body(order: Order) -> bytes:
+    command = f"exec {shlex.quote(sys.executable)} -m malletrain.study.call {shlex.quote(order.folder)}\n"
+    return os.fsencode(f"#!/bin/bash\n{command}")

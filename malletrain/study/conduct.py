@@ -1,0 +1,240 @@
+"""Conducting a study: trials are begun as there is room, each in a thread of its own, until so many have an answer.
+
+Optuna decides what to try and what to prune; here is only when, and what becomes of a trial that got no answer.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from malletrain.domain.errors import MalletrainError
+from malletrain.study import book
+from malletrain.study.bench import Bench, current
+from malletrain.study.definition import Definition
+from malletrain.study.endings import Ending, Over, StudyError, TrainingOver
+from malletrain.study.ports import Runs
+
+#: Trials that fail in a row by their own fault, after which the study is taken to be wrong.
+MAX_FAILURES = 5
+
+#: How long a turn of waiting for a trial's end may take, in seconds.
+TURN_S = 0.5
+
+#: How long trials may take to end when the study is stopped, in seconds.
+END_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a study is done: `trials` with an answer, or `seconds` gone by. `concurrent`: at most so many at a time;
+    None leaves it to where trainings run."""
+
+    trials: int | None = None
+    seconds: float | None = None
+    concurrent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    number: int
+    over: Over
+    again: bool
+
+
+class Conductor:
+    """One run of a study.
+
+    Args:
+        study: from the storage, with sampler and pruner.
+        folder: each trial gets one of its own below it.
+        say: one line for the user.
+        stopping: set from outside (Ctrl-C) to end in order.
+    """
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        definition: Definition,
+        runs: Runs,
+        folder: Path,
+        say: Callable[[str], None],
+        stopping: threading.Event,
+    ) -> None:
+        self._study, self._definition, self._runs = study, definition, runs
+        self._folder, self._say, self._stopping = folder, say, stopping
+        self._ended: queue.Queue[_Ended] = queue.Queue()
+        self._threads: dict[int, threading.Thread] = {}
+        self._asking = threading.Lock()
+        self._exhausted = threading.Event()
+        self._failures = 0
+        self._last_failure = ""
+        self._told_of_watch = False
+        # Samplers that have tried everything say so this way; it is meant for Optuna's own loop.
+        study.stop = self._exhausted.set  # type: ignore[method-assign]
+
+    @property
+    def prefix(self) -> str:
+        """How the names of this study's trainings begin, and nobody else's."""
+        return f"{self._definition.name[:40]}-{self._study.user_attrs[book.IDENTITY]}-"
+
+    def run(self, limits: Limits) -> int:
+        """Conduct until a limit is reached; how many trials have an answer.
+
+        Raises:
+            StudyError: trial after trial fails by its own fault.
+        """
+        began = time.monotonic()
+        self._go_on()
+        done = book.answered(self._study)
+        try:
+            while True:
+                while self._may_begin(limits, done):
+                    self._begin(self._ask())
+                if not self._threads and (self._is_exhausted() or _reached(limits, done)):
+                    return done
+                done += self._take_end()
+                if self._failures >= MAX_FAILURES:
+                    raise StudyError(
+                        f"{self._failures} trials in a row failed by their own fault, the last with: "
+                        f"{self._last_failure}; mend the study, and run it again"
+                    )
+                if self._stopping.is_set():
+                    return done
+                if limits.seconds is not None and time.monotonic() - began > limits.seconds:
+                    self._say(f"{limits.seconds / 3600:g} hours are over: ending what runs")
+                    return done
+        finally:
+            self._stopping.set()
+            self._end_all()
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _may_begin(self, limits: Limits, done: int) -> bool:
+        active = len(self._threads)
+        return (
+            not self._stopping.is_set()
+            and not self._is_exhausted()
+            and (limits.trials is None or done + active < limits.trials)
+            and (active < limits.concurrent if limits.concurrent is not None else self._runs.room(active))
+        )
+
+    def _is_exhausted(self) -> bool:
+        """Whether the sampler has tried everything, and nothing waits to be tried again."""
+        return self._exhausted.is_set() and not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+
+    def _ask(self) -> optuna.Trial:
+        with self._asking:
+            return self._study.ask()
+
+    def _go_on(self) -> None:
+        """Take up what an earlier life of the study left: trainings that go on are followed, others tried again."""
+        left = [t for t in self._study.get_trials(deepcopy=False) if t.state is TrialState.RUNNING]
+        known = {key for trial in left for key in trial.user_attrs.get(book.JOBS, ())}
+        self._runs.forget(self.prefix, known)
+        for trial in left:
+            if trial.user_attrs.get(book.JOBS):
+                self._say(f"trial {trial.number}: going on with job {trial.user_attrs[book.JOBS][-1]}")
+                self._begin(optuna.Trial(self._study, trial._trial_id), trial)
+            else:
+                self._say(f"trial {trial.number}: its process is gone; its parameters are tried again")
+                book.fail_left(self._study, trial, "the study was killed while it ran")
+
+    def _begin(self, trial: optuna.Trial, left: FrozenTrial | None = None) -> None:
+        thread = threading.Thread(target=self._conduct, args=(trial, left), name=f"trial-{trial.number}", daemon=True)
+        self._threads[trial.number] = thread
+        thread.start()
+
+    def _conduct(self, trial: optuna.Trial, left: FrozenTrial | None) -> None:
+        """The life of a trial, in its thread."""
+        bench = Bench(
+            runs=self._runs,
+            file=self._definition.file,
+            folder=self._folder / f"{trial.number:06d}",
+            name=f"{self.prefix}{trial.number:06d}",
+            stopping=self._stopping,
+            say=self._say,
+            nodes=self._definition.nodes,
+            keys=tuple(left.user_attrs.get(book.JOBS, ())) if left is not None else (),
+            note=lambda keys: trial.set_user_attr(book.JOBS, list(keys)),
+        )
+        current.set(bench)
+        value: Any = None
+        try:
+            over, value = self._objective(trial)
+            facts: dict[str, float] = {}
+            for run in bench.done:
+                for name, number in run.facts().items():
+                    facts[name] = facts.get(name, 0.0) + number
+            with self._asking:
+                again = book.settle(self._study, trial, over, facts, value)
+        except BaseException as error:  # noqa: BLE001 - the end of a thread: the main one must hear of it
+            over, again = Over(Ending.LOST, f"it could not be written down: {type(error).__name__}: {error}"), False
+        self._warn_of_pruner(bench)
+        self._ended.put(_Ended(trial.number, over, again))
+
+    def _objective(self, trial: optuna.Trial) -> tuple[Over, Any]:
+        """Call the user's objective; how it ended, and its value."""
+        try:
+            returned = self._definition.objective(trial)
+        except optuna.TrialPruned as pruned:
+            return Over(Ending.PRUNED, str(pruned)), None
+        except TrainingOver as ended:
+            return ended.over, None
+        except MalletrainError as error:
+            return Over(Ending.USER_ERROR, str(error)), None
+        except MemoryError as error:
+            return Over(Ending.OUT_OF_MEMORY, str(error), traceback=traceback.format_exc()), None
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the objective raises is the user's to mend
+            what = f"{type(error).__name__}: {error}"
+            return Over(Ending.USER_ERROR, what, traceback=traceback.format_exc()), None
+        values, fault = book.values_of(returned, len(self._study.directions))
+        return (Over(Ending.USER_ERROR, fault), None) if fault else (Over(Ending.COMPLETED), values)
+
+    def _take_end(self) -> int:
+        """Wait for a trial to end; 1 when it has an answer."""
+        try:
+            ended = self._ended.get(timeout=TURN_S)
+        except queue.Empty:
+            return 0
+        self._threads.pop(ended.number).join()
+        over = ended.over
+        if over.ending in (Ending.COMPLETED, Ending.PRUNED):
+            self._failures = 0
+            trial = self._study.get_trials(deepcopy=False)[ended.number]
+            words = over.reason if over.ending is Ending.PRUNED else ", ".join(f"{v:g}" for v in trial.values or ())
+            self._say(f"trial {ended.number} {over.ending.value}: {words}")
+            return 1
+        if not ended.again:  # its own fault, or spoilt too often
+            self._failures += 1
+            self._last_failure = over.reason
+        follows = "; its parameters are tried again" if ended.again else ""
+        self._say(f"trial {ended.number} {over.ending.value.replace('_', ' ')}: {over.reason}{follows}")
+        return 0
+
+    def _end_all(self) -> None:
+        """Let all trials end, and be written down as what they are."""
+        end = time.monotonic() + END_S
+        while self._threads and time.monotonic() < end:
+            self._take_end()
+        if self._threads:
+            numbers = ", ".join(map(str, sorted(self._threads)))
+            self._say(f"trials {numbers} do not end; the next `malletrain study run` takes care of them")
+
+    def _warn_of_pruner(self, bench: Bench) -> None:
+        if self._definition.pruner is not None and bench.done and not bench.watches and not self._told_of_watch:
+            self._told_of_watch = True
+            self._say("the study names a pruner, but train(...) no figure to watch: nothing is pruned")
+
+
+def _reached(limits: Limits, done: int) -> bool:
+    return limits.trials is not None and done >= limits.trials

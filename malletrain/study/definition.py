@@ -1,0 +1,99 @@
+"""A study file: what it must hold, and what it may."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import optuna
+
+from malletrain.domain.errors import InvalidInput
+
+Values = float | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a study file says. `pruner` is None where it names none; `nodes` the node range of trainings."""
+
+    file: Path
+    objective: Callable[[optuna.Trial], Values]
+    directions: tuple[str, ...]
+    sampler: optuna.samplers.BaseSampler | None
+    pruner: optuna.pruners.BasePruner | None
+    nodes: str
+
+    @property
+    def name(self) -> str:
+        return self.file.stem
+
+
+def load(path: Path) -> Definition:
+    """Import a study file.
+
+    Raises:
+        InvalidInput: it cannot be imported, or something in it is missing or of the wrong kind; names the line.
+    """
+    file = path.resolve()
+    if not file.is_file():
+        raise InvalidInput(str(path), "there is no such study file")
+    module = _import(path, file)
+    objective = getattr(module, "objective", None)
+    if not callable(objective):
+        raise InvalidInput(str(path), "defines no objective: add `def objective(trial): ...`")
+    try:
+        inspect.signature(objective).bind(None)
+    except TypeError as error:
+        raise InvalidInput(str(path), f"objective must take one argument, the trial ({error})") from error
+    return Definition(
+        file=file,
+        objective=objective,
+        directions=_directions(module, path),
+        sampler=_kind(module, path, "sampler", optuna.samplers.BaseSampler),
+        pruner=_kind(module, path, "pruner", optuna.pruners.BasePruner),
+        nodes=str(getattr(module, "nodes", "1-4")),
+    )
+
+
+def _import(path: Path, file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(str(path), "is no Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent))
+    sys.modules[file.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever the user's file raises is the user's to see
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        if isinstance(error, SyntaxError) and error.filename == str(file):
+            lines = [error.lineno]
+        where = f"{path}:{lines[-1]}" if lines else str(path)
+        raise InvalidInput(where, f"{type(error).__name__}: {error}") from error
+    return module
+
+
+def _directions(module: ModuleType, path: Path) -> tuple[str, ...]:
+    one, several = getattr(module, "direction", None), getattr(module, "directions", None)
+    if one is not None and several is not None:
+        raise InvalidInput(str(path), "names both direction and directions: keep one")
+    given = [one] if one is not None else several
+    if given is None:
+        raise InvalidInput(str(path), 'names no direction: add direction = "maximize", or "minimize"')
+    if not isinstance(given, (list, tuple)) or not given or any(d not in ("minimize", "maximize") for d in given):
+        raise InvalidInput(str(path), f'direction {given!r}: must be "minimize" or "maximize", or a list of them')
+    return tuple(given)
+
+
+def _kind(module: ModuleType, path: Path, name: str, kind: type) -> Any:
+    value = getattr(module, name, None)
+    if value is not None and not isinstance(value, kind):
+        raise InvalidInput(str(path), f"{name} must be one of optuna.{name}s, not {type(value).__name__}")
+    return value

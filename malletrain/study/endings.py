@@ -1,0 +1,64 @@
+"""How a trial ends, told apart; and what follows from each end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from malletrain.domain.errors import MalletrainError
+
+
+class Ending(StrEnum):
+    """Why a trial is over."""
+
+    COMPLETED = "completed"  #: it has its value
+    PRUNED = "pruned"  #: the pruner saw enough of it
+    USER_ERROR = "user_error"  #: its own code is wrong; trying again would change nothing
+    OUT_OF_MEMORY = "out_of_memory"  #: what it builds does not fit; the same parameters would not fit again
+    TIMED_OUT = "timed_out"  #: it has trained for as long as the objective allows
+    CANCELLED = "cancelled"  #: somebody cancelled its job
+    REFUSED = "refused"  #: it could not be submitted
+    PREEMPTED = "preempted"  #: preemption consumed all of its tasks (one pilot preempted is no end: it waits)
+    NODE_FAILED = "node_failed"  #: a machine failed, or something killed it from outside
+    INTERRUPTED = "interrupted"  #: the study was stopped while it ran
+    LOST = "lost"  #: nobody knows what became of it
+
+    @property
+    def by_infrastructure(self) -> bool:
+        """Whether it says nothing about the parameters, which are therefore tried once more."""
+        return self in (Ending.PREEMPTED, Ending.NODE_FAILED, Ending.INTERRUPTED, Ending.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The training has reported `name` = `value` after `samples` samples."""
+
+    name: str
+    value: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The training is over. `result` is what the script said of it, `traceback` where it failed."""
+
+    ending: Ending
+    reason: str = ""
+    result: Mapping[str, Any] = field(default_factory=dict)
+    traceback: str = ""
+
+
+class TrainingOver(MalletrainError):
+    """The training inside an objective has ended without a result; raised by `train` into the objective."""
+
+    def __init__(self, over: Over) -> None:
+        super().__init__(over.reason or over.ending.value)
+        self.over = over
+
+
+class StudyError(MalletrainError):
+    """The study cannot go on, or has ended before its time; the message says why, and what to do."""
+
+    exit_status = 1

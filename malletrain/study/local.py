@@ -1,0 +1,197 @@
+"""Trainings as processes of this machine: the same study without a daemon, for trying it out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from malletrain.elastic.record import RECORD
+from malletrain.study import faults
+from malletrain.study.call import LIFELINE_FD
+from malletrain.study.endings import Ending, Figure, Over
+from malletrain.study.order import Order
+from malletrain.wire import messages
+from malletrain.wire.errors import WireError
+
+#: How often a training's record is looked at, in seconds.
+LOOK_S = 0.1
+
+#: A training that is ended may take so long to do it in order.
+GRACE_S = 5.0
+
+#: Not set for a training of ours: whoever started the study may be a pilot, or a study's own trial.
+_NOT_PASSED = ("MALLETRAIN_", "SLURM_")
+
+
+class LocalRun:
+    """One process group; its output goes to `output.txt` of its folder, its words to a record, read as it grows."""
+
+    def __init__(self, order: Order, environ: Mapping[str, str]) -> None:
+        self._order = order
+        self._began = time.monotonic()
+        self._over: Over | None = None
+        self._read = 0
+        self._result: Mapping[str, Any] | None = None
+        self._memory_kills = _memory_kills()
+        folder = Path(order.folder)
+        descriptor, name = tempfile.mkstemp(prefix="record-", suffix=".jsonl", dir=folder)
+        os.close(descriptor)
+        self._record = Path(name)
+        passed = {k: v for k, v in environ.items() if not k.startswith(_NOT_PASSED)}
+        theirs, self._lifeline = os.pipe()
+        try:
+            with (folder / "output.txt").open("ab") as output:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "malletrain.study.call", order.folder],
+                    env={**passed, RECORD: name, LIFELINE_FD: str(theirs), "PYTHONUNBUFFERED": "1"},
+                    cwd=Path(order.file).parent,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs,),
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(theirs)
+        self._ended_after: float | None = None
+
+    @property
+    def key(self) -> str:
+        return ""  # it ends with the study: nothing is left to be found
+
+    def next(self, wait_s: float) -> Figure | Over | None:
+        end = time.monotonic() + wait_s
+        while self._over is None:
+            ended = self._process.poll() is not None  # before reading: what it said last is not missed
+            figure = self._next_figure()
+            if figure is not None:
+                return figure
+            if ended:
+                self._over = self._verdict()
+                self._close()
+            elif time.monotonic() >= end:
+                return None
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(min(LOOK_S, max(0.0, end - time.monotonic())))
+        return self._over
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            try:
+                self._process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._signal(signal.SIGKILL)
+                self._process.wait()
+        self._close()
+
+    def trained_s(self) -> float:
+        return self._ended_after if self._ended_after is not None else time.monotonic() - self._began
+
+    def facts(self) -> Mapping[str, float]:
+        return {"node_seconds": self.trained_s()}
+
+    def _next_figure(self) -> Figure | None:
+        """The next figure of the record; its other lines are read on the way."""
+        with self._record.open("rb") as record:
+            record.seek(self._read)
+            for line in record:
+                if not line.endswith(b"\n"):
+                    return None  # still being written
+                self._read += len(line)
+                try:
+                    said = messages.message_of(json.loads(line))
+                except (WireError, ValueError):
+                    raw = json.loads(line)
+                    # A figure that is not a number is no message of the wire, but here it is to be seen.
+                    if raw.get("type") == "metric":
+                        return Figure(str(raw["name"]), float(raw["value"]), int(raw["samples"]))
+                    continue
+                if isinstance(said, messages.Metric):
+                    return Figure(said.name, said.value, said.samples)
+                if isinstance(said, messages.Finished):
+                    self._result = said.result
+        return None
+
+    def _verdict(self) -> Over:
+        status = self._process.returncode
+        if self._result is not None and status >= 0:
+            return Over(Ending.COMPLETED, "training finished", self._result)
+        left = faults.read(self._order, str(self._process.pid))
+        if left is not None:
+            return left
+        if status == -signal.SIGKILL and _memory_kills() > self._memory_kills:
+            return Over(Ending.OUT_OF_MEMORY, "the kernel killed it: memory ran out")
+        if status in (-signal.SIGKILL, -signal.SIGTERM, 143):
+            return Over(Ending.NODE_FAILED, f"killed from outside ({_name(status)})")
+        tail = faults.tail(Path(self._order.folder) / "output.txt")
+        return Over(Ending.USER_ERROR, f"its process ended with {_name(status)}", traceback=tail)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _close(self) -> None:
+        if self._ended_after is None:
+            self._ended_after = time.monotonic() - self._began
+            self._signal(signal.SIGKILL)  # what it left behind
+            os.close(self._lifeline)
+            self._record.unlink(missing_ok=True)
+
+
+class LocalRuns:
+    """Up to `most` processes at a time."""
+
+    def __init__(self, most: int, environ: Mapping[str, str] | None = None) -> None:
+        self._most = most
+        self._environ = dict(os.environ if environ is None else environ)
+
+    def start(self, order: Order) -> LocalRun:
+        order.node_range()
+        order.write()
+        return LocalRun(order, self._environ)
+
+    def find(self, order: Order, key: str) -> LocalRun | None:
+        return None
+
+    def room(self, active: int) -> bool:
+        return active < self._most
+
+    def forget(self, prefix: str, known: Collection[str]) -> None:
+        """Nothing to do: processes end with their study."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _memory_kills() -> int:
+    """How often this machine's kernel has killed for want of memory (proc(5), /proc/vmstat, oom_kill)."""
+    try:
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return 0
+
+
+def _name(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

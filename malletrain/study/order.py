@@ -1,0 +1,78 @@
+"""What one trial trains: a function of the study file, or a script, with its parameters; as a file in its folder.
+
+Standard library only: training processes read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from malletrain.domain.errors import InvalidInput
+
+ORDER = "order.json"
+_RANGE = re.compile(r"([1-9]\d{0,5})-([1-9]\d{0,5})\Z|([1-9]\d{0,5})\Z")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One training. `file` is an absolute path; `function` the name of one in it, or empty: the file is a script
+    and gets its parameters as `--name=value`. `folder` is where its output and its faults go."""
+
+    name: str
+    folder: str
+    file: str
+    function: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    nodes: str = "1-4"
+
+    def node_range(self) -> tuple[int, int]:
+        """The least and most nodes.
+
+        Raises:
+            InvalidInput: `nodes` is neither a count nor MIN-MAX.
+        """
+        match = _RANGE.match(self.nodes)
+        if match is None:
+            raise InvalidInput("nodes", f"{self.nodes[:40]!r} is neither a number of nodes nor MIN-MAX, as 1-8")
+        least, most = int(match[1] or match[3]), int(match[2] or match[3])
+        if least > most:
+            raise InvalidInput("nodes", f"MIN {least} is above MAX {most}")
+        return least, most
+
+    def write(self) -> None:
+        """Put it into its folder, whole or not at all.
+
+        Raises:
+            InvalidInput: a parameter cannot be written as JSON; names it.
+        """
+        for name, value in self.params.items():
+            if not _NAME.match(name):
+                raise InvalidInput(f"parameter {name!r}", "is no name such as lr or batch_size")
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise InvalidInput(
+                    f"parameter {name}", f"cannot be handed to the training ({error}): numbers, text and lists can"
+                ) from error
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".{ORDER}.{os.getpid()}"
+        draft.write_text(json.dumps(asdict(self)))
+        draft.replace(folder / ORDER)
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str]) -> Order:
+        """The order of a folder."""
+        return cls(**json.loads((Path(folder) / ORDER).read_text()))
+
+
+def fault_file(folder: str | os.PathLike[str], run: str) -> Path:
+    """Where a training process that fails leaves word; `run` is the job's number, or a process's."""
+    return Path(folder) / f"fault-{run}.json"

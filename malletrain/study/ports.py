@@ -1,0 +1,53 @@
+"""Where trainings run, as the study sees it: processes of this machine, or malleable jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from malletrain.study.endings import Figure, Over
+from malletrain.study.order import Order
+
+
+class Run(Protocol):
+    """One training that has been started."""
+
+    @property
+    def key(self) -> str:
+        """What it is called where it runs: finds it again after the study was killed; empty where nothing can."""
+
+    def next(self, wait_s: float) -> Figure | Over | None:
+        """What it says next, waiting up to `wait_s` seconds for it; after `Over` nothing follows."""
+
+    def stop(self) -> None:
+        """End it and give its nodes back. Idempotent."""
+
+    def trained_s(self) -> float:
+        """Seconds that it has held nodes so far, waiting left out."""
+
+    def facts(self) -> Mapping[str, float]:
+        """`node_seconds`, `preemptions`, `resizes`, as far as known."""
+
+
+class Runs(Protocol):
+    """Starts trainings."""
+
+    def start(self, order: Order) -> Run:
+        """Start one.
+
+        Raises:
+            MalletrainError: it cannot be started as it is.
+        """
+
+    def find(self, order: Order, key: str) -> Run | None:
+        """The training that was started under `key`, still running or over; None when nothing is known of it."""
+
+    def room(self, active: int) -> bool:
+        """Whether one more may be started while `active` are."""
+
+    def forget(self, prefix: str, known: Collection[str]) -> None:
+        """End what is ours by its name's beginning, but whose key is not among the known: a study that was killed
+        had started it, and could not note it any more."""
+
+    def close(self) -> None:
+        """End what this holds open; trainings go on where they can."""
