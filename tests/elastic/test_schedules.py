@@ -1,0 +1,112 @@
+"""Random sequences of joins, leaves, losses, freezes and restarts of the daemon: the result is a static run's."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
+from tests.elastic.test_live import SCRIPT, assert_equal, diary, static
+
+__all__ = ["static"]
+
+SEATS = 5
+
+
+class Play:
+    """A sequence of changes, each begun before the last one has settled, or not."""
+
+    def __init__(self, seed: int, daemon: Coordinator, pod: Pod, script: list[str]) -> None:
+        self.random = random.Random(seed)
+        self.daemon, self.pod, self.script = daemon, pod, script
+        self.restarts = dict.fromkeys(range(SEATS), -1)
+        self.frozen: set[int] = set()
+        self.done: list[str] = []
+
+    def alive(self) -> list[int]:
+        return [
+            task for task, process in self.pod.processes.items() if process.poll() is None and task not in self.frozen
+        ]
+
+    def join(self, task: int) -> None:
+        self.restarts[task] += 1
+        self.pod.spawn(self.daemon.url, task, self.script, restart=self.restarts[task])
+
+    def change(self) -> None:
+        alive = self.alive()
+        free = [task for task in range(SEATS) if task not in alive and task not in self.frozen]
+        kinds = ["join"] * 3 * bool(free) + (["leave", "kill", "term"] if len(alive) > 1 else [])
+        kind = self.random.choice([*kinds, *(["freeze"] if len(alive) > 2 and not self.frozen else [])])
+        task = self.random.choice(free if kind == "join" else alive)
+        self.done.append(f"{kind} {task}")
+        if kind == "join":
+            self.join(task)
+        elif kind == "leave":
+            self.daemon.leave(task)
+        elif kind == "kill":
+            self.pod.kill(task)
+        elif kind == "term":
+            self.pod.kill(task, signal.SIGTERM)
+        else:
+            self.frozen.add(task)
+            self.pod.kill(task, signal.SIGSTOP)
+
+    def bury(self) -> None:
+        """A frozen worker that was given up is taken away, as its pilot would be."""
+        given_up = {event.pilot for event in self.daemon.seen(EventKind.WORKER_LOST)}
+        for task in list(self.frozen):
+            if f"100_{task}" in given_up:
+                self.pod.kill(task)
+                self.pod.wait(task)
+                self.frozen.discard(task)
+
+
+def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
+    script = [SCRIPT, *options, "--step-seconds", "0.1", "--slow-until", str(directory / "go")]
+    with running(directory) as (daemon, pod):
+        game = Play(seed, daemon, pod, script)
+        try:
+            game.join(0)
+            daemon.wait_world([0])
+            for _ in range(changes):
+                game.change()
+                game.bury()
+                if game.random.random() < 0.6:
+                    made = len(diary(directory))
+                    wait_until(lambda made=made: len(diary(directory)) > made + 6, 60, "steps go on")
+                else:
+                    time.sleep(game.random.random() * 0.2)  # the next change meets this one half-way
+                if not game.alive():
+                    game.join(0)
+            wait_until(lambda: game.bury() or not game.frozen, 60, "frozen ones are out")
+            (directory / "go").touch()
+            if not game.alive():
+                game.join(0)
+            wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 120, "the end")
+            for task in game.alive():
+                pod.wait(task)
+        except BaseException:
+            print("changes:", game.done)
+            raise
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_short_random_schedule(tmp_path: Path, static, seed: int) -> None:
+    play(tmp_path, seed, 12, ["--epochs", "25"])
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "25"), 1e-12)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(100, 140))
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_long_random_schedules(tmp_path: Path, static, seed: int, optimizer: str) -> None:
+    options = ["--epochs", "60", "--optimizer", optimizer]
+    play(tmp_path, seed, 50, options)
+    # Adam divides by the root of second moments, which near zero makes much of rounding.
+    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12 if optimizer == "sgd" else 1e-8)
