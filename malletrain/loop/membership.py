@@ -14,114 +14,19 @@ waits for someone who holds no state.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.loop.generation import Candidate, JobTerms, Seat, WorldPlan, next_world
 from malletrain.loop.ports import Clock
+from malletrain.loop.roster import Check, Directive, JobState, MembershipSettings, Phase, Worker
+
+__all__ = ["GENERATION_GAP", "Directive", "Membership", "MembershipSettings"]
 
 #: After a restart numbers go on this far beyond the last known: none is ever given twice.
 GENERATION_GAP = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class MembershipSettings:
-    """Seconds. `gather_s`: a newcomer waits so long for others; `check_in_s`: to answer after a fault;
-    `reconnect_s`: to come back after a dropped connection; `adopt_s`: to say hello to a restarted daemon;
-    `return_s`: to notice that the daemon is back; `warm_up_s`: from hello to warm; `silence_s`: without a poll."""
-
-    gather_s: float = 0.2
-    check_in_s: float = 2.0
-    reconnect_s: float = 5.0
-    adopt_s: float = 60.0
-    return_s: float = 5.0
-    warm_up_s: float = 600.0
-    silence_s: float = 120.0
-
-
-class Phase(StrEnum):
-    """Where a worker is in its life."""
-
-    JOINING = "joining"
-    WARM = "warm"
-    SERVING = "serving"
-    LEFT = "left"
-    LOST = "lost"
-
-    @property
-    def lives(self) -> bool:
-        return self in (Phase.JOINING, Phase.WARM, Phase.SERVING)
-
-
-@dataclass(frozen=True, slots=True)
-class Directive:
-    """All that is wanted of one worker; `seq` grows with every change (`malletrain.wire.messages.Directive`)."""
-
-    seq: int = 0
-    plan: WorldPlan | None = None
-    check_in: int | None = None
-    leave: str | None = None
-    end: str | None = None
-    top_up: int = 0
-
-
-@dataclass(slots=True)
-class Worker:
-    """One incarnation of a pilot. Times are of `Clock.elapsed`."""
-
-    id: str
-    job: int
-    pilot: str
-    node: str
-    uid: int
-    joined_at: float
-    last_seen: float
-    phase: Phase = Phase.JOINING
-    address: str = ""
-    warm_at: float | None = None
-    leaving_since: float | None = None
-    leave_reason: str = ""
-    lost_at: float | None = None  #: given up then, unless it is heard before
-    unheard: bool = False  #: known from others only, since the daemon restarted
-    dropped: bool = False  #: its connection broke, and it was not heard since
-    lost_how: str = ""
-    end: str | None = None
-    top_up: int = 0
-    directive: Directive = field(default_factory=Directive)
-
-    @property
-    def seat(self) -> Seat:
-        return Seat(self.id, self.pilot, self.address)
-
-
-@dataclass(slots=True)
-class _Check:
-    """Members asked to check in: whether the world is broken for sure, who was asked, who holds what state."""
-
-    number: int
-    deadline: float
-    broken: bool
-    reason: str
-    asked: tuple[str, ...]
-    whole: dict[str, int] = field(default_factory=dict)  #: worker -> step
-    answered: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Job:
-    terms: JobTerms
-    generation: int  #: the highest number given
-    world: WorldPlan | None = None
-    pending: WorldPlan | None = None
-    check: _Check | None = None
-    checks: int = 0
-    step: int = 0
-    failed_at: int | None = None  #: the step at which a script raised last
-    result: Mapping[str, JsonValue] | None = None
-    over: str | None = None
 
 
 class Membership:
@@ -146,7 +51,7 @@ class Membership:
         self._admit = admit
         self._known = {job: number + GENERATION_GAP for job, number in (generations or {}).items()}
         self._started_at = clock.elapsed()
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, JobState] = {}
         self._workers: dict[str, Worker] = {}
         self._events: list[Event] = []
         self._due: float | None = None
@@ -162,7 +67,7 @@ class Membership:
 
     def end_job(self, job_id: int, reason: str) -> None:
         """Tell every worker of the job to stop."""
-        job = self._jobs.setdefault(job_id, _Job(JobTerms(), self._known.get(job_id, 0)))
+        job = self._jobs.setdefault(job_id, JobState(JobTerms(), self._known.get(job_id, 0)))
         job.over, job.pending, job.check = reason, None, None
         for worker in self._living(job_id):
             worker.end = reason
@@ -189,7 +94,7 @@ class Membership:
             Refused: unknown job or pilot, another's job, a job that is over, or a worker that was given up.
         """
         terms = self._admit(job, pilot, uid)
-        state = self._jobs.setdefault(job, _Job(terms, self._known.get(job, 0)))
+        state = self._jobs.setdefault(job, JobState(terms, self._known.get(job, 0)))
         state.terms = terms
         if state.over is not None:
             raise Refused(f"job {job} is over ({state.over}): end this process")
@@ -443,7 +348,7 @@ class Membership:
         """Oldest first."""
         return [each for each in self._workers.values() if each.job == job_id and each.phase.lives]
 
-    def _taken(self, job: _Job, generation: int) -> None:
+    def _taken(self, job: JobState, generation: int) -> None:
         """One of them acts on the outstanding plan: so do all, for they agreed."""
         if job.pending is None or job.pending.generation != generation:
             return
@@ -481,7 +386,7 @@ class Membership:
         if job.over is None and job.world is not None and job.world.has(worker.id):
             self._ask(job, worker.job, f"{worker.id} is lost: {how}", broken=True)
 
-    def _ask(self, job: _Job, job_id: int, reason: str, broken: bool) -> None:
+    def _ask(self, job: JobState, job_id: int, reason: str, broken: bool) -> None:
         """Ask members to check in; one check at a time, which may turn out to be of a broken world."""
         if job.check is not None:
             if broken and not job.check.broken:
@@ -497,7 +402,7 @@ class Membership:
         if any(self._workers[name].unheard for name in asked):
             # Just after a restart of the daemon, members may not have noticed yet that it is back.
             deadline = max(deadline, self._started_at + self._settings.return_s)
-        job.check = _Check(job.checks, deadline, broken, reason, tuple(asked))
+        job.check = Check(job.checks, deadline, broken, reason, tuple(asked))
         self._look_at(deadline)
 
     def _settle(self, job_id: int) -> None:
@@ -539,7 +444,7 @@ class Membership:
     def _all_live(self, plan: WorldPlan) -> bool:
         return all(self._workers[seat.worker].phase.lives for seat in plan.seats)
 
-    def _settle_check(self, job_id: int, job: _Job, check: _Check) -> None:
+    def _settle_check(self, job_id: int, job: JobState, check: Check) -> None:
         now = self._clock.elapsed()
         silent = []
         for name in check.asked:

@@ -1,0 +1,109 @@
+"""What membership knows: workers, jobs, and checks under way. Values and their own small laws, no decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from malletrain.loop.generation import JobTerms, Seat, WorldPlan
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipSettings:
+    """Seconds. `gather_s`: a newcomer waits so long for others; `check_in_s`: to answer after a fault;
+    `reconnect_s`: to come back after a dropped connection; `adopt_s`: to say hello to a restarted daemon;
+    `return_s`: to notice that the daemon is back; `warm_up_s`: from hello to warm; `silence_s`: without a poll."""
+
+    gather_s: float = 0.2
+    check_in_s: float = 2.0
+    reconnect_s: float = 5.0
+    adopt_s: float = 60.0
+    return_s: float = 5.0
+    warm_up_s: float = 600.0
+    silence_s: float = 120.0
+
+
+class Phase(StrEnum):
+    """Where a worker is in its life."""
+
+    JOINING = "joining"
+    WARM = "warm"
+    SERVING = "serving"
+    LEFT = "left"
+    LOST = "lost"
+
+    @property
+    def lives(self) -> bool:
+        return self in (Phase.JOINING, Phase.WARM, Phase.SERVING)
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """All that is wanted of one worker; `seq` grows with every change (`malletrain.wire.messages.Directive`)."""
+
+    seq: int = 0
+    plan: WorldPlan | None = None
+    check_in: int | None = None
+    leave: str | None = None
+    end: str | None = None
+    top_up: int = 0
+
+
+@dataclass(slots=True)
+class Worker:
+    """One incarnation of a pilot. Times are of `Clock.elapsed`."""
+
+    id: str
+    job: int
+    pilot: str
+    node: str
+    uid: int
+    joined_at: float
+    last_seen: float
+    phase: Phase = Phase.JOINING
+    address: str = ""
+    warm_at: float | None = None
+    leaving_since: float | None = None
+    leave_reason: str = ""
+    lost_at: float | None = None  #: given up then, unless it is heard before
+    unheard: bool = False  #: known from others only, since the daemon restarted
+    dropped: bool = False  #: its connection broke, and it was not heard since
+    lost_how: str = ""
+    end: str | None = None
+    top_up: int = 0
+    directive: Directive = field(default_factory=Directive)
+
+    @property
+    def seat(self) -> Seat:
+        return Seat(self.id, self.pilot, self.address)
+
+
+@dataclass(slots=True)
+class Check:
+    """Members asked to check in: whether the world is broken for sure, who was asked, who holds what state."""
+
+    number: int
+    deadline: float
+    broken: bool
+    reason: str
+    asked: tuple[str, ...]
+    whole: dict[str, int] = field(default_factory=dict)  #: worker -> step
+    answered: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class JobState:
+    """One job: the world that trains, the plan that is outstanding, the check under way, the last signs of progress.
+
+    `over`: why it is over, once it is.
+    """
+
+    terms: JobTerms
+    generation: int  #: the highest number given
+    world: WorldPlan | None = None
+    pending: WorldPlan | None = None
+    check: Check | None = None
+    checks: int = 0
+    step: int = 0
+    failed_at: int | None = None  #: the step at which a script raised last
+    over: str | None = None
