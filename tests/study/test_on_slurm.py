@@ -1,0 +1,155 @@
+"""A study whose trials are malleable jobs: real Slurm, real daemon, real trainings, while main jobs preempt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.lab import Lab, LabConfig
+from scripts.play.site import BIN, Site
+from tests.study.tiny import HEAD, OBJECTIVE
+
+pytestmark = pytest.mark.slurm
+
+QUICK = {
+    "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
+    "breaker": ["preemptions_per_hour = 1000"],
+    "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
+}
+PACED = OBJECTIVE.replace('{"x": x}', '{"x": x, "epochs": 8, "pause": 0.25}').replace(
+    "samples_per_step=8", 'samples_per_step=8, nodes="1-2"'
+)
+
+
+@pytest.fixture
+def site(lab_factory) -> Iterator[Site]:  # type: ignore[no-untyped-def]
+    lab: Lab = lab_factory(LabConfig(nodes=4, users=True))
+    if not lab.users:
+        pytest.skip("only root can run jobs as several users")
+    lab.clear()
+    with Site(lab, settings=QUICK) as running:
+        running.start()
+        yield running
+        print(running.last_log(), running.malletrain("alice", "events").stdout[-6000:])  # seen when a test fails
+        lab.clear()
+
+
+def write(site: Site, *parts: str) -> Path:
+    """A study file in a folder of alice's."""
+    folder = Path(site.lab.env_for("alice")["HOME"]) / f"study-{time.monotonic_ns()}"
+    path = folder / "small.py"
+    site.lab.run(["mkdir", "-p", folder], user="alice")
+    site.lab.run(["tee", path], user="alice", input="".join(parts))
+    return path
+
+
+def begin(site: Site, path: Path, *options: str) -> subprocess.Popen[str]:
+    return site.lab.popen(
+        [BIN / "malletrain", "study", "run", path, *options],
+        user="alice", cwd=path.parent, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def rows(site: Site, path: Path) -> list[dict]:  # type: ignore[type-arg]
+    done = site.lab.run([BIN / "malletrain", "study", "trials", path, "--json"], user="alice", cwd=path.parent)
+    listed: list[dict] = json.loads(done.stdout)  # type: ignore[type-arg]
+    return listed
+
+
+def jobs(site: Site) -> list[dict]:  # type: ignore[type-arg]
+    return list(json.loads(site.malletrain("alice", "status", "--all", "--json").stdout)["jobs"])
+
+
+def empty(lab: Lab) -> bool:
+    return not lab.run(["squeue", "-a", "-h", "-r", "-p", "harvest"]).stdout.strip()
+
+
+def test_trials_are_jobs_and_main_jobs_take_their_nodes(site: Site) -> None:
+    lab = site.lab
+    path = write(site, HEAD, PACED)
+    process = begin(site, path, "--trials", "5")
+    try:
+        lab.wait_for(lambda: any(row["members"] for row in jobs(site)), 90, "the first trial that trains")
+        for _ in range(3):  # the main queue wants half of the nodes, again and again
+            main = lab.submit("sleep 2", "--nodes=2", "--exclusive", user="bob")
+            lab.wait_for_state(main, "COMPLETED", deadline_s=60)
+        _, said = process.communicate(timeout=240)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0, said
+    listed = rows(site, path)
+    assert [row["ended_as"] for row in listed if row["ended_as"] != "completed"] == []
+    assert len(listed) == 5
+    assert all(row["values"] == [pytest.approx(8 * row["params"]["x"])] for row in listed)
+    assert len({job for row in listed for job in row["jobs"]}) == 5
+    assert all(row["node_hours"] > 0 for row in listed)
+    assert sorted(job["phase"] for job in jobs(site)) == ["completed"] * 5
+    lab.wait_for(lambda: empty(lab), 60, "an empty harvest partition")
+
+
+def test_pruned_and_faulty_trials_free_their_nodes_and_are_told_apart(site: Site) -> None:
+    objective = """
+pruner = optuna.pruners.ThresholdPruner(lower=0.0)
+
+def objective(trial):
+    n = trial.number
+    if n == 0:
+        return study.train(trial, missing)["value"]
+    if n == 1:
+        return study.train(trial, fit, {"x": 1.0}, nodes="64-128")["value"]
+    x = -1.0 if n == 2 else 1.0
+    return study.train(trial, fit, {"x": x, "epochs": 600 if n == 2 else 2, "pause": 0.5}, watch="value")["value"]
+
+
+def missing():
+    import there_is_no_such_module
+"""
+    path = write(site, HEAD, objective)
+    done = site.lab.run(
+        [BIN / "malletrain", "study", "run", path, "--trials", "2", "--concurrent", "1"],
+        user="alice", cwd=path.parent, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    listed = rows(site, path)
+    assert [row["ended_as"] for row in listed] == ["user_error", "user_error", "pruned", "completed"]
+    assert "import there_is_no_such_module" in listed[0]["traceback"]
+    assert "asks for at least 64 nodes, and the cluster has 4" in done.stderr
+    assert [job["phase"] for job in jobs(site)] == ["failed", "cancelled", "completed"]
+    site.lab.wait_for(lambda: empty(site.lab), 60, "an empty harvest partition")
+
+
+def test_study_and_daemon_are_killed_and_go_on(site: Site) -> None:
+    lab = site.lab
+    path = write(site, HEAD, PACED.replace('"pause": 0.25', '"pause": 1.0'))
+    first = begin(site, path, "--trials", "3", "--concurrent", "2")
+    try:
+        lab.wait_for(lambda: sum(1 for row in jobs(site) if row["members"]) >= 1, 90, "a trial that trains")
+    finally:
+        os.kill(first.pid, signal.SIGKILL)
+        first.communicate()
+    site.stop(signal.SIGKILL)
+    site.start()
+    second = begin(site, path, "--trials", "3", "--concurrent", "2")
+    try:
+        _, said = second.communicate(timeout=240)
+    finally:
+        if second.poll() is None:
+            second.kill()
+            second.wait()
+    assert second.returncode == 0, said
+    assert "going on with job" in said
+    listed = rows(site, path)
+    assert sorted(row["ended_as"] for row in listed).count("completed") == 3
+    assert {row["ended_as"] for row in listed} <= {"completed", "interrupted", "lost", "waiting"}
+    completed = [row["params"]["x"] for row in listed if row["ended_as"] == "completed"]
+    assert len(set(completed)) == 3
+    lab.wait_for(lambda: empty(lab), 60, "an empty harvest partition")
