@@ -42,8 +42,9 @@ class Play:
         alive = self.alive()
         free = [task for task in range(SEATS) if task not in alive and task not in self.frozen]
         kinds = ["join"] * 3 * bool(free) + (["leave", "kill", "term"] if len(alive) > 1 else [])
-        kind = self.random.choice([*kinds, *(["freeze"] if len(alive) > 2 and not self.frozen else [])])
-        task = self.random.choice(free if kind == "join" else alive)
+        members = [task for task in alive if f"100_{task}" in self.daemon.world()]
+        kind = self.random.choice([*kinds, *(["freeze"] if len(members) > 2 and not self.frozen else [])])
+        task = self.random.choice({"join": free, "freeze": members}.get(kind, alive))
         self.done.append(f"{kind} {task}")
         if kind == "join":
             self.join(task)
@@ -59,9 +60,9 @@ class Play:
 
     def bury(self) -> None:
         """A frozen worker that was given up is taken away, as its pilot would be."""
-        given_up = {event.pilot for event in self.daemon.seen(EventKind.WORKER_LOST)}
+        given_up = {event.data["worker"] for event in self.daemon.seen(EventKind.WORKER_LOST)}
         for task in list(self.frozen):
-            if f"100_{task}" in given_up:
+            if f"100_{task}.{self.restarts[task]}" in given_up:
                 self.pod.kill(task)
                 self.pod.wait(task)
                 self.frozen.discard(task)
