@@ -50,11 +50,11 @@ def rehearse(
     cluster = SlurmCluster(commands, harvest, owner_of, now)
     match action:
         case StartPilot():
-            outcome = cluster.start(action)
+            outcome = cluster.start([action])[0]
         case CutLimit():
             outcome = cluster.cut(action)
         case RecyclePilot():
-            outcome = cluster.recycle(action)
+            outcome = cluster.recycle([action])[0]
         case CancelTasks():
             outcome = cluster.cancel(action)
         case LeavePilot():

@@ -139,8 +139,11 @@ class MemoryCluster:
             return PilotEnd(SlurmState.UNKNOWN, detail="vanished")
         return task.end or PilotEnd(task.state, held=task.held)
 
-    def start(self, action: StartPilot) -> Outcome:
+    def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         self._answer()
+        return [self._start(action) for action in actions]
+
+    def _start(self, action: StartPilot) -> Outcome:
         task = self.tasks.get(action.pilot)
         if task is None or task.end is not None:
             return Outcome(False, f"{action.pilot} is not in the queue")
@@ -160,8 +163,11 @@ class MemoryCluster:
         task.limit_s = min(task.limit_s, max(0.0, action.ends_at - task.start))
         return Outcome(True)
 
-    def recycle(self, action: RecyclePilot) -> Outcome:
+    def recycle(self, actions: Sequence[RecyclePilot]) -> Sequence[Outcome]:
         self._answer()
+        return [self._recycle(action) for action in actions]
+
+    def _recycle(self, action: RecyclePilot) -> Outcome:
         task = self.tasks.get(action.pilot)
         if task is None or task.end is not None:
             return Outcome(True, "has ended already")

@@ -61,8 +61,8 @@ class Cluster(Protocol):
         """
         ...
 
-    def start(self, action: StartPilot) -> Outcome:
-        """Re-read the task and its node; if both are as they should be, pin, limit and release.
+    def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
+        """Re-read each task and its node; pin, limit and release those that are as they should be.
 
         Not done, with the reason, when the node is held or wanted by now, or the task was changed by anyone.
         """
@@ -72,8 +72,8 @@ class Cluster(Protocol):
         """Shorten a running pilot's limit. Done also when it ends sooner already."""
         ...
 
-    def recycle(self, action: RecyclePilot) -> Outcome:
-        """Requeue the pilot and hold it again. Done also when it has ended already."""
+    def recycle(self, actions: Sequence[RecyclePilot]) -> Sequence[Outcome]:
+        """Requeue pilots and hold them again. Done also for those that have ended already."""
         ...
 
     def cancel(self, action: CancelTasks) -> Outcome:

@@ -6,8 +6,9 @@ Live and replay run this same code; they differ in the ports they bring. Three e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
 from typing import TypeVar, cast
 
 from malletrain.decide.decision import Situation, decide, yield_now
@@ -242,32 +243,41 @@ class Loop:
             self.record(events)
 
     def _apply(self, actions: Iterable[Action]) -> None:
-        """One action after the other: intent, act, outcome. A Slurm that stops answering ends the round."""
-        for action in actions:
-            pilot = None if isinstance(action, CancelTasks | TopUp) else action.pilot
-            node = None if isinstance(action, CancelTasks | TopUp) else action.node
-            data = action_data(action)
-
+        """In order: intents, acts, outcomes; neighbours of one kind together, since Slurm takes many in one command.
+        A Slurm that stops answering ends the round."""
+        for _, neighbours in groupby(actions, key=type):
+            batch = list(neighbours)
             now = self._clock.now()
-            self.record([Event(now, EventKind.INTENT, action.job_id, pilot, node, action.reason, data)])
-            try:
-                outcome, answered = self._act(action), True
-            except ClusterUnavailable as error:
-                outcome, answered = Outcome(False, str(error)), False
-            result: dict[str, JsonValue] = {**data, "done": outcome.done, "detail": outcome.detail}
+            self.record(_event(now, EventKind.INTENT, a, a.reason, action_data(a)) for a in batch)
+            outcomes, answered = self._act(batch)
             now = self._clock.now()
-            self.record([Event(now, EventKind.OUTCOME, action.job_id, pilot, node, outcome.detail, result)])
+            self.record(
+                _event(now, EventKind.OUTCOME, a, o.detail, {**action_data(a), "done": o.done, "detail": o.detail})
+                for a, o in zip(batch, outcomes, strict=True)
+            )
             if not answered:
                 return
 
-    def _act(self, action: Action) -> Outcome:
+    def _act(self, batch: Sequence[Action]) -> tuple[Sequence[Outcome], bool]:
+        """The outcomes of actions of one kind, and whether Slurm answered to the end."""
+        outcomes: list[Outcome] = []
+        try:
+            match batch[0]:
+                case StartPilot():
+                    return self._cluster.start(cast(Sequence[StartPilot], batch)), True
+                case RecyclePilot():
+                    return self._cluster.recycle(cast(Sequence[RecyclePilot], batch)), True
+            for action in batch:
+                outcomes.append(self._act_on(action))  # noqa: PERF401 - those before an error count
+        except ClusterUnavailable as error:
+            left = len(batch) - len(outcomes)
+            return [*outcomes, *[Outcome(False, str(error))] * left], False
+        return outcomes, True
+
+    def _act_on(self, action: Action) -> Outcome:
         match action:
-            case StartPilot():
-                return self._cluster.start(action)
             case CutLimit():
                 return self._cluster.cut(action)
-            case RecyclePilot():
-                return self._cluster.recycle(action)
             case CancelTasks():
                 self._workers.end_job(action.job_id, action.reason)
                 return self._cluster.cancel(action)
@@ -277,6 +287,10 @@ class Loop:
             case TopUp():
                 asked = self._workers.top_up(action.job_id, action.tasks)
                 return Outcome(asked, "asked" if asked else "no worker is there to ask")
+            case StartPilot():
+                return self._cluster.start([action])[0]
+            case RecyclePilot():
+                return self._cluster.recycle([action])[0]
 
     def _record_changes(self, snapshot: Snapshot, decision: Decision) -> None:
         """POOL and DECIDED, when they differ from the last ones: the history that reports are made of."""
@@ -306,6 +320,11 @@ class Loop:
             events.append(Event(now, kind, probe.job, reason=probe.reason, data={"nodes": probe.nodes}))
         if events:
             self.record(events)
+
+
+def _event(at: float, kind: EventKind, action: Action, reason: str, data: dict[str, JsonValue]) -> Event:
+    pilot, node = (None, None) if isinstance(action, CancelTasks | TopUp) else (action.pilot, action.node)
+    return Event(at, kind, action.job_id, pilot, node, reason, data)
 
 
 def pool_counts(snapshot: Snapshot, views: Mapping[int, JobView], rules: Rules) -> dict[str, int]:

@@ -6,8 +6,9 @@ act too. A daemon with the rights of a coordinator of the harvest account, or of
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
@@ -15,7 +16,7 @@ from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import FREE_STATES, Node, SlurmState, Snapshot
 from malletrain.slurm import pilots
-from malletrain.slurm.command import Commands
+from malletrain.slurm.command import MAX_ERROR, Commands
 from malletrain.slurm.formats import normalise, queue, text
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import EndKind, EndState
@@ -37,6 +38,9 @@ _GONE = (
     "Job/step already completing",
     "already finished",
 )
+
+#: So many tasks are named in one command: its line stays far below the system's limit.
+TASKS_A_COMMAND = 200
 
 #: A task that starts again on its node within the second in which it was requeued is refused by slurmd ("already
 #: killed, do not launch batch job") and consumed: credentials are revoked by whole seconds (measured, 22.05).
@@ -126,46 +130,35 @@ class SlurmCluster:
 
     # Steering
 
-    def start(self, action: StartPilot) -> Outcome:
-        """Re-read the task and its node; if both are as they should be, pin, limit and release.
+    def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
+        """Re-read the tasks and their nodes; pin, limit and release those that are as they should be.
 
-        The limit is cut to whole minutes, Slurm's unit. Not done, with the reason, when the node is held or wanted by
-        now, or anyone changed the task.
+        Limits are cut to whole minutes, Slurm's unit. Not done, with the reason, when the node is held or wanted by
+        now, or anyone changed the task. One query of tasks, one of nodes and one release serve all.
 
         Raises:
             ClusterUnavailable: Slurm did not answer; what was done is seen in the next snapshot.
         """
-        uid = self._owner_of(action.job_id)
-        if uid is None:
-            return Outcome(False, f"the owner of job {action.job_id} is not known")
-        minutes = int(action.limit_s // 60)
-        if minutes < 1:
-            return Outcome(False, f"the hole of {action.limit_s:.0f} s is shorter than Slurm's least limit, 1 minute")
-        row = self._task(action.pilot)
-        if row is None:
-            return Outcome(False, "Slurm no longer knows this task")
-        wrong = list(pilots.faults(row, self._harvest, uid))
-        if job_state(row.state) is not SlurmState.PENDING or not pilots.is_held(row):
-            wrong.insert(0, f"the task is {row.state.lower()} ({row.reason or 'no reason'}), not held")
-        if row.restarts and row.submit_time is not None and self._now() - row.submit_time < RESTART_REST_S:
-            wrong.append("it was requeued a moment ago, and slurmd would refuse it as killed; it can start next time")
-        if wrong:
-            return Outcome(False, "not started: " + "; ".join(wrong))
-        busy = self._why_not(action.node)
-        if busy:
-            return Outcome(False, f"not started: {busy}")
-        update = ["scontrol", "update", f"JobId={action.pilot}", f"NodeList={action.node}", f"TimeLimit={minutes}"]
-        if row.requeue:  # left so by a daemon that died in the midst of recycling
-            update.append("Requeue=0")
-        if row.restarts or (row.eligible_time is not None and row.eligible_time > self._now()):
-            update.append("StartTime=now")  # a requeued task would wait about 120 s
-        answer = self._commands.run(update)
-        if not answer.ok:
-            return Outcome(False, f"scontrol update: {answer.error}")
-        answer = self._commands.run(["scontrol", "release", action.pilot])
-        if not answer.ok:
-            return Outcome(False, f"scontrol release: {answer.error}")
-        return Outcome(True, f"released to {action.node} for {minutes} min")
+        rows = self._tasks_named([action.pilot for action in actions])
+        nodes = self._nodes_named({action.node for action in actions})
+        outcomes: dict[str, Outcome] = {}
+        pinned: dict[str, str] = {}
+        for action in actions:
+            row = rows.get(action.pilot)
+            wrong = self._why_not_start(action, row, nodes.get(action.node))
+            if wrong or row is None:
+                outcomes[action.pilot] = Outcome(False, f"not started: {wrong}")
+                continue
+            answer = self._commands.run(self._pin(action, row))
+            if answer.ok:
+                pinned[action.pilot] = f"released to {action.node} for {int(action.limit_s // 60)} min"
+            else:
+                outcomes[action.pilot] = Outcome(False, f"scontrol update: {answer.error}")
+        failed = self._each(["scontrol", "release"], list(pinned))
+        for pilot, detail in pinned.items():
+            error = failed.get(pilot)
+            outcomes[pilot] = Outcome(False, f"scontrol release: {error}") if error else Outcome(True, detail)
+        return [outcomes[action.pilot] for action in actions]
 
     def cut(self, action: CutLimit) -> Outcome:
         """Shorten a running pilot's limit. Done also when it ends sooner already.
@@ -189,41 +182,55 @@ class SlurmCluster:
             return Outcome(_is_gone(answer.error), f"scontrol update: {answer.error}")
         return Outcome(True, f"limit cut to {minutes} min")
 
-    def recycle(self, action: RecyclePilot) -> Outcome:
-        """Requeue the pilot and hold it again. Done also when it has ended already.
+    def recycle(self, actions: Sequence[RecyclePilot]) -> Sequence[Outcome]:
+        """Requeue pilots and hold them again. Done also for those that have ended already.
 
         `--no-requeue` tasks cannot be requeued, and must not be at other times, or Slurm would start them by itself
-        after a preemption. So Requeue is lifted for this one moment.
+        after a preemption. So Requeue is lifted for this one moment. Four commands serve any number of pilots: a
+        main job may wait for hundreds of nodes.
 
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        pilot = action.pilot
-        row = self._task(pilot)
-        end = pilots.end_state(row)
-        if row is None or end.is_over:
-            return Outcome(True, f"ended already: {end.detail or end.kind}")
-        if row.partition != self._harvest.partition:
-            return Outcome(False, f"it is in partition {row.partition} now: not ours to touch")
-        if end.kind is EndKind.HELD:
-            return self._settle(pilot, row, "held already")
-        if end.kind is EndKind.WAITING:
-            # uhold: a hold that the owner may lift; an operator's plain `hold` would be the staff's.
-            answer = self._commands.run(["scontrol", "uhold", pilot])
-            return Outcome(answer.ok, answer.error or "held before it started")
-        if not row.requeue:
-            answer = self._commands.run(["scontrol", "update", f"JobId={pilot}", "Requeue=1"])
-            if not answer.ok:
-                return Outcome(_is_gone(answer.error), f"scontrol update Requeue=1: {answer.error}")
-        held = self._commands.run(["scontrol", "requeuehold", pilot])
-        reset = self._commands.run(["scontrol", "update", f"JobId={pilot}", "Requeue=0"])
-        if not held.ok:
-            return Outcome(_is_gone(held.error), f"scontrol requeuehold: {held.error}")
-        if not reset.ok and not _is_gone(reset.error):
-            return Outcome(
-                True, f"requeued and held; Requeue=0 failed ({reset.error}) and is set before its next start"
-            )
-        return Outcome(True, "requeued and held")
+        rows = self._tasks_named([action.pilot for action in actions])
+        outcomes: dict[str, Outcome] = {}
+        waiting: list[str] = []
+        running: list[str] = []
+        for pilot in [action.pilot for action in actions]:
+            row = rows.get(pilot)
+            end = pilots.end_state(row)
+            if row is None or end.is_over:
+                outcomes[pilot] = Outcome(True, f"ended already: {end.detail or end.kind}")
+            elif row.partition != self._harvest.partition:
+                outcomes[pilot] = Outcome(False, f"it is in partition {row.partition} now: not ours to touch")
+            elif end.kind is EndKind.HELD:
+                outcomes[pilot] = self._settle(pilot, row, "held already")
+            else:
+                (waiting if end.kind is EndKind.WAITING else running).append(pilot)
+        # uhold: a hold that the owner may lift; an operator's plain `hold` would be the staff's.
+        failed = self._each(["scontrol", "uhold"], waiting)
+        for pilot in waiting:
+            outcomes[pilot] = Outcome(pilot not in failed, failed.get(pilot, "held before it started"))
+        outcomes |= self._requeue([pilot for pilot in running if pilot in rows], rows)
+        return [outcomes[action.pilot] for action in actions]
+
+    def _requeue(self, running: Sequence[str], rows: Mapping[str, queue.TaskRow]) -> dict[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        locked = [pilot for pilot in running if not rows[pilot].requeue]
+        for pilot, error in self._each(["scontrol", "update"], locked, "Requeue=1").items():
+            outcomes[pilot] = Outcome(_is_gone(error), f"scontrol update Requeue=1: {error}")
+        open_ones = [pilot for pilot in running if pilot not in outcomes]
+        refused = self._each(["scontrol", "requeuehold"], open_ones)
+        unset = self._each(["scontrol", "update"], open_ones, "Requeue=0")
+        for pilot in open_ones:
+            if pilot in refused:
+                outcomes[pilot] = Outcome(_is_gone(refused[pilot]), f"scontrol requeuehold: {refused[pilot]}")
+            elif pilot in unset and not _is_gone(unset[pilot]):
+                detail = f"requeued and held; Requeue=0 failed ({unset[pilot]}) and is set before its next start"
+                outcomes[pilot] = Outcome(True, detail)
+            else:
+                outcomes[pilot] = Outcome(True, "requeued and held")
+        return outcomes
 
     def cancel(self, action: CancelTasks) -> Outcome:
         """Cancel tasks of the harvest partition; those that are gone already count as cancelled.
@@ -259,37 +266,86 @@ class SlurmCluster:
                 return Outcome(True, f"{detail}; Requeue=0 failed ({answer.error}) and is set before its next start")
         return Outcome(True, detail)
 
-    def _why_not(self, name: str) -> str:
-        """Why no pilot may be started on this node now; empty when one may."""
-        node = self._node(name)
+    def _each(self, command: list[str], tasks: Sequence[str], *fields: str) -> dict[str, str]:
+        """Run one command over many tasks; the error of each that failed.
+
+        scontrol names the task before each error (`7_3: Invalid job id specified`) when it is given several; an error
+        without a name is everybody's.
+        """
+        failed: dict[str, str] = {}
+        for begin in range(0, len(tasks), TASKS_A_COMMAND):
+            batch = list(tasks[begin : begin + TASKS_A_COMMAND])
+            names = ",".join(batch)
+            which = [f"JobId={names}", *fields] if fields else [names]
+            answer = self._commands.run([*command, *which])
+            if answer.ok:
+                continue
+            named = {
+                task: found[1].strip()
+                for task in batch
+                if (found := re.search(rf"(?<![0-9_]){re.escape(task)}: ([^;\n]*)", answer.error))
+            }
+            if not named or len(answer.error) >= MAX_ERROR:  # cut short: who else failed is not known
+                failed |= dict.fromkeys(batch, answer.error)
+            failed |= named
+        return failed
+
+    def _why_not_start(self, action: StartPilot, row: queue.TaskRow | None, node: Node | None) -> str:
+        """Why this task may not be started on this node now; empty when it may."""
+        uid = self._owner_of(action.job_id)
+        if uid is None:
+            return f"the owner of job {action.job_id} is not known"
+        if action.limit_s < 60:
+            return f"the hole of {action.limit_s:.0f} s is shorter than Slurm's least limit, 1 minute"
+        if row is None:
+            return "Slurm no longer knows this task"
+        wrong = list(pilots.faults(row, self._harvest, uid))
+        if job_state(row.state) is not SlurmState.PENDING or not pilots.is_held(row):
+            wrong.insert(0, f"the task is {row.state.lower()} ({row.reason or 'no reason'}), not held")
+        if row.restarts and row.submit_time is not None and self._now() - row.submit_time < RESTART_REST_S:
+            wrong.append("it was requeued a moment ago, and slurmd would refuse it as killed; it can start next time")
+        if wrong:
+            return "; ".join(wrong)
         if node is None:
-            return f"Slurm knows no node {name}"
+            return f"Slurm knows no node {action.node}"
         if node.state not in FREE_STATES:
-            return f"{name} is {node.state} now" + (f" ({node.reason[:80]})" if node.reason else "")
+            return f"{node.name} is {node.state} now" + (f" ({node.reason[:80]})" if node.reason else "")
         if self._harvest.partition not in node.partitions:
-            return f"{name} is not in partition {self._harvest.partition}"
+            return f"{node.name} is not in partition {self._harvest.partition}"
         return ""
 
-    def _node(self, name: str) -> Node | None:
-        answer = self._commands.run(["scontrol", "-a", "-o", "show", "node", name])
-        if not answer.ok:
-            if "not found" in answer.error:
-                return None
-            raise ClusterUnavailable(f"scontrol: {answer.error}")
+    def _pin(self, action: StartPilot, row: queue.TaskRow) -> list[str]:
+        minutes = int(action.limit_s // 60)
+        update = ["scontrol", "update", f"JobId={action.pilot}", f"NodeList={action.node}", f"TimeLimit={minutes}"]
+        if row.requeue:  # left so by a daemon that died in the midst of recycling
+            update.append("Requeue=0")
+        if row.restarts or (row.eligible_time is not None and row.eligible_time > self._now()):
+            update.append("StartTime=now")  # a requeued task would wait about 120 s
+        return update
+
+    def _nodes_named(self, names: Set[str]) -> dict[str, Node]:
+        """Nodes by name, those that Slurm knows. One command for all; one by one when it does not know one."""
+        wanted = ",".join(sorted(names))
+        answer = self._commands.run(["scontrol", "-a", "-o", "show", "node", wanted])
+        if not answer.ok or "not found" in answer.output:
+            if "not found" not in f"{answer.error} {answer.output}":
+                raise ClusterUnavailable(f"scontrol: {answer.error}")
+            if len(names) == 1:
+                return {}
+            return {name: node for each in sorted(names) for name, node in self._nodes_named({each}).items()}
         try:
-            rows = [row for row in text.nodes(answer.output) if row.name == name]
+            return {row.name: normalise.node(row) for row in text.nodes(answer.output)}
         except InvalidInput as error:
-            if "not found" in answer.output:
-                return None
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
-        return normalise.node(rows[0]) if rows else None
+
+    def _tasks_named(self, wanted: Sequence[str]) -> dict[str, queue.TaskRow]:
+        """Rows of these tasks, those that Slurm shows."""
+        rows = self._query(["-j", ",".join(wanted)]) if wanted else []
+        return {f"{row.array_id}_{task}": row for row in rows if row.array_id is not None for task in row.tasks}
 
     def _task(self, pilot: str) -> queue.TaskRow | None:
-        array, task = pilots.split_id(pilot)
-        for row in self._tasks(pilot):
-            if row.array_id == array and task in row.tasks:
-                return row
-        return None
+        pilots.split_id(pilot)  # refuses what is no task's name
+        return self._tasks_named([pilot]).get(pilot)
 
     def _tasks(self, job: str) -> list[queue.TaskRow]:
         return self._query(["-j", job])

@@ -26,6 +26,9 @@ _ERRORS = (
     "fatal:", "Invalid user id", "Authentication failure",
 )  # fmt: skip
 
+#: A longer error of Slurm's is cut to so many characters.
+MAX_ERROR = 8000
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -198,7 +201,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _failure(status: int, output: str, errors: str) -> str:
     """The reason of a failure in one line, or nothing."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    told = "; ".join(dict.fromkeys(lines))[:400]
+    told = "; ".join(dict.fromkeys(lines))[:MAX_ERROR]
     if status != 0:
         return told or output.strip()[:200] or f"exit status {status}"
     for line in lines:

@@ -146,7 +146,7 @@ def row(snapshot: Snapshot, pilot: str) -> SlurmJob | None:
 
 
 def start(stage: Stage, pilot: str, node: str) -> None:
-    outcome = stage.cluster.start(StartPilot(3, pilot, node, 600.0, "a hole"))
+    outcome = stage.cluster.start([StartPilot(3, pilot, node, 600.0, "a hole")])[0]
     assert outcome.done, outcome.detail
 
     def runs() -> bool:
@@ -157,7 +157,7 @@ def start(stage: Stage, pilot: str, node: str) -> None:
 
 
 def recycle(stage: Stage, pilot: str, node: str) -> None:
-    outcome = stage.cluster.recycle(RecyclePilot(3, pilot, node, "the hole closes"))
+    outcome = stage.cluster.recycle([RecyclePilot(3, pilot, node, "the hole closes")])[0]
     assert outcome.done, outcome.detail
 
 
@@ -198,19 +198,19 @@ def test_a_started_pilot_holds_its_node(stage: Stage) -> None:
 def test_a_pilot_is_started_once_and_on_a_free_node_only(stage: Stage) -> None:
     array = stage.submit(2)
     stage.occupy(stage.nodes[0])
-    refused = stage.cluster.start(StartPilot(3, f"{array}_0", stage.nodes[0], 600.0, ""))
+    refused = stage.cluster.start([StartPilot(3, f"{array}_0", stage.nodes[0], 600.0, "")])[0]
     assert not refused.done
     assert stage.nodes[0] in refused.detail
     start(stage, f"{array}_0", stage.nodes[1])
-    again = stage.cluster.start(StartPilot(3, f"{array}_0", stage.nodes[2], 600.0, ""))
+    again = stage.cluster.start([StartPilot(3, f"{array}_0", stage.nodes[2], 600.0, "")])[0]
     assert not again.done
     assert again.detail
-    taken = stage.cluster.start(StartPilot(3, f"{array}_1", stage.nodes[1], 600.0, ""))
+    taken = stage.cluster.start([StartPilot(3, f"{array}_1", stage.nodes[1], 600.0, "")])[0]
     assert not taken.done
 
 
 def test_an_unknown_pilot_is_not_started(stage: Stage) -> None:
-    outcome = stage.cluster.start(StartPilot(3, "999999_0", stage.nodes[0], 600.0, ""))
+    outcome = stage.cluster.start([StartPilot(3, "999999_0", stage.nodes[0], 600.0, "")])[0]
     assert not outcome.done
     assert outcome.detail
 
@@ -231,7 +231,7 @@ def test_a_recycled_pilot_serves_again(stage: Stage) -> None:
     start(stage, pilot, stage.nodes[0])
     recycle(stage, pilot, stage.nodes[0])
     # A live one rests for 2 s: slurmd would take it for the task that it has just killed.
-    stage.until(lambda: stage.cluster.start(StartPilot(3, pilot, stage.nodes[0], 600.0, "")).done)
+    stage.until(lambda: stage.cluster.start([StartPilot(3, pilot, stage.nodes[0], 600.0, "")])[0].done)
     stage.until(lambda: not stage.cluster.snapshot().is_free(stage.nodes[0]))
     assert not stage.cluster.end_of(pilot).held
 
@@ -259,7 +259,7 @@ def test_cancelled_tasks_are_gone(stage: Stage) -> None:
     seen = stage.cluster.snapshot()
     assert row(seen, f"{array}_2") is None
     assert row(seen, f"{array}_1") is not None
-    assert not stage.cluster.start(StartPilot(3, f"{array}_0", stage.nodes[0], 600.0, "")).done
+    assert not stage.cluster.start([StartPilot(3, f"{array}_0", stage.nodes[0], 600.0, "")])[0].done
     assert stage.cluster.cancel(wanted).done
 
 
@@ -269,7 +269,7 @@ def test_a_preempted_pilot_is_known_as_such(stage: Stage) -> None:
     stage.occupy(node)
     stage.until(lambda: stage.cluster.end_of(pilot).preempted)
     assert not stage.cluster.end_of(pilot).held
-    assert stage.cluster.recycle(RecyclePilot(3, pilot, node, "")).done
+    assert stage.cluster.recycle([RecyclePilot(3, pilot, node, "")])[0].done
 
 
 def test_a_light_look_shows_what_waits_now(stage: Stage) -> None:
@@ -300,9 +300,9 @@ def test_a_silent_slurm_is_said_so_by_every_call(stage: Stage) -> None:
             lambda: stage.cluster.look(seen),
             lambda: stage.cluster.inspect(array, stage.job),
             lambda: stage.cluster.end_of(pilot),
-            lambda: stage.cluster.start(StartPilot(3, pilot, node, 600.0, "")),
+            lambda: stage.cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0],
             lambda: stage.cluster.cut(CutLimit(3, pilot, node, 0.0, "")),
-            lambda: stage.cluster.recycle(RecyclePilot(3, pilot, node, "")),
+            lambda: stage.cluster.recycle([RecyclePilot(3, pilot, node, "")])[0],
         ]
         for call in calls:
             with pytest.raises(ClusterUnavailable):

@@ -19,7 +19,7 @@ def test_a_job_fills_the_idle_nodes_and_its_array_is_looked_at_first() -> None:
     assert world.nodes_of(1) == 4
     assert set(world.running()) == {"n0", "n1", "n2", "n3"}
     kinds = [e.kind for e in world.journal.events if e.pilot]
-    assert kinds == [EventKind.INTENT, EventKind.OUTCOME] * 4, "intent is recorded before each act"
+    assert kinds == [EventKind.INTENT] * 4 + [EventKind.OUTCOME] * 4, "intents are recorded before the acts"
 
 
 def test_an_array_of_someone_else_is_refused() -> None:

@@ -70,7 +70,7 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     assert report.tasks == (0, 1, 2), report.faults
 
     def start() -> None:
-        outcome = cluster.start(StartPilot(3, pilot, node, 600.0, ""))
+        outcome = cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0]
         assert outcome.done, outcome.detail
         accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 30)
 
@@ -78,12 +78,12 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     assert cluster.snapshot().holders[node][0].id == pilot
     cut = cluster.cut(CutLimit(3, pilot, node, time.time() + 200, ""))
     assert cut.done, cut.detail
-    recycled = cluster.recycle(RecyclePilot(3, pilot, node, ""))
+    recycled = cluster.recycle([RecyclePilot(3, pilot, node, "")])[0]
     assert recycled.done, recycled.detail
     assert "failed" not in recycled.detail
     accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.HELD and cluster.snapshot().is_free(node), 10)
     assert accounted.job(pilot)["Requeue"] == "0"
-    accounted.wait_for(lambda: cluster.start(StartPilot(3, pilot, node, 600.0, "")).done, 10)
+    accounted.wait_for(lambda: cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0].done, 10)
     accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 30)
     cancelled = cluster.cancel(CancelTasks(3, (f"{array}_0", f"{array}_2"), ""))
     assert cancelled.done, cancelled.detail
@@ -98,7 +98,7 @@ def test_a_task_that_was_moved_to_another_account_or_qos_stays_held(
     cluster = SlurmCluster(commands_as(accounted, "malletrain", tmp_path), HARVEST, {3: uid}.get)
     array = submit(accounted, "alice")
     accounted.run(["scontrol", "update", f"JobId={array}_0", change])
-    outcome = cluster.start(StartPilot(3, f"{array}_0", accounted.nodes[0], 600.0, ""))
+    outcome = cluster.start([StartPilot(3, f"{array}_0", accounted.nodes[0], 600.0, "")])[0]
     assert not outcome.done
     assert change.partition("=")[2] in outcome.detail
 
@@ -107,7 +107,7 @@ def test_one_user_cannot_steer_another_ones_pilots(accounted: Lab, tmp_path: Pat
     uid = pwd.getpwnam("alice").pw_uid
     cluster = SlurmCluster(commands_as(accounted, "bob", tmp_path), HARVEST, {3: uid}.get)
     array = submit(accounted, "alice")
-    outcome = cluster.start(StartPilot(3, f"{array}_0", accounted.nodes[0], 600.0, ""))
+    outcome = cluster.start([StartPilot(3, f"{array}_0", accounted.nodes[0], 600.0, "")])[0]
     assert not outcome.done
     assert any(words in outcome.detail for words in ("Invalid user id", "denied")), outcome.detail
 

@@ -50,12 +50,12 @@ class Site:
         )  # fmt: skip
 
     def start(self, pilot: str, node: str, limit_s: float = 600.0) -> None:
-        outcome = self.cluster.start(StartPilot(3, pilot, node, limit_s, "a hole"))
+        outcome = self.cluster.start([StartPilot(3, pilot, node, limit_s, "a hole")])[0]
         assert outcome.done, outcome.detail
         self.lab.wait_for(lambda: self.cluster.end_state(pilot).kind is EndKind.ACTIVE, 30, f"{pilot} runs")
 
     def refused(self, pilot: str, node: str) -> str:
-        outcome = self.cluster.start(StartPilot(3, pilot, node, 600.0, "a hole"))
+        outcome = self.cluster.start([StartPilot(3, pilot, node, 600.0, "a hole")])[0]
         assert not outcome.done
         return outcome.detail
 
@@ -173,7 +173,7 @@ def test_ends_are_told_apart(live: Site) -> None:
     }
     for (command, kind), node in zip(cases.items(), nodes, strict=False):
         pilot = f"{live.submit(command)}_0"
-        assert live.cluster.start(StartPilot(3, pilot, node, 600.0, "")).done
+        assert live.cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0].done
         end = live.end(pilot)
         assert (end.kind, end.preempted) == (kind, False)
         assert end.exit_code == int(command.split()[1])
@@ -224,7 +224,7 @@ def test_a_killed_node_daemon_does_not_make_a_pilot_free(live: Site) -> None:
 def test_recycling_leaves_a_task_that_slurm_does_not_start_by_itself(live: Site) -> None:
     pilot, node = f"{live.submit()}_0", live.lab.nodes[0]
     live.start(pilot, node)
-    assert live.cluster.recycle(RecyclePilot(3, pilot, node, "")).done
+    assert live.cluster.recycle([RecyclePilot(3, pilot, node, "")])[0].done
     live.lab.wait_for(lambda: live.cluster.end_state(pilot).kind is EndKind.HELD, 10)
     job = live.lab.job(pilot)
     assert (job["Requeue"], job["Priority"]) == ("0", "0")
@@ -249,7 +249,7 @@ def test_recycling_before_the_start_holds_the_task_again(live: Site) -> None:
     assert shown[f"{array}_1"].reason == "JobHeldUser"
     assert "Held" not in shown[f"{array}_0"].reason, "released, though squeue folds it into its array's row"
     assert live.cluster.end_states([f"{array}_0"])[f"{array}_0"].kind is EndKind.WAITING
-    assert live.cluster.recycle(RecyclePilot(3, f"{array}_0", node, "")).done
+    assert live.cluster.recycle([RecyclePilot(3, f"{array}_0", node, "")])[0].done
     assert live.cluster.end_state(f"{array}_0").kind is EndKind.HELD
     assert live.lab.job(f"{array}_0")["Reason"] == "JobHeldUser", "a hold that the owner may lift"
 
@@ -260,7 +260,7 @@ def test_a_task_in_the_main_partition_is_left_alone(live: Site) -> None:
     live.lab.run(["scontrol", "release", f"{array}_0"], "alice")
     live.lab.wait_for_state(f"{array}_0", "RUNNING")
     node = live.lab.job(f"{array}_0")["NodeList"]
-    assert "not ours" in live.cluster.recycle(RecyclePilot(3, f"{array}_0", node, "")).detail
+    assert "not ours" in live.cluster.recycle([RecyclePilot(3, f"{array}_0", node, "")])[0].detail
     assert "not ours" in live.cluster.cut(CutLimit(3, f"{array}_0", node, time.time(), "")).detail
     assert live.lab.job_state(f"{array}_0") == "RUNNING"
 
@@ -302,7 +302,7 @@ def test_the_batch_script_runs_its_payload_as_a_step(live: Site, shared_folder: 
     live.lab.wait_for(lambda: out.exists() and "nested" in out.read_text(), 20, "the payload's output")
     assert out.read_text() == f"[a b] [c'd] 42 0 {folder}\nnested step\n"
     started = time.monotonic()
-    assert live.cluster.recycle(RecyclePilot(3, f"{array}_2", live.lab.nodes[4], "")).done
+    assert live.cluster.recycle([RecyclePilot(3, f"{array}_2", live.lab.nodes[4], "")])[0].done
     live.lab.wait_for(lambda: live.cluster.snapshot().is_free(live.lab.nodes[4]), 10)
     assert time.monotonic() - started < 3, "SIGTERM reaches the step at once"
 
