@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 from malletrain.decide.curve import CurveFit
 from malletrain.decide.information import Worth, worths
-from malletrain.decide.pooled import Pooled
-from malletrain.domain.job import Probe, Profile, ResizeCosts
+from malletrain.decide.pooled import POOLED, Pooled
+from malletrain.domain.job import Curve, Probe, Profile, ResizeCosts
 
 #: So many jobs are looked at for a probe in one decision: each costs about a millisecond.
 _MOST_CONSIDERED = 64
@@ -32,8 +32,10 @@ _MOST_CONSIDERED = 64
 _MOST_TRIES = 2
 #: Beyond the largest measured size nobody goes further than this factor (Pollux, OSDI 2021: at most twice).
 _REACH = 2
-#: The gain must be at least this part of what the job trains: less is noise.
-_LEAST_GAIN = 1e-3
+#: The gain must be at least this part of what the job trains: less is noise. More where the job is likely as others of
+#: its application: what is left to gain is that it may be the exception.
+_LEAST_GAIN = 3e-3
+_LEAST_GAIN_POOLED = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class ProbeRules:
     Attributes:
         profile: what is done for jobs that say nothing themselves.
         windows: windows of training that make a size measured.
-        share: most nodes under probe at once, as a part of all that may be used (at least one job always may).
+        share: most nodes that jobs are given beyond their present ones to be measured, as a part of all that may be
+            used. Jobs under probe hold half of the nodes at most, but one always may.
         seconds: what a probe is taken to last beyond the activation of nodes: its windows, and the ticks around them.
         patience_s: a probe that has not got its windows after so long is given up.
         payoff_s: how long a job is taken to go on, where that is not known: for so long a gain counts.
@@ -78,12 +81,14 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One job as the advisor sees it. `unit`: samples/s that count as 1 in the objective, its weight included;
-    `sizes`: what it may have, ascending; `left_s`: how long it goes on, where known."""
+    """One job as the advisor sees it. `sizes`: what it may have, ascending; `curve`: samples/s as the sizing has it;
+    `unit`: samples/s that count as 1 in the objective, its weight included; `left_s`: how long it goes on, where
+    known."""
 
     id: int
     current: int
     sizes: tuple[int, ...]
+    curve: Curve
     unit: float
     costs: ResizeCosts
     known: Known
@@ -153,7 +158,7 @@ def advise(
     ended: dict[int, str] = {}
     reasons: dict[int, str] = {}
     wishes: list[Wish] = []
-    room = max(0, int(rules.share * nodes))
+    extra, room = int(rules.share * nodes), nodes // 2
     siblings = Counter(job.known.application for job in jobs)
     busy: Counter[tuple[str, str]] = Counter()
     # Sizes of locked jobs must fit together whatever becomes of the nodes.
@@ -173,75 +178,84 @@ def advise(
         busy[job.known.application] += 1
         free -= probe.nodes
         room -= probe.nodes
+        extra -= max(0, probe.nodes - job.current)
     idle = [job for job in jobs if job.id not in locked and job.profile is Profile.ACTIVE]
     # Those with the fewest measured sizes first: they have the most to learn.
     idle.sort(key=lambda job: (len(job.known.windows), job.id))
     for job in idle[:_MOST_CONSIDERED]:
-        wish, why = _wish(job, price, siblings[job.known.application], nodes, horizon_s, rules)
-        reasons[job.id] = why
-        if wish is not None:
-            wishes.append(wish)
+        found, why_none = _wishes(job, price, siblings[job.known.application], nodes, horizon_s, extra, rules)
+        wishes += found
+        if why_none:
+            reasons[job.id] = why_none
     bonus: dict[int, tuple[int, float]] = {}
     by_id = {job.id: job for job in jobs}
     while wishes:
         # Applications take turns; within a turn the best worth a node goes first.
-        wishes.sort(key=lambda w: (busy[by_id[w.job].known.application], -w.worth / w.nodes, w.job))
+        wishes.sort(key=lambda w: (busy[by_id[w.job].known.application], -w.worth / w.nodes, w.job, w.nodes))
         wish = wishes.pop(0)
-        if wish.nodes > room and (locked or bonus):
-            reasons[wish.job] += f"; waits: at most {rules.share:.0%} of the nodes are under probe at once"
+        job = by_id[wish.job]
+        more = max(0, wish.nodes - job.current)
+        if more > extra or (wish.nodes > room and (locked or bonus)):
+            reasons.setdefault(wish.job, f"{wish.reason}; waits for other probes to end")
             continue
         room -= wish.nodes
-        busy[by_id[wish.job].known.application] += 1
+        extra -= more
+        busy[job.known.application] += 1
         bonus[wish.job] = (wish.nodes, wish.bonus)
+        reasons[wish.job] = wish.reason
+        wishes = [w for w in wishes if w.job != wish.job]
     return Advice(bonus, locked, ended, reasons)
 
 
-def _wish(
-    job: Candidate, price: float, siblings: int, nodes: int, horizon_s: float, rules: ProbeRules
-) -> tuple[Wish | None, str]:
-    """The size of a job that is most worth measuring; or none, and why."""
+def _wishes(
+    job: Candidate, price: float, siblings: int, nodes: int, horizon_s: float, extra: int, rules: ProbeRules
+) -> tuple[list[Wish], str]:
+    """The sizes of a job that are worth measuring; or none, and why."""
     known, fit = job.known, job.known.fit
     if fit is None:
-        return None, "not measured yet: its first size will be"
+        return [], "not measured yet: its first size will be"
     if sum(known.tries.values()) >= rules.each:
-        return None, f"has had its {rules.each} probes"
+        return [], f"has had its {rules.each} probes"
     sizes = [n for n in job.sizes if n <= nodes]
-    candidates = _candidates(job, sizes, rules)
+    candidates = _candidates(job, sizes, extra, rules)
     if not candidates:
-        return None, "every size within reach is measured"
-    best, found = worths(fit, _thinned(sizes, candidates, fit), candidates, price * job.unit, rules.windows)
+        return [], "every size within reach is measured"
+    grid = _thinned(sizes, candidates, fit)
+    best, found = worths(fit, grid, candidates, price * job.unit, rules.windows)
     payoff = (rules.payoff_s if job.left_s is None else min(job.left_s, rules.payoff_s)) * max(1, siblings)
     scale = fit.at([best])[0].rate
-    chosen: Wish | None = None
+    net = {n: job.curve.throughput(n) - price * job.unit * n for n in grid}
+    most = max(0.0, *net.values())
+    least = _LEAST_GAIN_POOLED if fit.probabilities[POOLED] > 0.5 else _LEAST_GAIN
+    wishes = []
     for worth in found:
         resizes = _resizes(job, worth, scale, price)
         cost = worth.loss * rules.seconds + resizes
-        net = worth.gain * payoff - cost
-        if worth.gain < _LEAST_GAIN * scale or net <= 0:
+        gain = worth.gain * payoff - cost
+        if worth.gain < least * scale or gain <= 0:
             continue
-        if chosen is None or net / job.unit > chosen.worth:
-            reason = (
-                f"{worth.nodes} nodes: knowing them is worth {worth.gain / scale:.1%} of what it trains on {best}, "
-                f"measuring costs {cost / scale:.0f} s of that"
-            )
-            # The sizing sees the loss over its whole horizon, and the resizes: given back, what is left is the net.
-            bonus = (net + worth.loss * horizon_s + resizes) / job.unit
-            chosen = Wish(job.id, worth.nodes, net / job.unit, bonus, reason)
-    if chosen is None:
-        return None, f"known well enough: no size is worth measuring (best {best})"
-    return chosen, f"next {chosen.reason}"
+        # The sizing sees what is lost over its whole horizon, and the resizes: given back, what is left is the gain.
+        bonus = (gain + (most - net[worth.nodes]) * horizon_s + resizes) / job.unit
+        reason = (
+            f"next {worth.nodes} nodes: knowing them is worth {worth.gain / scale:.1%} of what it trains on {best}, "
+            f"measuring costs {cost / scale:.0f} s of that"
+        )
+        wishes.append(Wish(job.id, worth.nodes, gain / job.unit, bonus, reason))
+    return wishes, "" if wishes else f"known well enough: no size is worth measuring (best {best})"
 
 
-def _candidates(job: Candidate, sizes: Sequence[int], rules: ProbeRules) -> list[int]:
+def _candidates(job: Candidate, sizes: Sequence[int], extra: int, rules: ProbeRules) -> list[int]:
     """Sizes to measure: halves and doubles of what was measured, the ends; not those that are full or failed."""
+    if not sizes:
+        return []
     windows = job.known.windows
-    most = reach(job.known, sizes[0] if sizes else 1, job.current, 1)
-    wanted = {sizes[0], sizes[-1], job.current} if sizes else set()
+    most = max(min(reach(job.known, sizes[0], job.current, 1), job.current + extra), sizes[0])
+    wanted = {sizes[0], most, job.current}
     wanted |= {k for m in windows for f in (1, 2, 4, 8, 16, 32) for k in (m // f, m * f) if k}
-    near = {min(sizes, key=lambda s: (abs(s - k), s)) for k in wanted} if sizes else set()
+    near = {min(sizes, key=lambda s: (abs(s - k), s)) for k in wanted}
     return sorted(
         k for k in near
-        if k <= max(most, sizes[0]) and windows.get(k, 0) < rules.windows and job.known.tries.get(k, 0) < _MOST_TRIES
+        if k <= most and windows.get(k, 0) < rules.windows and job.known.tries.get(k, 0) < _MOST_TRIES
     )  # fmt: skip
 
 

@@ -29,8 +29,13 @@ _ABSURD_RATE = 1e15
 _NOISE = 0.02
 #: Half the band in standard deviations.
 _BAND = 1.96
-#: Standard deviations and weights by which scenarios leave their shape (Gauss-Hermite, three points).
-_TILTS = ((-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6))
+#: Standard deviations by which scenarios leave their shape, beyond the largest measured size or elsewhere, and how
+#: likely: the mean is the shape, the variance on either side is one.
+_TILTS = (
+    (0.0, 0.0, 1 / 3),
+    *((z, 0.0, 1 / 6) for z in (-(3**0.5), 3**0.5)),
+    *((0.0, z, 1 / 6) for z in (-(3**0.5), 3**0.5)),
+)
 #: Shapes less likely than this part of the likeliest are in no scenario.
 _NEGLIGIBLE = 1e-3
 #: A window this far from its size's median (as a ratio) is a fault, where three or more windows tell.
@@ -78,6 +83,7 @@ class CurveFit:
     noise: float
     _shapes: Shapes = field(repr=False, compare=False)
     _weight: Floats = field(repr=False, compare=False)
+    _misfits: Floats = field(repr=False, compare=False)
     _misfit: float = field(repr=False, compare=False)
 
     def at(self, sizes: Sequence[int]) -> tuple[Estimate, ...]:
@@ -99,9 +105,11 @@ class CurveFit:
         known, wanted = self._known(), np.array(sizes, dtype=np.float64)
         likely = np.flatnonzero(self._weight > _NEGLIGIBLE * self._weight.max())
         bent = self._bent(known, wanted)[likely]
-        off = self._misfit * np.sqrt(_distance(known, wanted))
-        weight = np.concatenate([self._weight[likely] * share for _, share in _TILTS])
-        return weight / weight.sum(), np.exp(np.concatenate([bent + z * off for z, _ in _TILTS]))
+        off = self._misfits[likely, None] * np.sqrt(_distance(known, wanted))
+        beyond = wanted > known[-1]
+        weight = np.concatenate([self._weight[likely] * share for _, _, share in _TILTS])
+        tilted = np.concatenate([bent + np.where(beyond, up, down) * off for up, down, _ in _TILTS])
+        return weight / weight.sum(), np.exp(tilted)
 
     def _known(self) -> Floats:
         return np.array([m.nodes for m in self.measured], dtype=np.float64)
@@ -160,7 +168,9 @@ def fit(samples: Iterable[ThroughputSample], pooled: Pooled | None = None) -> Cu
     log_weight = []
     for misfit, prior in zip(MISFITS, possible.prior, strict=True):
         variance = level_noise + misfit**2
-        log_weight.append(np.log(prior) - square / (2 * variance) - np.log(variance) * (len(nodes) - 1) / 2)
+        with np.errstate(divide="ignore"):
+            log_prior = np.log(prior)
+        log_weight.append(log_prior - square / (2 * variance) - np.log(variance) * (len(nodes) - 1) / 2)
     weight = np.exp(np.array(log_weight) - np.max(log_weight))
     weight /= weight.sum()
     by_shape = weight.sum(axis=0)
@@ -173,6 +183,7 @@ def fit(samples: Iterable[ThroughputSample], pooled: Pooled | None = None) -> Cu
         noise=noise,
         _shapes=possible,
         _weight=by_shape,
+        _misfits=np.sqrt(np.array(MISFITS) ** 2 @ weight / np.maximum(by_shape, 1e-300)),
         _misfit=float(np.sqrt(weight.sum(axis=1) @ np.array(MISFITS) ** 2)),
     )
 

@@ -10,6 +10,9 @@ with prior probabilities: all of them are weighed against the samples at once, w
 - `cliff`    n / (1 + [n > 1] (a + b log2(n / 2))): the first node boundary costs a step of its own, as in the form of
              Pollux (Qiao et al., OSDI 2021, eq. 11)
 
+- `peak`     n up to m, then m (m / n)^q: something else than the nodes is the limit (storage, a shared link), and
+             more nodes get in each other's way; q = 0 is a plateau
+
 Priors are wide, centred where published measurements lie (seven ImageNet models on 1-64 nodes, Pollux's six models on
 1-16); they decide only where there are too few samples to.
 """
@@ -68,6 +71,10 @@ def _cliff(a: Floats, b: Floats, n: Floats) -> Floats:
     return np.asarray(np.log(n) - np.log1p((n > 1) * (a + b * np.log2(np.maximum(n, 2) / 2))))
 
 
+def _peak(m: Floats, q: Floats, n: Floats) -> Floats:
+    return np.asarray(np.log(np.minimum(n, m)) - q * np.log(np.maximum(n / m, 1)))
+
+
 @cache
 def grid() -> Grid:
     """The shapes, laid out once."""
@@ -76,12 +83,14 @@ def grid() -> Grid:
     serial = _with_zero(1e-4, 1, 40)
     s, k = (x.ravel() for x in np.meshgrid(_with_zero(1e-3, 1, 14), np.geomspace(1e-5, 0.3, 16), indexing="ij"))
     a, b = (x.ravel() for x in np.meshgrid(np.geomspace(0.02, 4, 16), _with_zero(1e-3, 0.5, 12), indexing="ij"))
+    m, q = (x.ravel() for x in np.meshgrid(np.geomspace(1, 64, 13), np.array([0.0, 0.25, 0.5, 1.0]), indexing="ij"))
     families = (
         ("power", 1.0, _power, exponent, np.exp(-0.5 * ((exponent - 0.88) / 0.15) ** 2), exponent),
         ("log", 1.0, _log, slope, _near(slope, 0.08, 3.3), slope),
         ("amdahl", 0.3, _bending, serial, _near(serial, 0.02, 4.5), np.zeros_like(serial)),
         ("bending", 0.2, _bending, s, _near(s, 0.03, 4.5) * _near(k, 1e-4, 7.4), k),
         ("cliff", 0.5, _cliff, a, _near(a, 0.3, 3.3) * _near(b, 0.03, 4.5), b),
+        ("peak", 0.06, _peak, m, np.ones_like(m), q),
     )
     share = np.concatenate([np.full(len(x), weight) * prior / prior.sum() for _, weight, _, x, prior, _ in families])
     return Grid(

@@ -12,6 +12,7 @@ outcome leads to the same size: knowing a curve better is worth nothing unless i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,8 +23,9 @@ from malletrain.decide.curve import CurveFit
 
 Floats = NDArray[np.float64]
 
-#: Outcomes of a measurement that are told apart.
-_OUTCOMES = 8
+#: Most outcomes of a measurement that are told apart, and from how many standard deviations on they are.
+_OUTCOMES = 64
+_APART = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +54,18 @@ def worths(
     found = []
     for nodes in candidates:
         i = column[nodes]
-        spread = float(weight @ (rate[:, i] - weight @ rate[:, i]) ** 2)
-        noise = (fit.noise * float(weight @ rate[:, i])) ** 2 / max(windows, 1)
-        told = spread / (spread + noise) if spread > 0 else 0.0
-        after = _after(weight, net, rate[:, i])
-        found.append(Worth(nodes, told * max(after - best, 0.0), max(best - float(mean[i]), 0.0)))
+        # What lies within the noise of the windows is not told apart.
+        apart = max(_APART * fit.noise / math.sqrt(max(windows, 1)), 1e-6)
+        after = _after(weight, net, np.log(rate[:, i]), apart)
+        found.append(Worth(nodes, max(after - best, 0.0), max(best - float(mean[i]), 0.0)))
     return sizes[at], found
 
 
-def _after(weight: Floats, net: Floats, outcome: Floats) -> float:
-    """Expected best net value when scenarios are told apart by the outcome, in `_OUTCOMES` parts as likely."""
-    order = np.argsort(outcome, kind="stable")
-    share = np.cumsum(weight[order])
-    part = np.minimum((share - weight[order] / 2) * _OUTCOMES, _OUTCOMES - 1).astype(np.int64)
+def _after(weight: Floats, net: Floats, outcome: Floats, apart: float) -> float:
+    """Expected best net value once scenarios are told apart by the outcome, as finely as `apart`."""
+    part = np.floor((outcome - outcome.min()) / max(apart, float(np.ptp(outcome)) / _OUTCOMES)).astype(np.int64)
+    order = np.argsort(part, kind="stable")
+    part = part[order]
     first = np.flatnonzero(np.concatenate((np.ones(1, dtype=np.bool_), part[1:] != part[:-1])))
     sums = np.add.reduceat(weight[order, None] * net[order], first, axis=0)
     return float(np.maximum(sums.max(axis=1), 0.0).sum())

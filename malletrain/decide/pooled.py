@@ -1,8 +1,9 @@
 """What jobs of one application have shown, as a prior for the next: its curve is likely one of theirs.
 
 A hierarchical model in its plainest form: the prior of a new job's curve is a mixture of the general one and of the
-curves of up to `MOST` earlier jobs, each as likely as the general one. After nine jobs the general prior holds a
-tenth; a job that differs says so by its own samples, which weigh the mixture as they weigh any shape.
+curves of up to `MOST` earlier jobs, each `1 / _DOUBT` times as likely as the general one (a Dirichlet process of that
+concentration). After eight jobs the general prior holds 1 %; a job that differs says so by its own samples, which
+weigh the mixture as they weigh any shape.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ Floats = NDArray[np.float64]
 MOST = 8
 #: By how much throughput a doubling of nodes may leave its shape, and how likely that is: for families, and for the
 #: curves of earlier jobs of the application, which hold its own steps already.
-MISFITS = (0.03, 0.1, 0.25)
-_OF_FAMILIES = (0.4, 0.4, 0.2)
-_OF_SIBLINGS = (0.8, 0.17, 0.03)
+MISFITS = (0.01, 0.03, 0.1, 0.25)
+_OF_FAMILIES = (0.0, 0.4, 0.4, 0.2)
+_OF_SIBLINGS = (0.7, 0.29, 0.01, 0.0)
+_DOUBT = 0.1
 #: The family of shapes that came from other jobs.
 POOLED = "pooled"
 
@@ -62,8 +64,8 @@ def shapes(pooled: Pooled | None) -> Shapes:
     """The families' shapes, and the curves of other jobs of the application."""
     general = grid()
     siblings = () if pooled is None else pooled.curves
-    share = 1.0 / (1 + len(siblings))
-    prior = share * np.outer(_OF_FAMILIES, general.prior)
+    share = 1.0 / (_DOUBT + len(siblings))
+    prior = _DOUBT * share * np.outer(_OF_FAMILIES, general.prior)
     prior = np.concatenate((prior, np.outer(_OF_SIBLINGS, np.full(len(siblings), share))), axis=1)
     family = np.concatenate((general.family, np.full(len(siblings), len(general.names), dtype=np.int64)))
     return Shapes((*general.names, POOLED), family, prior, siblings)

@@ -94,6 +94,7 @@ def sizes_of(demand: JobDemand, nodes: int) -> Sequence[int]:
 
 def _candidate(demand: JobDemand, view: JobView, known: Known, nodes: int, rules: Rules) -> Candidate:
     rate = view.curve.throughput(demand.current) if view.curve else 0.0
+    unit = (view.curve.throughput(1) if view.curve else 1.0) or 1.0
     left = None
     if view.job.total_samples is not None and rate > 0:
         left = max(0.0, view.job.total_samples - view.samples_done) / rate
@@ -101,7 +102,8 @@ def _candidate(demand: JobDemand, view: JobView, known: Known, nodes: int, rules
         id=view.job.id,
         current=demand.current,
         sizes=tuple(sizes_of(demand, nodes)),
-        unit=(view.curve.throughput(1) if view.curve else 1.0) / max(demand.weight, 1e-9),
+        curve=Curve(tuple((n, rate * unit) for n, rate in demand.curve.points)),
+        unit=unit / max(demand.weight, 1e-9),
         costs=view.costs,
         known=known,
         profile=profile_of(view, rules),

@@ -1,0 +1,169 @@
+"""What is worth measuring: within what is permitted, bounded, once, and never without reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.decide.advisor import Advice, Candidate, Known, ProbeRules, advise, reach, standing
+from malletrain.decide.curve import fit
+from malletrain.decide.information import worths
+from malletrain.decide.pooled import Pooled, application
+from malletrain.domain.job import Curve, MalleableJob, Probe, Profile, ResizeCosts, ThroughputSample
+
+RULES = ProbeRules()
+
+
+def windows(rates: dict[int, float], count: int = 2) -> list[ThroughputSample]:
+    return [ThroughputSample(0.0, n, 10 * rate, 10.0, 20) for n, rate in rates.items() for _ in range(count)]
+
+
+def candidate(
+    job: int, rates: dict[int, float], current: int, sizes: range = range(1, 17), **more: object
+) -> Candidate:
+    found = fit(windows(rates))
+    assert found is not None
+    fields = {"probe": None, "tries": {}, "application": ("alice", str(job)), "pooled": None} | more
+    known = Known(fit=found, **fields)  # type: ignore[arg-type]
+    curve = found.curve(max(sizes))
+    return Candidate(job, current, tuple(sizes), curve, curve.throughput(1), ResizeCosts(), known, Profile.ACTIVE)
+
+
+def test_knowing_is_worth_nothing_where_every_outcome_leads_to_the_same_size() -> None:
+    found = fit(windows({n: 100.0 * n for n in (1, 2, 4, 8, 16)}))
+    assert found is not None
+    best, (worth,) = worths(found, range(1, 17), [12], 1.0, 2)
+    assert best == 16
+    assert worth.gain < 1e-3 * found.at([16])[0].rate
+    assert worth.loss > 0
+
+
+def test_the_first_look_at_a_job_at_its_share_goes_down_since_shrinking_is_cheap() -> None:
+    advice = advise([candidate(1, {8: 400.0}, 8)], 0.7, 16, 300.0, 0.0, RULES)
+    (nodes, bonus) = advice.bonus[1]
+    assert nodes < 8 and bonus > 0
+    assert "next" in advice.reasons[1]
+
+
+@pytest.mark.parametrize("peak", [2, 4, 8, 16])
+def test_a_falling_curve_is_driven_one_probe_past_its_peak_at_most(peak: int) -> None:
+    """From one node up, the way by which a peak can be overrun; allocation and probes are both bounded by reach."""
+
+    def rate(n: int) -> float:
+        return 100.0 * min(n, peak) * (peak / max(n, peak)) ** 0.5
+
+    tried = {1: rate(1)}
+    past: list[int] = []
+    for _ in range(8):
+        found = fit(windows(tried))
+        assert found is not None
+        most = min(64, reach(Known(fit=found), 1, 1, 1))
+        wanted = max(range(1, most + 1), key=lambda n: found.at([n])[0].rate)
+        if wanted in tried:
+            break
+        tried[wanted] = rate(wanted)
+        past += [wanted] if wanted > peak else []
+    assert len(past) <= 1, tried
+    assert max(found.curve(64).points, key=lambda point: point[1])[0] <= 2 * peak
+
+
+def test_reach_is_twice_what_was_measured_on_it_or_its_application() -> None:
+    found = fit(windows({4: 100.0}))
+    assert reach(Known(), 1, 0, 5) == 5 and reach(Known(), 8, 0, 5) == 8 and reach(Known(), 1, 9, 5) == 9
+    assert reach(Known(fit=found), 1, 4, 5) == 8
+    assert reach(Known(pooled=Pooled((Curve.linear(32),), 32)), 1, 0, 5) == 64
+    falls = fit(windows({2: 100.0, 4: 150.0, 8: 90.0}))
+    assert reach(Known(fit=falls), 1, 8, 5) == 8
+
+
+def test_a_boundary_that_costs_is_not_taken_for_the_end() -> None:
+    """Bert of Pollux loses from one node to two, and then gains up to sixteen."""
+    found = fit(windows({1: 50.2, 2: 37.8}))
+    assert found is not None and not found.falls
+    assert reach(Known(fit=found), 1, 2, 5) == 4
+
+
+def test_probes_end_with_a_reason() -> None:
+    assert standing(Probe(8, 0.0, 1, True), 8, 10.0, RULES) == ""
+    assert "measured" in standing(Probe(8, 0.0, 2, True), 8, 10.0, RULES)
+    assert "lost" in standing(Probe(8, 0.0, 1, True), 7, 10.0, RULES)
+    assert standing(Probe(8, 0.0, 0, False), 7, 10.0, RULES) == "", "its nodes are still to come"
+    assert "given up" in standing(Probe(8, 0.0, 0, False), 7, 1000.0, RULES)
+    assert standing(Probe(8, 1e9, 0, False), 8, 0.0, RULES) == "", "a clock that went back ends nothing"
+
+
+def test_applications_take_turns_and_nodes_under_probe_are_capped() -> None:
+    wave = [candidate(j, {4: 100.0}, 4, application=("bob", "nas")) for j in range(1, 21)]
+    alone = candidate(99, {4: 100.0}, 4)
+    advice = advise([*wave, alone], 0.7, 84, 300.0, 0.0, RULES)
+    assert 99 in advice.bonus, "a wave does not starve a single job"
+    assert sum(n for n, _ in advice.bonus.values()) <= 42
+    assert set(advice.reasons) == {*range(1, 21), 99}
+
+
+def test_a_tenth_sibling_needs_no_probe_where_the_first_needs_some() -> None:
+    def asks(pooled: Pooled | None) -> bool:
+        found = fit(windows({8: 100.0}), pooled)
+        assert found is not None
+        job = candidate(1, {8: 100.0}, 8)
+        known = Known(fit=found, application=("bob", "nas"))
+        job = Candidate(1, 8, job.sizes, found.curve(16), found.at([1])[0].rate, job.costs, known, Profile.ACTIVE)
+        return bool(advise([job], 0.5, 16, 300.0, 0.0, RULES).bonus)
+
+    siblings = [Curve(tuple((n, scale * n**0.8) for n in (1, 2, 4, 8, 16))) for scale in range(1, 9)]
+    assert asks(None)
+    assert not asks(Pooled(tuple(siblings), 16))
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [("trial-0007", "trial"), ("trial_8", "trial"), ("resnet50", "resnet"), ("7", ""), ("a b 3", "a b")],
+)
+def test_numbered_names_are_one_application(name: str, same: str) -> None:
+    assert application(MalleableJob(1, name, "bob", 1, "", 1, 2, 0.0)) == ("bob", same)
+
+
+rates = st.dictionaries(st.integers(1, 32), st.floats(1, 1e4), max_size=5)
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> list[Candidate]:
+    jobs = []
+    for job in range(1, draw(st.integers(1, 5)) + 1):
+        found = fit(windows(draw(rates), draw(st.integers(1, 3))))
+        sizes = tuple(sorted(draw(st.sets(st.integers(1, 32), max_size=6))))
+        probe = draw(
+            st.none() | st.builds(Probe, st.integers(1, 32), st.floats(-500, 500), st.integers(0, 3), st.booleans())
+        )
+        curve = found.curve(32) if found else Curve.linear(32)
+        known = Known(found, None, probe, draw(st.dictionaries(st.integers(1, 32), st.integers(0, 3), max_size=3)))
+        jobs.append(
+            Candidate(
+                job, draw(st.integers(0, 32)), sizes, curve, draw(st.sampled_from([1e-3, 1.0, 300.0])), ResizeCosts(),
+                known, draw(st.sampled_from(list(Profile))), draw(st.none() | st.floats(0, 1e6)),
+            )
+        )  # fmt: skip
+    return jobs
+
+
+@given(jobs=candidates(), price=st.floats(0, 50), nodes=st.integers(0, 64))
+def test_advice_keeps_to_what_is_permitted(jobs: list[Candidate], price: float, nodes: int) -> None:
+    def ask(order: Callable[[list[Candidate]], list[Candidate]]) -> Advice:
+        return advise(order(jobs), price, nodes, 300.0, 0.0, RULES)
+
+    advice = ask(list)
+    assert repr(ask(lambda given: given[::-1])) == repr(advice), "same input, same bytes, in any order"
+    by_id = {job.id: job for job in jobs}
+    for job, (size, bonus) in advice.bonus.items():
+        assert size in by_id[job].sizes and size <= nodes
+        assert 0 < bonus < float("inf")
+        assert by_id[job].profile is Profile.ACTIVE and job not in advice.locked
+        assert by_id[job].known.tries.get(size, 0) < 2 and by_id[job].known.windows.get(size, 0) < RULES.windows
+    for job, size in advice.locked.items():
+        assert size in by_id[job].sizes
+        assert by_id[job].known.probe is not None and by_id[job].known.probe.nodes == size
+        assert job not in advice.ended
+    assert sum(advice.locked.values()) <= nodes

@@ -1,0 +1,168 @@
+"""Jobs of unknown scalability in the loop: what they train tells the advisor; sizes become those of the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from malletrain.decide.advisor import ProbeRules
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import Curve, Profile
+from malletrain.loop.ledger import Ledger
+from malletrain.sizing.policies.exact import Exact
+from malletrain.sizing.problem import JobDemand, Problem
+from tests.world import RULES, World, job
+
+Rate = Callable[[int], float]
+
+
+class Training:
+    """Workers that train at their job's true rate and report a window each tick that leaves the world alone."""
+
+    def __init__(self, world: World, rates: Mapping[int, Rate]) -> None:
+        self.world, self.rates = world, rates
+        self.members: dict[int, tuple[str, ...]] = {}
+        self.generation = 0
+        self.sizes: dict[int, list[int]] = {job_id: [] for job_id in rates}
+
+    def tick(self) -> None:
+        self.world.tick()
+        events = []
+        now = self.world.clock.now()
+        for job_id, rate in self.rates.items():
+            members = tuple(p.id for p in self.world.loop.ledger.views()[job_id].staying)
+            self.sizes[job_id].append(len(members))
+            if members != self.members.get(job_id, ()):
+                self.generation += 1
+                data = {"generation": self.generation, "members": list(members)}
+                events.append(Event(now, EventKind.GENERATION, job_id, data=data))
+            elif members:
+                rated = {"nodes": len(members), "samples": 10 * rate(len(members)), "seconds": 10.0, "steps": 20}
+                events.append(Event(now, EventKind.SAMPLES, job_id, members[0], data=rated))
+            self.members[job_id] = members
+        self.world.workers.report(*events)
+
+    def probes(self, job_id: int) -> list[int]:
+        kinds = (e for e in self.world.journal.events if e.kind is EventKind.PROBE_BEGUN and e.job == job_id)
+        return [int(e.data["nodes"]) for e in kinds]
+
+
+def scales(n: int) -> float:
+    return 400.0 * n**0.95
+
+
+def stalls(n: int) -> float:
+    """Gains up to two nodes, loses beyond."""
+    return 5.0 * {1: 1.0, 2: 1.9}.get(n, 1.9 / (1 + 0.4 * (n - 2)))
+
+
+def best(rates: Mapping[int, Rate], nodes: int, most: int) -> dict[int, int]:
+    demands = []
+    for job_id, rate in rates.items():
+        curve = Curve(tuple((n, rate(n) / rate(1)) for n in range(1, most + 1)))
+        demands.append(JobDemand(job_id, 0, 1, most, curve))
+    return {int(j): n for j, n in Exact().size(Problem(300.0, nodes, tuple(demands))).sizes.items()}
+
+
+def test_two_jobs_of_opposite_scalability_end_at_the_true_allocation() -> None:
+    world = World(nodes=16)
+    rates = {1: scales, 2: stalls}
+    for job_id, name in ((1, "convnet"), (2, "recommender")):
+        world.submit(replace(job(job_id, most=16), name=name), tasks=40)
+    training = Training(world, rates)
+    for _ in range(60):
+        training.tick()
+    expected = best(rates, 16, 16)
+    assert expected == {1: 14, 2: 2}
+    assert {j: world.nodes_of(j) for j in rates} == expected
+    assert max(training.sizes[2]) <= 8, "never beyond its share without evidence"
+    assert set(training.sizes[1][-20:]) == {14}, "and rests there"
+
+
+def test_a_probe_is_kept_until_its_windows_are_full() -> None:
+    world = World(nodes=16)
+    world.submit(replace(job(1, most=16), name="convnet"), tasks=40)
+    world.submit(replace(job(2, most=16), name="recommender"), tasks=40)
+    training = Training(world, {1: scales, 2: stalls})
+    held: dict[int, int] = {}
+    for _ in range(60):
+        training.tick()
+        for job_id, known in world.loop.ledger.known().items():
+            if known.probe is not None and known.probe.reached:
+                assert held.setdefault(job_id, known.probe.nodes) == known.probe.nodes
+                assert world.nodes_of(job_id) == known.probe.nodes
+            else:
+                held.pop(job_id, None)
+    assert training.probes(2), "something was tried"
+    ends = [e.reason for e in world.journal.events if e.kind is EventKind.PROBE_ENDED]
+    assert all(reason.startswith("measured") for reason in ends), ends
+
+
+def test_a_job_is_never_probed_unless_profiling_is_active() -> None:
+    for profile in (Profile.PASSIVE, Profile.NONE):
+        world = World(nodes=8, rules=replace(RULES, probing=ProbeRules(profile=profile)))
+        world.submit(job(1, most=8), tasks=20)
+        training = Training(world, {1: stalls})
+        for _ in range(20):
+            training.tick()
+        assert training.probes(1) == []
+        assert world.nodes_of(1) == 8
+
+
+def test_the_tenth_sibling_needs_no_probe() -> None:
+    world = World(nodes=8)
+    probes, largest = [], []
+    for number in range(1, 11):
+        world.submit(replace(job(number, most=8), name=f"trial-{number}"), tasks=40)
+        training = Training(world, {number: stalls})
+        for _ in range(20):
+            training.tick()
+        assert world.nodes_of(number) == 2
+        probes.append(len(training.probes(number)))
+        largest.append(max(training.sizes[number]))
+        world.loop.record([Event(world.clock.now(), EventKind.JOB_COMPLETED, number)])
+    assert probes[0] > 1
+    assert probes[-1] == 0, probes
+    assert largest[0] == 8 and largest[-1] == 2, "it starts at the size that the others came to"
+
+
+def test_a_worker_that_lies_changes_nothing_and_is_counted() -> None:
+    world = World(nodes=4)
+    world.submit(job(1, most=4), tasks=20)
+    training = Training(world, {1: scales})
+    for _ in range(8):
+        training.tick()
+    before = world.loop.ledger.known()[1]
+    done = world.loop.views[1].samples_done
+    lies = [
+        {"nodes": 64, "samples": 1e9, "seconds": 1.0, "steps": 9}, {"nodes": 4, "samples": math.nan, "seconds": 1.0},
+        {"nodes": 4, "samples": -5.0, "seconds": 1.0}, {"nodes": 4, "samples": 1e200, "seconds": 1e-9, "total": 1e9},
+        {"nodes": 0, "samples": 1.0, "seconds": 1.0}, {"nodes": 4, "samples": 9.0, "seconds": -math.inf},
+        {"nodes": 4, "samples": 9.0, "seconds": 1.0, "total": math.nan},
+    ]  # fmt: skip
+    now = world.clock.now() - 1e6  # and its clock has jumped
+    world.loop.record([Event(now, EventKind.SAMPLES, 1, "x", data=data) for data in lies[:-1]])
+    after = world.loop.ledger.known()[1]
+    assert after.fit == before.fit and world.loop.views[1].samples_done == done
+    assert sum(after.ignored.values()) == len(lies) - 1
+    world.loop.record([Event(now, EventKind.SAMPLES, 1, "x", data=lies[-1])])
+    assert math.isfinite(world.loop.views[1].samples_done)
+    for _ in range(3):
+        training.tick()
+    assert world.nodes_of(1) == 4
+
+
+def test_the_journal_folded_anew_knows_the_same() -> None:
+    world = World(nodes=16)
+    world.submit(job(1, most=16), tasks=40)
+    world.submit(job(2, most=16), tasks=40)
+    training = Training(world, {1: scales, 2: stalls})
+    for _ in range(25):
+        training.tick()
+        again = Ledger()
+        again.apply(world.journal.events)
+        here = world.loop.ledger.known()
+        assert {j: (k.probe, k.tries, k.ignored) for j, k in again.known().items()} == {
+            j: (k.probe, k.tries, k.ignored) for j, k in here.items()
+        }
