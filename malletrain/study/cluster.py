@@ -56,6 +56,7 @@ class JobRun:
         self._over: Over | None = None
         self._trained_s, self._looked, self._listed = 0.0, time.monotonic(), time.monotonic()
         self._row: JobRow | None = None
+        self._open_stays_s = 0.0
 
     @property
     def key(self) -> str:
@@ -93,7 +94,7 @@ class JobRun:
         if row is None:
             return {}
         return {
-            "node_seconds": row.node_seconds,
+            "node_seconds": row.node_seconds + self._open_stays_s,
             "preemptions": row.preemptions,
             "resizes": row.resizes,
             "lost_workers": row.lost_workers,
@@ -131,6 +132,9 @@ class JobRun:
             self._runs.cancel(self.job)
         try:
             self._row = self._runs.once(lambda daemon: daemon.job(self.job))
+            # The daemon adds a pilot's stay when it has ended; these end about now.
+            now = time.time()
+            self._open_stays_s = sum(max(0.0, now - p.started_at) for p in self._row.pilots if p.started_at)
         except WireError:
             pass  # what it used is then as last seen: nothing depends on it
 
