@@ -38,6 +38,7 @@ from malletrain.elastic.groups import all_closed
 from malletrain.elastic.meter import Meter
 from malletrain.elastic.rounds import Outcome
 from malletrain.elastic.sampler import Sampler, Share, mix
+from malletrain.elastic.shards import Shard, ShardedBatch, VirtualShards
 from malletrain.elastic.state import Position, Stateful, TrainingState
 from malletrain.elastic.switch import Switch
 from malletrain.elastic.sync import GradientSync
@@ -62,6 +63,8 @@ class Session:
         reduction: whether the script's loss is a `mean` over samples, or a `sum`.
         warm_up: called with a batch before this worker joins, to run the model forward and backward once; by
             default the model is called with the batch's first part.
+        virtual_shards: cut each batch into so many shards (see `shards`), so that layers that look at a whole batch
+            see the same ones at every size.
         checkpoint_dir: where the state is kept while the job has no nodes; by default `.malletrain/JOB` in the
             directory of submission.
 
@@ -83,6 +86,7 @@ class Session:
         reduction: Literal["mean", "sum"] = "mean",
         warm_up: Callable[[Any], Any] | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
+        virtual_shards: int | None = None,
     ) -> None:
         start.check_model(model)
         self.model = model
@@ -107,6 +111,9 @@ class Session:
         self._rounds = self._switch.rounds
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._sync = GradientSync(trained, self._rounds, reduction == "mean")
+        self._shards = (
+            VirtualShards(virtual_shards, model, self._sync, seed, reduction == "mean") if virtual_shards else None
+        )
         self._meter = Meter(self._say_for_all)
         self._joined = False
         self._agreed = 0
@@ -173,8 +180,7 @@ class Session:
             self._between_steps()
             began = time.monotonic()
             world = self._rounds.world
-            share = self._sampler.share(self._position.epoch, self._position.cursor, world.rank, world.size)
-            batch = self._loader.load(self._position.epoch, share.indices)
+            share, batch = self._load_part(self._position.epoch, self._position.cursor, world.rank, world.size)
             self._share, self._committed = share, False
             self._load_s = time.monotonic() - began
             yield batch
@@ -182,6 +188,30 @@ class Session:
                 raise ElasticError("the body of `for batch in s.batches()` needs `with s.step():` around the step")
         self._state.mark_boundary()
         self._meter.paused()
+
+    def shards(self, batch: Any) -> Iterator[Any]:
+        """The shards of a batch of `batches()`; one forward and backward for each, inside the step:
+
+        with s.step():
+            optimizer.zero_grad()
+            for x, y in s.shards(batch):
+                loss_function(model(x), y).backward()
+            optimizer.step()
+        """
+        if self._shards is None or not isinstance(batch, ShardedBatch):
+            raise ElasticError("shards() needs Session(..., virtual_shards=N), and what batches() gave")
+        return self._shards.run(batch, self._position.step)
+
+    @property
+    def equality(self) -> str:
+        """In which sense the result is that of a static run."""
+        found = [] if self._shards else start.batch_dependent(self.model)
+        if not found:
+            return "equal to a static run up to rounding, as far as the loss adds up over samples or shards"
+        return (
+            f"statistically like a static run, not equal: {', '.join(found)} depend on the part of the batch that a "
+            "worker has; use virtual_shards, GroupNorm or LayerNorm where equality matters"
+        )
 
     def step(self, weight: int | None = None) -> AbstractContextManager[None]:
         """One step: committed or repeated. `weight`: samples or tokens that this worker's loss is the mean of, where
@@ -342,6 +372,7 @@ class Session:
             self._joined, self._switch.whole = True, True
             self._rounds.world.workers = ("alone",)
             return
+        log.info("%s", self.equality)
         imported = time.monotonic() - self._began
         began = time.monotonic()
         start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
@@ -352,6 +383,17 @@ class Session:
         self._joined = True
         self._last_commit = time.monotonic()
         self._switch.announce(0.0, self.size)
+
+    def _load_part(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
+        if self._shards is None:
+            share = self._sampler.share(epoch, cursor, rank, size)
+            return share, self._loader.load(epoch, share.indices)
+        parts = self._shards.parts(self._sampler, epoch, cursor, rank, size)
+        batch = ShardedBatch(
+            Shard(number, part.weight, self._loader.load(epoch, part.indices)) for number, part in parts
+        )
+        indices = [index for _, part in parts for index in part.indices]
+        return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), batch
 
     def _top_up(self, tasks: int) -> None:
         if self._spot is not None:
@@ -402,6 +444,8 @@ class _Step:
         self._began = time.monotonic()
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in s.model.buffers()]
         torch.manual_seed(mix(s._sampler.seed, s._position.step, s._rounds.world.rank))
+        if s._shards is not None:
+            s._shards.begin(share.batch)
         s._sync.arm(share.weight if weight is None or not share.weight else weight, share.batch, self._commit)
 
     def _commit(self, outcome: Outcome) -> None:

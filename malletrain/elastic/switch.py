@@ -380,7 +380,7 @@ class Switch:
             source = giver[group.rank]
             work.append(Background(lambda: got.append(take(group, source, group.rank)), "take"))
         for each in work:
-            self._wait(each, plan)
+            self._wait(each, plan, firm=True)
         if not got:
             return
         if group.rank in fresh:
@@ -390,10 +390,14 @@ class Switch:
         else:
             self.rounds.given = list(unpack(*got[0]))
 
-    def _wait(self, operation: Pending, plan: messages.Plan) -> None:
+    def _wait(self, operation: Pending, plan: messages.Plan, *, firm: bool = False) -> None:
+        """`firm`: the roll has been called, so the others have come; only an urgent plan can change that."""
         limit = time.monotonic() + self.rounds.stall_limit()
         while not operation.wait(SLICE_S):
-            self._check_newer(plan)
+            if firm:
+                self.check(plan.generation)
+            else:
+                self._check_newer(plan)
             if time.monotonic() > limit:
                 self.fault(plan.generation, "stalled", "in the roll call")
                 limit = time.monotonic() + self.rounds.stall_limit()

@@ -59,6 +59,10 @@ class GradientSync:
         self._seen: set[int] = set()
         self._launched = 0
         self._pending: list[Pending] = []
+        self._scales = False
+        self._scale: float | None = None
+        self._give: Callable[[], list[torch.Tensor]] = list
+        self._take: Callable[[list[torch.Tensor]], None] = lambda _: None
         self._on_commit: Callable[[Outcome], None] = lambda _: None
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
@@ -72,14 +76,23 @@ class GradientSync:
     def disarm(self) -> None:
         """Backward is the script's own business again."""
         self._armed = self._running = False
+        self._scale = None
 
     def hold(self, on: bool) -> None:
         """While held, backward only accumulates."""
         self._hold = on
 
-    def set_weight(self, weight: int) -> None:
-        """Count so many samples or tokens for this member instead."""
-        self._weight = weight
+    def scale(self, factor: float | None) -> None:
+        """Weight gradients as they arrive, before they are added up; None: weight their sum, as usual."""
+        if not self._scales:
+            self._scales = True
+            for parameter in self._parameters:
+                parameter.register_hook(self._scaled)  # type: ignore[no-untyped-call]
+        self._scale = factor
+
+    def add_extras(self, give: Callable[[], list[torch.Tensor]], take: Callable[[list[torch.Tensor]], None]) -> None:
+        """Sum more with each step: `give` is asked at the end of backward, `take` gets the sums."""
+        self._give, self._take = give, take
 
     def abandon(self) -> None:
         """After a failed round: whatever still writes to the buffers may do so, they are not used again."""
@@ -123,6 +136,9 @@ class GradientSync:
 
         return arrived
 
+    def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient if self._scale is None else gradient * self._scale
+
     def _arrived(self, index: int) -> None:
         if not self._running:
             self._begin()
@@ -163,7 +179,9 @@ class GradientSync:
         if flats is None:
             raise ElasticError("a gradient arrived outside a step")
         bucket, flat = self._buckets[self._launched], flats[self._launched]
-        factor = self._weight / self._batch if self._mean else (1.0 if self._weight else 0.0)
+        factor = 1.0 if self._weight else 0.0
+        if self._mean and self._scale is None:
+            factor = self._weight / self._batch
         for index in bucket.members:
             parameter, (_, offset) = self._parameters[index], self._home[index]
             part = flat[offset : offset + parameter.numel()].view_as(parameter)
@@ -185,6 +203,7 @@ class GradientSync:
             self._finish(self._rounds.commit(self._given, words))
         elif self._alone:
             words = self._rounds.words(self._weight, len(self._parameters))
+            self._take(self._give())
             self._commit(self._rounds.commit([words], words))
         else:
             while self._launched < len(self._buckets):
@@ -192,14 +211,18 @@ class GradientSync:
             words = self._rounds.words(self._weight, len(self._parameters))
             for index, parameter in enumerate(self._parameters):
                 words[FIXED_WORDS + index] = int(parameter.grad is not None and self._weight > 0)
-            self._pending.append(self._rounds.start(words))
+            extras = self._give()
+            self._pending += [self._rounds.start(each) for each in [*extras, words]]
             flats = self._flats[self._turn] or []
-            self._finish(self._rounds.finish(self._pending, [*flats, words], words))
+            self._finish(self._rounds.finish(self._pending, [*flats, *extras, words], words))
             self._turn = 1 - self._turn
 
     def _finish(self, outcome: Outcome) -> None:
         used = outcome.words[FIXED_WORDS:].tolist()
-        factor = self._batch / int(outcome.words[WEIGHT]) if self._mean else 1.0
+        factor = 1.0
+        if self._mean and self._scale is None:
+            factor = self._batch / int(outcome.words[WEIGHT])
+        self._take(outcome.sums[len(self._buckets) : -1])
         for bucket, flat in zip(self._buckets, outcome.sums, strict=False):
             for index in bucket.members:
                 parameter, (_, offset) = self._parameters[index], self._home[index]

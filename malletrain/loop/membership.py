@@ -128,6 +128,7 @@ class Membership:
         this.address = this.address or address
         if job.world is None or job.world.generation < generation:
             job.world = WorldPlan(generation, tuple(seats), "", "adopted from its members")
+            job.arrived = set(job.world.workers)
             if job.pending is None or job.pending.generation <= generation:
                 job.pending = None
             job.generation += GENERATION_GAP
@@ -204,6 +205,7 @@ class Membership:
         plan = job.world
         if plan is None or plan.generation != generation:
             return
+        job.arrived.add(worker)
         if plan.seats[0].worker == worker:
             self._emit(
                 EventKind.SWITCHED,
@@ -231,6 +233,8 @@ class Membership:
         job.step = max(job.step, step)
         if this.phase.lives:
             self._leave(this, this.leave_reason or "left by itself", step=step, saved=saved)
+            if job.pending is not None and job.pending.urgent:
+                generation = 0  # that it is out says nothing of whether the others have heard
             all_leave = job.pending is not None and job.pending.generation == generation and not job.pending.seats
             self._taken(job, generation)
             if not all_leave and job.world is not None and job.world.has(worker):
@@ -355,6 +359,7 @@ class Membership:
         if not job.pending.seats:
             return  # stands until the last of them has left
         job.world, job.pending = job.pending, None
+        job.arrived, job.arriving_since = set(), self._clock.elapsed()
         for seat in job.world.seats:
             if self._workers[seat.worker].phase.lives:
                 self._workers[seat.worker].phase = Phase.SERVING
@@ -418,6 +423,8 @@ class Membership:
         if job.check is not None or (job.pending is not None and job.pending.urgent and self._all_live(job.pending)):
             return
         now = self._clock.elapsed()
+        if job.pending is None and job.world is not None and not self._all_arrived(job, job.world, now):
+            return
         candidates = [Candidate(each.seat, each.warm_at, each.leaving_since) for each in self._living(job_id)]
         if not candidates:
             job.world = job.pending = None
@@ -440,6 +447,15 @@ class Membership:
             self._publish(job_id, verdict.seats, verdict.reason)
         elif job.pending is not None and not self._all_live(job.pending):
             job.pending = None  # it cannot be taken any more, and no other is possible yet
+
+    def _all_arrived(self, job: JobState, world: WorldPlan, now: float) -> bool:
+        """Whether the next change may come. A member that has not taken an urgent plan must go on seeing it."""
+        missing = [name for name in world.workers if name not in job.arrived and self._workers[name].phase.lives]
+        if missing and not world.urgent:
+            if now >= job.arriving_since + self._settings.arrive_s:
+                return True
+            self._look_at(job.arriving_since + self._settings.arrive_s)
+        return not missing
 
     def _all_live(self, plan: WorldPlan) -> bool:
         return all(self._workers[seat.worker].phase.lives for seat in plan.seats)

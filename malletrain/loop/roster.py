@@ -10,10 +10,15 @@ from malletrain.loop.generation import JobTerms, Seat, WorldPlan
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """Seconds. `gather_s`: a newcomer waits so long for others; `check_in_s`: to answer after a fault;
-    `reconnect_s`: to come back after a dropped connection; `adopt_s`: to say hello to a restarted daemon;
-    `return_s`: to notice that the daemon is back; `warm_up_s`: from hello to warm; `silence_s`: without a poll."""
+    """Seconds that something may take.
 
+    `arrive_s`: until all have said that they switched, before the next change; `gather_s`: that a newcomer waits for
+    others; `check_in_s`: to answer after a fault; `reconnect_s`: to come back after a dropped connection; `adopt_s`:
+    to say hello to a restarted daemon; `return_s`: to notice that it is back; `warm_up_s`: from hello to warm;
+    `silence_s`: without a poll.
+    """
+
+    arrive_s: float = 5.0
     gather_s: float = 0.2
     check_in_s: float = 2.0
     reconnect_s: float = 5.0
@@ -102,6 +107,8 @@ class JobState:
     generation: int  #: the highest number given
     world: WorldPlan | None = None
     pending: WorldPlan | None = None
+    arrived: set[str] = field(default_factory=set)  #: members that train in `world`, as they say
+    arriving_since: float = 0.0
     check: Check | None = None
     checks: int = 0
     step: int = 0

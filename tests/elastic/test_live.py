@@ -181,3 +181,26 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static) -> No
         finally:
             again.stop()
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.parametrize("how", [("--shards", "5", "--batch", "60"), ("--clip",), ("--optimizer", "adamw")], ids=str)
+def test_other_ways_to_train_are_like_a_static_run_too(tmp_path: Path, static, how: tuple[str, ...]) -> None:
+    """BatchNorm and dropout by virtual shards; accumulation with clipping; AdamW."""
+    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go"), *how]
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1):
+            pod.spawn(daemon.url, task, [SCRIPT, *options])
+        daemon.wait_world([0, 1])
+        for task in (2, 3):
+            pod.spawn(daemon.url, task, [SCRIPT, *options])
+        daemon.wait_world([0, 1, 2, 3])
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 8, 20, "some steps")
+        pod.kill(1)
+        daemon.leave(2)
+        daemon.wait_world([0, 3], 20)
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(3) == 0
+    # Adam divides by roots of second moments: near zero they make much of rounding.
+    tolerance = 1e-8 if "adamw" in how else 1e-12
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS, *how), tolerance)

@@ -42,20 +42,44 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--raise-at", type=int, default=-1)
     parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--shards", type=int, default=0, help="BatchNorm and dropout, by so many virtual shards")
+    parser.add_argument("--clip", action="store_true", help="accumulate over two parts, clip")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(0)
     home = Path(os.environ["MALLETRAIN_TEST_DIR"])
     me = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
     model = nn.Sequential(nn.Linear(64, options.width), nn.ReLU(), nn.Linear(options.width, 10)).double()
+    if options.shards:
+        layers = [nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)]
+        model = nn.Sequential(*layers).double()
     if options.optimizer == "sgd":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.9)
     dataset = Digits()
-    s = elastic.Session(model, optimizer, dataset, batch_size=options.batch)
+    s = elastic.Session(model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None)
     s.track(scheduler=scheduler)
+
+    def backward(batch) -> list[int]:
+        """The indices of the samples that it was for."""
+        loss = nn.functional.cross_entropy
+        if options.shards:
+            indices = []
+            for x, y, index in s.shards(batch):
+                loss(model(x), y).backward()
+                indices += index.tolist()
+            return indices
+        x, y, index = batch
+        if options.clip and len(y) > 1:
+            half = len(y) // 2
+            with s.accumulate():
+                (loss(model(x[:half]), y[:half], reduction="sum") / len(y)).backward()
+            (loss(model(x[half:]), y[half:], reduction="sum") / len(y)).backward()
+        else:
+            loss(model(x), y).backward()
+        return index.tolist()
 
     def metrics(batch):
         out = model(batch[0])
@@ -71,15 +95,16 @@ def main() -> None:
         time.sleep(0.01)
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
         for epoch in s.epochs(options.epochs):
-            for x, y, index in s.batches():
+            for batch in s.batches():
                 with s.step():
                     optimizer.zero_grad()
-                    loss = nn.functional.cross_entropy(model(x), y)
                     if options.step_seconds and not Path(options.slow_until).exists():
                         time.sleep(options.step_seconds)
                     if s.steps_done == options.raise_at:
                         raise RuntimeError("made to fail")
-                    loss.backward()
+                    indices = backward(batch)
+                    if options.clip:
+                        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                     optimizer.step()
                     scheduler.step()
                     diary.write(
@@ -88,7 +113,7 @@ def main() -> None:
                                 "step": s.steps_done,
                                 "epoch": epoch,
                                 "size": s.size,
-                                "indices": index.tolist(),
+                                "indices": indices,
                                 "at": time.time(),
                             }
                         )

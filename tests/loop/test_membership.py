@@ -246,6 +246,49 @@ def test_newcomers_are_never_in_an_urgent_plan(three: Stage) -> None:
     assert three.world() == [A, B, D]
 
 
+def test_an_urgent_plan_is_shown_until_all_have_taken_it(three: Stage) -> None:
+    """Found by random schedules: whoever left hid it from one that had not read it, by making the next plan due."""
+    three.warm(3)
+    three.obey(A, B, C, D)
+    three.leave(2)
+    three.members.fault(A, three.at[A], 7, "closed", "")
+    three.obey(C)
+    for name in (A, D):
+        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+    three.pass_time(2.1)
+    urgent = three.plan(A)
+    assert urgent is not None
+    assert urgent.workers == (A, D)
+    three.obey(C)
+    three.warm(1, restart=1)
+    assert three.plan(A) == urgent
+    three.members.switched(A, urgent.generation, 7, 2, 0.1, False)
+    assert three.plan(D) == urgent
+    three.members.switched(D, urgent.generation, 7, 2, 0.1, False)
+    assert (three.plan(D) or urgent).workers == (A, D, "9_1.1")
+
+
+def test_the_next_change_waits_until_all_have_arrived(three: Stage) -> None:
+    """A newcomer that is being given the state must not be told of another plan meanwhile."""
+    three.warm(3)
+    plan = three.plan(A)
+    assert plan is not None
+    three.members.switched(B, plan.generation, 7, 4, 0.1, True)
+    three.warm(4)
+    assert three.plan(D) == plan
+    for name in (A, C, D):
+        three.members.switched(name, plan.generation, 7, 4, 0.1, True)
+    assert len((three.plan(D) or plan).workers) == 5
+
+
+def test_one_that_never_says_that_it_has_arrived_holds_nobody_up_for_long(three: Stage) -> None:
+    three.warm(3)
+    three.obey(A, B, C)
+    three.warm(4)
+    three.pass_time(5.1)
+    assert len((three.plan(A) or three.plan(B)).workers) == 5  # type: ignore[union-attr]
+
+
 def test_a_newcomer_that_dies_withdraws_the_plan(three: Stage) -> None:
     three.warm(3)
     three.members.exited(D, -9)
