@@ -13,8 +13,6 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import click
-import optuna
-from optuna.trial import FrozenTrial
 
 from malletrain.cli.jobs import as_json, say_json
 from malletrain.domain.errors import InvalidInput
@@ -27,9 +25,6 @@ from malletrain.study.ports import Runs
 from malletrain.wire.daemon import connect
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-#: Samplers that end by themselves.
-_FINITE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 
 
 def _concurrent(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -57,7 +52,7 @@ def study() -> None:
     STUDY is a Python file with `direction` and `objective(trial)`, which calls malletrain.study.train(). See
     docs/how-to/study.md.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    report.quiet()
 
 
 @study.command(epilog="Example:  malletrain study run study.py --trials 30 --hours 12")
@@ -79,7 +74,7 @@ def run(
 ) -> None:
     """Begin a study, or go on with it, whatever ended it before."""
     wanted = definition.load(file)
-    if trials is None and hours is None and not isinstance(wanted.sampler, _FINITE):
+    if trials is None and hours is None and not wanted.ends_by_itself:
         raise click.UsageError("say when the study is done: --trials N, --hours H, or both")
     where = place or str(storage.default_path(wanted.file))
     stopping = threading.Event()
@@ -115,7 +110,7 @@ def status(file: Path, place: str | None, as_json: bool) -> None:
     """Say how many trials ended how, and what is best so far."""
     kept = _load(file, place)
     counted = report.counts(kept)
-    best = [_row(trial) for trial in report.best_trials(kept)]
+    best = [report.row(trial) for trial in report.best_trials(kept)]
     hours = sum(report.node_hours(trial) for trial in kept.get_trials(deepcopy=False))
     if as_json:
         say_json({"study": kept.study_name, "trials": counted, "node_hours": hours, "best": best})
@@ -132,7 +127,7 @@ def status(file: Path, place: str | None, as_json: bool) -> None:
 @as_json
 def best(file: Path, place: str | None, as_json: bool) -> None:
     """Print the best trial, or with several directions the Pareto front: values, parameters, what it kept."""
-    rows = [_row(trial) for trial in report.best_trials(_load(file, place))]
+    rows = [report.row(trial) for trial in report.best_trials(_load(file, place))]
     if not rows:
         raise StudyError("no trial has completed yet")
     if as_json:
@@ -150,7 +145,7 @@ def best(file: Path, place: str | None, as_json: bool) -> None:
 @as_json
 def trials(file: Path, place: str | None, as_json: bool) -> None:
     """List every trial: how it ended and why, its value, parameters, and what it has used."""
-    rows = [_row(trial) for trial in _load(file, place).get_trials(deepcopy=False)]
+    rows = [report.row(trial) for trial in _load(file, place).get_trials(deepcopy=False)]
     if as_json:
         say_json(rows)
         return
@@ -175,7 +170,7 @@ def report_(file: Path, place: str | None, output: Path | None) -> None:
     click.echo(f"written: {path}")
 
 
-def _load(file: Path, place: str | None) -> optuna.Study:
+def _load(file: Path, place: str | None) -> storage.Study:
     return storage.load(place or str(storage.default_path(file)), file.stem)
 
 
@@ -193,22 +188,6 @@ def _stopper(stopping: threading.Event) -> Callable[[int, FrameType | None], Non
         stopping.set()
 
     return stop
-
-
-def _row(trial: FrozenTrial) -> dict[str, Any]:
-    ours = {name: value for name, value in trial.user_attrs.items() if name.startswith("malletrain:")}
-    return {
-        "trial": trial.number,
-        "ended_as": report.ending_of(trial),
-        "values": list(trial.values or ()),
-        "params": dict(trial.params),
-        "reason": str(ours.get(book.REASON, "")),
-        "traceback": str(ours.get(book.TRACEBACK, "")),
-        "jobs": list(ours.get(book.JOBS, ())),
-        "node_hours": report.node_hours(trial),
-        "repeats": ours.get(book.REPEATS),
-        "kept": {name: value for name, value in trial.user_attrs.items() if name not in ours},
-    }
 
 
 def _values(values: list[float]) -> str:

@@ -31,6 +31,11 @@ class Definition:
     nodes: str
 
     @property
+    def ends_by_itself(self) -> bool:
+        """Whether the sampler has tried everything at some time."""
+        return isinstance(self.sampler, optuna.samplers.GridSampler | optuna.samplers.BruteForceSampler)
+
+    @property
     def name(self) -> str:
         return self.file.stem
 

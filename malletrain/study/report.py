@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import optuna
 import plotly.graph_objects as go
@@ -40,6 +41,28 @@ def counts(study: optuna.Study) -> dict[str, int]:
 def node_hours(trial: FrozenTrial) -> float:
     """Node-hours that a trial's trainings have used."""
     return float(trial.user_attrs.get("malletrain:node_seconds", 0.0)) / 3600
+
+
+def row(trial: FrozenTrial) -> dict[str, Any]:
+    """A trial in plain values; `kept` are the attributes that the objective gave it."""
+    ours = {name: value for name, value in trial.user_attrs.items() if name.startswith("malletrain:")}
+    return {
+        "trial": trial.number,
+        "ended_as": ending_of(trial),
+        "values": list(trial.values or ()),
+        "params": dict(trial.params),
+        "reason": str(ours.get(book.REASON, "")),
+        "traceback": str(ours.get(book.TRACEBACK, "")),
+        "jobs": list(ours.get(book.JOBS, ())),
+        "node_hours": node_hours(trial),
+        "repeats": ours.get(book.REPEATS),
+        "kept": {name: value for name, value in trial.user_attrs.items() if name not in ours},
+    }
+
+
+def quiet() -> None:
+    """Leave the telling of trials to us: Optuna says warnings only."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def page(study: optuna.Study) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
+from optuna import Study as Study
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
@@ -99,7 +100,7 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def load(place: str, name: str) -> optuna.Study:
+def load(place: str, name: str) -> Study:
     """The study as it is kept, for looking at it.
 
     Raises:
