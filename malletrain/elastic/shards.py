@@ -1,10 +1,10 @@
 """Virtual shards: for layers that look at a whole batch, the same batches at every size.
 
 Each global batch is cut into a fixed number of shards, whatever the number of workers; a worker runs several, one
-after the other. Random numbers (dropout) are drawn by shard. Statistics kept in buffers (BatchNorm's running means)
-start each shard from where the step began, and move by the mean of what the shards moved them. So a step depends on
-the number of shards, and not on who runs them. (The idea is that of virtual nodes in Or et al., VirtualFlow, MLSys
-2022.)
+after the other. Random numbers (dropout) are drawn by shard. Buffers (BatchNorm's running means) start each shard
+from where the step began; then statistics move by the mean of what the shards moved them, counters by the sum. So a
+step depends on the number of shards, and not on who runs them. (The idea is that of virtual nodes in Or et al.,
+VirtualFlow, MLSys 2022.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class VirtualShards:
 
     Args:
         count: how many a global batch has; as many workers at most have work.
-        model: its floating-point buffers are kept alike.
+        model: its buffers are kept alike.
         mean: whether the script's loss is a mean over a shard's samples (else a sum).
     """
 
@@ -49,7 +49,7 @@ class VirtualShards:
         self._sync = sync
         self._seed = seed
         self._mean = mean
-        self._floats = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self._buffers = [buffer for buffer in model.buffers() if buffer.dtype != torch.bool]
         self._before: list[torch.Tensor] = []
         self._moved: list[torch.Tensor] = []
         self._batch = 1
@@ -72,8 +72,8 @@ class VirtualShards:
     def begin(self, batch: int) -> None:
         """A step of `batch` samples begins."""
         self._batch = batch
-        self._before = [buffer.detach().clone() for buffer in self._floats]
-        self._moved = [torch.zeros_like(buffer) for buffer in self._floats]
+        self._before = [buffer.detach().clone() for buffer in self._buffers]
+        self._moved = [torch.zeros_like(buffer) for buffer in self._buffers]
         self._in_shard = False
 
     def run(self, batch: ShardedBatch, step: int) -> Iterator[Any]:
@@ -92,13 +92,13 @@ class VirtualShards:
 
     def _put_back(self) -> None:
         with torch.no_grad():
-            for buffer, before in zip(self._floats, self._before, strict=True):
+            for buffer, before in zip(self._buffers, self._before, strict=True):
                 buffer.copy_(before)
 
     def _count_move(self) -> None:
         if self._in_shard:
             self._in_shard = False
-            for moved, buffer, before in zip(self._moved, self._floats, self._before, strict=True):
+            for moved, buffer, before in zip(self._moved, self._buffers, self._before, strict=True):
                 moved += buffer.detach() - before
 
     def _moves(self) -> list[torch.Tensor]:
@@ -109,5 +109,6 @@ class VirtualShards:
     def _settle(self, sums: list[torch.Tensor]) -> None:
         shards = min(self.count, self._batch)
         with torch.no_grad():
-            for buffer, before, moved in zip(self._floats, self._before, sums, strict=True):
-                buffer.copy_(before + moved.view_as(before) / shards)
+            for buffer, before, moved in zip(self._buffers, self._before, sums, strict=True):
+                moved = moved.view_as(before)
+                buffer.copy_(before + (moved / shards if buffer.is_floating_point() else moved))

@@ -233,11 +233,12 @@ class Membership:
         job.step = max(job.step, step)
         if this.phase.lives:
             self._leave(this, this.leave_reason or "left by itself", step=step, saved=saved)
-            if job.pending is not None and job.pending.urgent:
-                generation = 0  # that it is out says nothing of whether the others have heard
-            all_leave = job.pending is not None and job.pending.generation == generation and not job.pending.seats
-            self._taken(job, generation)
-            if not all_leave and job.world is not None and job.world.has(worker):
+            pending = job.pending
+            expected = pending is not None and pending.generation == generation and not pending.has(worker)
+            if pending is not None and not pending.urgent:
+                # (That one is out of an urgent plan says nothing of whether the others have heard of it.)
+                self._taken(job, generation)
+            if not expected and job.world is not None and job.world.has(worker):
                 self._ask(job, this.job, f"{worker} left by itself", broken=True)
         self._settle(this.job)
 
