@@ -9,7 +9,7 @@ from malletrain.decide.advisor import Known
 from malletrain.decide.forecast import Forecast
 from malletrain.decide.holes import foreseen, pilot_limit_s
 from malletrain.decide.holes import holes as find_holes
-from malletrain.decide.place import loss_cost, place, rank
+from malletrain.decide.place import place, rank
 from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes, expected_curve
 from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
 from malletrain.decide.rules import Rules
@@ -111,8 +111,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
 
     # 7 Nodes, and the actions that lead there.
     weights = {n.name: n.weight for n in snapshot.nodes}
-    dear = {j: loss_cost(live[j], size) for j, size in sizes.items()} if situation.forecast is not None else {}
-    placement = place(sizes, live, stays, free, weights, holes, dear, now)
+    placement = place(sizes, live, stays, free, weights, holes, now)
     moves, waits = start_and_leave(placement, live, snapshot, now, rules)
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}

@@ -1,7 +1,8 @@
 """Which nodes: a job keeps what it holds; growth takes the longest holes, shrinking gives up the shortest.
 
-With a forecast, jobs that lose most by a change of size choose first, so that short holes gather in the jobs that
-lose least by them; and nodes that became idle together go to one job, since they leave together and it pays once.
+With a forecast, the longest are those that probably last, and nodes that became idle together go to one job, since
+they leave together and it pays once. Jobs whose nodes cost most to start choose first. Finer rules for who gets which
+hole were tried and gained nothing (docs/explanation/forecast.md).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from malletrain.domain.decision import Hole
-from malletrain.domain.job import Curve, JobView, Pilot
+from malletrain.domain.job import JobView, Pilot
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +36,6 @@ def rank(hole: Hole, weight: int) -> tuple[float, int, float, float, str]:
     return -about, -weight, -hole.expected_s, hole.cohort or 0.0, hole.node
 
 
-def loss_cost(view: JobView, size: int) -> float:
-    """What a job of `size` nodes loses when one of them goes and is replaced: in speed-up times seconds, by weight.
-
-    The world stands still twice (it shrinks, and grows again), and the new node activates.
-    """
-    curve = view.curve or view.job.given_curve or Curve.linear(view.job.max_nodes)
-    unit = curve.throughput(1) or 1.0
-    whole = curve.throughput(size) / unit
-    last = whole - curve.throughput(size - 1) / unit if size else 0.0
-    stalls = view.costs.grow_s + view.costs.shrink_s
-    return view.job.weight * (stalls * whole + view.costs.activate_s * max(0.0, last))
-
-
 def place(
     sizes: Mapping[int, int],
     jobs: Mapping[int, JobView],
@@ -55,14 +43,13 @@ def place(
     free: Sequence[Hole],
     weights: Mapping[str, int],
     holes: Mapping[str, Hole] | None = None,
-    dear: Mapping[int, float] | None = None,
     now: float = 0.0,
 ) -> Placement:
     """Turn counts into nodes.
 
     `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight (see
-    `rank`), `holes` those of held nodes too, `dear` what each job loses by a change of size (`loss_cost`): dear jobs
-    choose first, then the lower id; without it those whose nodes cost most to start. Deterministic.
+    `rank`), `holes` those of held nodes too. Jobs whose nodes cost most to start choose first, then the lower id.
+    Deterministic.
     """
     every = {**(holes or {}), **{hole.node: hole for hole in free}}
     pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights)
@@ -70,8 +57,7 @@ def place(
     drop: dict[int, tuple[Pilot, ...]] = {}
     take: dict[int, tuple[Hole, ...]] = {}
     short: dict[int, int] = {}
-    costs = dear or {}
-    for job_id in sorted(sizes, key=lambda j: (-costs.get(j, jobs[j].costs.activate_s), j)):
+    for job_id in sorted(sizes, key=lambda j: (-jobs[j].costs.activate_s, j)):
         size = sizes[job_id]
         # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
         ranked = sorted(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from malletrain.decide.forecast import Forecast
 from malletrain.decide.holes import foreseen
-from malletrain.decide.place import Placement, loss_cost, place, rank
+from malletrain.decide.place import Placement, place, rank
 from malletrain.domain.decision import Hole, OpenHole
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
 from tests.world import START, job
@@ -34,20 +34,15 @@ def nodes(placement: Placement, job_id: int) -> set[str]:
 def test_dear_jobs_take_the_holes_that_last() -> None:
     views = {1: view(1), 2: view(2, costs=ResizeCosts(60.0, 20.0, 10.0))}
     free = [hole("short", 100.0), hole("long", 5000.0)]
-    dear = {j: loss_cost(v, 1) for j, v in views.items()}
-    found = place({1: 1, 2: 1}, views, {}, free, {}, dear=dear)
+    found = place({1: 1, 2: 1}, views, {}, free, {})
     assert (nodes(found, 2), nodes(found, 1)) == ({"long"}, {"short"})
-
-
-def test_a_larger_job_loses_more_by_a_stall() -> None:
-    assert loss_cost(view(1), 16) > loss_cost(view(1), 2) > loss_cost(view(1), 0) == 0.0
 
 
 def test_cohorts_are_kept_whole() -> None:
     """Jobs of 3, 2 and 3 nodes, cohorts of 2, 3 and 3: each job gets one whole."""
     free = [hole(f"{c}{i}", 600.0 + c, float(c)) for c, size in ((3, 2), (2, 3), (1, 3)) for i in range(size)]
     views = {j: view(j) for j in (1, 2, 3)}
-    found = place({1: 3, 2: 2, 3: 3}, views, {}, free, {}, dear={1: 9.0, 2: 5.0, 3: 1.0})
+    found = place({1: 3, 2: 2, 3: 3}, views, {}, free, {})
     for job_id in views:
         assert len({h.cohort for h in found.take[job_id]}) == 1
 
@@ -56,7 +51,7 @@ def test_fellows_of_what_a_job_has_come_first() -> None:
     own = pilot(1, 0, "a0")
     free = [hole("b0", 700.0, 1.0), hole("a1", 600.0, 2.0)]
     held = {"a0": hole("a0", 600.0, 2.0)}
-    found = place({1: 2}, {1: view(1, (own,))}, {1: [own]}, free, {}, held, {1: 1.0}, START)
+    found = place({1: 2}, {1: view(1, (own,))}, {1: [own]}, free, {}, held, START)
     assert nodes(found, 1) == {"a1"}
 
 
@@ -71,8 +66,8 @@ def test_shrinking_gives_up_what_probably_ends_first() -> None:
     held = {n: hole(n, e, e) for n, e in (("old", 3000.0), ("new", 200.0), ("limited", 3000.0))}
     stays = {1: [old, new, limited]}
     views = {1: view(1, (old, new, limited))}
-    assert place({1: 2}, views, stays, [], {}, held, {1: 1.0}, START).drop[1] == (limited,)
-    assert place({1: 1}, views, stays, [], {}, held, {1: 1.0}, START).keep[1] == (old,)
+    assert place({1: 2}, views, stays, [], {}, held, START).drop[1] == (limited,)
+    assert place({1: 1}, views, stays, [], {}, held, START).keep[1] == (old,)
 
 
 def test_a_forecast_never_outlasts_the_plan() -> None:
@@ -109,9 +104,8 @@ def test_no_node_twice_and_what_is_held_stays(
     stays = {j: [pilot(j, i, f"h{j}-{i}") for i in range(held)] for j, (_, held) in enumerate(jobs, start=1)}
     views = {j: view(j, tuple(stays[j])) for j in sizes}
     held = {p.node: hole(p.node, 500.0, 1.0) for pilots in stays.values() for p in pilots}
-    dear = {j: loss_cost(views[j], size) for j, size in sizes.items()} if with_forecast else {}
 
-    found = place(sizes, views, stays, free, weights, held, dear, START)
+    found = place(sizes, views, stays, free, weights, held, START)
 
     taken = [h.node for j in sizes for h in found.take[j]]
     assert len(set(taken)) == len(taken)
@@ -122,7 +116,7 @@ def test_no_node_twice_and_what_is_held_stays(
         assert len(found.keep[j]) + len(found.take[j]) + found.short.get(j, 0) == size
     if found.short:
         assert len(taken) == len(free), "nodes lack only when none is left"
-    again = place(dict(reversed(sizes.items())), views, stays, free[::-1], weights, held, dear, START)
+    again = place(dict(reversed(sizes.items())), views, stays, free[::-1], weights, held, START)
     assert repr(again.take) == repr(found.take) or again.take == found.take
 
 
@@ -130,7 +124,7 @@ def test_no_node_twice_and_what_is_held_stays(
 def test_better_holes_are_never_left_for_worse(given_holes: list[tuple[float | None, int, int]], wanted: int) -> None:
     free = [hole(f"n{i}", e or 0.0, float(c)) for i, (e, c, _) in enumerate(given_holes)]
     weights = {f"n{i}": w for i, (_, _, w) in enumerate(given_holes)}
-    found = place({1: wanted}, {1: view(1)}, {}, free, weights, dear={1: 1.0})
+    found = place({1: wanted}, {1: view(1)}, {}, free, weights)
     took = [rank(h, weights[h.node])[:2] for h in found.take[1]]
     left = [rank(h, weights[h.node])[:2] for h in free if h not in found.take[1]]
     assert all(a <= b for a, b in itertools.product(took, left))
