@@ -80,16 +80,15 @@ def run(
     stopping = threading.Event()
     folder = _folder(wanted, where)
     with storage.alone(folder):
-        kept, known = book.open_study(storage.open_storage(where), wanted)
-        before = book.answered(kept)
-        if known:
-            _say(f"going on with study {wanted.name}: {before} trials have an answer")
+        # First what may not be there: without it nothing is begun.
         runs: Runs
         if local:
-            most = len(os.sched_getaffinity(0))
-            runs = LocalRuns(most)
+            runs = LocalRuns(len(os.sched_getaffinity(0)))
         else:
             runs = JobRuns(connect, os.environ, _say, stopping)
+        kept, known = book.open_study(storage.open_storage(where), wanted)
+        if known:
+            _say(f"going on with study {wanted.name}: {book.answered(kept)} trials have an answer")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _stopper(stopping))
         try:

@@ -45,7 +45,9 @@ def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
         lock = JournalFileSymlinkLock(str(path), grace_period=STALE_LOCK_S)
         if path.is_file():
             _mend(path, lock)
-        return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+        kept = JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+        kept.get_all_studies()  # reads it all: what is wrong is found now
+        return kept
     except OSError as error:
         raise InvalidInput("--storage", f"{path}: {os.strerror(error.errno or 0)}") from error
     except (ValueError, KeyError, TypeError, AssertionError) as error:
@@ -53,30 +55,42 @@ def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
 
 
 def _mend(path: Path, lock: JournalFileSymlinkLock) -> None:
-    """Take off a last line that was not written to its end: the next one would be appended to it, and both lost."""
+    """Take off a last line that was not written to its end: the next one would be appended to it, and both lost.
+
+    Raises:
+        ValueError: the file is something else, and stays as it is.
+    """
     with path.open("rb+") as journal:
-        size = journal.seek(0, os.SEEK_END)
-        if not size:
+        head = journal.readline(1 << 20)
+        if not head:
             return
-        journal.seek(size - 1)
+        if head.endswith(b"\n"):
+            _check_first(head)
+        elif not b'{"op_code":'.startswith(head[:11]) and not head.startswith(b'{"op_code":'):
+            raise ValueError(f"it begins with {head[:20]!r}")
+        journal.seek(-1, os.SEEK_END)
         if journal.read(1) == b"\n":
             return
         lock.acquire()
         try:
             journal.seek(0)
             whole = journal.read()
-            if whole.endswith(b"\n"):
-                return  # its writer was at it just now
-            kept = whole[: whole.rfind(b"\n") + 1]
-            if not kept and not whole.startswith(b"{"):
-                raise ValueError(f"it begins with {whole[:20]!r}")
-            if kept:
-                json.loads(kept.splitlines()[0])
-            journal.truncate(len(kept))
-            journal.flush()
-            os.fsync(journal.fileno())
+            if not whole.endswith(b"\n"):  # else its writer was at it just now
+                journal.truncate(whole.rfind(b"\n") + 1)
+                journal.flush()
+                os.fsync(journal.fileno())
         finally:
             lock.release()
+
+
+def _check_first(line: bytes) -> None:
+    """Raises ValueError unless this is how a journal of Optuna's begins."""
+    try:
+        first = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it begins with {line[:20]!r}") from error
+    if not isinstance(first, dict) or "op_code" not in first:
+        raise ValueError(f"it begins with {line[:20]!r}")
 
 
 @contextmanager

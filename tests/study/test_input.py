@@ -1,0 +1,252 @@
+"""Wrong input is said in one line, and nothing is begun; pure parts by themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.domain.errors import InvalidInput, MalletrainError
+from malletrain.study import book, definition, faults, storage
+from malletrain.study.endings import Ending, Figure, Over, StudyError
+from malletrain.study.order import Order, fault_file
+from malletrain.study.verdict import Told
+from malletrain.wire.rows import EventRow
+from tests.study.tiny import HEAD, OBJECTIVE, call, write
+
+# --- study files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\n", "defines no objective: add `def objective(trial): ...`"),
+        ("def objective():\n    pass\n", "objective must take one argument, the trial"),
+        ("def objective(trial):\n    pass\n", 'names no direction: add direction = "maximize"'),
+        ("direction = 'up'\ndef objective(trial):\n    pass\n", 'must be "minimize" or "maximize"'),
+        ("direction = directions = 'maximize'\ndef objective(trial):\n    pass\n", "keep one"),
+        ("direction = 'minimize'\nsampler = 'tpe'\ndef objective(trial):\n    pass\n", "one of optuna.samplers"),
+        ("def objective(trial:\n", "bad.py:1: SyntaxError"),
+        ("\nimport there_is_no_such_module\n", "bad.py:2: ModuleNotFoundError"),
+        ("\n\nraise SystemExit(3)\n", "bad.py:3: SystemExit: 3"),
+    ],
+)
+def test_a_study_file_with_a_fault_names_its_place(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path, text, name="bad")
+    with pytest.raises(InvalidInput) as refused:
+        definition.load(path)
+    assert said in str(refused.value)
+
+
+def test_the_command_says_it_in_one_line_and_begins_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path, HEAD, OBJECTIVE)
+    (tmp_path / "other.txt").write_text("this is no journal\n")
+    for options, said in (
+        ((), "say when the study is done: --trials N, --hours H, or both"),
+        (("--trials", "2", "--concurrent", "many"), "'many' is neither auto nor a number of trials above 0"),
+        (("--trials", "2", "--local", "--storage", "other.txt"), "other.txt is no journal of Optuna's"),
+        (("--trials", "2", "--local", "--storage", "zork://me:secret@host/db"), "--storage: zork://host/db: "),
+    ):
+        done = call("run", path, *options)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert said in done.stderr
+        assert "secret" not in done.stderr
+    assert (tmp_path / "other.txt").read_text() == "this is no journal\n"
+    gone = call("best", path)
+    assert (gone.returncode, "begin one with `malletrain study run`" in gone.stderr) == (2, True)
+    missing = call("run", tmp_path / "gone.py", "--trials", "1")
+    assert (missing.returncode, "there is no such study file" in missing.stderr) == (2, True)
+
+
+def test_a_study_does_not_change_its_direction(tmp_path: Path) -> None:
+    path = write(tmp_path, "direction = 'maximize'\ndef objective(trial):\n    return 1.0\n")
+    kept = storage.open_storage(str(tmp_path / "a.journal"))
+    book.open_study(kept, definition.load(path))
+    path.write_text(path.read_text().replace("maximize", "minimize"))
+    with pytest.raises(InvalidInput, match="the study was begun with maximize: give another --storage"):
+        book.open_study(kept, definition.load(path))
+
+
+# --- the journal -------------------------------------------------------------------------------------------------
+
+
+@given(cut=st.integers(min_value=1, max_value=400))
+def test_a_journal_cut_anywhere_in_its_last_line_goes_on(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("journal") / "a.journal"
+    study = optuna.create_study(storage=storage.open_storage(str(path)), study_name="a")
+    for value in range(2):
+        study.tell(study.ask(), float(value))
+    whole = path.read_bytes()
+    last = len(whole.splitlines(keepends=True)[-1])
+    path.write_bytes(whole[: -min(cut, last - 1)])
+    again = storage.load(str(path), "a")
+    # All but the last line's state is there, and more can be written.
+    assert again.get_trials()[0].value == 0.0
+    again.enqueue_trial({"x": 1})
+    assert storage.load(str(path), "a").get_trials(states=(optuna.trial.TrialState.WAITING,))
+
+
+#: Lines that look like a journal's, and are not.
+JOURNALS = st.lists(st.dictionaries(st.sampled_from(["op_code", "study_id", "worker_id"]), st.integers(0, 12))).map(
+    lambda logs: b"".join(json.dumps(log).encode() + b"\n" for log in logs)
+)
+
+
+@given(junk=st.binary(max_size=200) | st.binary(max_size=50).map(lambda b: b + b"\n") | JOURNALS)
+def test_any_other_file_is_refused_or_read_and_never_spoilt(
+    tmp_path_factory: pytest.TempPathFactory, junk: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "a.journal"
+    path.write_bytes(junk)
+    try:
+        storage.load(str(path), "a")
+    except MalletrainError as error:
+        assert str(path) in str(error) or "holds no study" in str(error)
+    if junk.endswith(b"\n"):
+        assert path.read_bytes() == junk
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    refused = pytest.raises(StudyError, match="runs this study already")
+    with storage.alone(tmp_path), refused, storage.alone(tmp_path):
+        pass
+    with storage.alone(tmp_path):
+        pass
+
+
+# --- orders ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"x y": 1}, "parameter 'x y': is no name"),
+        ({"x": object()}, "parameter x: cannot be handed to the training"),
+        ({"x": float("nan")}, "parameter x: cannot be handed to the training"),
+    ],
+)
+def test_parameters_that_no_process_could_get_are_named(tmp_path: Path, params: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Order("a", str(tmp_path), "/a.py", params=params).write()
+    assert said in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(text=st.text(max_size=12))
+def test_a_node_range_is_read_or_refused(text: str) -> None:
+    order = Order("a", "/a", "/a.py", nodes=text)
+    try:
+        least, most = order.node_range()
+    except InvalidInput as error:
+        assert str(error).startswith("nodes: ")
+    else:
+        assert 1 <= least <= most
+
+
+@given(params=st.dictionaries(st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), st.integers() | st.text()))
+def test_an_order_is_read_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, params: dict[str, object]
+) -> None:
+    folder = tmp_path_factory.mktemp("order")
+    order = Order("a", str(folder), "/a.py", "fit", params)
+    order.write()
+    assert Order.read(folder) == order
+
+
+# --- what a job's events mean --------------------------------------------------------------------------------------
+
+
+def event(kind: str, reason: str = "", **data: object) -> EventRow:
+    return EventRow(1, 0.0, kind, 7, reason=reason, data=data)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    monkeypatch.setattr("malletrain.study.verdict.PATIENCE_S", 0.0)
+    return Told(Order("a", str(tmp_path), "/a.py"), "7")
+
+
+def test_figures_and_a_result(told: Told) -> None:
+    assert told.take(event("metric", name="a", value=0.5, samples=80)) == Figure("a", 0.5, 80)
+    assert told.take(event("metric", name="a", value=None, samples=80)) is None
+    assert told.take(event("job_completed", "done", result={"a": 1})) == Over(Ending.COMPLETED, "done", {"a": 1})
+
+
+CONSUMED = "no held task is left (of 4: ...): submit it again"
+
+
+@pytest.mark.parametrize(
+    ("pilots", "reason", "ending"),
+    [
+        ([("preempted", True), ("completed", False)], CONSUMED, Ending.PREEMPTED),
+        ([("node_fail", False)], CONSUMED, Ending.NODE_FAILED),
+        ([("node_fail", False), ("cancelled", True)], CONSUMED, Ending.PREEMPTED),
+        ([("out_of_memory", False)], "3 pilots in a row ended", Ending.OUT_OF_MEMORY),
+        ([("node_fail", False)] * 3, "3 pilots in a row ended", Ending.NODE_FAILED),
+        ([("failed", False)], "3 pilots in a row ended", Ending.USER_ERROR),
+    ],
+)
+def test_ends_are_told_apart(told: Told, pilots: list[tuple[str, bool]], reason: str, ending: Ending) -> None:
+    for state, preempted in pilots:
+        assert told.take(event("pilot_ended", state=state, preempted=preempted)) is None
+    over = told.take(event("job_failed", reason))
+    assert isinstance(over, Over)
+    assert over.ending is ending
+    assert over.ending.by_infrastructure == (ending in (Ending.PREEMPTED, Ending.NODE_FAILED))
+
+
+def test_the_scripts_own_word_comes_first(told: Told, tmp_path: Path) -> None:
+    word = {"memory": True, "message": "OutOfMemoryError: 80 GiB", "traceback": "at line 3"}
+    fault_file(tmp_path, "7").write_text(json.dumps(word))
+    over = told.take(event("job_failed", "exit status 1"))
+    assert over == Over(Ending.OUT_OF_MEMORY, "OutOfMemoryError: 80 GiB", traceback="at line 3")
+
+
+def test_without_a_word_the_newest_output_is_kept(told: Told, tmp_path: Path) -> None:
+    for age, name in enumerate(("4_1.out", "4_0.out")):
+        (tmp_path / name).write_text(f"{name}\nSegmentation fault\n")
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    over = told.take(event("job_failed", "exit status 139"))
+    assert over == Over(Ending.USER_ERROR, "exit status 139", traceback="4_1.out\nSegmentation fault\n")
+    assert len(faults.tail(tmp_path / "gone")) == 0
+
+
+@pytest.mark.parametrize(
+    ("returned", "directions", "fault"),
+    [
+        (0.5, 1, ""),
+        ((1, 2.0), 2, ""),
+        (None, 1, "the objective returned None, which is no number"),
+        ("high", 1, "the objective returned 'high', which is no number"),
+        (float("nan"), 1, "the objective returned nan"),
+        ((1.0, 2.0), 1, "the objective returned 2 values for 1 directions"),
+    ],
+)
+def test_values(returned: object, directions: int, fault: str) -> None:
+    values, said = book.values_of(returned, directions)
+    assert said == fault
+    assert bool(values) == (not fault)
+
+
+def test_parameters_are_queued_once_and_not_for_ever() -> None:
+    study = optuna.create_study()
+    trial = study.ask()
+    trial.suggest_float("x", 0, 1)
+    for _twice in range(2):  # killed between queueing and telling
+        assert book.repeat(study, study.get_trials()[0])
+    assert len(study.get_trials(states=(optuna.trial.TrialState.WAITING,))) == 1
+    study.tell(0, state=optuna.trial.TrialState.FAIL)
+    again = 0
+    while True:
+        trial = study.ask()
+        assert trial.suggest_float("x", 0, 1) == study.get_trials()[0].params["x"]
+        again += 1
+        if not book.settle(study, trial, Over(Ending.NODE_FAILED), {}):
+            break
+    assert again == book.MAX_REPEATS
+    assert not study.get_trials(states=(optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING))
