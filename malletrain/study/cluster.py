@@ -22,6 +22,7 @@ from malletrain.study.verdict import Told
 from malletrain.wire.daemon import Daemon
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
+from malletrain.wire.munge import MungeError
 from malletrain.wire.rows import JobRow
 
 #: In `--concurrent auto`: so many trials may wait for nodes. As long as fewer do, the allocator has nodes that it
@@ -40,8 +41,10 @@ SILENT_S = 10.0
 #: Attempts to submit, and seconds between them, when Slurm or the daemon is too busy or away.
 ATTEMPTS, RETRY_S = 5, 3.0
 
-#: HTTP statuses that pass by themselves: too many jobs or requests, or something that the daemon needs is away.
-_PASSING = frozenset({409, 429, 503})
+#: HTTP statuses that pass by themselves: too many requests, or something that the daemon needs is away; and, for a
+#: new job, that its owner has too many of them.
+_PASSING = frozenset({429, 500, 503})
+_TOO_MANY = 409
 
 T = TypeVar("T")
 
@@ -210,7 +213,7 @@ class JobRuns:
                 return JobRun(self, order, job)
             except (NotTaken, DaemonUnavailable, ClusterUnavailable) as error:
                 cause = error.__cause__
-                lasting = isinstance(cause, DaemonRefused) and cause.status not in _PASSING
+                lasting = isinstance(cause, DaemonRefused) and cause.status not in (*_PASSING, _TOO_MANY)
                 if lasting or attempt == ATTEMPTS:
                     raise TrainingOver(Over(Ending.REFUSED, str(error))) from error
                 if attempt == 1:
@@ -271,7 +274,7 @@ class JobRuns:
             return question(self._daemon)
 
     def ask(self, question: Callable[[Daemon], T]) -> T:
-        """As `once`, and again while the daemon is away.
+        """As `once`, and again while the daemon or munged is away.
 
         Raises:
             TrainingOver: the study is being stopped meanwhile.
@@ -280,7 +283,9 @@ class JobRuns:
         while True:
             try:
                 return self.once(question)
-            except DaemonUnavailable as error:
+            except (DaemonUnavailable, DaemonRefused, MungeError) as error:
+                if isinstance(error, DaemonRefused) and error.status not in _PASSING:
+                    raise
                 if self._stopping.wait(RETRY_S):
                     raise TrainingOver(Over(Ending.INTERRUPTED, "the study was stopped")) from error
 

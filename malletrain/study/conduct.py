@@ -23,6 +23,7 @@ from malletrain.study.bench import Bench, current
 from malletrain.study.definition import Definition
 from malletrain.study.endings import Ending, Over, StudyError, TrainingOver
 from malletrain.study.ports import Runs
+from malletrain.wire.errors import WireError
 
 #: Trials that fail in a row by their own fault, after which the study is taken to be wrong.
 MAX_FAILURES = 5
@@ -192,6 +193,8 @@ class Conductor:
             return ended.over, None
         except MalletrainError as error:
             return Over(Ending.USER_ERROR, str(error)), None
+        except WireError as error:  # the daemon refuses what it must not: nothing that the parameters did
+            return Over(Ending.LOST, str(error)), None
         except MemoryError as error:
             return Over(Ending.OUT_OF_MEMORY, str(error), traceback=traceback.format_exc()), None
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the objective raises is the user's to mend

@@ -21,18 +21,18 @@ RETRY_S = 2.0
 
 
 class Box:
-    """One job's events, each once and in order."""
+    """One job's events, each once. Those of before an earlier life may come after the first of this one."""
 
     def __init__(self) -> None:
         self._rows: queue.Queue[EventRow] = queue.Queue()
-        self._last = 0
+        self._seen: set[int] = set()
         self._lock = threading.Lock()
 
     def put(self, row: EventRow) -> None:
         """Add an event, unless it is there already."""
         with self._lock:
-            if row.seq > self._last:
-                self._last = row.seq
+            if row.seq not in self._seen:
+                self._seen.add(row.seq)
                 self._rows.put(row)
 
     def get(self, wait_s: float) -> EventRow | None:

@@ -238,3 +238,16 @@ def test_a_script_gets_its_parameters_as_options_and_plain_optuna_will_do(tmp_pa
         env=environment() | {"TMPDIR": str(tmp_path)}, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.stdout == "True\n", done.stderr
+
+
+def test_a_database_will_do_and_hours_end_a_study(tmp_path: Path) -> None:
+    path = write(tmp_path, HEAD, "def objective(trial):\n    time.sleep(0.3)\n    return trial.number\n")
+    url = f"sqlite:///{tmp_path}/study.db"
+    done = call("run", path, "--trials", "3", "--local", "--storage", url)
+    assert done.returncode == 0, done.stderr
+    timed = call("run", path, "--hours", str(2 / 3600), "--local", "--storage", url)
+    assert timed.returncode == 0, timed.stderr
+    status = json.loads(call("status", path, "--storage", url, "--json").stdout)
+    assert status["trials"]["completed"] > 3
+    assert "running" not in status["trials"]
+    assert not path.with_suffix(".journal").exists()
