@@ -89,7 +89,8 @@ class Site:
         """
         with self.log.open("a") as log:
             self._process = self.lab.popen(
-                [BIN / "malletraind", "--config", self.config, *options],
+                # It ends with whoever started it, also when that is killed.
+                ["setpriv", "--pdeathsig", "TERM", BIN / "malletraind", "--config", self.config, *options],
                 user=self.daemon_user,
                 cwd=self.directory,
                 stdout=log.fileno(),
