@@ -35,11 +35,14 @@ BATCH = 900
 #: Pages given back in one go (4 KiB each).
 _PAGES = 2500
 
-#: What the daemon notes down by the way; nothing is folded from it, but the pool's history.
+#: What the daemon notes down by the way; nothing is folded from it but the pool's history, and the forecast of
+#: holes, for which what is older counts little (`malletrain.decide.forecast.HALF_LIFE_S`).
 _NOTES = (
     EventKind.DECIDED.value,
     EventKind.REFUSAL.value,
     EventKind.POOL.value,
+    EventKind.HOLES_OPENED.value,
+    EventKind.HOLES_ENDED.value,
     EventKind.CLUSTER_UNAVAILABLE.value,
 )
 
@@ -49,7 +52,7 @@ class Retention:
     """For how long (seconds) things stay as they were written."""
 
     windows_s: float = 7 * DAY_S  #: then windows of training and reported figures are merged by the hour
-    notes_s: float = 30 * DAY_S  #: then decisions, refusals and node counts go to the archive
+    notes_s: float = 30 * DAY_S  #: then decisions, refusals, holes and node counts go to the archive
     jobs_s: float = 400 * DAY_S  #: after its end a job's events go to the archive; its row and usage stay
 
 
