@@ -18,7 +18,7 @@ from malletrain.wire.errors import WireError
 from malletrain.wire.rows import EventRow
 
 #: Kinds of events that would only make the list below the table flicker.
-_QUIET = frozenset({"samples", "decided", "pool", "metric", "outcome"})
+_QUIET = frozenset({"samples", "decided", "pool", "holes_opened", "holes_ended", "metric", "outcome"})
 
 Draw = Callable[[Sequence[render.Line]], None]
 
