@@ -43,6 +43,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         yield_patience_s=min(2.0, config.pilot.leave_patience_s),
         start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
+        forecast=True,
         include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
         exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
     )
