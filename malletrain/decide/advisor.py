@@ -12,7 +12,8 @@ them. Probes are training: a job is given the size for a few windows, through th
    beyond a size where throughput has begun to fall.
 4. The best candidates enter the sizing problem as a bonus on that size: whoever has better use for the nodes still
    gets them. A job that takes its bonus is locked there until its windows are full, its nodes are lost, or patience
-   ends. Nodes under probe are capped; applications take turns, so that a wave of new jobs starves nobody.
+   ends. Nodes under probe are capped; of an application that nobody knows yet one job at a time is probed, for all
+   of them: a wave of new jobs starves nobody.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ _MOST_CONSIDERED = 64
 _MOST_TRIES = 2
 #: Beyond the largest measured size nobody goes further than this factor (Pollux, OSDI 2021: at most twice).
 _REACH = 2
-#: The gain must be at least this part of what the job trains: less is noise. More where the job is likely as others of
+#: The gain must be at least this part of what the job trains: less is noise. More where a job is likely as others of
 #: its application: what is left to gain is that it may be the exception.
-_LEAST_GAIN = 3e-3
+_LEAST_GAIN = 5e-3
 _LEAST_GAIN_POOLED = 1e-2
+#: And so often its cost: some of it would have come for free, from resizes that happen anyway.
+_MARGIN = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class ProbeRules:
     profile: Profile = Profile.ACTIVE
     windows: int = 2
     share: float = 0.25
-    seconds: float = 20.0
+    seconds: float = 45.0
     patience_s: float = 180.0
     payoff_s: float = 1800.0
     each: int = 6
@@ -159,7 +162,7 @@ def advise(
     reasons: dict[int, str] = {}
     wishes: list[Wish] = []
     extra, room = int(rules.share * nodes), nodes // 2
-    siblings = Counter(job.known.application for job in jobs)
+    siblings = Counter(job.known.application for job in jobs if len(job.known.windows) < 2)
     busy: Counter[tuple[str, str]] = Counter()
     # Sizes of locked jobs must fit together whatever becomes of the nodes.
     free = nodes
@@ -190,12 +193,14 @@ def advise(
     bonus: dict[int, tuple[int, float]] = {}
     by_id = {job.id: job for job in jobs}
     while wishes:
-        # Applications take turns; within a turn the best worth a node goes first.
+        # Applications take turns; within a turn the best worth a node goes first. What one job of an application is
+        # measured for, its siblings need not be.
         wishes.sort(key=lambda w: (busy[by_id[w.job].known.application], -w.worth / w.nodes, w.job, w.nodes))
         wish = wishes.pop(0)
         job = by_id[wish.job]
         more = max(0, wish.nodes - job.current)
-        if more > extra or (wish.nodes > room and (locked or bonus)):
+        told = busy[job.known.application] and siblings[job.known.application] > 1
+        if told or more > extra or (wish.nodes > room and (locked or bonus)):
             reasons.setdefault(wish.job, f"{wish.reason}; waits for other probes to end")
             continue
         room -= wish.nodes
@@ -214,6 +219,8 @@ def _wishes(
     known, fit = job.known, job.known.fit
     if fit is None:
         return [], "not measured yet: its first size will be"
+    if job.current and known.windows.get(job.current, 0) < rules.windows:
+        return [], f"its present size, {job.current} nodes, is measured first: that costs nothing"
     if sum(known.tries.values()) >= rules.each:
         return [], f"has had its {rules.each} probes"
     sizes = [n for n in job.sizes if n <= nodes]
@@ -231,7 +238,7 @@ def _wishes(
     for worth in found:
         resizes = _resizes(job, worth, scale, price)
         cost = worth.loss * rules.seconds + resizes
-        gain = worth.gain * payoff - cost
+        gain = worth.gain * payoff - _MARGIN * cost
         if worth.gain < least * scale or gain <= 0:
             continue
         # The sizing sees what is lost over its whole horizon, and the resizes: given back, what is left is the gain.
@@ -271,7 +278,7 @@ def _thinned(sizes: Sequence[int], candidates: Sequence[int], fit: CurveFit) -> 
 
 
 def _resizes(job: Candidate, worth: Worth, scale: float, price: float) -> float:
-    """What going to the size and back costs, in samples."""
+    """What going to the size and back costs, in samples: its nodes, or those that others take, start twice."""
     more = worth.nodes - job.current
     stalls = (job.costs.grow_s + job.costs.shrink_s) * scale if more else 0.0
-    return stalls + abs(more) * price * job.unit * job.costs.activate_s
+    return stalls + 2 * abs(more) * price * job.unit * job.costs.activate_s
