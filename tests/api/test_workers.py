@@ -1,0 +1,153 @@
+"""The routes of workers over real HTTP: who may say what, and the long poll."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from malletrain.domain.event import EventKind
+from malletrain.wire import messages
+from malletrain.wire.worker_client import PilotIdentity, Rejected, TokenUnknown, WorkerClient
+from tests.elastic.coordinator import ARRAY, JOB, SECRET, Coordinator, free_port, wait_until
+
+
+@pytest.fixture
+def daemon() -> Iterator[Coordinator]:
+    coordinator = Coordinator(free_port())
+    coordinator.start()
+    yield coordinator
+    coordinator.stop()
+
+
+def client(daemon: Coordinator, task: int = 0, secret: str = SECRET) -> WorkerClient:
+    return WorkerClient(daemon.url, PilotIdentity(JOB, 1, ARRAY, task, 0, f"n{task}"), lambda: secret)
+
+
+def raw(daemon: Coordinator, method: str, path: str, body: bytes = b"", token: str = "") -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10)
+    try:
+        connection.request(method, path, body or None, {"Authorization": f"Bearer {token}"} if token else {})
+        answer = connection.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if text else None
+    finally:
+        connection.close()
+
+
+def test_a_worker_says_hello_and_gets_its_plan(daemon: Coordinator) -> None:
+    worker = client(daemon)
+    welcome = worker.hello()
+    assert welcome.worker == f"{ARRAY}_0.0"
+    assert welcome.mode == "live"
+    worker.report([messages.Warm("h:1", {"import": 1.0})])
+    directive = worker.poll(0, 1.0)
+    assert directive is not None
+    assert directive.plan is not None
+    assert directive.plan.members == (messages.Seat(welcome.worker, "h:1"),)
+
+
+def test_a_poll_waits_and_is_woken(daemon: Coordinator) -> None:
+    worker = client(daemon)
+    worker.hello()
+    first = worker.poll(0, 0.0)
+    assert first is not None
+    got: list[messages.Directive | None] = []
+    waiting = threading.Thread(target=lambda: got.append(worker.poll(first.seq, 20.0)))
+    began = time.monotonic()
+    waiting.start()
+    wait_until(lambda: bool(daemon.gate._waiting), 5, "the poll waits")
+    daemon.gate.end_job(JOB, "cancelled")
+    waiting.join(5)
+    assert time.monotonic() - began < 5
+    assert got[0] is not None
+    assert got[0].end == "cancelled"
+
+
+def test_a_poll_that_nothing_answers_ends_in_time(daemon: Coordinator) -> None:
+    worker = client(daemon)
+    worker.hello()
+    first = worker.poll(0, 0.0)
+    assert first is not None
+    again = worker.poll(first.seq, 0.3)
+    assert again == first
+
+
+def test_a_dropped_poll_is_noticed(daemon: Coordinator) -> None:
+    worker = client(daemon)
+    token = worker.hello().token
+    first = worker.poll(0, 0.0)
+    assert first is not None
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10)
+    path = f"/v1/workers/{worker.worker}/plan?after={first.seq}&wait=20"
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+    wait_until(lambda: bool(daemon.gate._waiting), 5, "the poll waits")
+    connection.close()
+
+    def dropped() -> bool:
+        known = daemon.membership.worker(worker.worker)
+        return known is not None and known.dropped
+
+    wait_until(dropped, 5, "the hang-up is noticed")
+
+
+def test_a_wrong_credential_is_refused(daemon: Coordinator) -> None:
+    with pytest.raises(Rejected, match="wrong credential"):
+        client(daemon, secret="forged").hello()
+    assert not daemon.seen(EventKind.WORKER_JOINED)
+
+
+def test_nobody_speaks_for_another(daemon: Coordinator) -> None:
+    mine, theirs = client(daemon, 0), client(daemon, 1)
+    token = mine.hello().token
+    theirs.hello()
+    for method, path in (("GET", "plan?after=0&wait=0"), ("POST", "report")):
+        status, answer = raw(daemon, method, f"/v1/workers/{theirs.worker}/{path}", b'{"events": []}', token)
+        assert status == 401
+        assert "say hello again" in answer["error"]
+    assert raw(daemon, "GET", f"/v1/workers/{mine.worker}/plan", token="")[0] == 401
+
+
+def test_a_token_of_another_daemon_is_unknown(daemon: Coordinator) -> None:
+    worker = client(daemon)
+    worker.hello()
+    worker._welcome = messages.Welcome(worker.worker, "x" * 43, "", 20.0)
+    with pytest.raises(TokenUnknown):
+        worker.report([])
+
+
+@pytest.mark.parametrize(("body", "status", "words"), [
+    (b"{", 400, "the body must be JSON"),
+    (b"[]", 400, "events: must be a list"),
+    (b'{"events": [{"type": "warm"}]}', 400, "address: missing"),
+    (json.dumps({"events": [{"type": "leaving", "why": ""}] * 257}).encode(), 400, "at most 256"),
+    (b" " * (messages.MAX_REPORT_BYTES + 1), 413, "at most"),
+])  # fmt: skip
+def test_bad_reports_are_refused_whole(daemon: Coordinator, body: bytes, status: int, words: str) -> None:
+    worker = client(daemon)
+    token = worker.hello().token
+    got, answer = raw(daemon, "POST", f"/v1/workers/{worker.worker}/report", body, token)
+    assert got == status
+    assert words in answer["error"]
+
+
+def test_a_report_with_one_bad_message_changes_nothing(daemon: Coordinator) -> None:
+    worker = client(daemon)
+    token = worker.hello().token
+    body = json.dumps({"events": [{"type": "warm", "address": "h:1"}, {"type": "warm"}]}).encode()
+    assert raw(daemon, "POST", f"/v1/workers/{worker.worker}/report", body, token)[0] == 400
+    assert not daemon.seen(EventKind.WORKER_WARM)
+
+
+@pytest.mark.parametrize("query", ["after=-1", "wait=61", "wait=nan", "after=x", "wait=-1"])
+def test_bad_polls_are_refused(daemon: Coordinator, query: str) -> None:
+    worker = client(daemon)
+    token = worker.hello().token
+    status, answer = raw(daemon, "GET", f"/v1/workers/{worker.worker}/plan?{query}", token=token)
+    assert status == 400
+    assert answer["error"]
