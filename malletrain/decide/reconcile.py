@@ -78,7 +78,8 @@ def start_and_leave(
                 refusals.append(Refusal(f"job {job_id}", f"no held task left to start on {hole.node}"))
             else:
                 limit = pilot_limit_s(hole, now, rules)
-                reason = f"hole of {hole.until - now:.0f} s ({hole.reason})"
+                probably = "" if hole.expected_s is None else f", probably {hole.expected_s:.0f} s"
+                reason = f"hole of {hole.until - now:.0f} s ({hole.reason}){probably}"
                 actions.append(StartPilot(job_id, tasks.pop(0).id, hole.node, limit, reason))
     for job_id, lacking in sorted(placement.short.items()):
         refusals.append(Refusal(f"job {job_id}", f"waits for {lacking} nodes that others are leaving"))

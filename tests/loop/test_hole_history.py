@@ -128,3 +128,12 @@ def test_dry_runs_record_no_holes() -> None:
     )
     assert dry.tick() is not None
     assert world.journal.events == []
+
+
+def test_a_start_says_how_long_its_hole_probably_lasts() -> None:
+    world = World(nodes=1, rules=FORESEEING)
+    world.submit(job(1))
+    world.tick()
+    starts = [e.reason for e in world.journal.events if e.data.get("type") == "start"]
+    assert len(starts) == 2, "intent and outcome"
+    assert "nothing planned), probably " in starts[0]
