@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scripts.lab import Lab, LabConfig
@@ -153,3 +156,61 @@ def test_study_and_daemon_are_killed_and_go_on(site: Site) -> None:
     completed = [row["params"]["x"] for row in listed if row["ended_as"] == "completed"]
     assert len(set(completed)) == 3
     lab.wait_for(lambda: empty(lab), 60, "an empty harvest partition")
+
+
+def workers() -> list[psutil.Process]:
+    """Processes that train for a study as somebody else than this test's user."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "uids", "environ"]):
+        words, uids = process.info["cmdline"] or [], process.info["uids"]
+        if "malletrain.study.call" in words and uids is not None and uids.real != os.geteuid():
+            found.append(process)
+    return found
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(3))
+def test_anything_may_be_killed_at_any_moment(site: Site, seed: int) -> None:
+    """Study, daemon and workers, 17 times each run: exactly so many trials, no parameters completed twice."""
+    lab, moments, kills = site.lab, random.Random(seed), 0
+    path = write(site, HEAD, PACED.replace('"pause": 0.25', '"pause": 1.0'))
+    process = begin(site, path, "--trials", "8", "--concurrent", "2")
+    try:
+        deadline = time.monotonic() + 1200
+        while process.poll() is None:
+            assert time.monotonic() < deadline, rows(site, path)
+            try:
+                process.wait(moments.uniform(2.0, 12.0))
+                break
+            except subprocess.TimeoutExpired:
+                pass
+            if kills >= 17:
+                continue
+            kills += 1
+            match moments.choice(["study", "daemon", "worker"]):
+                case "study":
+                    process.kill()
+                    process.communicate()
+                    process = begin(site, path, "--trials", "8", "--concurrent", "2")
+                case "daemon":
+                    site.stop(signal.SIGKILL)
+                    site.start()
+                case "worker":
+                    mine = [each for each in workers() if str(path.parent) in each.cmdline()[-1]]
+                    if mine:
+                        moments.choice(mine).kill()
+        _, said = process.communicate(timeout=30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0, said
+    listed = rows(site, path)
+    ended = [row["ended_as"] for row in listed]
+    print(f"{kills} kills, {Counter(ended)}")
+    assert ended.count("completed") == 8
+    assert "running" not in ended
+    assert "user_error" not in ended
+    completed = [row["params"]["x"] for row in listed if row["ended_as"] == "completed"]
+    assert len(set(completed)) == 8
+    lab.wait_for(lambda: empty(lab), 90, "an empty harvest partition")
