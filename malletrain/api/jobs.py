@@ -27,7 +27,7 @@ from malletrain.api.schemas import (
     object_of,
     row_schema,
 )
-from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
+from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
 
 #: Seconds that a long poll may wait.
 MAX_WAIT_S = 60.0
@@ -173,6 +173,13 @@ def make_people_router(people: People) -> APIRouter:
 
         await people.off_loop(take)
         return JSONResponse({}, 202)
+
+    @router.get("/jobs/{job_id}/profile", responses=answers(row_schema(ProfileRow), 200, 401, 404))
+    async def profile(job_id: JobNumber, caller: Caller) -> Response:
+        """What is known of how the job scales, and what would be measured next."""
+        roles.check_sees(caller, job_id, await people.off_loop(lambda: views.job(job_id)))
+        row = await people.off_loop(lambda: requests.profile(job_id))
+        return JSONResponse(row.to_json())
 
     def steer(verb: str, ask: Callable[[int, Identity], None], when_over: bool, words: str) -> None:
         async def route(job_id: JobNumber, caller: Caller) -> Response:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from malletrain.domain.errors import MalletrainError
-from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
+from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
 
 
 class NotFound(MalletrainError):
@@ -88,6 +88,10 @@ class Requests(Protocol):
 
     def explain(self, subject: str) -> Sequence[str]:
         """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines."""
+        ...
+
+    def profile(self, job: int) -> ProfileRow:
+        """What is known of how the job scales."""
         ...
 
     def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:

@@ -35,6 +35,7 @@ COMMANDS = {
     "release": Entry("malletrain.cli.jobs", "release", "Let paused jobs have nodes again."),
     "events": Entry("malletrain.cli.jobs", "events", "Print what happened."),
     "explain": Entry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
+    "profile": Entry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
     "report": Entry("malletrain.cli.jobs", "report", "Show what was given to whom."),
     "drain": Entry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
     "stop": Entry("malletrain.cli.jobs", "stop", "Cancel every pilot; works without the daemon."),

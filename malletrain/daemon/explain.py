@@ -53,7 +53,7 @@ def _job(view: JobView, decision: Decision | None, events: Sequence[Event]) -> I
     curve = view.curve
     if curve is not None:
         points = ", ".join(f"{n}: {rate:.1f}" for n, rate in curve.points)
-        source = "given" if job.given_curve else "measured, nearly linear beyond the largest size tried"
+        source = "given" if job.given_curve else "learnt, see `malletrain profile`"
         yield f"  samples/s by nodes ({source}): {points}"
     else:
         yield "  samples/s by nodes: not measured yet, taken as linear"

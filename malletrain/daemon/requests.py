@@ -9,6 +9,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Unavailable
 from malletrain.daemon.explain import explain
+from malletrain.daemon.profile import profile_row
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, MalleableJob
@@ -16,6 +17,7 @@ from malletrain.loop.ledger import announced
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
 from malletrain.slurm.site import Harvest
+from malletrain.wire.rows import ProfileRow
 
 #: How far back `explain` reads the journal.
 EXPLAINED_EVENTS = 5000
@@ -107,6 +109,14 @@ class LoopRequests:
             )
         except InvalidInput as error:
             raise NotFound(str(error)) from error
+
+    def profile(self, job: int) -> ProfileRow:
+        loop = self._loop
+        with self._facts:
+            view, known = loop.views.get(job), loop.ledger.known().get(job)
+        if view is None:
+            raise NotFound(f"job {job} is over: its samples are in `malletrain events --job {job}`")
+        return profile_row(view, known, loop.advice.get(job, ""), loop.rules)
 
     def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
         snapshot = self._loop.last_snapshot

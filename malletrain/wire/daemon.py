@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from malletrain.wire.address import Address, find
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
-from malletrain.wire.rows import EventRow, JobRow, StatusRow, UsageRow
+from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
 
 
 class BadAnswer(WireError):
@@ -88,6 +88,10 @@ class Daemon:
         """Why a job or node has what it has, in lines."""
         lines = self._list(self._http.get(f"/v1/explain/{quote(subject, safe='')}"), "lines")
         return [str(line) for line in lines]
+
+    def profile(self, job: int) -> ProfileRow:
+        """What is known of how a job scales."""
+        return ProfileRow.from_json(self._http.get(f"/v1/jobs/{job}/profile"))
 
     def usage(self, *, since: str = "") -> tuple[UsageRow, ...]:
         """What was given to whom, from day `since` on."""

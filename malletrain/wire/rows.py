@@ -63,6 +63,34 @@ class PilotRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class SizeRow(Row):
+    """What is known of one size of a job: samples/s and the band around it; `windows`: of training, 0 where it is
+    estimated."""
+
+    nodes: int
+    rate: float
+    low: float
+    high: float
+    windows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow(Row):
+    """What is known of a job's scalability. `profile` is a word of `domain.job.Profile`; `noise` the relative scatter
+    of a window; `ignored` counts samples that were not believed, by reason; `next` says what would be measured next,
+    and why, or why nothing."""
+
+    job: int
+    profile: str
+    sizes: tuple[SizeRow, ...] = ()
+    family: str = ""
+    noise: float | None = None
+    probe_nodes: int | None = None
+    ignored: dict[str, int] = field(default_factory=dict)
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobRow(Row):
     """One malleable job. `nodes` are held by its pilots now, `members` train together in generation `generation`.
 

@@ -24,6 +24,7 @@ from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import Views
 from malletrain.wire import munge
 from malletrain.wire.http import Http
+from malletrain.wire.rows import ProfileRow, SizeRow
 
 URL = "http://head.example.org:8470"
 
@@ -78,6 +79,10 @@ class RecordedRequests:
         if subject == "nowhere":
             raise NotFound("nothing is known of nowhere")
         return [f"{subject} has what it has"]
+
+    def profile(self, job: int) -> ProfileRow:
+        sizes = (SizeRow(2, 190.0, 180.0, 200.0, 3), SizeRow(4, 350.0, 300.0, 400.0))
+        return ProfileRow(job, "active", sizes, "log", 0.02, 2, {"the rate is absurd": 1}, "next 4 nodes")
 
     def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
         self.asked.append(("drain", nodes, until, identity.uid))

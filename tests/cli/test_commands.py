@@ -269,3 +269,11 @@ def test_all_commands_are_summed_up() -> None:
 @given(st.text())
 def test_an_error_is_one_line(text: str) -> None:
     assert "\n" not in one_line(text)
+
+
+def test_profile(desk: Desk, job: int) -> None:
+    text = desk.malletrain("profile", str(job)).out
+    assert "     2        190.0            180.0 to 200.0  3" in text and "estimated" in text
+    assert "left out: 1 samples: the rate is absurd" in text and text.endswith("next 4 nodes\n")
+    assert json.loads(desk.malletrain("profile", str(job), "--json").out)["sizes"][0]["nodes"] == 2
+    refused(desk.malletrain("profile", "99"), 1, "there is no job 99")
