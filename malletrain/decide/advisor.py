@@ -38,7 +38,7 @@ _REACH = 2
 _LEAST_GAIN = 5e-3
 _LEAST_GAIN_POOLED = 1e-2
 #: And so often its cost: some of it would have come for free, from resizes that happen anyway.
-_MARGIN = 3.0
+_MARGIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
