@@ -93,9 +93,10 @@ def run(
             signal.signal(number, _stopper(stopping))
         try:
             limits = Limits(trials, None if hours is None else hours * 3600, concurrent)
-            done = Conductor(kept, wanted, runs, folder, _say, stopping).run(limits)
+            Conductor(kept, wanted, runs, folder, _say, stopping).run(limits)
         finally:
             runs.close()
+    done = book.answered(kept)
     _say(f"{done} trials have an answer; see: malletrain study best {file}")
     if trials is not None and done < trials:
         raise StudyError(f"{done} of {trials} trials have an answer: run it again to go on")

@@ -231,8 +231,8 @@ class JobRuns:
             if refused.status == 404:
                 return None
             raise
-        if row.name != order.name or (row.ended_at is None and not row.held_tasks and not row.pilots):
-            return None  # another one's; or one that was announced and never got an array
+        if row.name != order.name:
+            return None  # a daemon that began anew has given the number to another job
         self._own.add(row.id)
         run = JobRun(self, order, row.id)
         run.catch_up()

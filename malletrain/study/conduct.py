@@ -88,8 +88,8 @@ class Conductor:
         """How the names of this study's trainings begin, and nobody else's."""
         return f"{self._definition.name[:40]}-{self._study.user_attrs[book.IDENTITY]}-"
 
-    def run(self, limits: Limits) -> int:
-        """Conduct until a limit is reached; how many trials have an answer.
+    def run(self, limits: Limits) -> None:
+        """Conduct until a limit is reached; then nothing of it runs any more.
 
         Raises:
             StudyError: trial after trial fails by its own fault.
@@ -102,7 +102,7 @@ class Conductor:
                 while self._may_begin(limits, done):
                     self._begin(self._ask())
                 if not self._threads and (self._is_exhausted() or _reached(limits, done)):
-                    return done
+                    return
                 done += self._take_end()
                 if self._failures >= MAX_FAILURES:
                     raise StudyError(
@@ -110,10 +110,10 @@ class Conductor:
                         f"{self._last_failure}; mend the study, and run it again"
                     )
                 if self._stopping.is_set():
-                    return done
+                    return
                 if limits.seconds is not None and time.monotonic() - began > limits.seconds:
                     self._say(f"{limits.seconds / 3600:g} hours are over: ending what runs")
-                    return done
+                    return
         finally:
             self._stopping.set()
             self._end_all()
