@@ -63,6 +63,18 @@ def test_the_command_says_it_in_one_line_and_begins_nothing(tmp_path: Path) -> N
     assert (missing.returncode, "there is no such study file" in missing.stderr) == (2, True)
 
 
+def test_without_a_daemon_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MALLETRAIN_URL", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = write(tmp_path, HEAD, OBJECTIVE)
+    done = call("run", path, "--trials", "1")
+    if "no daemon is known" not in done.stderr:
+        pytest.skip("this machine has a client.toml")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert not path.with_suffix(".journal").exists()
+
+
 def test_a_study_does_not_change_its_direction(tmp_path: Path) -> None:
     path = write(tmp_path, "direction = 'maximize'\ndef objective(trial):\n    return 1.0\n")
     kept = storage.open_storage(str(tmp_path / "a.journal"))
