@@ -61,6 +61,7 @@ def forked(env: dict[str, str], log: str, arguments: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    faulthandler.enable(all_threads=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(threadName)s %(message)s")
     torch.set_num_threads(1)

@@ -75,6 +75,13 @@ class Coordinator:
     def start(self) -> None:
         self._thread.start()
         wait_until(lambda: self._server.started, 20, "the coordinator listens")
+        threading.Thread(target=self._tick_for_ever, daemon=True).start()
+
+    def _tick_for_ever(self) -> None:
+        """As the daemon's own timer does, in case no worker polls."""
+        while self._thread.is_alive():
+            self._thread.join(1.0)
+            self.gate.tick()
 
     def stop(self) -> None:
         self._server.should_exit = True
@@ -197,6 +204,13 @@ class Pod:
             f"== {path.name}\n{path.read_text()}" for path in sorted(self.directory.glob("worker-*.log"))
         )
 
+    def dump_stacks(self) -> None:
+        """Let every worker that lives write where its threads are into its log."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
+
     def end(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
@@ -215,6 +229,13 @@ def running(
     try:
         yield coordinator, pod
     except BaseException:
+        pod.dump_stacks()
+        for worker in list(coordinator.membership._workers.values()):
+            print(
+                f"{worker.id}: {worker.phase} seen {time.monotonic() - worker.last_seen:.1f} s ago {worker.directive}"
+            )
+        print("exit statuses:", {task: process.poll() for task, process in pod.processes.items()})
+        print(f"{len(coordinator.gate._waiting)} polls wait, due {coordinator.membership.due()}")
         print(pod.logs())
         print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(e.data)}" for e in coordinator.events))
         raise
