@@ -5,7 +5,9 @@ from __future__ import annotations
 from ClusterShell.NodeSet import NodeSet
 
 from malletrain.config import Config
+from malletrain.decide.advisor import ProbeRules
 from malletrain.decide.rules import Rules
+from malletrain.domain.job import Profile
 from malletrain.slurm.site import SiteFacts
 
 #: Beyond this Slurm has had every chance to start a released pilot, whatever the backfill interval says.
@@ -32,6 +34,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         harvest_partition=config.slurm.partition,
         horizon_s=config.loop.horizon_s,
         alpha=config.sizing.alpha,
+        probing=ProbeRules(profile=Profile(config.sizing.profile)),
         keep_idle=config.pool.keep_idle,
         max_pilots=config.pool.max_pilots,
         max_pilot_s=longest,
