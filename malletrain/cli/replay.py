@@ -100,9 +100,9 @@ Examples:
 @click.option(
     "--node-order",
     type=click.Choice(["age", "name"]),
-    default="age",
+    default="name",
     show_default=True,
-    help="Take the longest idle nodes first, or by name.",
+    help="Take nodes by name, as the daemon does, or the longest idle first.",
 )
 @click.option(
     "--outages",

@@ -38,7 +38,7 @@ _RESOLUTION_S = 1e-6
 class NodeOrder(StrEnum):
     """Which free nodes a growing job takes, and which a shrinking one gives up."""
 
-    NAME = "name"  #: by name; gives up those whose limit ends first: what the daemon does without a forecast
+    NAME = "name"  #: by name; gives up those that started first: what the daemon does
     AGE = "age"  #: the longest idle first, gives up the newest: idle nodes live the longer the older they are
 
 
@@ -51,7 +51,7 @@ class Options:
     tick_s: float = 0.0
     keep_idle: int = 0
     pilot_limit_s: float = math.inf
-    order: NodeOrder = NodeOrder.AGE
+    order: NodeOrder = NodeOrder.NAME
 
 
 class Engine:

@@ -209,7 +209,8 @@ def test_the_report_opens_without_network_at_two_widths(
     )
     assert browser.run("return document.querySelectorAll('#policies tbody tr').length") == 2
     drawn = "return [...document.querySelectorAll('.js-plotly-plot')].filter(p => p.querySelector('.main-svg'))"
-    assert {"plot-timeline", "plot-spending", "plot-holes", "plot-nodes"} <= set(browser.run(f"{drawn}.map(p => p.id)"))
+    plots = set(browser.run(f"{drawn}.map(p => p.id)"))
+    assert {"plot-timeline", "plot-spending", "plot-holes", "plot-nodes"} <= plots
     assert (
         browser.run("return performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
         == 0
@@ -254,10 +255,11 @@ def test_each_figure_is_traceable_to_a_csv_row(report: Path) -> None:
 
 @pytest.mark.data
 def test_summit_day_one_by_the_known_figures(data_dir: Path) -> None:
-    """1,024 nodes of Summit over 4 days, 10 endless jobs, 18/12 s: the order and size of what is known of each rule."""
-    done = malletrain("replay", str(data_dir / "bftrainer" / "summit_node_events.csv.gz"), "--nodes", "1024", "--start", "+1d",
-                      "--end", "+5d", "--mix", "imagenet:10", "--rescale", "18,12", "--activate", "0", "--policy",
-                      "equal,bftrainer,bftrainer:120,auto", "--json", "-")  # fmt: skip
+    """1,024 nodes of Summit over 4 days, 10 endless jobs, 18/12 s: order and size of what is known of each rule."""
+    log = str(data_dir / "bftrainer" / "summit_node_events.csv.gz")
+    done = malletrain("replay", log, "--nodes", "1024", "--start", "+1d", "--end", "+5d", "--mix", "imagenet:10",
+                      "--rescale", "18,12", "--activate", "0", "--policy", "equal,bftrainer,bftrainer:120,auto",
+                      "--json", "-")  # fmt: skip
     share = {name: each["share_of_ideal"] for name, each in json.loads(done.stdout)["policies"].items()}
     assert share == pytest.approx(
         {"equal": 0.856, "bftrainer": 0.940, "bftrainer:120": 0.971, "auto": 0.974}, abs=0.004

@@ -33,8 +33,8 @@ def both(machine: ClusterTrace, jobs: list[TrainingJob]) -> tuple[Score, Score]:
 
 
 def test_the_same_sizes_at_every_event() -> None:
-    rows = [(10.0 * t + n, n, IDLE if (t + n) % 3 else BUSY) for t in range(40) for n in range(8)]
-    machine = trace(rows, 8, 500.0)
+    rows = [(10.0 * t + n, n, IDLE if (t + n) % 3 else BUSY) for t in range(14) for n in range(8)]
+    machine = trace(rows, 8, 200.0)
     # Equal jobs: no node ever changes hands, which takes the daemon several rounds and the engine none.
     jobs = [job(i + 1, costs=COSTS, most=4) for i in range(3)]
     fast: dict[float, list[int]] = {}
@@ -62,7 +62,7 @@ def test_the_same_sizes_at_every_event() -> None:
         last = whole.get(moment, last)
         assert sizes_now == last, moment
         compared += 1
-    assert compared > 100
+    assert compared > 60
 
 
 @settings(max_examples=25)
