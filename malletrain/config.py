@@ -152,7 +152,7 @@ class Sizing(Section):
     """Sizing policy by name: auto, exact, milp, lp, equal, or one that a plug-in brings."""
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
-    profile: Literal["none", "passive", "active"] = "active"
+    profile: Literal["none", "passive", "active"] = "passive"
     """How jobs' scalability is learnt: from sizes that are tried for it, from those that come anyway, or not."""
 
 
