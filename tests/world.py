@@ -66,9 +66,7 @@ class World:
         self.cluster = MemoryCluster([node(f"n{i}") for i in range(nodes)], self.clock)
         self.workers = MemoryWorkers(self.clock)
         self.journal = MemoryJournal()
-        self.loop = Loop(
-            self.cluster, self.workers, self.journal, self.clock, policy or policy_named("exact"), rules
-        )
+        self.loop = Loop(self.cluster, self.workers, self.journal, self.clock, policy or policy_named("exact"), rules)
 
     def submit(self, wanted: MalleableJob, tasks: int = 12) -> None:
         self.loop.record([Event(self.clock.now(), EventKind.JOB_ANNOUNCED, wanted.id, data=announced(wanted))])

@@ -31,7 +31,10 @@ def test_every_command_of_the_tutorial_works(lab_factory: LabFactory, tmp_path: 
         pytest.skip("only root can run jobs as several users")
     script = tmp_path / "tutorial.sh"
     # As typed: aliases work and jobs are numbered only in an interactive shell, or when asked for.
-    end = 'status=$?; set +e; kill %1 2>/dev/null; "$HERE/scripts/slurm-lab" down "$LAB/lab"; cat "$LAB/daemon.log"; rm -rf "$LAB"; exit $status'
+    end = (
+        'status=$?; set +e; kill %1 2>/dev/null; "$HERE/scripts/slurm-lab" down "$LAB/lab"; '
+        'cat "$LAB/daemon.log"; rm -rf "$LAB"; exit $status'
+    )
     head = f"set -e\nset -m\nshopt -s expand_aliases\ntrap '{end}' EXIT\n"
     typed = "\n".join(commands()).replace("wait %1", "wait %1 || true").replace("8471", str(free_port()))
     script.write_text(f"{head}{typed}\n")
