@@ -55,11 +55,13 @@ class _Planned:
 @dataclass(frozen=True, slots=True)
 class Yields:
     """`leave`: pilot -> why; `claimed`: free node -> the main job it is kept for; `startable`: main jobs that
-    could start now -> since when (Unix seconds)."""
+    could start now -> since when (Unix seconds); `given`: every node that a main job is given, also those that are
+    coming free."""
 
     leave: Mapping[str, str] = field(default_factory=dict)
     claimed: Mapping[str, str] = field(default_factory=dict)
     startable: Mapping[str, float] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
 
 
 def yields(
@@ -77,7 +79,8 @@ def yields(
     `claim_again_s` have passed.
     """
     ready = _ready(snapshot, harvested, rules)
-    left = set(ready.free) | ready.coming | set(ready.pilot_on)
+    all_nodes = ready.free | ready.coming | set(ready.pilot_on)
+    left = set(all_nodes)
     planned = _planned(snapshot, rules)
     leave: dict[str, str] = {}
     claimed: dict[str, str] = {}
@@ -101,7 +104,7 @@ def yields(
                     claimed[node] = name
                 elif node in ready.pilot_on:
                     leave[ready.pilot_on[node].pilot] = f"main job {name} could start on {node}"
-    return Yields(leave, claimed, startable)
+    return Yields(leave, claimed, startable, frozenset(all_nodes - left))
 
 
 def _ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> _Ready:

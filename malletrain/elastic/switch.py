@@ -139,16 +139,17 @@ class Switch:
             return
         with self._lock:
             self._plans[plan.generation] = plan
-            for build in self._builds.values():
-                build.given_up = True
-            if seated:
-                self._builds[plan.generation] = _Build(plan, lambda: self._make(plan))
+            for older in self._builds.values():
+                older.given_up = True
+            build = _Build(plan, lambda: self._make(plan)) if seated else None
+            if build is not None:
+                self._builds[plan.generation] = build
         if plan.urgent:
             return
-        if not seated:
+        if build is None:
             self._ready = plan.generation
         else:
-            threading.Thread(target=self._await_build, args=(plan,), name="malletrain-ready", daemon=True).start()
+            threading.Thread(target=self._await_build, args=(build,), name="malletrain-ready", daemon=True).start()
 
     def check_in(self, number: int) -> messages.CheckedIn:
         since = self.rounds.waiting_since
@@ -176,8 +177,8 @@ class Switch:
         rank = [seat.worker for seat in plan.members].index(self._worker)
         return make_group(plan.store, plan.generation, rank, len(plan.members), self._host, BUILD_PATIENCE)
 
-    def _await_build(self, plan: messages.Plan) -> None:
-        build = self._builds[plan.generation]
+    def _await_build(self, build: _Build) -> None:
+        plan = build.plan
         try:
             while not build.done(1.0):
                 pass

@@ -28,6 +28,9 @@ __all__ = ["GENERATION_GAP", "Directive", "Membership", "MembershipSettings"]
 #: After a restart numbers go on this far beyond the last known: none is ever given twice.
 GENERATION_GAP = 1000
 
+#: Superseded plans that members may yet turn out to have agreed on: by far more than can be under way.
+PLANS_KEPT = 16
+
 
 class Membership:
     """The state of every job's world. Implements `malletrain.loop.ports.Workers`.
@@ -233,9 +236,9 @@ class Membership:
         job.step = max(job.step, step)
         if this.phase.lives:
             self._leave(this, this.leave_reason or "left by itself", step=step, saved=saved)
-            pending = job.pending
-            expected = pending is not None and pending.generation == generation and not pending.has(worker)
-            if pending is not None and not pending.urgent:
+            obeyed = job.published.get(generation)
+            expected = obeyed is not None and not obeyed.has(worker)
+            if obeyed is not None and not obeyed.urgent:
                 # (That one is out of an urgent plan says nothing of whether the others have heard of it.)
                 self._taken(job, generation)
             if not expected and job.world is not None and job.world.has(worker):
@@ -355,11 +358,13 @@ class Membership:
 
     def _taken(self, job: JobState, generation: int) -> None:
         """One of them acts on the outstanding plan: so do all, for they agreed."""
-        if job.pending is None or job.pending.generation != generation:
-            return
-        if not job.pending.seats:
-            return  # stands until the last of them has left
-        job.world, job.pending = job.pending, None
+        plan = job.published.get(generation)
+        if plan is None or not plan.seats:
+            return  # unknown, old, or one that stands until the last of them has left
+        job.world = plan
+        if job.pending is plan:
+            job.pending = None  # else it was superseded in the moment when they agreed on it
+        job.published = {number: later for number, later in job.published.items() if number > generation}
         job.arrived, job.arriving_since = set(), self._clock.elapsed()
         for seat in job.world.seats:
             if self._workers[seat.worker].phase.lives:
@@ -494,7 +499,8 @@ class Membership:
         job.generation += 1
         store = seats[0].address if seats else ""
         plan = WorldPlan(job.generation, seats, store, reason, urgent)
-        job.pending = plan
+        job.pending = job.published[plan.generation] = plan
+        job.published.pop(plan.generation - PLANS_KEPT, None)
         self._events.append(
             Event(
                 self._clock.now(),

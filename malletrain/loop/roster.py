@@ -107,6 +107,7 @@ class JobState:
     generation: int  #: the highest number given
     world: WorldPlan | None = None
     pending: WorldPlan | None = None
+    published: dict[int, WorldPlan] = field(default_factory=dict)  #: newer than `world`
     arrived: set[str] = field(default_factory=set)  #: members that train in `world`, as they say
     arriving_since: float = 0.0
     check: Check | None = None

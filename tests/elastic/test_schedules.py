@@ -27,32 +27,54 @@ class Play:
         self.daemon, self.pod, self.script = daemon, pod, script
         self.restarts = dict.fromkeys(range(SEATS), -1)
         self.frozen: set[int] = set()
+        self.leaving: set[int] = set()
         self.done: list[str] = []
 
     def alive(self) -> list[int]:
+        """Those that nothing was done to."""
         return [
-            task for task, process in self.pod.processes.items() if process.poll() is None and task not in self.frozen
+            task
+            for task, process in self.pod.processes.items()
+            if process.poll() is None and task not in self.frozen | self.leaving
         ]
 
+    def free(self) -> list[int]:
+        return [
+            task
+            for task in range(SEATS)
+            if task not in self.frozen and (self.restarts[task] < 0 or self.pod.processes[task].poll() is not None)
+        ]
+
+    def revive(self) -> None:
+        """Somebody must be there."""
+        if not self.alive():
+            wait_until(lambda: bool(self.free()), 30, "a seat is free")
+            self.join(self.free()[0])
+
     def join(self, task: int) -> None:
+        self.leaving.discard(task)
         self.restarts[task] += 1
         self.pod.spawn(self.daemon.url, task, self.script, restart=self.restarts[task])
 
     def change(self) -> None:
         alive = self.alive()
-        free = [task for task in range(SEATS) if task not in alive and task not in self.frozen]
+        free = self.free()
         kinds = ["join"] * 3 * bool(free) + (["leave", "kill", "term"] if len(alive) > 1 else [])
         members = [task for task in alive if f"100_{task}" in self.daemon.world()]
+        if not kinds:
+            return  # all seats are taken by those that are about to go
         kind = self.random.choice([*kinds, *(["freeze"] if len(members) > 2 and not self.frozen else [])])
         task = self.random.choice({"join": free, "freeze": members}.get(kind, alive))
         self.done.append(f"{kind} {task}")
         if kind == "join":
             self.join(task)
         elif kind == "leave":
+            self.leaving.add(task)
             self.daemon.leave(task)
         elif kind == "kill":
             self.pod.kill(task)
         elif kind == "term":
+            self.leaving.add(task)
             self.pod.kill(task, signal.SIGTERM)
         else:
             self.frozen.add(task)
@@ -78,20 +100,18 @@ def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
             for _ in range(changes):
                 game.change()
                 game.bury()
+                game.revive()
                 if game.random.random() < 0.6:
                     made = len(diary(directory))
                     wait_until(lambda made=made: len(diary(directory)) > made + 6, 60, "steps go on")
                 else:
                     time.sleep(game.random.random() * 0.2)  # the next change meets this one half-way
-                if not game.alive():
-                    game.join(0)
             wait_until(lambda: game.bury() or not game.frozen, 60, "frozen ones are out")
             (directory / "go").touch()
-            if not game.alive():
-                game.join(0)
+            game.revive()
             wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 120, "the end")
             for task in game.alive():
-                pod.wait(task)
+                assert pod.wait(task) == 0
         except BaseException:
             print("changes:", game.done)
             raise

@@ -447,3 +447,24 @@ def test_three_hundred_members() -> None:
     stage.obey(*workers)
     assert len(stage.world()) == 200
     assert len(stage.seen(EventKind.GENERATION)) == 2
+
+
+def test_a_plan_superseded_in_the_moment_of_agreement_is_still_known(three: Stage) -> None:
+    """Found by random schedules: they agreed on g while g + 1 was being published; then who left by g did not err."""
+    three.leave(2)
+    three.pass_time(0.05)
+    first = three.plan(A)
+    assert first is not None
+    three.leave(1)
+    second = three.plan(A)
+    assert second is not None
+    assert second.generation == first.generation + 1
+    three.members.left(C, first.generation, 7, None)
+    assert three.world() == [A, B]
+    three.members.switched(B, first.generation, 7, 2, 0.0, False)
+    assert three.plan(A) == second
+    assert all(event.data["switched_by"] == "plan" for event in three.seen(EventKind.GENERATION))
+    three.members.left(B, second.generation, 8, None)
+    three.members.switched(A, second.generation, 8, 1, 0.0, False)
+    assert three.world() == [A]
+    assert not three.seen(EventKind.WORKER_LOST)

@@ -290,7 +290,8 @@ def test_people_are_shown_what_the_loop_knows(tmp_path_factory: pytest.TempPathF
     for number, known in ledger.views().items():
         row = rows[number]
         assert row.phase == known.phase.value
-        assert row.samples == pytest.approx(known.samples_done)
+        if not ledger.ignored(number):  # what the ledger does not believe it counts nowhere; people see what was said
+            assert row.samples == pytest.approx(known.samples_done)
         assert row.members == (0 if known.world is None else len(known.world.members))
         assert {p[0]: (p[2], p[4], p[6]) for p in pilots if p[1] == number} == {
             p.id: (p.phase.value, p.node, p.ends_at) for p in known.pilots.values()
