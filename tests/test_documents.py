@@ -1,0 +1,35 @@
+"""Every link between the documents leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)", document.read_text())
+    missing = [link for link in links if not (document.parent / link.split("#")[0]).exists()]
+    assert not missing
+
+
+def test_every_document_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        document = waiting.pop()
+        if document in reached:
+            continue
+        reached.add(document)
+        if document.is_dir():
+            waiting += document.glob("*.md")
+        elif document.suffix == ".md":
+            links = re.findall(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)", document.read_text())
+            waiting += [(document.parent / link.split("#")[0]).resolve() for link in links]
+    unread = [path for path in DOCUMENTS if path.resolve() not in reached and path.name != "CHANGELOG.md"]
+    assert not unread
