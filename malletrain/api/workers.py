@@ -85,10 +85,10 @@ class WorkersGate:
                 self._persist()
                 self.wake()
 
-    def heard(self, worker: str) -> None:
-        """The worker polls."""
+    def polled(self, worker: str, *, open: bool) -> None:
+        """The worker's poll has come, or was answered."""
         with self._lock:
-            self.membership.heard(worker)
+            (self.membership.polled if open else self.membership.answered)(worker)
 
     def wake(self) -> None:
         """Let every waiting poll look again. Safe from any thread."""
@@ -179,13 +179,14 @@ def make_workers_router(gate: WorkersGate, authenticate: Callable[[str], int]) -
         _check_token(gate, worker, request)
         if not 0 <= wait <= MAX_WAIT_S or after < 0:
             raise HTTPException(400, f"wait: must be from 0 to {MAX_WAIT_S:g} seconds, after: not negative")
-        await run_in_threadpool(gate.heard, worker)
+        await run_in_threadpool(lambda: gate.polled(worker, open=True))
         gone = asyncio.Event()
         watch = asyncio.ensure_future(_watch(request, gone))
         try:
             directive = await gate.poll(worker, after, wait, gone)
         finally:
             watch.cancel()
+            await run_in_threadpool(lambda: gate.polled(worker, open=False))
         if gone.is_set():
             await run_in_threadpool(gate.change, lambda: gate.membership.disconnected(worker))
             return Response(status_code=204)

@@ -17,6 +17,10 @@ class Aborted(Exception):
     """The round under way is void; it is done again in another world. Never seen outside this package."""
 
 
+class TrainingOver(Exception):
+    """The main worker has finished while this one was about to. Never seen outside this package."""
+
+
 class Released(SystemExit):
     """This worker's part is over: it left, was given up, or its job ended. Ends the process in order."""
 

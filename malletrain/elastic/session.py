@@ -32,7 +32,7 @@ import torch
 from malletrain.elastic import record, start
 from malletrain.elastic.checkpoint import Checkpoints
 from malletrain.elastic.data import Loader
-from malletrain.elastic.errors import Aborted, ElasticError, Released
+from malletrain.elastic.errors import Aborted, ElasticError, Released, TrainingOver
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.groups import all_closed
 from malletrain.elastic.meter import Meter
@@ -251,7 +251,12 @@ class Session:
     def finish(self, result: Mapping[str, Any] | None = None) -> None:
         """Training is over: the last thing a script calls. `result`: plain JSON values, for the job's record."""
         self._join()
-        self._meet()
+        self._switch.finishing = True
+        try:
+            self._meet()
+        except TrainingOver as over:
+            # The main worker was through the last round and told the daemon, before this one had noticed.
+            log.info("the job is over: %s", over)
         if self.is_main:
             self._meter.flush()
             self._say(messages.Finished(messages.plain(dict(result or {}), "result")))

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import torch
 
-from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, Released
+from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, Released, TrainingOver
 from malletrain.elastic.groups import Background, Group, Pending, make_group
 from malletrain.elastic.link import Link
 from malletrain.elastic.rounds import SLICE_S, Rounds, World
@@ -100,6 +100,7 @@ class Switch:
         self.rounds = Rounds(self)
         self.whole = False
         self.released = False
+        self.finishing = False  #: this worker is in its last round
         self.ending = ""  #: why this process was told to end
         self._top_up = top_up
         self._addresses: dict[str, str] = {}
@@ -115,6 +116,8 @@ class Switch:
         if link is None:
             return
         if link.end is not None:
+            if self.finishing:
+                raise TrainingOver(link.end)
             self.release(link.end)
         plan = link.plan
         if plan is not None and plan.urgent and plan.generation > generation:

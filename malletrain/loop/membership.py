@@ -148,6 +148,17 @@ class Membership:
                 member.address = seat.address
         self._settle(this.job)
 
+    def polled(self, worker: str) -> None:
+        """The worker has a poll open."""
+        self._workers[worker].answered_at = None
+        self.heard(worker)
+
+    def answered(self, worker: str) -> None:
+        """Its poll was answered: another must follow within `reconnect_s`, or its process is no more."""
+        this = self._workers[worker]
+        this.answered_at = self._clock.elapsed()
+        self._look_at(this.answered_at + self._settings.reconnect_s)
+
     def heard(self, worker: str) -> None:
         """The worker polls or reports: it is there."""
         this = self._workers[worker]
@@ -248,7 +259,7 @@ class Membership:
     def finished(self, worker: str, result: Mapping[str, JsonValue]) -> None:
         """Training is over."""
         this = self._workers[worker]
-        if self._jobs[this.job].over is None:
+        if self._jobs[this.job].over is None and this.phase.lives:
             self._emit(EventKind.JOB_COMPLETED, this, "training finished", result=dict(result))
             self.end_job(this.job, "training finished")
 
@@ -340,6 +351,8 @@ class Membership:
                 continue
             if worker.lost_at is not None and now >= worker.lost_at:
                 self._lose(worker, worker.lost_how)
+            elif worker.answered_at is not None and now >= worker.answered_at + self._settings.reconnect_s:
+                self._lose(worker, "it does not poll any more")
             elif now - worker.last_seen > self._settings.silence_s:
                 self._lose(worker, f"silent for {now - worker.last_seen:.0f} s")
             elif worker.phase is Phase.JOINING and now - worker.joined_at > self._settings.warm_up_s:
@@ -424,6 +437,14 @@ class Membership:
         for worker in self._living(job_id):
             if worker.lost_at is not None:
                 self._look_at(worker.lost_at)
+            if worker.answered_at is not None:
+                self._look_at(worker.answered_at + self._settings.reconnect_s)
+        if job.check is None and job.pending is not None and not job.pending.urgent:
+            # A newcomer that froze while it joined is missed by nobody who trains.
+            if self._clock.elapsed() >= job.ask_again_at:
+                job.ask_again_at = self._clock.elapsed() + self._settings.prepare_s
+                self._ask(job, job_id, f"generation {job.pending.generation} is not taken", broken=False)
+            self._look_at(job.ask_again_at)
         if job.check is not None:
             self._settle_check(job_id, job, job.check)
         if job.check is not None or (job.pending is not None and job.pending.urgent and self._all_live(job.pending)):
@@ -474,7 +495,7 @@ class Membership:
             if not worker.phase.lives or name in check.answered:
                 continue
             if now >= check.deadline or (check.broken and worker.dropped):
-                check.broken = True
+                check.broken = check.broken or (job.world is not None and job.world.has(name))
                 self._lose(worker, worker.lost_how or f"did not check in within {self._settings.check_in_s:g} s")
             else:
                 silent.append(name)
@@ -500,6 +521,7 @@ class Membership:
         store = seats[0].address if seats else ""
         plan = WorldPlan(job.generation, seats, store, reason, urgent)
         job.pending = job.published[plan.generation] = plan
+        job.ask_again_at = self._clock.elapsed() + self._settings.prepare_s
         job.published.pop(plan.generation - PLANS_KEPT, None)
         self._events.append(
             Event(

@@ -12,12 +12,14 @@ from malletrain.loop.generation import JobTerms, Seat, WorldPlan
 class MembershipSettings:
     """Seconds that something may take.
 
-    `arrive_s`: until all have said that they switched, before the next change; `gather_s`: that a newcomer waits for
-    others; `check_in_s`: to answer after a fault; `reconnect_s`: to come back after a dropped connection; `adopt_s`:
-    to say hello to a restarted daemon; `return_s`: to notice that it is back; `warm_up_s`: from hello to warm;
-    `silence_s`: without a poll.
+    `prepare_s`: until a plan is taken, before its members are asked whether they are there; `arrive_s`: until all have
+    said that they switched, before the next change; `gather_s`: that a newcomer waits for others; `check_in_s`: to
+    answer after a fault; `reconnect_s`: to come back after a dropped connection or an answered poll; `adopt_s`: to say
+    hello to a restarted daemon; `return_s`: to notice that it is back; `warm_up_s`: from hello to warm; `silence_s`:
+    without a word.
     """
 
+    prepare_s: float = 5.0
     arrive_s: float = 5.0
     gather_s: float = 0.2
     check_in_s: float = 2.0
@@ -72,6 +74,7 @@ class Worker:
     leave_reason: str = ""
     lost_at: float | None = None  #: given up then, unless it is heard before
     unheard: bool = False  #: known from others only, since the daemon restarted
+    answered_at: float | None = None  #: since when it has no poll open, after its first
     dropped: bool = False  #: its connection broke, and it was not heard since
     lost_how: str = ""
     end: str | None = None
@@ -107,6 +110,7 @@ class JobState:
     generation: int  #: the highest number given
     world: WorldPlan | None = None
     pending: WorldPlan | None = None
+    ask_again_at: float = 0.0  #: whether the members of `pending` are there
     published: dict[int, WorldPlan] = field(default_factory=dict)  #: newer than `world`
     arrived: set[str] = field(default_factory=set)  #: members that train in `world`, as they say
     arriving_since: float = 0.0

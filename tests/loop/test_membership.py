@@ -468,3 +468,39 @@ def test_a_plan_superseded_in_the_moment_of_agreement_is_still_known(three: Stag
     three.members.switched(A, second.generation, 8, 1, 0.0, False)
     assert three.world() == [A]
     assert not three.seen(EventKind.WORKER_LOST)
+
+
+def test_a_newcomer_that_froze_while_it_joined_is_found(three: Stage) -> None:
+    """Found by random schedules: nobody who trains misses it, and growth waited for it without end."""
+    three.warm(3)
+    for _ in range(8):
+        three.pass_time(1.0)
+        for name in (A, B, C):
+            there = three.members.directive_for(name)
+            if there.check_in is not None:
+                three.members.checked_in(name, there.check_in, 7, True)
+    assert [event.pilot for event in three.seen(EventKind.WORKER_LOST)] == ["9_3"]
+    assert (three.plan(A) or three.plan(B)).workers == (A, B, C)  # type: ignore[union-attr]
+    assert all(event.data["switched_by"] == "plan" for event in three.seen(EventKind.GENERATION)), "no fault"
+
+
+def test_a_lone_worker_that_stops_polling_is_lost() -> None:
+    """Found by random schedules: killed between two polls, with no peer to miss it."""
+    stage = Stage()
+    worker = stage.warm(0)
+    stage.obey(worker)
+    stage.members.polled(worker)
+    stage.pass_time(60)
+    stage.members.answered(worker)
+    assert stage.members.due() == stage.clock.at + 5.0
+    stage.pass_time(4.9)
+    assert stage.world() == [worker]
+    stage.pass_time(0.2)
+    assert stage.world() == []
+    assert stage.seen(EventKind.WORKER_LOST)[0].reason == "it does not poll any more"
+
+
+def test_one_that_was_given_up_does_not_finish_the_job(three: Stage) -> None:
+    three.members.exited(A, -9)
+    three.members.finished(A, {})
+    assert not three.seen(EventKind.JOB_COMPLETED)
