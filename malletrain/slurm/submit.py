@@ -97,6 +97,7 @@ def submit(
     array: int | None = None
     try:
         announced(job)
+        set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
         script = request.materialize(job, daemon.url, sys.executable, environ, __version__)
         array = run_sbatch(script, request.chdir, warn)
         daemon.attach(job, array, request.tasks)
@@ -107,6 +108,28 @@ def submit(
         warn(undone)
         raise
     return job, array
+
+
+def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
+    """Move away what a job of the same number has saved there: another daemon's, or one whose journal is gone.
+
+    A new job must not begin from the state of another one's model.
+
+    Raises:
+        NotTaken: it is there and cannot be moved.
+    """
+    if not saved.exists():
+        return
+    number = 1
+    while (other := saved.with_name(f"{saved.name}.before-{number}")).exists():
+        number += 1
+    try:
+        saved.rename(other)
+    except OSError as error:
+        raise NotTaken(
+            f"{saved} holds another job's state and cannot be moved ({error.strerror}): move it"
+        ) from error
+    warn(f"{saved} held the state of another job of this number: it is {other.name} now")
 
 
 def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) -> int:
