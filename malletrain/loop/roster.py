@@ -12,11 +12,11 @@ from malletrain.loop.generation import JobTerms, Seat, WorldPlan
 class MembershipSettings:
     """Seconds that something may take.
 
-    `prepare_s`: until a plan is taken, before its members are asked whether they are there; `arrive_s`: until all have
-    said that they switched, before the next change; `gather_s`: that a newcomer waits for others; `check_in_s`: to
-    answer after a fault; `reconnect_s`: to come back after a dropped connection or an answered poll; `adopt_s`: to say
-    hello to a restarted daemon; `return_s`: to notice that it is back; `warm_up_s`: from hello to warm; `silence_s`:
-    without a word.
+    `prepare_s`: until a plan is taken, before its members are asked whether they are there; `arrive_s`: until all
+    have said that they switched, before the next change; `gather_s`: that a newcomer waits for others; `check_in_s`:
+    to answer after a fault; `reconnect_s`: to come back after a dropped connection or an answered poll; `adopt_s`: to
+    say hello to a restarted daemon; `return_s`: to notice that it is back; `warm_up_s`: from hello to warm;
+    `silence_s`: without a word.
     """
 
     prepare_s: float = 5.0
