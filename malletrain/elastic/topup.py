@@ -18,6 +18,13 @@ log = logging.getLogger("malletrain.elastic")
 MAX_TASKS = 1000
 
 
+def outside(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what tells a process that it is inside a pilot: new tasks must not take themselves for
+    this one. SLURM_CONF stays: it says which cluster."""
+    inside = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "MALLETRAIN_")
+    return {k: v for k, v in environ.items() if k == "SLURM_CONF" or not k.startswith(inside)}
+
+
 class TopUp:
     """Runs `sbatch` with this pilot's own script, and registers the array as `mtbatch` does; once for each demand.
 
@@ -59,12 +66,7 @@ class TopUp:
         script = self._environ.get("MALLETRAIN_BATCH_SCRIPT", "")
         if not script:
             raise WireError("MALLETRAIN_BATCH_SCRIPT is not set: this pilot was not submitted by mtbatch")
-        # The new tasks must not take themselves for the inside of this one.
-        clean = {
-            name: value
-            for name, value in self._environ.items()
-            if not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "PMI", "MALLETRAIN_"))
-        }
+        clean = outside(self._environ)
         directory = self._environ.get("SLURM_SUBMIT_DIR", os.curdir)
         command = ["sbatch", "--parsable", f"--chdir={directory}", f"--array=0-{tasks - 1}", script]
         done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60.0, check=False)
