@@ -42,7 +42,7 @@ class Training:
 
 
 TRAININGS = (
-    Training("mlp", "digits_mlp.py", "--epochs 400", "1-4"),
+    Training("mlp", "digits_mlp.py", "--epochs 1200", "1-4"),
     Training("cnn", "digits_cnn.py", "--epochs 60", "1-4"),
     Training("attention", "digits_attention.py", "--epochs 60", "2-6"),
 )

@@ -36,12 +36,12 @@ def day(path: Path = DAY, stretch: float = 1.0) -> list[MainJob]:
     ]
 
 
-def from_log(path: Path, nodes: int, span_s: float, most_jobs: int = 400) -> tuple[list[MainJob], float]:
-    """A slice of a job log (SWF or sacct), scaled to `nodes` nodes and `span_s` seconds; and the factor of time.
+def from_log(path: Path, nodes: int, span_s: float, window_s: float = 12 * 3600.0) -> tuple[list[MainJob], float]:
+    """Some hours of a job log (SWF or sacct), scaled to `nodes` nodes and `span_s` seconds; and the factor of time.
 
-    Sizes keep their share of the machine, rounded up to whole nodes; times are divided by the factor. Time limits
-    are taken as one and a half times the run, since logs seldom keep them. The slice is the densest run of
-    `most_jobs` jobs by submit time.
+    Of the log's windows of `window_s` the one is taken that comes nearest to filling 70 % of the machine. Sizes keep
+    their share of the machine, rounded up to whole nodes; times are divided by the factor, runs cut to the span. Time
+    limits are taken as one and a half times the run, since logs seldom keep them.
 
     Raises:
         InvalidInput: the file is no job log, or holds no job that ran.
@@ -60,20 +60,25 @@ def from_log(path: Path, nodes: int, span_s: float, most_jobs: int = 400) -> tup
     if not len(ran):
         raise InvalidInput(str(path), "holds no job that ran")
     order = ran[np.argsort(trace.submit[ran], kind="stable")]
-    width = min(most_jobs, len(order))
-    spans = trace.submit[order[width - 1 :]] - trace.submit[order[: len(order) - width + 1]]
-    begin = int(np.argmin(spans))
-    chosen = order[begin : begin + width]
-    factor = max(1.0, float(trace.submit[chosen[-1]] - trace.submit[chosen[0]]) / span_s)
-    machine = int(held.max())
-    first = float(trace.submit[chosen[0]])
+    submit, run = trace.submit[order], (trace.end - trace.start)[order]
+    first, last = float(submit[0]), float(submit[-1])
+    window_s = max(span_s, min(window_s, last - first))
+    factor = window_s / span_s
+    share = held[order] / float(held.max())
+    # What a job will really take here: whole nodes of a small machine, and no longer than the play.
+    wanted = np.clip(np.ceil(share * nodes), 1, nodes)
+    seconds = np.clip(run / factor, 1.0, span_s)
+    window = ((submit - first) // window_s).astype(int)
+    filled = np.bincount(window, weights=wanted * seconds) / (nodes * span_s)
+    chosen = np.flatnonzero(window == int(np.argmin(np.abs(filled - 0.7))))
+    start = first + window[chosen[0]] * window_s
     return [
         MainJob(
             number,
-            (float(trace.submit[i]) - first) / factor,
-            max(1, min(nodes, -(-int(held[i]) * nodes // machine))),
-            max(1.0, float(trace.end[i] - trace.start[i]) / factor),
-            max(60.0, 1.5 * float(trace.end[i] - trace.start[i]) / factor),
+            float(submit[i] - start) / factor,
+            int(wanted[i]),
+            float(seconds[i]),
+            max(60.0, 1.5 * float(seconds[i])),
         )
         for number, i in enumerate(chosen)
     ], factor
