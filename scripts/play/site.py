@@ -109,8 +109,11 @@ class Site:
         except (urllib.error.URLError, OSError):
             return False
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, deadline_s: float = 20.0) -> int:
-        """End the daemon with a signal; its exit status. SIGKILL is what a crash looks like."""
+    def stop(self, number: signal.Signals = signal.SIGTERM, deadline_s: float = 60.0) -> int:
+        """End the daemon with a signal; its exit status. SIGKILL is what a crash looks like.
+
+        It finishes its round first, whose Slurm commands may each take their whole time-out on a busy machine.
+        """
         if self._process is None:
             return 0
         process, self._process = self._process, None
