@@ -207,7 +207,14 @@ class Membership:
             if generation == job.pending.generation:
                 self._publish(this.job, job.pending.seats, f"another try, {worker} could not build: {detail}"[:400])
             return
-        self._ask(job, this.job, f"{worker}: {how} {detail}".strip()[:400], broken=how != "stalled")
+        # A member that speaks of a plan newer than its world waits in it already. What a newcomer meets there is its
+        # own trouble, unless nobody trains at all.
+        trains = job.world is None or job.world.has(worker)
+        entered = trains and job.world is not None and generation > job.world.generation
+        plan = job.published.get(generation)
+        in_vain = entered and plan is not None and not self._all_live(plan)
+        broken = trains and (how != "stalled" or in_vain)
+        self._ask(job, this.job, f"{worker}: {how} {detail}".strip()[:400], broken=broken, entered=entered)
         self._settle(this.job)
 
     def switched(self, worker: str, generation: int, step: int, nodes: int, pause_s: float, grew: bool) -> None:
@@ -410,9 +417,10 @@ class Membership:
         if job.over is None and job.world is not None and job.world.has(worker.id):
             self._ask(job, worker.job, f"{worker.id} is lost: {how}", broken=True)
 
-    def _ask(self, job: JobState, job_id: int, reason: str, broken: bool) -> None:
+    def _ask(self, job: JobState, job_id: int, reason: str, *, broken: bool, entered: bool = False) -> None:
         """Ask members to check in; one check at a time, which may turn out to be of a broken world."""
         if job.check is not None:
+            job.check.entered = job.check.entered or entered
             if broken and not job.check.broken:
                 job.check.broken, job.check.reason = True, reason
             return
@@ -426,7 +434,7 @@ class Membership:
         if any(self._workers[name].unheard for name in asked):
             # Just after a restart of the daemon, members may not have noticed yet that it is back.
             deadline = max(deadline, self._started_at + self._settings.return_s)
-        job.check = Check(job.checks, deadline, broken, reason, tuple(asked))
+        job.check = Check(job.checks, deadline, broken, entered, reason, tuple(asked))
         self._look_at(deadline)
 
     def _settle(self, job_id: int) -> None:
@@ -495,7 +503,7 @@ class Membership:
             if not worker.phase.lives or name in check.answered:
                 continue
             if now >= check.deadline or (check.broken and worker.dropped):
-                check.broken = check.broken or (job.world is not None and job.world.has(name))
+                check.broken = check.broken or check.entered or (job.world is not None and job.world.has(name))
                 self._lose(worker, worker.lost_how or f"did not check in within {self._settings.check_in_s:g} s")
             else:
                 silent.append(name)

@@ -93,6 +93,7 @@ class Check:
     number: int
     deadline: float
     broken: bool
+    entered: bool  #: someone waits in the outstanding plan's world already: without any of it, that is broken
     reason: str
     asked: tuple[str, ...]
     whole: dict[str, int] = field(default_factory=dict)  #: worker -> step

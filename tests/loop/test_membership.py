@@ -504,3 +504,40 @@ def test_one_that_was_given_up_does_not_finish_the_job(three: Stage) -> None:
     three.members.exited(A, -9)
     three.members.finished(A, {})
     assert not three.seen(EventKind.JOB_COMPLETED)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "after it was given up"])
+def test_members_that_wait_for_a_frozen_newcomer_are_freed(three: Stage, later: bool) -> None:
+    """They have agreed on the plan, and wait in its roll call: no ordinary plan frees them."""
+    three.warm(3)
+    plan = three.plan(A)
+    assert plan is not None
+
+    def answer() -> None:
+        for name in (A, B, C):
+            there = three.members.directive_for(name)
+            if there.check_in is not None:
+                three.members.checked_in(name, there.check_in, 7, True)
+
+    if later:
+        three.pass_time(5.1)
+        answer()
+        three.pass_time(2.1)
+        assert three.seen(EventKind.WORKER_LOST)
+    three.members.fault(A, plan.generation, 7, "stalled", "in the roll call")
+    answer()
+    three.pass_time(2.1)
+    answer()
+    urgent = three.plan(A)
+    assert urgent is not None
+    assert urgent.urgent
+    assert urgent.workers == (A, B, C)
+
+
+def test_a_newcomers_trouble_disturbs_nobody_who_trains(three: Stage) -> None:
+    three.warm(3)
+    plan = three.plan(A)
+    assert plan is not None
+    three.members.fault(D, plan.generation, 0, "closed", "another newcomer died")
+    three.obey(A, B, C, D)
+    assert not any(event.data["switched_by"] == "fault" for event in three.seen(EventKind.GENERATION))
