@@ -26,6 +26,7 @@ def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static) -> None:
         for task in range(3):
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
         daemon.wait_world([0, 1, 2])
+        wait_until(lambda: len(diary(tmp_path)) >= 5, 60, "some steps of the three")
         pod.kill(1, signal.SIGSTOP)
         frozen_at = time.monotonic()
         daemon.wait_world([0, 2], 20)
