@@ -135,6 +135,25 @@ def test_killing_the_daemon_changes_nothing(site: Site) -> None:
     lab.wait_for(lambda: not harvest_rows(lab), 30, "an empty harvest partition")
 
 
+def test_a_job_that_runs_out_of_tasks_submits_more_itself(site: Site) -> None:
+    """Preemption and scancel consume tasks; a worker runs sbatch as its owner, on this cluster, before none is left."""
+    lab = site.lab
+    number = site.mtbatch("alice", write_script(site, paced()))
+    wait_members(site, number, 4)
+    first = {row[0].partition("_")[0] for row in harvest_rows(lab)}
+    held = [row[0] for row in harvest_rows(lab) if row[1] == "PENDING"]
+    lab.run(["scancel", *held, next(row[0] for row in harvest_rows(lab) if row[1] == "RUNNING")], user="alice")
+
+    def of_a_new_array(state: str) -> bool:
+        return any(row[1] == state and row[0].partition("_")[0] not in first for row in harvest_rows(lab))
+
+    lab.wait_for(lambda: of_a_new_array("PENDING") or of_a_new_array("RUNNING"), 60, "tasks of a new array")
+    wait_members(site, number, 4)
+    assert of_a_new_array("RUNNING"), "a task of the new array trains in the place of the one that was cancelled"
+    site.malletrain("alice", "cancel", str(number))
+    lab.wait_for(lambda: not harvest_rows(lab), 30, "an empty harvest partition")
+
+
 def test_a_real_model_reaches_its_accuracy_and_leaves_nothing(site: Site) -> None:
     lab = site.lab
     command = f"{sys.executable} {ROOT}/examples/digits_mlp.py --epochs 20"
