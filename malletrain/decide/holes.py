@@ -7,7 +7,7 @@ arrivals are not in any plan: yielding answers those.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from malletrain.decide.forecast import Forecast, Remaining
 from malletrain.decide.rules import Rules
@@ -15,28 +15,39 @@ from malletrain.domain.decision import Hole, OpenHole
 from malletrain.domain.snapshot import LEAVE_STATES, Node, SlurmState, Snapshot
 
 
-def planned_ends(snapshot: Snapshot, now: float, rules: Rules) -> Mapping[str, tuple[float, str]]:
-    """When each node is next wanted, and by what, by node name; a node that nothing plans for is absent.
+def planned_ends(
+    snapshot: Snapshot, names: Collection[str], now: float, rules: Rules
+) -> Mapping[str, tuple[float, str]]:
+    """When each of the nodes `names` is next wanted, and by what; a node that nothing plans for is absent.
 
     A reservation that has begun wants its nodes now. A stale plan (see `BackfillPlan.is_stale`) says nothing.
     """
-    wanted: dict[str, tuple[float, str]] = {}
-
-    def want(name: str, when: float, why: str) -> None:
-        if name not in wanted or when < wanted[name][0]:
-            wanted[name] = (when, why)
-
+    plans: list[tuple[float, str, Collection[str]]] = []
     if not snapshot.plan.is_stale(now):
-        for job in snapshot.jobs:
-            if job.state is SlurmState.PENDING and job.start_time is not None:
-                if job.partition == rules.harvest_partition:
-                    continue
-                for name in job.planned_nodes:
-                    want(name, job.start_time, f"planned start of job {job.id}")
-    for reservation in snapshot.reservations:
-        if reservation.end > now:
-            for name in reservation.nodes:
-                want(name, max(now, reservation.start), f"reservation {reservation.name}")
+        plans += [
+            (job.start_time, f"planned start of job {job.id}", job.planned_nodes)
+            for job in snapshot.jobs
+            if job.planned_nodes
+            and job.start_time is not None
+            and job.state is SlurmState.PENDING
+            and job.partition != rules.harvest_partition
+        ]
+    plans += [
+        (max(now, reservation.start), f"reservation {reservation.name}", reservation.nodes)
+        for reservation in snapshot.reservations
+        if reservation.end > now
+    ]
+    # The earliest first, so each node is looked at until it is found once.
+    plans.sort(key=lambda plan: plan[0])
+    wanted: dict[str, tuple[float, str]] = {}
+    left = set(names)
+    for when, why, nodes in plans:
+        if not left:
+            break
+        hit = left.intersection(nodes)
+        if hit:
+            wanted.update(dict.fromkeys(hit, (when, why)))
+            left -= hit
     return wanted
 
 
@@ -45,16 +56,14 @@ def holes(snapshot: Snapshot, held: Mapping[str, str], now: float, rules: Rules)
 
     A node that staff wants (draining, reserved, rebooting, ...) has no hole; one wanted at once ends now.
     """
-    wanted = planned_ends(snapshot, now, rules)
-    found: list[Hole] = []
-    for node in snapshot.nodes:
-        if not _harvestable(node, rules):
-            continue
-        if node.name not in held and not snapshot.is_free(node.name):
-            continue
-        until, reason = wanted.get(node.name, (now + rules.max_pilot_s + rules.margin_s, "nothing planned"))
-        found.append(Hole(node.name, until, reason))
-    return tuple(sorted(found, key=lambda hole: hole.node))
+    nodes, longest = snapshot.node, (now + rules.max_pilot_s + rules.margin_s, "nothing planned")
+    names = [
+        name
+        for name in sorted(snapshot.free_names.union(held))
+        if (node := nodes.get(name)) is not None and _harvestable(node, rules)
+    ]
+    wanted = planned_ends(snapshot, names, now, rules)
+    return tuple(Hole(name, *wanted.get(name, longest)) for name in names)
 
 
 def foreseen(
@@ -64,17 +73,20 @@ def foreseen(
 
     A hole whose begin is not known counts as new: the safe side.
     """
-    rests: dict[OpenHole, Remaining] = {}
-    means: dict[tuple[OpenHole, float], float] = {}
+    rests: dict[tuple[float, int], Remaining] = {}
+    means: dict[tuple[float, int, float], float] = {}
     answer: dict[str, Hole] = {}
+    new = OpenHole(now, 1)
     for name, hole in found.items():
-        opened = open_holes.get(name) or OpenHole(now, 1)
-        key = (opened, hole.until)
-        if key not in means:
-            if opened not in rests:
-                rests[opened] = forecast.remaining(now - opened.began, opened.cohort)
-            means[key] = rests[opened].mean_s(max(0.0, hole.until - now))
-        answer[name] = Hole(name, hole.until, hole.reason, means[key], opened.began)
+        opened = open_holes.get(name, new)
+        began, cohort, until = opened.began, opened.cohort, hole.until
+        mean = means.get((began, cohort, until))
+        if mean is None:
+            rest = rests.get((began, cohort))
+            if rest is None:
+                rest = rests[began, cohort] = forecast.remaining(now - began, cohort)
+            mean = means[began, cohort, until] = rest.mean_s(max(0.0, until - now))
+        answer[name] = Hole(name, until, hole.reason, mean, began)
     return answer
 
 
@@ -90,6 +102,6 @@ def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:
 
 
 def _harvestable(node: Node, rules: Rules) -> bool:
-    if node.state in LEAVE_STATES or not rules.may_harvest(node.name):
+    if rules.harvest_partition not in node.partitions or not rules.may_harvest(node.name):
         return False
-    return rules.harvest_partition in node.partitions
+    return node.state not in LEAVE_STATES

@@ -81,6 +81,8 @@ def yields(
     ready = _ready(snapshot, harvested, rules)
     all_nodes = ready.free | ready.coming | set(ready.pilot_on)
     left = set(all_nodes)
+    if not any(job.node_count <= len(left) and _waits(job, rules) for job in snapshot.jobs):
+        return Yields()
     planned = _planned(snapshot, rules)
     leave: dict[str, str] = {}
     claimed: dict[str, str] = {}
@@ -109,18 +111,21 @@ def yields(
 
 def _ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> _Ready:
     pilot_on = {h.node: h for h in harvested}
-    free: set[str] = set()
-    coming: set[str] = set()
-    for node in snapshot.nodes:
-        # A pilot may have been released since the snapshot was taken: its node only looks free.
-        if node.name in pilot_on:
-            continue
-        holders = snapshot.holders.get(node.name, ())
-        if snapshot.is_free(node.name):
-            free.add(node.name)
-        elif all(_goes(job, rules) for job in holders) and (holders or node.state is NodeState.COMPLETING):
-            coming.add(node.name)
-    return _Ready(frozenset(free), frozenset(coming), pilot_on)
+    # A pilot may have been released since the snapshot was taken: its node only looks free.
+    free = snapshot.free_names.difference(pilot_on)
+    going: set[str] = set()
+    staying: set[str] = set()
+    for job in snapshot.jobs:
+        if job.nodes and job.holds_nodes:
+            (going if _goes(job, rules) else staying).update(job.nodes)
+    coming = {name for name in going - staying - pilot_on.keys() if name in snapshot.node}
+    completing = NodeState.COMPLETING
+    coming.update(
+        node.name
+        for node in snapshot.nodes
+        if node.state is completing and node.name not in staying and node.name not in pilot_on
+    )
+    return _Ready(free, frozenset(coming), pilot_on)
 
 
 def _goes(job: SlurmJob, rules: Rules) -> bool:
@@ -143,15 +148,21 @@ def _planned(snapshot: Snapshot, rules: Rules) -> list[_Planned]:
     ]
 
 
+def _waits(job: SlurmJob, rules: Rules) -> bool:
+    """Whether it is a main job that waits for nodes, and for nothing else."""
+    return (
+        job.state is SlurmState.PENDING
+        and job.partition != rules.harvest_partition
+        and (job.reason == "" or job.reason.startswith(WAITS_FOR_NODES))
+    )
+
+
 def _waiting(snapshot: Snapshot, rules: Rules) -> list[list[SlurmJob]]:
     """Waiting main jobs in the order of priority; parts of one heterogeneous job stand together."""
     groups: dict[str, list[SlurmJob]] = {}
     for job in snapshot.jobs:
-        if job.state is not SlurmState.PENDING or job.partition == rules.harvest_partition:
-            continue
-        if not job.reason.startswith(WAITS_FOR_NODES) and job.reason != "":
-            continue
-        groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
+        if _waits(job, rules):
+            groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
     return sorted(groups.values(), key=lambda group: min(_rank(job) for job in group))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from malletrain.domain.snapshot import SlurmState
 
@@ -198,9 +199,12 @@ class Probe:
     reached: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobView:
-    """All that is known of one job at one moment: what decisions and people read."""
+    """All that is known of one job at one moment: what decisions and people read.
+
+    A view lives as long as nothing changes for its job, over many decisions: what is derived of it is derived once.
+    """
 
     job: MalleableJob
     phase: JobPhase
@@ -213,18 +217,32 @@ class JobView:
     topped_up_at: float | None = None
     failures: int = 0  #: pilots that failed one after the other before any worker was ready
 
-    @property
+    @cached_property
     def active(self) -> tuple[Pilot, ...]:
         """Pilots that hold a node or are about to, by id."""
-        return tuple(p for _, p in sorted(self.pilots.items()) if p.is_active)
+        resting = (PilotPhase.HELD, PilotPhase.ENDED)
+        return tuple(sorted((p for p in self.pilots.values() if p.phase not in resting), key=lambda p: p.id))
 
-    @property
+    @cached_property
     def staying(self) -> tuple[Pilot, ...]:
         """Pilots that hold a node and were not asked to leave."""
         return tuple(p for p in self.active if p.phase in (PilotPhase.RELEASED, PilotPhase.RUNNING))
 
-    @property
+    @cached_property
+    def unsettled(self) -> tuple[Pilot, ...]:
+        """Active pilots that are on their way in or out: not simply running."""
+        return tuple(p for p in self.active if p.phase is not PilotPhase.RUNNING)
+
+    @cached_property
     def held(self) -> tuple[Pilot, ...]:
         """Pilots that wait for a hole, oldest array and lowest task first."""
         waiting = [p for p in self.pilots.values() if p.phase is PilotPhase.HELD]
         return tuple(sorted(waiting, key=lambda p: (len(p.id), p.id)))
+
+    @cached_property
+    def speedups(self) -> Curve | None:
+        """The curve over its throughput on one node; None while nothing is known."""
+        if self.curve is None:
+            return None
+        unit = self.curve.throughput(1) or 1.0
+        return Curve(tuple((n, rate / unit) for n, rate in self.curve.points))

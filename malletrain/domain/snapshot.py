@@ -171,7 +171,18 @@ class Snapshot:
                     holders.setdefault(name, []).append(job)
         return {name: tuple(jobs) for name, jobs in holders.items()}
 
+    @cached_property
+    def held_names(self) -> frozenset[str]:
+        """Every node that some job holds, completing ones included."""
+        return frozenset().union(*(job.nodes for job in self.jobs if job.nodes and job.holds_nodes))
+
+    @cached_property
+    def free_names(self) -> frozenset[str]:
+        """The nodes that are wholly idle: in a free state and held by no job."""
+        idle, planned = NodeState.IDLE, NodeState.PLANNED  # compared by identity: ten thousand nodes in a millisecond
+        free = {node.name for node in self.nodes if node.state is idle or node.state is planned}
+        return frozenset(free - self.held_names)
+
     def is_free(self, name: str) -> bool:
         """Whether the node is wholly idle: in a free state and held by no job, completing ones included."""
-        node = self.node.get(name)
-        return node is not None and node.state in FREE_STATES and name not in self.holders
+        return name in self.free_names
