@@ -2,6 +2,7 @@
 
 from scripts.lab.api import Lab
 from scripts.lab.conf import LabConfig
+from scripts.lab.edit import Change
 from scripts.lab.errors import DeadlineError, LabError, UsageError
 
-__all__ = ["DeadlineError", "Lab", "LabConfig", "LabError", "UsageError"]
+__all__ = ["Change", "DeadlineError", "Lab", "LabConfig", "LabError", "UsageError"]

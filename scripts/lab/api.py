@@ -5,13 +5,16 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from scripts.lab import cluster, processes, record
 from scripts.lab.conf import LabConfig
+from scripts.lab.edit import Change, changed
 from scripts.lab.errors import DeadlineError, LabError
 from scripts.lab.layout import Layout
 from scripts.lab.record import Record
@@ -232,6 +235,56 @@ class Lab:
             return not left and set(self.node_states().values()) == {"idle"}
 
         self.wait_for(empty, deadline_s, "an empty cluster")
+
+    @contextmanager
+    def changed(self, change: Change, *, restart: bool = False) -> Iterator[None]:
+        """The lab under another configuration within the block; emptied, and as it was, after it.
+
+        By `scontrol reconfigure`, or by a restart of slurmctld and every slurmd for what that does not change
+        (SelectType, PreemptType, ...). A fault of the new configuration raises LabError; the old one is back then.
+        """
+        former = self._layout.slurm_conf.read_text()
+        self._record = replace(self._record, files=tuple({*self._record.files, *change.files}))
+        record.write(self._layout, self._record)
+        kept = {name: self._text_of(name) for name in change.files}
+        try:
+            self._configure(changed(former, change), change.files, restart)
+        except LabError:
+            self._configure(former, kept, restart)
+            raise
+        try:
+            yield
+        finally:
+            self.clear()
+            self._configure(former, kept, restart)
+
+    def _text_of(self, name: str) -> str | None:
+        path = self.path / name
+        return path.read_text() if path.exists() else None
+
+    def _configure(self, text: str, files: Mapping[str, str | None], restart: bool) -> None:
+        for name, content in files.items():
+            if content is None:
+                (self.path / name).unlink()
+            else:
+                (self.path / name).write_text(content)
+        self._layout.slurm_conf.write_text(text)
+        if restart:
+            self.restart()
+        else:
+            self.run(["scontrol", "reconfigure"])
+        self.wait_for(lambda: set(self.node_states().values()) == {"idle"}, 60, "idle nodes, configured anew")
+
+    def restart(self) -> None:
+        """Restarts slurmctld and every slurmd, with the state that they saved; returns when slurmctld answers."""
+        daemons = [name for name in self.daemons if name.startswith("slurm") and name != "slurmdbd"]
+        for name in daemons:
+            if self.is_running(name):
+                self.kill(name, signal.SIGTERM)
+        for name in daemons:
+            self.wait_for(lambda name=name: not self.is_running(name), 30, f"the end of {name}")
+            self.start(name)
+        self.wait_for(lambda: self.run(["scontrol", "ping"], check=False).returncode == 0, 30, "slurmctld")
 
     def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Signals one daemon ("slurmctld", "slurmd.n000", "munged", "slurmdbd", "mariadbd"): a fault to survive."""
