@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import resource
 import tracemalloc
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.replay.traces import JobRecords, NodeChanges, read_trace
+from malletrain.replay.traces import sacct_json as sacct_json_module
 from malletrain.replay.traces import source as source_module
-from malletrain.replay.traces.nodelist import MAX_NODES_IN_LIST, expand
+from malletrain.replay.traces.nodelist import expand
 from malletrain.replay.traces.outages import read_outages
 from malletrain.replay.traces.times import TimeParser, duration
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
+from malletrain.slurm.formats.hostlist import MAX_NODES
 
 HEADER = "JobID|JobIDRaw|State|Submit|Start|End|NodeList|AllocNodes"
 
@@ -173,6 +176,39 @@ def test_names_that_hold_the_delimiter_or_line_breaks(tmp_path: Path) -> None:
     assert [nodes_of(jobs, i) for i in range(len(jobs.start))] == [["n1"], ["n2"], ["n3"], ["n4"]]
 
 
+def test_time_limits_and_priorities_are_read_in_every_form(tmp_path: Path) -> None:
+    header = "JobID|State|Start|End|NodeList|TimelimitRaw|Timelimit|Priority"
+    times = "COMPLETED|2025-03-20T02:00:00|2025-03-20T03:00:00"
+    jobs = sacct(
+        tmp_path, f"1|{times}|n1|90||4294", f"2|{times}|n1||1-00:00:00|", f"3|{times}|n1|UNLIMITED|UNLIMITED|x",
+        header=header,
+    )  # fmt: skip
+    assert jobs.limit.tolist()[:2] == [5400.0, 86_400.0] and math.isnan(jobs.limit[2])
+    assert jobs.priority.tolist() == [4294.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("column", ["Planned", "Reserved"])
+def test_without_a_submit_time_the_wait_says_it(tmp_path: Path, column: str) -> None:
+    row = "1|COMPLETED|2025-03-20T02:00:00|2025-03-20T03:00:00|n1|01:30:00"
+    jobs = sacct(tmp_path, row, header=f"JobID|State|Start|End|NodeList|{column}")
+    assert jobs.start[0] - jobs.submit[0] == 5400.0
+
+
+def test_an_array_that_waits_and_one_that_runs(tmp_path: Path) -> None:
+    ran = "COMPLETED|2025-03-20T01:00:00|2025-03-20T02:00:00|2025-03-20T03:00:00"
+    jobs = sacct(
+        tmp_path,
+        f"7_1|8|{ran}|n1|1",
+        f"7_[2-5%2]|7|{ran.replace('COMPLETED', 'PENDING')}|None assigned|",
+        "7_[6-9|7|PENDING|2025-03-20T01:00:00|Unknown|Unknown|None assigned|",
+        f"7_1.extern|8.extern|{ran}|n1|1",
+        f"9+0|9|{ran}|n2|1",
+        f"9+1|10|{ran}|n3|1",
+    )
+    assert [nodes_of(jobs, i) for i in range(len(jobs.start))] == [["n1"], ["n2"], ["n3"]]
+    assert jobs.account.skipped == {"never started": 2, "a step": 1}
+
+
 def test_undecodable_bytes_do_not_lose_the_row(tmp_path: Path) -> None:
     row = b"1|a\xff\xfe\xe9|COMPLETED|2025-03-20T02:00:00|2025-03-20T03:00:00|n1\n"
     assert nodes_of(jobs_of(tmp_path, b"JobID|JobName|State|Start|End|NodeList\n" + row), 0) == ["n1"]
@@ -248,6 +284,69 @@ def test_a_line_without_end_is_never_held_in_memory(tmp_path: Path) -> None:
     assert trace.account.records == 2
 
 
+@pytest.mark.nightly
+def test_ten_gigabytes_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "long.gz"
+    piece = gzip.compress(b"x" * (256 << 20), compresslevel=1)  # members of a gzip file may be put together
+    with path.open("wb") as file:
+        file.write(gzip.compress(b"; MaxNodes: 4\n1 0 0 10 1\n"))
+        for _ in range(40):
+            file.write(piece)
+        file.write(gzip.compress(b"\n2 5 0 10 1\n"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    trace = read_trace(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # kB
+    assert (trace.account.records, trace.account.skipped) == (2, {"longer than 4 MiB": 1})
+
+
+def test_json_without_end_is_given_up_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sacct_json_module, "MAX_OBJECT", 1 << 20)
+    with pytest.raises(InvalidInput, match="job 2: is damaged or cut off"):
+        read_trace(write(tmp_path, '{"jobs": [{}, {"name": "' + "x" * (8 << 20)))
+
+
+def test_letters_that_chunks_of_json_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sacct_json_module, "CHUNK", 7)
+    job = {"job_id": 1, "partition": "blåbær", "nodes": "n1", "time": {"start": 1700000000, "end": 1700000100}}
+    path = write(tmp_path, json.dumps({"jobs": [job, {**job, "partition": "main"}]}, ensure_ascii=False))
+    account = read_trace(path, ignore_partitions=frozenset({"blåbær"})).account
+    assert (account.records, account.skipped) == (1, {"of an ignored partition": 1})
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("JobID|State\n1|X\n".encode("utf-16"), "UTF-16"),
+        (b"BZh91AY", "bzip2"),
+        (b"\x28\xb5\x2f\xfd\x00", "zstd"),
+        (b"\x80\x04\x95", "pickle"),
+        (b"1879824|1879824|u|a|RUNNING|2025-09-12T14:06:12\n", "--noheader"),
+    ],
+)
+def test_what_is_not_read_says_what_to_do(tmp_path: Path, data: bytes, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        read_trace(write(tmp_path, data))
+
+
+def test_logs_of_several_encodings_put_together(tmp_path: Path) -> None:
+    def row(job: int, name: bytes) -> bytes:
+        return f"{job}|".encode() + name + b"|COMPLETED|2025-03-20T02:00:00|2025-03-20T03:00:00|n1\r\n"
+
+    text = b"\xef\xbb\xbfJobID|JobName|State|Start|End|NodeList\r\n"
+    text += row(1, "Ærø".encode()) + row(2, "Ærø".encode("latin-1")) + row(3, "日本".encode("shift-jis"))
+    text += "4|x|COMPLETED".encode("utf-16-le")
+    account = jobs_of(tmp_path, text).account
+    assert (account.records, account.skipped) == (3, {"holds NUL bytes": 1})
+
+
+def test_a_second_header_in_another_order(tmp_path: Path) -> None:
+    jobs = sacct(
+        tmp_path, "1|2025-03-20T02:00:00|2025-03-20T03:00:00|n1", "NodeList;JobID;End;State;Start",
+        "n2;2;2025-03-20T03:00:00;COMPLETED;2025-03-20T02:00:00", header="JobID|Start|End|NodeList",
+    )  # fmt: skip
+    assert [nodes_of(jobs, i) for i in range(len(jobs.start))] == [["n1"], ["n2"]]
+
+
 @pytest.mark.parametrize(
     "text", ["n[1-99999999999]", "n[0-9999][0-9999]", "n[1-", "a b", "@all", "n[1-3]!n2", "n[5-1]", "*"]
 )
@@ -258,7 +357,8 @@ def test_no_node_list_is_expanded_beyond_reason(text: str) -> None:
 def test_node_lists() -> None:
     assert expand("d[03,05-06]s1,k7") == ("d03s1", "d05s1", "d06s1", "k7")
     assert expand("None assigned") == ()
-    assert len(expand(f"n[1-{MAX_NODES_IN_LIST}]") or ()) == MAX_NODES_IN_LIST
+    assert expand("Unknown") == expand("(null)") == expand("") == ()
+    assert len(expand(f"n[1-{MAX_NODES}]") or ()) == MAX_NODES
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\x00\x00", "hello\nworld\n", "{}", '{"jobs": 3}', '{"jobs": [{"a": 1'])
@@ -361,6 +461,10 @@ def test_durations() -> None:
         ("sacct-joblogs/uio-fox-2025-03-20.sacct.psv.gz", 1_278, 2_562),
         ("slurm-outputs/ub-hpc/sacct_simple.log", 4, 0),
         ("slurm-outputs/meta-gcm/sample-sacct-multiple-multiline.txt", 2, 4),
+        ("slurm-outputs/slurm-web/24.05/0.0.41/slurmdb-job-completed.json", 1, 0),
+        ("slurm-outputs/slurm-web/24.11/0.0.41/slurmdb-job-gpus-multi-nodes.json", 1, 0),
+        ("slurm-outputs/slurm-web/25.05/0.0.41/slurmdb-job-running.json", 1, 0),
+        ("slurm-outputs/slurm-web/25.05/0.0.43/slurmdb-job-timeout.json", 1, 0),
         ("slurm-outputs/slurm-web/25.11/0.0.44/slurmdb-job-completed.json", 1, 0),
     ],
 )

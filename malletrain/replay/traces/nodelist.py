@@ -1,69 +1,38 @@
-"""Slurm's node lists to names, within bounds."""
+"""The node lists of a log, by the reader of Slurm's lists, without an error for each rubbish one."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+from malletrain.domain.errors import InvalidInput
+from malletrain.slurm.formats import hostlist
 
-#: No job runs on more nodes; `n[1-99999999]` is damage or an attack on memory.
-MAX_NODES_IN_LIST = 200_000
-
-#: What sacct(1) prints where a job has no nodes.
-NO_NODES = frozenset({"", "none assigned", "none", "(null)", "unknown", "n/a"})
-
-_PLAIN = re.compile(r"[A-Za-z0-9_.\-]{1,253}")
-#: ClusterShell's own operators (@ & ! ^) and wildcards stay out: they never stand in a node list.
-_LIST = re.compile(r"[A-Za-z0-9_.\-\[\],]+")
-_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+#: What sacct(1) prints where a job has no nodes, in any case.
+_NO_NODES = frozenset(word.lower() for word in hostlist.EMPTY)
+_ONE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,253}\Z")
+#: Longer lists are opened anew each time: kept, those of a year's wide jobs would fill the memory.
+_KEPT_LENGTH = 48
 
 
-@lru_cache(maxsize=65_536)
 def expand(text: str) -> tuple[str, ...] | None:
-    """The names in `text`, in Slurm's order; () where it says that there are none; None where it is no node list."""
+    """The names in `text`, in order; () where it says that there are none; None where it is no node list, or one of
+    more names than a machine has."""
     text = text.strip()
-    if text.lower() in NO_NODES:
-        return ()
-    if _PLAIN.fullmatch(text):
+    if _ONE_NAME.match(text) and text.lower() not in _NO_NODES:
         return (text,)
-    if not _LIST.fullmatch(text) or not _is_bounded(text):
-        return None
+    return _kept(text) if len(text) <= _KEPT_LENGTH and text.count("-") < 2 else _opened(text)
+
+
+@lru_cache(maxsize=4096)
+def _kept(text: str) -> tuple[str, ...] | None:
+    return _opened(text)
+
+
+def _opened(text: str) -> tuple[str, ...] | None:
+    if text.lower() in _NO_NODES:
+        return ()
     try:
-        return tuple(NodeSet(text, resolver=RESOLVER_NOGROUP))
-    except NodeSetException:
+        return hostlist.opened(text)
+    except InvalidInput:
         return None
-
-
-def _is_bounded(text: str) -> bool:
-    """Whether the list stands for at most `MAX_NODES_IN_LIST` names: looked at before anything is expanded."""
-    total = 1
-    widest = 0
-    for part in _split(text):
-        total = 1
-        for bracket in _BRACKET.findall(part):
-            size = 0
-            for piece in bracket.split(","):
-                low, dash, high = piece.partition("-")
-                if not (low.isascii() and low.isdigit() and len(low) <= 12):
-                    return False
-                if dash and not (high.isascii() and high.isdigit() and len(high) <= 12 and int(high) >= int(low)):
-                    return False
-                size += int(high) - int(low) + 1 if dash else 1
-            total *= size
-        widest += total
-        if widest > MAX_NODES_IN_LIST:
-            return False
-    return True
-
-
-def _split(text: str) -> list[str]:
-    """Splits at the commas outside brackets."""
-    parts, depth, begin = [], 0, 0
-    for i, char in enumerate(text):
-        depth += (char == "[") - (char == "]")
-        if char == "," and depth == 0:
-            parts.append(text[begin:i])
-            begin = i + 1
-    parts.append(text[begin:])
-    return parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -20,6 +21,20 @@ from malletrain.replay.traces.trace import Tally, Trace
 #: So many bytes are looked at to tell the format.
 HEAD = 1 << 16
 
+#: Forms in which logs come that are not read, by their first bytes.
+_NOT_READ = {
+    b"\xff\xfe": "text in UTF-16, as PowerShell writes it",
+    b"\xfe\xff": "text in UTF-16",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+    b"PK\x03\x04": "a zip archive",
+    b"SQLite format 3": "a database",
+    b"\x80": "a Python pickle, which is never opened",
+}
+
+_HEADLESS = re.compile(r"\d+(?:_\d+)?(?:\.\w+)?[^\w.]{1,4}[^ ]*[A-Z]{6}")
+
 
 def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str] = frozenset()) -> Trace:
     """Reads node events, SWF, `sacct -P` or `sacct --json`, plain or gzip; `-` is standard input.
@@ -32,6 +47,9 @@ def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str]
     source, tally = str(path), Tally()
     with opened(path) as raw:
         head = read_chunk(raw, HEAD, source)
+        for magic, kind in _NOT_READ.items():
+            if head.startswith(magic):
+                raise InvalidInput(source, f"is {kind}; turn it into plain UTF-8 text or gzip first")
         stream: BinaryIO = io.BufferedReader(_Joined(head, raw), 1 << 18)
         for line in _first_lines(head):
             if line.lstrip("\ufeff \t").startswith("{"):
@@ -54,6 +72,8 @@ def _first_lines(head: bytes) -> Iterator[str]:
 
 
 def _what_was_expected(line: str) -> str:
+    if _HEADLESS.match(line):
+        return "looks like sacct without its header line: leave --noheader (-n) out"
     return (
         f"begins with {line[:60]!r}: neither node events (a header time,node,state), nor SWF, nor `sacct -P` with "
         "its header line, nor `sacct --json`; `malletrain replay --how` prints the sacct command to run"

@@ -17,7 +17,8 @@ from malletrain.replay.traces.times import TimeParser, duration, is_no_time
 from malletrain.replay.traces.trace import MAX_NODES, JobRecords, Tally, column
 
 WANTED = ("jobid", "jobidraw", "state", "submit", "start", "end", "nodelist", "allocnodes", "nnodes", "alloctres",
-          "reqnodes", "elapsedraw", "elapsed", "partition")  # fmt: skip
+          "reqnodes", "elapsedraw", "elapsed", "partition", "eligible", "planned", "reserved", "timelimitraw",
+          "timelimit", "priority")  # fmt: skip
 REQUIRED = ("jobid", "start", "end")
 
 #: States in which a job still runs when sacct is asked, so that its end is not known yet.
@@ -44,6 +45,8 @@ class Records:
     start: array[float] = field(default_factory=lambda: array("d"))
     end: array[float] = field(default_factory=lambda: array("d"))
     count: array[int] = field(default_factory=lambda: array("i"))
+    limit: array[float] = field(default_factory=lambda: array("d"))
+    priority: array[float] = field(default_factory=lambda: array("d"))
     first: array[int] = field(default_factory=lambda: array("q"))
     node: array[int] = field(default_factory=lambda: array("i"))
     number: dict[str, int] = field(default_factory=dict)
@@ -53,9 +56,9 @@ class Records:
 
     def add(
         self, job: str, submit: float | None, start: float, end: float, nodes: tuple[str, ...], count: int, line: int,
-        source: str,
+        source: str, limit: float = math.nan, priority: float = 0.0,
     ) -> None:  # fmt: skip
-        """One allocation of a job: from `start` to `end` (inf: still running)."""
+        """One allocation of a job: from `start` to `end` (inf: still running); `limit` its time limit in seconds."""
         known = self.seen.setdefault((job, start), len(self.start))
         if known < len(self.start):
             # Of two records of one allocation the later knows its end.
@@ -77,6 +80,8 @@ class Records:
         self.start.append(start)
         self.end.append(end)
         self.count.append(len(nodes) or count)
+        self.limit.append(limit)
+        self.priority.append(priority)
 
     def saw(self, *moments: float | None) -> None:
         for moment in moments:
@@ -102,6 +107,7 @@ class Records:
             first=np.concatenate([np.zeros(1, np.int64), column(self.first, np.int64)]),
             node=column(self.node, np.int32), node_count=None, procs_per_node=1,
             last_seen=max(self.last_seen, float(self.start[-1])),
+            limit=column(self.limit, np.float64), priority=column(self.priority, np.float64),
         )  # fmt: skip
 
 
@@ -115,7 +121,9 @@ def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser, ignore: frozense
     records = Records(tally)
     for fields in Table(lines, tally, WANTED, REQUIRED, _plausible):
         (job, raw, state, submitted, started, ended, node_list, alloc_nodes, n_nodes, tres, req_nodes, elapsed_s,
-         elapsed, partition) = (text.strip() for text in fields)  # fmt: skip
+         elapsed, partition, eligible, planned, reserved, limit_minutes, limit, priority) = (
+            text.strip() for text in fields
+        )  # fmt: skip
         if "." in job:
             tally.skip("a step", lines.number)
             continue
@@ -145,6 +153,10 @@ def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser, ignore: frozense
                 records.saw(start + (length or 0.0))
             else:
                 end = start + length
+        if submit is None:
+            # The wait has stood as Reserved, and from Slurm 21.08 on as Planned; eligible jobs were submitted.
+            waited = duration(planned or reserved)
+            submit = time_of(eligible) if waited is None else start - waited
         if end < start:
             tally.skip("ends before it starts", lines.number)
             continue
@@ -157,7 +169,8 @@ def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser, ignore: frozense
             continue
         records.add(
             raw or job, submit, start, end, nodes, _node_count(alloc_nodes, n_nodes, tres, req_nodes),
-            lines.number, lines.source,
+            lines.number, lines.source, _limit(limit_minutes, limit),
+            float(priority) if priority.isascii() and priority.isdecimal() else 0.0,
         )  # fmt: skip
     return records.finish(lines.source, "sacct", lines.number)
 
@@ -170,6 +183,14 @@ def _plausible(record: list[str]) -> bool:
         and (not state or (state.partition(" ")[0].rstrip("+").isupper()))
         and all(_TIME_LIKE.match(text) or is_no_time(text) for text in (submitted, started, ended))
     )
+
+
+def _limit(minutes: str, text: str) -> float:
+    """A time limit in seconds; nan where there is none (`UNLIMITED`, `Partition_Limit`)."""
+    if minutes.isascii() and minutes.isdecimal() and len(minutes) < 12:
+        return 60.0 * int(minutes)
+    seconds = duration(text)
+    return math.nan if seconds is None else seconds
 
 
 def _node_count(alloc_nodes: str, n_nodes: str, tres: str, req_nodes: str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -16,6 +18,8 @@ from malletrain.replay.traces.trace import JobRecords, Tally
 CHUNK = 1 << 20
 #: A job with thousands of steps is a few MB of JSON.
 MAX_OBJECT = 64 << 20
+
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 def read_sacct_json(stream: BinaryIO, source: str, tally: Tally, ignore: frozenset[str] = frozenset()) -> JobRecords:
@@ -40,28 +44,29 @@ def read_sacct_json(stream: BinaryIO, source: str, tally: Tally, ignore: frozens
 
 def _jobs(stream: BinaryIO, source: str) -> Iterator[Any]:
     decoder = json.JSONDecoder()
+    utf8 = getincrementaldecoder("utf-8")("replace")  # a chunk may end within a letter
     text = ""
     while '"jobs"' not in text or "[" not in text.partition('"jobs"')[2]:
         chunk = read_chunk(stream, CHUNK, source)
         if not chunk or len(text) > MAX_OBJECT:
             raise InvalidInput(source, 'is JSON without an array "jobs"; give the output of `sacct --json`')
-        text += chunk.decode("utf-8", "replace")
+        text += utf8.decode(chunk)
     text = text.partition('"jobs"')[2].partition("[")[2]
-    done = 0
+    done = at = 0
     while True:
-        text = text.lstrip(" \t\r\n,")
-        if text.startswith("]"):
+        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+        if text.startswith("]", at):
             return
         try:
-            job, used = decoder.raw_decode(text)
+            job, at = decoder.raw_decode(text, at)
         except (json.JSONDecodeError, RecursionError) as error:
-            chunk = read_chunk(stream, max(CHUNK, len(text)), f"{source}: job {done + 1}")
-            if not chunk or len(text) > MAX_OBJECT or isinstance(error, RecursionError):
-                raise InvalidInput(f"{source}: job {done + 1}", f"is damaged or cut off: {error}") from error
-            text += chunk.decode("utf-8", "replace")
+            where, left = f"{source}: job {done + 1}", len(text) - at
+            chunk = read_chunk(stream, max(CHUNK, left), where)
+            if not chunk or left > MAX_OBJECT or isinstance(error, RecursionError):
+                raise InvalidInput(where, f"is damaged or cut off: {error}") from error
+            text, at = text[at:] + utf8.decode(chunk), 0
             continue
         done += 1
-        text = text[used:]
         yield job
 
 
@@ -97,6 +102,9 @@ def _add(records: Records, job: dict[str, Any], place: int, source: str) -> str:
     nodes = expand(text) if isinstance(text, str) else ()
     if nodes is None:
         return "unreadable node list"
-    count = _number(job.get("allocation_nodes"))
-    records.add(str(job.get("job_id", place)), submit, start, end, nodes, int(count or 1), place, source)
+    count, limit = _number(job.get("allocation_nodes")), _number(times.get("limit"))
+    records.add(
+        str(job.get("job_id", place)), submit, start, end, nodes, int(count or 1), place, source,
+        limit=60.0 * limit if limit else math.nan, priority=_number(job.get("priority")) or 0.0,
+    )  # fmt: skip
     return ""

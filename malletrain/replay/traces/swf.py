@@ -1,8 +1,8 @@
 """Standard Workload Format: one job a line, 18 fields of numbers, a header of `;` lines.
 
 Source: Chapin et al., "Benchmarks and Standards for the Evaluation of Parallel Job Schedulers", JSSPP 1999;
-https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. Only fields 1-5 and 8 are read: number, submit, wait, run
-time, allocated and requested processors; they mean the same in every variant seen.
+https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. Only fields 1-5, 8 and 9 are read: number, submit, wait,
+run time, allocated and requested processors, requested time; they mean the same in every variant seen.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
     """
     header: dict[str, int] = {}
     submit, start, end, procs = array("d"), array("d"), array("d"), array("i")
+    limit = array("d")
     no_wait = requested = 0
     for line in lines:
         if line.lstrip().startswith(";"):
@@ -67,6 +68,7 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
             if width <= 0 and len(fields) > 7:
                 width = float(fields[7])
                 requested += width > 0 and run > 0
+            asked = float(fields[8]) if len(fields) > 8 else -1.0
         except ValueError:
             tally.skip("not a number", lines.number)
             continue
@@ -79,6 +81,7 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
         start.append(submitted + max(wait, 0.0))
         end.append(submitted + max(wait, 0.0) + run)
         procs.append(int(width))
+        limit.append(asked if 0 < asked < 1e9 else math.nan)
     if not submit:
         raise InvalidInput(lines.source, "holds no job that ran (SWF fields 4, run time, and 5, processors)")
     if no_wait:
@@ -105,6 +108,7 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
         count=np.zeros(len(submit), np.int32), procs=column(procs, np.int32),
         nodes=(), first=empty_l, node=empty_i,
         node_count=nodes, procs_per_node=per_node, last_seen=float(ends.max()),
+        limit=column(limit, np.float64), priority=np.zeros(len(submit)),
     )  # fmt: skip
 
 

@@ -62,6 +62,11 @@ class Table:
                 if line.strip():
                     self._read_header(line)
                 continue
+            if line[:1].isalpha() and self._is_header(line):
+                self._read_header(line)
+                self.tally.skip("another header", self.lines.number)
+                pending = []
+                continue
             fields = line.split(self.delimiter)
             whole = len(fields) >= len(self.names)
             if pending and (not whole or not self._may_begin(fields)):
@@ -86,10 +91,6 @@ class Table:
                 else:  # what a line break in its last column had cut off a record, or rubbish
                     self.tally.skip("not the begin of a record", self.lines.number)
                 continue
-            if fields[0].strip().lower() == self.names[0] and self._is_header(fields):
-                self._read_header(line)
-                self.tally.skip("another header", self.lines.number)
-                continue
             record = self._pick(fields)
             if record is None:
                 self.tally.skip("more separators than columns", self.lines.number)
@@ -111,8 +112,10 @@ class Table:
         self.picks = [place.get(name, -1) for name in self.wanted]
         self.free = [i for i, name in enumerate(self.names) if name in FREE_TEXT]
 
-    def _is_header(self, fields: list[str]) -> bool:
-        return [field.strip().lower() for field in fields if field.strip()] == self.names
+    def _is_header(self, line: str) -> bool:
+        """Whether logs put together begin anew here, be it with other columns or another delimiter."""
+        parsed = header_of(line)
+        return parsed is not None and set(self.required) <= set(parsed[1])
 
     def _may_begin(self, fields: list[str]) -> bool:
         """Whether a line can begin a record: its job id looks like one, or lies beyond its end."""

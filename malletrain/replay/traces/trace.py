@@ -79,7 +79,8 @@ class JobRecords:
     Where the log names nodes, record i's are `node[first[i]:first[i + 1]]`, numbers into `nodes`; otherwise `nodes`
     is empty and `procs` (processors, 0 where the log counts nodes) says how much was held. `node_count` and
     `procs_per_node` are the log's own words about the machine, None where it has none. `last_seen` is the latest
-    moment that the log mentions.
+    moment that the log mentions. `limit` (seconds; nan: not known) and `priority` (0: not known; higher goes first)
+    are what a simulated queue goes by.
     """
 
     account: Account
@@ -94,6 +95,8 @@ class JobRecords:
     node_count: int | None
     procs_per_node: int | None
     last_seen: float
+    limit: NDArray[np.float64]
+    priority: NDArray[np.float64]
 
     @property
     def has_node_lists(self) -> bool:

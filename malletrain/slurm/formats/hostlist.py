@@ -25,6 +25,15 @@ _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?\Z")
 
 @lru_cache(maxsize=16384)
 def expand(text: str, where: str = "node list") -> tuple[str, ...]:
+    """What `opened` gives, kept: a snapshot's lists come again at every tick.
+
+    Raises:
+        InvalidInput: not a node list, or one of more than `MAX_NODES` names.
+    """
+    return opened(text, where)
+
+
+def opened(text: str, where: str = "node list") -> tuple[str, ...]:
     """The names in `text`, in the order of ClusterShell (by prefix, then number).
 
     Raises:
