@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from malletrain.decide.advisor import Known
+from malletrain.decide.demand import Memo, may_train
 from malletrain.decide.forecast import Forecast
-from malletrain.decide.holes import foreseen, pilot_limit_s
+from malletrain.decide.holes import Foresight, pilot_limit_s
 from malletrain.decide.holes import holes as find_holes
 from malletrain.decide.place import place, rank
-from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes, expected_curve
+from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes
 from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import HarvestedNode, yields
+from malletrain.decide.yielding import Yields, anyone_fits, yields
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, OpenHole, Refusal, TopUp
-from malletrain.domain.job import Curve, JobPhase, JobView, Pilot
+from malletrain.domain.job import JobPhase, JobView, Pilot
 from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
-from malletrain.sizing.problem import JobDemand, Policy, Problem
+from malletrain.sizing.problem import Policy, Problem
+
+_UNKNOWN = Known()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,15 @@ class Decided:
     advice: Mapping[int, str] = field(default_factory=dict)
 
 
-def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
-    """Observe, yield, size, place, reconcile. Nothing is touched."""
-    snapshot, now = situation.snapshot, situation.now
+def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None = None) -> Decided:
+    """Observe, yield, size, place, reconcile. Nothing is touched.
+
+    `memo`: of the last decision, by the same caller; it saves time and changes nothing.
+    """
+    snapshot, now, site = situation.snapshot, situation.now, rules
+    memo = memo or Memo()
     live = {j: v for j, v in situation.views.items() if not v.phase.is_over}
+    memo.forget_all_but(live)
 
     # 1 What is over is cleared away; what did not do as asked is ended.
     actions: list[Action] = []
@@ -64,18 +72,19 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
 
     # 2 Each node's hole, also of those that pilots hold.
     held = {p.node: p.id for view in live.values() for p in view.active}
-    holes = {hole.node: hole for hole in find_holes(snapshot, held, now, rules)}
+    foresight = None if situation.forecast is None else Foresight(situation.open_holes, situation.forecast, now)
+    holes = find_holes(snapshot, held, now, rules, foresight)
     if situation.forecast is not None:
-        holes = foreseen(holes, situation.open_holes, situation.forecast, now)
         rules = replace(rules, horizon_s=_horizon_s(holes, situation, situation.forecast, rules))
 
     # 3 Yield: main jobs that could start now are given their nodes.
-    given = yields(snapshot, _harvested(live), situation.startable_since, now, rules)
+    given = _yields(situation, live, rules, memo)
 
     # 4 Pilots that must go whatever the sizes are.
+    latest = now + rules.margin_s + rules.leave_lead_s
     for _, view in sorted(live.items()):
         for pilot in view.staying:
-            if pilot.id in given_up:
+            if pilot.id in given_up or _may_stay(pilot, view, situation, holes, given.leave, latest):
                 continue
             must = _must_leave(pilot, view, situation, holes, given.leave, rules)
             if must is not None:
@@ -94,13 +103,13 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
 
     # 6 What to learn, and sizes.
     nodes = busy + len(free) + coming
-    training = {j: view for j, view in sorted(live.items()) if _may_train(view)}
+    training = {j: view for j, view in sorted(live.items()) if may_train(view)}
     known = {j: situation.known[j] for j in training if j in situation.known}
     share = -(-nodes // max(1, len(training)))
     demands = [
-        bounded(_demand(view, stays[j], known[j], rules), view, known[j], share, rules)
+        bounded(memo.demand(view, stays[j], known[j], site), view, known[j], share, rules)
         if j in known
-        else _demand(view, stays[j], Known(), rules)
+        else memo.demand(view, stays[j], _UNKNOWN, site)
         for j, view in training.items()
     ]
     problem = Problem(horizon_s=rules.horizon_s, nodes=nodes, jobs=tuple(demands), alpha=rules.alpha)
@@ -111,7 +120,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
     sizes.update({j: 0 for j in live if j not in sizes})
 
     # 7 Nodes, and the actions that lead there.
-    weights = {n.name: n.weight for n in snapshot.nodes}
+    weights = {hole.node: snapshot.node[hole.node].weight for hole in free}
     placement = place(sizes, live, stays, free, weights, holes, now)
     moves, waits = start_and_leave(placement, live, snapshot, now, rules)
     actions += moves
@@ -123,17 +132,19 @@ def decide(situation: Situation, policy: Policy, rules: Rules) -> Decided:
         sizes=sizes,
         status=answer.status,
         objective=answer.objective,
-        holes=tuple(holes[name] for name in sorted(holes)),
+        holes=tuple(holes.values()),
         actions=tuple(actions),
         refusals=tuple(refusals + waits),
     )
     return Decided(decision, given.startable, probes, advice.reasons)
 
 
-def yield_now(situation: Situation, rules: Rules) -> tuple[list[Action], Mapping[str, float]]:
+def yield_now(
+    situation: Situation, rules: Rules, memo: Memo | None = None
+) -> tuple[list[Action], Mapping[str, float]]:
     """Step 3 alone, for the light looks between two decisions."""
     views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
-    given = yields(situation.snapshot, _harvested(views), situation.startable_since, situation.now, rules)
+    given = _yields(situation, views, rules, memo or Memo())
     actions = [
         leaving(pilot, LeaveCause.YIELD, situation.now, rules, given.leave[pilot.id])
         for _, view in sorted(views.items())
@@ -156,6 +167,33 @@ def _horizon_s(holes: Mapping[str, Hole], situation: Situation, forecast: Foreca
         return rules.horizon_s
     opened = [situation.open_holes[name] for name in sorted(holes) if name in situation.open_holes]
     return forecast.horizon_s([(situation.now - each.began, each.cohort) for each in opened])
+
+
+def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, memo: Memo) -> Yields:
+    if not anyone_fits(situation.snapshot, rules):
+        return Yields()
+    nodes = [node for _, view in sorted(live.items()) for node in memo.harvested(view)]
+    return yields(situation.snapshot, nodes, situation.startable_since, situation.now, rules)
+
+
+def _may_stay(
+    pilot: Pilot,
+    view: JobView,
+    situation: Situation,
+    holes: Mapping[str, Hole],
+    yielding: Mapping[str, str],
+    latest: float,
+) -> bool:
+    """Whether nothing at all wants the pilot gone: the quick answer for most. `_must_leave` has the others."""
+    hole = holes.get(pilot.node)  # no node that staff wants has one
+    return (
+        hole is not None
+        and hole.until > latest
+        and (pilot.ends_at is None or pilot.ends_at > latest)
+        and pilot.id not in yielding
+        and view.phase is not JobPhase.HELD
+        and pilot.node not in situation.drained
+    )
 
 
 def _must_leave(
@@ -184,28 +222,6 @@ def _must_leave(
     return None
 
 
-def _harvested(views: Mapping[int, JobView]) -> list[HarvestedNode]:
-    """The nodes of staying pilots, each with the speed-up that its job loses without it.
-
-    The last nodes of a job are cheaper than its first: the n-th pilot to go costs O(k-n+1) - O(k-n) over O(1),
-    times the job's weight, and a job cut below its minimum loses all that it has.
-    """
-    found: list[HarvestedNode] = []
-    for _, view in sorted(views.items()):
-        curve = view.curve or Curve.linear(view.job.max_nodes)
-        unit = curve.throughput(1) or 1.0
-        # The pilots that end soonest are the first to go.
-        pilots = sorted(view.staying, key=lambda p: (p.started_at is not None, p.ends_at or 0.0, p.id))
-        size = len(pilots)
-        for pilot in pilots:
-            left = size - 1
-            kept = curve.throughput(left) if left >= view.job.min_nodes else 0.0
-            cost = view.job.weight * (curve.throughput(size) - kept) / unit
-            found.append(HarvestedNode(pilot.node, pilot.id, view.job.id, cost))
-            size = left
-    return found
-
-
 def _free_holes(
     holes: Mapping[str, Hole],
     held: Mapping[str, str],
@@ -217,7 +233,7 @@ def _free_holes(
     snapshot, now = situation.snapshot, situation.now
     free: list[Hole] = []
     refusals: list[Refusal] = []
-    for name, hole in sorted(holes.items()):
+    for name, hole in holes.items():
         if name in held:
             continue
         if name in situation.drained:
@@ -246,7 +262,7 @@ def _changing_hands(
 
     Not those that a main job, staff or an operator wants, or whose hole is nearly over.
     """
-    leaving = [p for view in views.values() for p in view.active if p not in view.staying]
+    leaving = [p for view in views.values() for p in view.leaving]
     wanted = set(given) | situation.drained
     return sum(
         1
@@ -255,35 +271,4 @@ def _changing_hands(
         and pilot.node not in wanted
         and pilot_limit_s(holes[pilot.node], situation.now, rules)
         and all(job.partition == rules.harvest_partition for job in situation.snapshot.holders.get(pilot.node, ()))
-    )
-
-
-def _may_train(view: JobView) -> bool:
-    tasks = len(view.held) + len(view.staying)
-    return view.phase in (JobPhase.QUEUED, JobPhase.RUNNING) and tasks >= max(1, view.job.min_nodes)
-
-
-def _demand(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
-    """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for.
-
-    Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
-    nobody has measured they are not known.
-    """
-    job = view.job
-    most = min(job.max_nodes, len(stays) + len(view.held))
-    curve = expected_curve(view, known, rules)
-    unit = curve.throughput(1) or 1.0
-    # What remains is left out: a job that ends within the horizon would be worth the same on any number of nodes,
-    # and nodes would stand idle (replayed, 60 NAS children: mean completion 33,242 s with it, 27,774 s without).
-    return JobDemand(
-        id=job.id,
-        current=len(stays),
-        min=job.min_nodes,
-        max=most,
-        sizes=tuple(k for k in job.sizes if k <= most),
-        weight=job.weight,
-        grow_s=view.costs.grow_s,
-        shrink_s=view.costs.shrink_s,
-        activate_s=view.costs.activate_s,
-        curve=Curve(tuple((n, rate / unit) for n, rate in curve.points)),
     )

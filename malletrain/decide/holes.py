@@ -8,11 +8,15 @@ arrivals are not in any plan: yielding answers those.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from malletrain.decide.forecast import Forecast, Remaining
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Hole, OpenHole
-from malletrain.domain.snapshot import LEAVE_STATES, Node, SlurmState, Snapshot
+from malletrain.domain.snapshot import LEAVE_STATES, SlurmState, Snapshot
+
+#: A tuple: membership by identity, which enumerations test faster than by their hash.
+_STAFF = tuple(LEAVE_STATES)
 
 
 def planned_ends(
@@ -51,43 +55,58 @@ def planned_ends(
     return wanted
 
 
-def holes(snapshot: Snapshot, held: Mapping[str, str], now: float, rules: Rules) -> tuple[Hole, ...]:
-    """The holes of nodes that are free or that pilots hold (`held`: node -> pilot), by node name.
+def holes(
+    snapshot: Snapshot, held: Mapping[str, str], now: float, rules: Rules, foresight: Foresight | None = None
+) -> dict[str, Hole]:
+    """The holes of nodes that are free or that pilots hold (`held`: node -> pilot), by node name, sorted.
 
     A node that staff wants (draining, reserved, rebooting, ...) has no hole; one wanted at once ends now.
     """
-    nodes, longest = snapshot.node, (now + rules.max_pilot_s + rules.margin_s, "nothing planned")
+    nodes, partition = snapshot.node, rules.harvest_partition
     names = [
         name
         for name in sorted(snapshot.free_names.union(held))
-        if (node := nodes.get(name)) is not None and _harvestable(node, rules)
+        if (node := nodes.get(name)) is not None
+        and partition in node.partitions
+        and node.state not in _STAFF
+        and rules.may_harvest(name)
     ]
     wanted = planned_ends(snapshot, names, now, rules)
-    return tuple(Hole(name, *wanted.get(name, longest)) for name in names)
+    longest = (now + rules.max_pilot_s + rules.margin_s, "nothing planned")
+    if foresight is None:
+        return {name: Hole(name, *wanted.get(name, longest)) for name in names}
+    found = {}
+    for name in names:
+        until, reason = wanted.get(name, longest)
+        found[name] = Hole(name, until, reason, *foresight.of(name, until))
+    return found
 
 
-def foreseen(
-    found: Mapping[str, Hole], open_holes: Mapping[str, OpenHole], forecast: Forecast, now: float
-) -> dict[str, Hole]:
-    """The holes with how long each probably lasts: the forecast for its age and cohort, cut off where its plan ends.
+@dataclass
+class Foresight:
+    """How long holes probably last: the forecast for their age and cohort, cut off where their plan ends.
 
-    A hole whose begin is not known counts as new: the safe side.
+    A hole whose begin is not known counts as new: the safe side. Nodes of one cohort and plan are reckoned once.
     """
-    rests: dict[tuple[float, int], Remaining] = {}
-    means: dict[tuple[float, int, float], float] = {}
-    answer: dict[str, Hole] = {}
-    new = OpenHole(now, 1)
-    for name, hole in found.items():
-        opened = open_holes.get(name, new)
-        began, cohort, until = opened.began, opened.cohort, hole.until
-        mean = means.get((began, cohort, until))
+
+    open_holes: Mapping[str, OpenHole]
+    forecast: Forecast
+    now: float
+    _rests: dict[tuple[float, int], Remaining] = field(default_factory=dict)
+    _means: dict[tuple[float, int, float], float] = field(default_factory=dict)
+
+    def of(self, name: str, until: float) -> tuple[float, float]:
+        """Seconds that the node's hole, planned to end at `until`, probably lasts, and when its cohort opened."""
+        opened = self.open_holes.get(name)
+        began, cohort = (self.now, 1) if opened is None else (opened.began, opened.cohort)
+        key = (began, cohort, until)
+        mean = self._means.get(key)
         if mean is None:
-            rest = rests.get((began, cohort))
+            rest = self._rests.get((began, cohort))
             if rest is None:
-                rest = rests[began, cohort] = forecast.remaining(now - began, cohort)
-            mean = means[began, cohort, until] = rest.mean_s(max(0.0, until - now))
-        answer[name] = Hole(name, until, hole.reason, mean, began)
-    return answer
+                rest = self._rests[began, cohort] = self.forecast.remaining(self.now - began, cohort)
+            mean = self._means[key] = rest.mean_s(max(0.0, until - self.now))
+        return mean, began
 
 
 def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:
@@ -99,9 +118,3 @@ def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:
         return 0.0
     whole_minutes = int(min(left - rules.margin_s, rules.max_pilot_s) // 60)
     return 60.0 * max(0, whole_minutes)
-
-
-def _harvestable(node: Node, rules: Rules) -> bool:
-    if rules.harvest_partition not in node.partitions or not rules.may_harvest(node.name):
-        return False
-    return node.state not in LEAVE_STATES

@@ -59,9 +59,13 @@ def place(
     short: dict[int, int] = {}
     for job_id in sorted(sizes, key=lambda j: (-jobs[j].costs.activate_s, j)):
         size = sizes[job_id]
+        mine = tuple(stays.get(job_id, ()))
+        if size == len(mine):
+            keep[job_id], drop[job_id], take[job_id] = mine, (), ()
+            continue
         # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
         ranked = sorted(
-            stays.get(job_id, ()),
+            mine,
             key=lambda p: (p.started_at is None, -_lasts(p, every.get(p.node), now), p.id),
         )
         keep[job_id] = tuple(ranked[:size])

@@ -38,7 +38,7 @@ def overdue(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Acti
     """Pilots that were asked for something and did not do it in time."""
     actions: list[Action] = []
     for _, view in sorted(views.items()):
-        for pilot in view.active:
+        for pilot in view.unsettled:
             waited = now - pilot.since
             if pilot.phase is PilotPhase.RELEASED and waited > rules.start_patience_s:
                 reason = (

@@ -81,8 +81,6 @@ def yields(
     ready = _ready(snapshot, harvested, rules)
     all_nodes = ready.free | ready.coming | set(ready.pilot_on)
     left = set(all_nodes)
-    if not any(job.node_count <= len(left) and _waits(job, rules) for job in snapshot.jobs):
-        return Yields()
     planned = _planned(snapshot, rules)
     leave: dict[str, str] = {}
     claimed: dict[str, str] = {}
@@ -107,6 +105,15 @@ def yields(
                 elif node in ready.pilot_on:
                     leave[ready.pilot_on[node].pilot] = f"main job {name} could start on {node}"
     return Yields(leave, claimed, startable, frozenset(all_nodes - left))
+
+
+def anyone_fits(snapshot: Snapshot, rules: Rules) -> bool:
+    """Whether some waiting main job could start if all nodes but those of running main jobs were empty: cheap to
+    say, and mostly not so while the queue is full of large jobs."""
+    firm: set[str] = set()
+    firm.update(*(job.nodes for job in snapshot.jobs if job.nodes and job.holds_nodes and not _goes(job, rules)))
+    most = len(snapshot.nodes) - len(firm)
+    return any(job.node_count <= most and _waits(job, rules) for job in snapshot.jobs)
 
 
 def _ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> _Ready:

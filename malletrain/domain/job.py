@@ -60,6 +60,11 @@ class Curve:
             below_n, below_rate = n, rate
         return below_rate
 
+    def over_one(self) -> Curve:
+        """The same in speed-ups over one node; as it is where nothing trains on one."""
+        one = self.throughput(1) or 1.0
+        return Curve(tuple((n, rate / one) for n, rate in self.points))
+
     @staticmethod
     def linear(max_nodes: int, rate_of_one: float = 1.0) -> Curve:
         """Perfect scaling up to `max_nodes`: what is assumed of a job that nobody has measured."""
@@ -229,6 +234,11 @@ class JobView:
         return tuple(p for p in self.active if p.phase in (PilotPhase.RELEASED, PilotPhase.RUNNING))
 
     @cached_property
+    def leaving(self) -> tuple[Pilot, ...]:
+        """Pilots that still hold a node and were asked to leave it."""
+        return tuple(p for p in self.active if p.phase in (PilotPhase.LEAVING, PilotPhase.RECYCLING))
+
+    @cached_property
     def unsettled(self) -> tuple[Pilot, ...]:
         """Active pilots that are on their way in or out: not simply running."""
         return tuple(p for p in self.active if p.phase is not PilotPhase.RUNNING)
@@ -238,11 +248,3 @@ class JobView:
         """Pilots that wait for a hole, oldest array and lowest task first."""
         waiting = [p for p in self.pilots.values() if p.phase is PilotPhase.HELD]
         return tuple(sorted(waiting, key=lambda p: (len(p.id), p.id)))
-
-    @cached_property
-    def speedups(self) -> Curve | None:
-        """The curve over its throughput on one node; None while nothing is known."""
-        if self.curve is None:
-            return None
-        unit = self.curve.throughput(1) or 1.0
-        return Curve(tuple((n, rate / unit) for n, rate in self.curve.points))

@@ -50,7 +50,14 @@ def _count(where: str, number: int, *, least: int = 0) -> None:
         raise InvalidInput(where, f"must be between {least} and {MAX_NODES}, not {number}")
 
 
+#: Curves that were found sound, by identity: a job's curve is looked at once, not at every decision.
+_SOUND: dict[int, Curve] = {}
+_SOUND_KEPT = 20_000
+
+
 def _curve(where: str, curve: Curve) -> None:
+    if id(curve) in _SOUND:  # it is kept, so no other curve can have its identity
+        return
     before = 0
     for nodes, rate in curve.points:
         _count(where, nodes, least=1)
@@ -58,6 +65,9 @@ def _curve(where: str, curve: Curve) -> None:
             raise InvalidInput(where, f"node counts must rise; {nodes} follows {before}")
         _finite(f"{where} at {nodes} nodes", rate)
         before = nodes
+    if len(_SOUND) >= _SOUND_KEPT:
+        _SOUND.clear()
+    _SOUND[id(curve)] = curve
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,18 @@ from tests.world import RULES, START, main_job, node
 def test_a_planned_start_ends_the_hole() -> None:
     waiting = main_job(1, start=START + 300, planned=["n0"])
     found = holes(Snapshot(START, (node("n0"), node("n1")), (waiting,)), {}, START, RULES)
-    assert [(h.node, h.until) for h in found] == [
+    assert [(h.node, h.until) for h in found.values()] == [
         ("n0", START + 300),
         ("n1", START + RULES.max_pilot_s + RULES.margin_s),
     ]
-    assert "job 1" in found[0].reason
+    assert "job 1" in found["n0"].reason
 
 
 def test_a_stale_plan_says_nothing() -> None:
     waiting = main_job(1, start=START + 300, planned=["n0"])
     plan = BackfillPlan(last_cycle_at=START - 61, interval_s=30)
     found = holes(Snapshot(START, (node("n0"),), (waiting,), plan=plan), {}, START, RULES)
-    assert found[0].reason == "nothing planned"
+    assert found["n0"].reason == "nothing planned"
 
 
 def test_reservations_end_holes_and_running_ones_close_them() -> None:
@@ -34,7 +34,7 @@ def test_reservations_end_holes_and_running_ones_close_them() -> None:
     now = Reservation("now", START - 10, START + 900, ("n1",))
     past = Reservation("past", START - 100, START - 10, ("n2",))
     snapshot = Snapshot(START, (node("n0"), node("n1"), node("n2")), (), (later, now, past))
-    until = {h.node: h.until - START for h in holes(snapshot, {}, START, RULES)}
+    until = {h.node: h.until - START for h in holes(snapshot, {}, START, RULES).values()}
     assert until == {"n0": 500, "n1": 0, "n2": RULES.max_pilot_s + RULES.margin_s}
 
 
@@ -49,7 +49,7 @@ def test_only_free_or_harvested_nodes_that_nobody_wants_have_holes() -> None:
     )
     rules = Rules(exclude_nodes=frozenset({"excluded"}))
     snapshot = Snapshot(START, nodes, (main_job(1, nodes=["busy"]),))
-    assert [h.node for h in holes(snapshot, {"ours": "1_0"}, START, rules)] == ["ours", "planned"]
+    assert list(holes(snapshot, {"ours": "1_0"}, START, rules)) == ["ours", "planned"]
 
 
 @given(st.floats(0, 1e5), st.floats(0, 300), st.floats(60, 7200))
