@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import TypeVar, cast
 
 from malletrain.decide.decision import Situation, decide, yield_now
+from malletrain.decide.demand import Memo
 from malletrain.decide.profiling import ProbeChange
 from malletrain.decide.rules import Rules
 from malletrain.decide.verdict import verdict
@@ -77,6 +78,7 @@ class Loop:
         self._journal = journal
         self._clock = clock
         self._act_for_real = act
+        self._memo = Memo()
         self._startable_since: Mapping[str, float] = {}
         self._unavailable = False
         self._last_look: float | None = None
@@ -142,7 +144,7 @@ class Loop:
             self.record([*seen, *hole_events(snapshot, self.ledger.holes.open(), self._last_look, self.rules)])
             self._last_look = snapshot.taken_at
             self._end_the_hopeless()
-        decided = decide(self._situation(snapshot), self.policy, self.rules)
+        decided = decide(self._situation(snapshot), self.policy, self.rules, self._memo)
         self._startable_since = decided.startable_since
         self.last_decision = decided.decision
         self.advice = decided.advice
@@ -161,7 +163,7 @@ class Loop:
     def watch_on(self, snapshot: Snapshot) -> None:
         """Yielding after the light look."""
         self.last_snapshot = snapshot
-        actions, self._startable_since = yield_now(self._situation(snapshot), self.rules)
+        actions, self._startable_since = yield_now(self._situation(snapshot), self.rules, self._memo)
         self._apply(actions)
 
     def react(self) -> None:
