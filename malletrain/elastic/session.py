@@ -308,7 +308,11 @@ class Session:
                     agreed, self._agreed = self._agreed, 0
                     self._switch.take(agreed)
                     self._switch.announce(0.0, self.size)
+                elif self._leave_all and not self._switch.finishing:
+                    self._leave_together()
                 self._rounds.check()
+                if not self._switch.finishing:  # else all is done but for one round: it is quicker than to leave
+                    self._leave_if_told()
                 return
             except Aborted:
                 self._must_recover = True

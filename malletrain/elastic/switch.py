@@ -210,7 +210,7 @@ class Switch:
                     if time.monotonic() - link.last_contact > LONELY_S:
                         self.release(f"no word from the daemon for {LONELY_S:.0f} s")
                     if self.ending:
-                        self.release(self.ending)
+                        self.leave(0, None)
                     link.changed.wait(0.5)
             tried = plan.generation
             try:

@@ -290,10 +290,13 @@ class Membership:
         this = self._workers[worker]
         if not this.phase.lives:
             return
-        if self._jobs[this.job].over is not None or this.leaving_since is not None:
+        job = self._jobs[this.job]
+        if job.over is not None or this.leaving_since is not None:
             self._leave(this, this.leave_reason or "its job is over")
+            if job.over is None and job.world is not None and job.world.has(worker):
+                self._ask(job, this.job, f"{worker} ended before it was out of its world", broken=True)
         elif status > 0 and status not in (129, 130, 131, 134, 135, 136, 137, 139, 143):
-            self.failed(worker, self._jobs[this.job].step, f"exit status {status}")
+            self.failed(worker, job.step, f"exit status {status}")
         else:
             self._lose(this, f"its process ended with status {status}")
         self._settle(this.job)

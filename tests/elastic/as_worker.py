@@ -1,7 +1,8 @@
 """Runs a training script as a worker does, with a credential that the tests' coordinator knows.
 
 Environment, to make what cannot be timed from outside: LAG_AT=N: in round N this worker takes its group for broken
-just after the others have committed; FREEZE_IN=give|take|roll|warm: stops itself (SIGSTOP) there, as a newcomer.
+just after the others have committed; TROUBLE=freeze|kill|term@PLACE[#N]: it signals itself when it comes to a place
+of `PLACES` for the Nth time (by default the first).
 """
 
 from __future__ import annotations
@@ -16,10 +17,29 @@ from pathlib import Path
 
 import torch
 
-from malletrain.elastic import start, switch
+from malletrain.elastic import evaluate, start, switch
 from malletrain.elastic.errors import Aborted
 from malletrain.elastic.rounds import Rounds
+from malletrain.elastic.session import Session
+from malletrain.elastic.sync import GradientSync
 from malletrain.wire import worker_client
+
+SIGNALS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "term": signal.SIGTERM}
+
+#: Where trouble can come: what is called there.
+PLACES = {
+    "rehearsal": (start, "_call"),
+    "warm": (start, "stages"),
+    "build": (switch, "make_group"),
+    "roll": (switch.Switch, "_roll_call"),
+    "give": (switch, "give"),
+    "take": (switch, "take"),
+    "step": (GradientSync, "arm"),
+    "backward": (GradientSync, "_begin"),
+    "sums": (GradientSync, "_complete"),
+    "evaluation": (evaluate, "_fill"),
+    "finish": (Session, "_meet"),
+}
 
 
 def lag_at(number: int) -> None:
@@ -37,16 +57,19 @@ def lag_at(number: int) -> None:
     Rounds.finish = late
 
 
-def freeze_in(where: str) -> None:
-    def freeze(*_args, **_more):
-        os.kill(os.getpid(), signal.SIGSTOP)
+def trouble(what: str) -> None:
+    kind, _, rest = what.partition("@")
+    place, _, number = rest.partition("#")
+    owner, name = PLACES[place]
+    original, calls = getattr(owner, name), []
 
-    if where == "warm":
-        start.stages = freeze
-    elif where == "roll":
-        switch.Switch._roll_call = freeze
-    else:
-        setattr(switch, where, freeze)
+    def troubled(*args, **more):
+        calls.append(None)
+        if len(calls) == int(number or 1):
+            os.kill(os.getpid(), SIGNALS[kind])
+        return original(*args, **more)
+
+    setattr(owner, name, troubled)
 
 
 def forked(env: dict[str, str], log: str, arguments: list[str]) -> None:
@@ -68,8 +91,8 @@ def main(arguments: list[str]) -> None:
     worker_client.credential_for = lambda url: "credential-for-tests"
     if "LAG_AT" in os.environ:
         lag_at(int(os.environ["LAG_AT"]))
-    if "FREEZE_IN" in os.environ:
-        freeze_in(os.environ["FREEZE_IN"])
+    if "TROUBLE" in os.environ:
+        trouble(os.environ["TROUBLE"])
     sys.argv = list(arguments)
     sys.path.insert(0, str(Path(arguments[0]).parent))
     try:

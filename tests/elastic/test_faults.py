@@ -67,7 +67,7 @@ def test_a_newcomer_that_freezes_while_it_joins(tmp_path: Path, static, where: s
         for task in range(2):
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
         daemon.wait_world([0, 1])
-        pod.spawn(daemon.url, 2, [SCRIPT, *options(tmp_path)], FREEZE_IN=where)
+        pod.spawn(daemon.url, 2, [SCRIPT, *options(tmp_path)], TROUBLE=f"freeze@{where}")
         wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the newcomer is given up")
         daemon.wait_world([0, 1])
         made = max(line["step"] for line in diary(tmp_path))

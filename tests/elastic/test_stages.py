@@ -1,0 +1,117 @@
+"""A worker that is frozen, killed or told to end at each stage: the others train on, to the same result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
+from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, diary, static
+
+__all__ = ["static"]
+
+#: As a newcomer: what it does before it has a part in a world. A daemon does not wait for one that is not warm.
+JOINING = ["rehearsal", "warm", "build", "roll", "take", "step"]
+#: As a member from the beginning; `step` is its first one.
+SERVING = ["step", "backward", "sums", "backward#9", "sums#9", "build#2", "evaluation", "evaluation#2"]
+QUICK = {
+    ("kill", "take"), ("term", "build"), ("freeze", "step"), ("kill", "sums#9"), ("term", "evaluation"),
+    ("kill", "build#2"), ("term", "sums"),
+}  # fmt: skip
+
+
+def cases(places: list[str]) -> list:
+    """The quick ones by default; all of them in the nightly run."""
+    return [
+        pytest.param(kind, place, id=f"{kind}-{place}", marks=[] if (kind, place) in QUICK else pytest.mark.nightly)
+        for place in places
+        for kind in ("freeze", "kill", "term")
+    ]
+
+
+def train_to_the_end(directory: Path, daemon: Coordinator, pod: Pod, tasks: list[int]) -> None:
+    """The rest train on; then quickly to the end."""
+    daemon.wait_world(tasks, 90)
+    made = len(diary(directory))
+    wait_until(lambda: len(diary(directory)) > made + 3 * len(tasks), 60, "steps of the others")
+    (directory / "go").touch()
+    assert [pod.wait(task, 120) for task in tasks] == [0] * len(tasks)
+    wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 10, "the job is completed")
+
+
+def options(directory: Path) -> list[str]:
+    return ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(directory / "go"), "--evaluate"]
+
+
+@pytest.mark.parametrize(("kind", "place"), cases(JOINING))
+def test_a_newcomer_in_trouble(tmp_path: Path, static, kind: str, place: str) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+        daemon.wait_world([0, 1])
+        pod.spawn(daemon.url, 2, [SCRIPT, *options(tmp_path)], TROUBLE=f"{kind}@{place}")
+        if kind != "freeze":
+            assert pod.wait(2) == {"kill": -9, "term": 143}[kind]
+        elif place not in ("rehearsal", "warm"):  # one that is not warm yet is waited for, by nobody
+            wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the frozen one is given up")
+        train_to_the_end(tmp_path, daemon, pod, [0, 1])
+        assert {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)} <= {"100_2"}
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.parametrize(("kind", "place"), cases(SERVING))
+def test_a_member_in_trouble(tmp_path: Path, static, kind: str, place: str) -> None:
+    """Members wait for each other to begin; with `build` a newcomer makes them do it."""
+    given = [*options(tmp_path), "--wait-for", "3"]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            pod.spawn(daemon.url, task, [SCRIPT, *given], **({"TROUBLE": f"{kind}@{place}"} if task == 2 else {}))
+        rest = [0, 1]
+        if place.startswith("build"):
+            daemon.wait_world([0, 1, 2])
+            pod.spawn(daemon.url, 3, [SCRIPT, *given])
+            rest.append(3)
+        if kind != "freeze":
+            assert pod.wait(2) == {"kill": -9, "term": 143}[kind]
+        train_to_the_end(tmp_path, daemon, pod, rest)
+        gone = {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)}
+        assert gone <= {"100_2"}
+        assert kind != "term" or not gone, "one that is told to end leaves in order"
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["kill", pytest.param("freeze", marks=pytest.mark.nightly)])
+def test_two_donors_in_trouble_one_after_the_other(tmp_path: Path, static, kind: str) -> None:
+    """Each while it gives its state to the newcomer, who then gets it from the third."""
+    trouble = {0: f"{kind}@give#3", 1: f"{kind}@give"}
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            more = {"TROUBLE": trouble[task]} if task in trouble else {}
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], **more)
+            daemon.wait_world(list(range(task + 1)))
+        pod.spawn(daemon.url, 3, [SCRIPT, *options(tmp_path)])
+        train_to_the_end(tmp_path, daemon, pod, [2, 3])
+        assert {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)} == {"100_0", "100_1"}
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.parametrize("place", ["evaluation#2", "evaluation"], ids=["second", "first"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_told_to_end_in_an_evaluation(tmp_path: Path, static, workers: int, place: str) -> None:
+    """The state is kept, and the evaluation is done again by those who go on."""
+    given = [*options(tmp_path), "--wait-for", str(workers)]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(workers):
+            pod.spawn(daemon.url, task, [SCRIPT, *given], TROUBLE=f"term@{place}")
+        assert [pod.wait(task) for task in range(workers)] == [143] * workers
+        assert not daemon.seen(EventKind.WORKER_LOST)
+        saved = [event.data["saved"] for event in daemon.seen(EventKind.WORKER_LEFT) if event.data.get("saved")]
+        assert len(saved) == 1
+        assert Path(str(saved[0])).exists()
+        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], restart=1)
+        train_to_the_end(tmp_path, daemon, pod, [0])
+    assert {line["evaluated"] for line in diary(tmp_path) if "evaluated" in line} == set(range(int(EPOCHS)))
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
