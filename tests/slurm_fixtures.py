@@ -10,6 +10,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -92,3 +93,20 @@ def short_directory() -> Path:
 def _take_down(labs: dict[LabConfig, Lab]) -> None:
     for lab in labs.values():
         lab.down()
+
+
+#: This machine's own Slurm always; the others with --nightly.
+RELEASES = [
+    pytest.param(None, id="own"),
+    *(pytest.param(release, id=release, marks=pytest.mark.nightly) for release in ("trixie", "forky")),
+]
+
+
+@pytest.fixture(params=RELEASES)
+def any_lab(request: pytest.FixtureRequest, lab_factory: LabFactory) -> Iterator[Lab]:
+    """The default lab of each release, emptied after each test; skips where there are no plain users."""
+    used = lab_factory(replace(default_config(), release=request.param))
+    if not used.users:
+        pytest.skip("needs plain users: run as root")
+    yield used
+    empty(request.config, used)

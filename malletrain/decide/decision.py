@@ -214,6 +214,10 @@ def _must_leave(
     node = situation.snapshot.node.get(pilot.node)
     if node is not None and node.state in LEAVE_STATES:
         return LeaveCause.NODE_WANTED, f"{pilot.node} is {node.state.value} {node.reason}".rstrip()
+    if node is not None and rules.harvest_partition not in node.partitions:
+        return LeaveCause.NODE_WANTED, f"{pilot.node} is no longer in partition {rules.harvest_partition}"
+    if not rules.may_harvest(pilot.node):
+        return LeaveCause.NODE_WANTED, f"{pilot.node} is no longer one that may be harvested (pool.include, exclude)"
     hole = holes.get(pilot.node)
     if hole is not None and hole.until - now <= rules.margin_s + rules.leave_lead_s:
         return LeaveCause.HOLE_CLOSES, f"{hole.reason} in {max(0.0, hole.until - now):.0f} s"

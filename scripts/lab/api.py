@@ -224,10 +224,13 @@ class Lab:
         """Cancels all jobs, deletes reservations, resumes nodes; returns when every node is idle: a clean lab."""
         for name in re.findall(r"^ReservationName=(\S+)", self.run(["scontrol", "show", "res", "-o"]).stdout, re.M):
             self.run(["scontrol", "delete", f"ReservationName={name}"])
-        if away := [n for n, state in self.node_states().items() if re.match("drain|down|fail|maint", state)]:
-            self.run(["scontrol", "update", f"NodeName={','.join(away)}", "State=RESUME"])
 
         def empty() -> bool:
+            away = [
+                n for n, state in self.node_states().items() if re.search("drain|down|fail|maint|boot|[@^]", state)
+            ]
+            if away:  # one may have come back by itself since
+                self.run(["scontrol", "update", f"NodeName={','.join(away)}", "State=RESUME"], check=False)
             # %F is the id of a whole array: its tasks need not be named one by one.
             left = sorted(set(self.run(["squeue", "-h", "-o", "%F"]).stdout.split()))
             if left:
@@ -273,7 +276,9 @@ class Lab:
             self.restart()
         else:
             self.run(["scontrol", "reconfigure"])
-        self.wait_for(lambda: set(self.node_states().values()) == {"idle"}, 60, "idle nodes, configured anew")
+        # Jobs may run on: a node is there again when slurmd has answered.
+        gone = re.compile("unk|down|[*]")
+        self.wait_for(lambda: not any(map(gone.search, self.node_states().values())), 60, "nodes that answer")
 
     def restart(self) -> None:
         """Restarts slurmctld and every slurmd, with the state that they saved; returns when slurmctld answers."""

@@ -1,0 +1,137 @@
+"""The daemon's loop over a real Slurm, without the daemon: its cluster, its rules, its decisions.
+
+Workers are those in memory, who leave as soon as they are asked: what a test sees is what deciding and Slurm do.
+"""
+
+from __future__ import annotations
+
+import pwd
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from malletrain import config
+from malletrain.daemon.rules import rules_from
+from malletrain.decide.rules import Rules
+from malletrain.domain.decision import Decision
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import JobView, MalleableJob, PilotPhase
+from malletrain.domain.snapshot import Snapshot
+from malletrain.loop.ledger import announced
+from malletrain.loop.memory import MemoryJournal, MemoryWorkers
+from malletrain.loop.tick import Loop
+from malletrain.sizing.registry import policy
+from malletrain.slurm import site
+from malletrain.slurm.cluster import SlurmCluster
+from malletrain.slurm.command import Commands
+from malletrain.slurm.site import Harvest, SiteFacts
+from scripts.lab import Lab
+
+#: What a pilot runs: ends on SIGTERM at once, as a worker's launcher does.
+PAYLOAD = "exec srun --ntasks=1 sleep 600"
+
+
+class Clock:
+    """The machine's own."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def elapsed(self) -> float:
+        return time.monotonic()
+
+
+@dataclass
+class Harvesting:
+    """One harvest on one lab. `harvest` names partition, account and QOS; `overrides` are fields of Rules."""
+
+    lab: Lab
+    harvest: Harvest = field(default_factory=lambda: Harvest("harvest"))
+    environment: Mapping[str, str] | None = None
+    overrides: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.commands = Commands(self.environment or self.lab.env, timeout_s=10.0)
+        self.facts: SiteFacts = site.read(self.commands)
+        self.uid = pwd.getpwnam("alice").pw_uid
+        self.clock = Clock()
+        self.journal = MemoryJournal()
+        self.workers = MemoryWorkers(self.clock)  # type: ignore[arg-type]
+        self.cluster = SlurmCluster(
+            self.commands, self.harvest, lambda _: self.uid, bf_interval_s=self.facts.bf_interval_s
+        )
+        self.loop = Loop(self.cluster, self.workers, self.journal, self.clock, policy("exact"), self.rules())
+
+    def rules(self) -> Rules:
+        """The daemon's own for this site, with no reserve."""
+        text = f'[slurm]\npartition = "{self.harvest.partition}"\n[pool]\nkeep_idle = 0\n'
+        rules = replace(rules_from(config.parse(text, "test"), self.facts), forecast=False)
+        return replace(rules, **self.overrides)  # type: ignore[arg-type]
+
+    def submit(self, *more: str, most: int = 8, tasks: int = 10, job: int = 1, command: str = PAYLOAD) -> int:
+        """A malleable job of alice's with its held array; the array's number."""
+        wanted = MalleableJob(job, f"job{job}", "alice", self.uid, self.harvest.account, 1, most, time.time())
+        self.loop.record([Event(time.time(), EventKind.JOB_ANNOUNCED, job, data=announced(wanted))])
+        array = self.lab.submit(
+            command, "-p", self.harvest.partition, "--hold", f"--array=0-{tasks - 1}", "--no-requeue", "--time=1",
+            "--nodes=1", "--exclusive", "--mem=0", "--open-mode=append", *self._identity(), *more, user="alice",
+        )  # fmt: skip
+        data = {"array_id": array, "tasks": tasks}
+        self.loop.record([Event(time.time(), EventKind.ARRAY_ATTACHED, job, data=data)])
+        return array
+
+    def _identity(self) -> Iterable[str]:
+        return [
+            *([f"--account={self.harvest.account}"] if self.harvest.account else []),
+            *([f"--qos={self.harvest.qos}"] if self.harvest.qos else []),
+        ]
+
+    def tick(self) -> Decision:
+        """One round, and what workers said to it."""
+        decision = self.loop.tick()
+        self.loop.react()
+        assert decision is not None, [e.reason for e in self.events(EventKind.CLUSTER_UNAVAILABLE)]
+        return decision
+
+    def fill(self, nodes: Sequence[str], deadline_s: float = 40.0) -> None:
+        """Tick until pilots run on exactly these nodes."""
+
+        def filled() -> bool:
+            self.tick()
+            return set(self.held()) == set(nodes)
+
+        self.lab.wait_for(filled, deadline_s, f"pilots on {', '.join(nodes)}; {self.said()[-12:]}")
+
+    def held(self) -> dict[str, str]:
+        """Node -> pilot that Slurm runs there now."""
+        return {
+            node: job.id
+            for job in self.snapshot().jobs
+            if job.partition == self.harvest.partition and job.holds_nodes
+            for node in job.nodes
+        }
+
+    def left(self, nodes: Iterable[str], deadline_s: float = 20.0) -> None:
+        """Wait, without another tick, until no pilot is on these nodes."""
+        gone = set(nodes)
+        self.lab.wait_for(lambda: not gone & set(self.held()), deadline_s, f"no pilot on {gone}; {self.said()[-12:]}")
+
+    def snapshot(self) -> Snapshot:
+        return self.cluster.snapshot()
+
+    def view(self, job: int = 1) -> JobView:
+        return self.loop.views[job]
+
+    def running(self, job: int = 1) -> set[str]:
+        """Nodes on which the loop believes pilots to run."""
+        return {p.node for p in self.view(job).active if p.phase is PilotPhase.RUNNING}
+
+    def events(self, *kinds: EventKind) -> list[Event]:
+        return [e for e in self.journal.events if not kinds or e.kind in kinds]
+
+    def said(self) -> list[str]:
+        """Every reason in the journal."""
+        return [f"{e.kind.value} {e.data.get('type', '')} {e.pilot or ''} {e.reason}" for e in self.events()]
+
+    def refusals(self, decision: Decision) -> dict[str, str]:
+        return {refusal.subject: refusal.reason for refusal in decision.refusals}

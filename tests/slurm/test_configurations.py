@@ -1,0 +1,165 @@
+"""Configurations that sites have, on a real Slurm: what is seen under each, and what is done (own release; with
+--nightly also 24.11 and 26.05). Several share one lab, which is configured anew for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from malletrain.domain.event import EventKind
+from malletrain.domain.snapshot import NodeState
+from malletrain.slurm import site
+from malletrain.slurm.submit import whole_gres
+from scripts.lab import Change, Lab
+from tests.slurm.harvesting import Harvesting
+
+pytestmark = pytest.mark.slurm
+
+
+def occupy(lab: Lab, node: str, *more: str) -> int:
+    """A main job of bob's on `node`; its number, once it runs."""
+    job = lab.submit("sleep 600", "-p", "batch", "-w", node, "--time=30", *more, user="bob")
+    lab.wait_for_state(job, "RUNNING")
+    return job
+
+
+def test_a_partly_busy_node_is_not_idle(any_lab: Lab) -> None:
+    lab, n = any_lab, any_lab.nodes
+    occupy(lab, n[0], "--ntasks=1", "--mem=100")
+    harvest = Harvesting(lab)
+    harvest.submit()
+    assert harvest.snapshot().node[n[0]].state is NodeState.MIXED
+    harvest.fill(n[1:])
+    # And a main job that needs a part of a harvested node is given the whole of it.
+    main = lab.submit("sleep 600", "-p", "batch", "-w", n[1], "--ntasks=1", "--mem=100", "--time=5", user="bob")
+    lab.wait_for_state(main, "RUNNING")
+    harvest.left([n[1]])
+
+
+def test_select_linear(any_lab: Lab) -> None:
+    """Whole nodes only: a main job of one task holds its node; a pilot lives as it does elsewhere."""
+    lab, n = any_lab, any_lab.nodes
+    linear = Change(settings={"SelectType": "select/linear", "SelectTypeParameters": "CR_Memory"})
+    with lab.changed(linear, restart=True):
+        occupy(lab, n[0], "--ntasks=1", "--mem=100")
+        harvest = Harvesting(lab)
+        harvest.submit()
+        assert harvest.facts.select_type == "select/linear"
+        harvest.fill(n[1:])
+        assert harvest.snapshot().node[n[0]].state is NodeState.ALLOCATED
+        lab.run(["scontrol", "update", f"NodeName={n[1]}", "State=DRAIN", "Reason=x"])
+        harvest.tick()
+        harvest.left([n[1]])
+        lab.wait_for(lambda: harvest.tick() and len(harvest.view().held) == 4, 20, "its task waits again")
+
+
+def test_features_gres_weights_and_topology(any_lab: Lab) -> None:
+    lab, n = any_lab, any_lab.nodes
+    change = Change(
+        settings={"GresTypes": "gpu,fpga", "TopologyPlugin": "topology/tree"},
+        nodes={
+            n[0]: {"Features": "a100,ib", "Weight": "50", "Gres": "fpga:2"},
+            n[1]: {"Features": "ib", "Weight": "9"},
+        },
+        files={
+            "gres.conf": f"NodeName={n[0]} Name=fpga Count=2\n",
+            "topology.conf": f"SwitchName=leaf0 Nodes={n[0]},{n[1]},{n[2]},{n[3]}\n"
+            f"SwitchName=leaf1 Nodes={n[4]},{n[5]},{n[6]},{n[7]}\nSwitchName=top Switches=leaf[0-1]\n",
+        },
+    )
+    with lab.changed(change, restart=True):
+        lab.wait_for(lambda: "fpga:2" in lab.run(["sinfo", "-h", "-n", n[0], "-o", "%G"]).stdout, 30)
+        harvest = Harvesting(lab, overrides={"max_pilots": 2})
+        seen = harvest.snapshot().node
+        assert (set(seen[n[0]].features), seen[n[0]].weight, seen[n[0]].gres) == ({"a100", "ib"}, 50, "fpga:2")
+        assert (set(seen[n[1]].features), seen[n[1]].weight) == ({"ib"}, 9)
+        assert harvest.facts.topology.endswith("/tree")
+        # Nodes differ: nothing is asked for by name; an exclusive pilot has all of its node.
+        assert whole_gres(harvest.commands, "harvest") == ""
+        harvest.submit()
+        # What Slurm gives to main jobs last is harvested first.
+        harvest.fill([n[0], n[1]])
+        # A main job that needs a feature of a harvested node is given that node.
+        lab.submit("sleep 60", "-p", "batch", "-C", "a100", "--time=5", "--hold", user="bob")
+        job = lab.submit("sleep 60", "-p", "batch", "-C", "a100", "--time=5", "--exclusive", user="bob")
+        lab.wait_for_state(job, "RUNNING")
+        harvest.left([n[0]])
+        assert n[1] in harvest.held()
+
+
+def test_several_partitions_over_the_same_nodes(any_lab: Lab) -> None:
+    """Every partition but the harvest one is the main queue, whichever tiers they have among themselves."""
+    lab, n = any_lab, any_lab.nodes
+    change = Change(
+        partitions={"harvest": {"Nodes": ",".join(n[:6])}},
+        lines=(
+            f"PartitionName=debug Nodes={n[0]},{n[1]} MaxTime=30 PriorityTier=200 PreemptMode=OFF",
+            f"PartitionName=low Nodes={n[2]},{n[3]},{n[6]} PriorityTier=50 PreemptMode=REQUEUE",
+        ),
+    )
+    with lab.changed(change):
+        harvest = Harvesting(lab)
+        assert site.check_harvest_partition(harvest.facts, harvest.harvest) == ()
+        harvest.submit()
+        harvest.fill(n[:6])  # not the two that are in no harvest partition
+        # A job of `low`, and one of several partitions: both could start on harvested nodes, and are given them.
+        lab.run(["scontrol", "update", "PartitionName=low", "State=DOWN"])  # so Slurm does not start it yet
+        low = lab.submit("sleep 600", "-p", "low", "--nodes=2", "--exclusive", "--time=5", user="bob")
+        decision = harvest.tick()
+        assert not [a for a in decision.actions if "main job" in getattr(a, "reason", "")], "it waits for more"
+        lab.run(["scontrol", "update", "PartitionName=low", "State=UP"])
+        lab.wait_for_state(low, "RUNNING")
+        both = lab.submit("sleep 600", "-p", "debug,batch", "--nodes=3", "--exclusive", "--time=5", user="bob")
+        lab.wait_for_state(both, "RUNNING")
+        taken = {x for j in harvest.snapshot().jobs if j.partition != "harvest" for x in j.nodes}
+        harvest.left(taken)
+        harvest.tick()
+        assert not taken & set(harvest.held())
+
+
+@pytest.mark.parametrize(
+    ("mode", "grace"),
+    [
+        ("CANCEL", "300"),
+        *(
+            pytest.param(mode, grace, marks=pytest.mark.nightly)
+            for mode in ("REQUEUE", "CANCEL")
+            for grace in ("0", "10", "300")
+        ),
+    ],
+)
+def test_preempt_modes_and_grace_times(any_lab: Lab, mode: str, grace: str) -> None:
+    """Whatever they are, a preempted pilot is known for one, and its node is the main job's at once: the payload is
+    a step, which gets SIGTERM when preemption begins."""
+    lab, n = any_lab, any_lab.nodes
+    with lab.changed(Change(partitions={"harvest": {"PreemptMode": mode, "GraceTime": grace}})):
+        harvest = Harvesting(lab, overrides={"include_nodes": frozenset(n[:2])})
+        errors = [f for f in site.check_harvest_partition(harvest.facts, harvest.harvest) if f.level == "error"]
+        assert errors == []
+        harvest.submit()
+        harvest.fill(n[:2])
+        pilot = harvest.held()[n[0]]
+        main = lab.submit("sleep 600", "-p", "batch", "-w", n[0], "--exclusive", "--time=5", user="bob")
+        lab.wait_for_state(main, "RUNNING", deadline_s=30)
+        harvest.lab.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 20, "its end is seen")
+        (end,) = harvest.events(EventKind.PILOT_ENDED)
+        assert (end.pilot, end.data["preempted"]) == (pilot, True)
+        lab.run(["scancel", str(main)])
+        lab.wait_for(lambda: harvest.snapshot().is_free(n[0]), 20)
+        assert pilot not in [job.id for job in harvest.snapshot().jobs], "it does not come back by itself"
+
+
+def test_priority_tiers_that_do_not_protect_the_main_queue_are_refused(any_lab: Lab) -> None:
+    lab = any_lab
+    cases: Sequence[tuple[Change, str]] = (
+        (Change(partitions={"harvest": {"PriorityTier": "100"}}), "does not go before it"),
+        (Change(partitions={"harvest": {"PreemptMode": "OFF"}}), "are not preempted"),
+        (Change(lines=("PartitionName=debug Nodes=ALL PriorityTier=1 PreemptMode=OFF",)), "partition debug"),
+        (Change(partitions={"harvest": {"State": "DRAIN"}}), "is DRAIN"),
+    )
+    for change, said in cases:
+        with lab.changed(change):
+            harvest_facts = Harvesting(lab).facts
+            found = site.check_harvest_partition(harvest_facts, site.Harvest("harvest"))
+            assert [f for f in found if f.level == "error" and said in f.what and f.mend], (said, found)
