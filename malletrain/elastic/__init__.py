@@ -9,12 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from malletrain.elastic.batch import Chosen, PerWorker
     from malletrain.elastic.errors import ElasticError
+    from malletrain.elastic.rates import LearningRate, Schedule
     from malletrain.elastic.session import Session
 
-__all__ = ["ElasticError", "Session"]
+__all__ = ["Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session"]
 
-_HOMES = {"ElasticError": "malletrain.elastic.errors", "Session": "malletrain.elastic.session"}
+_HOMES = {
+    "Chosen": "malletrain.elastic.batch",
+    "ElasticError": "malletrain.elastic.errors",
+    "LearningRate": "malletrain.elastic.rates",
+    "PerWorker": "malletrain.elastic.batch",
+    "Schedule": "malletrain.elastic.rates",
+    "Session": "malletrain.elastic.session",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -55,6 +55,7 @@ class World:
     generation: int
     workers: tuple[str, ...]
     group: Group = field(default_factory=Solo)
+    chosen_batch: int = 0  #: samples of a step that the daemon wants, or 0
 
     @property
     def rank(self) -> int:

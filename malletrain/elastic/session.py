@@ -24,18 +24,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Literal
 
 import torch
 
 from malletrain.elastic import record, start
+from malletrain.elastic.batch import BatchRule, as_rule
+from malletrain.elastic.batching import Batching
 from malletrain.elastic.checkpoint import Checkpoints
 from malletrain.elastic.data import Loader
 from malletrain.elastic.errors import Aborted, ElasticError, Released, TrainingOver
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.groups import all_closed
 from malletrain.elastic.meter import Meter
+from malletrain.elastic.rates import LearningRate
 from malletrain.elastic.rounds import Outcome
 from malletrain.elastic.sampler import Sampler, Share, mix
 from malletrain.elastic.shards import Shard, ShardedBatch, VirtualShards
@@ -57,7 +61,9 @@ class Session:
         model: any module; not wrapped in DistributedDataParallel.
         optimizer: of its parameters.
         dataset: map-style.
-        batch_size: samples of one step, over all workers.
+        batch_size: samples of one step, over all workers: a number, or a rule (`PerWorker`, `Chosen`).
+        learning_rate: how the learning rate follows a batch that changes; by default it stays as it is.
+        noise_scale: whether the gradient noise scale is measured; by default where the batch may change.
         seed: of the order of samples, augmentation and dropout.
         shuffle, drop_last, collate: as in `torch.utils.data.DataLoader`.
         reduction: whether the script's loss is a `mean` over samples, or a `sum`.
@@ -78,7 +84,9 @@ class Session:
         optimizer: torch.optim.Optimizer,
         dataset: Any,
         *,
-        batch_size: int,
+        batch_size: int | BatchRule,
+        learning_rate: LearningRate | None = None,
+        noise_scale: bool | None = None,
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
@@ -92,9 +100,14 @@ class Session:
         self.model = model
         self._began = time.monotonic()
         self._loader = Loader(dataset, seed, collate)
-        self._sampler = Sampler(len(dataset), batch_size, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        self._batching = Batching(as_rule(batch_size), learning_rate, noise_scale)
+        if drop_last and not self._batching.fixed:
+            raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
+        reference = self._batching.rule.reference
+        self._sampler = Sampler(len(dataset), reference, seed=seed, shuffle=shuffle, drop_last=drop_last)
         self._position = Position()
         self._state = TrainingState(model, optimizer, self._position)
+        self._batching.enter(self._state, optimizer)
         self._warm_up = warm_up
         self._spot = start.find_spot(os.environ)
         self._record = record.find_record(os.environ) if self._spot is None else None
@@ -111,6 +124,8 @@ class Session:
         self._rounds = self._switch.rounds
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._sync = GradientSync(trained, self._rounds, reduction == "mean")
+        if self._batching.noise is not None:
+            self._sync.measure(self._batching.noise, lambda: self._position.step)
         self._shards = (
             VirtualShards(virtual_shards, model, self._sync, seed, reduction == "mean") if virtual_shards else None
         )
@@ -154,6 +169,31 @@ class Session:
         """Samples committed since training began."""
         return self._position.samples
 
+    @property
+    def batch_size(self) -> int:
+        """Samples of a step of all workers, now."""
+        return self._batching.rates.batch
+
+    @property
+    def gain(self) -> float:
+        """What the learning rate is multiplied by now, because of the batch."""
+        return self._batching.rates.gain
+
+    @property
+    def progress(self) -> float:
+        """Steps of the reference batch that training so far is worth: what schedules should count."""
+        return self._batching.rates.progress
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale in samples (see `noise`); None while it is not known."""
+        return self._batching.noise_scale()
+
+    def decay(self, of_reference: float) -> float:
+        """The decay of a running average for one step, so that it reaches over as many samples as `of_reference` does
+        at the reference batch (Busbridge et al., NeurIPS 2023)."""
+        return float(of_reference**self._batching.rates.power)
+
     def track(self, **things: Stateful) -> None:
         """Make schedulers, scalers, averages and the like part of the state: `s.track(scheduler=scheduler)`.
 
@@ -180,6 +220,8 @@ class Session:
             self._between_steps()
             began = time.monotonic()
             world = self._rounds.world
+            owes = self._rounds.given is not None
+            self._batching.settle(self._sampler, world.size, world.chosen_batch, owes_a_step=owes)
             share, batch = self._load_part(self._position.epoch, self._position.cursor, world.rank, world.size)
             self._share, self._committed = share, False
             self._load_s = time.monotonic() - began
@@ -414,10 +456,10 @@ class Session:
         elif self._record is not None:
             self._record.say(message)
 
-    def _say_for_all(self, message: messages.Message) -> None:
+    def _say_for_all(self, message: messages.Samples) -> None:
         """What every member knows, one tells."""
         if self.is_main:
-            self._say(message)
+            self._say(replace(message, noise_scale=self.noise_scale))
 
     def _save(self) -> str | None:
         self._position.rounds = self._rounds.done
@@ -469,6 +511,7 @@ class _Step:
         s._position.samples += share.batch
         s._committed = True
         s._committed_round(outcome)
+        s._batching.rates.committed(s._position.samples)
         self._synced_at = time.monotonic()
 
     def __exit__(

@@ -17,7 +17,7 @@ import torch
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.sampler import Sampler, Share, mix
-from malletrain.elastic.sync import GradientSync
+from malletrain.elastic.sync import Extras, GradientSync
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class VirtualShards:
         self._moved: list[torch.Tensor] = []
         self._batch = 1
         self._in_shard = False
-        sync.add_extras(self._moves, self._settle)
+        sync.add_extras(Extras(len(self._buffers), self._moves, self._settle))
 
     def parts(self, sampler: Sampler, epoch: int, cursor: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """The shards of one worker, by number: contiguous, lower ranks take one more; those without a sample are left

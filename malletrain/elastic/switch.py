@@ -312,7 +312,7 @@ class Switch:
 
     def _enter(self, plan: messages.Plan, group: Group) -> None:
         """Call the roll, bring everyone to the same state, and make the plan's world the present one."""
-        world = World(plan.generation, tuple(seat.worker for seat in plan.members), group)
+        world = World(plan.generation, tuple(seat.worker for seat in plan.members), group, plan.batch)
         try:
             self._roll_call(plan, group)
         except PeerLost as lost:

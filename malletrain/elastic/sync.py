@@ -15,10 +15,20 @@ import torch
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.groups import Pending
+from malletrain.elastic.noise import NoiseScale
 from malletrain.elastic.rounds import FIXED_WORDS, WEIGHT, Outcome, Rounds
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """More to sum with each step: `give` is asked for `count` tensors after backward, `take` gets the sums."""
+
+    count: int
+    give: Callable[[], list[torch.Tensor]]
+    take: Callable[[list[torch.Tensor]], None]
 
 
 @dataclass(slots=True)
@@ -61,8 +71,10 @@ class GradientSync:
         self._pending: list[Pending] = []
         self._scales = False
         self._scale: float | None = None
-        self._give: Callable[[], list[torch.Tensor]] = list
-        self._take: Callable[[list[torch.Tensor]], None] = lambda _: None
+        self._extras: list[Extras] = []
+        self._noise: NoiseScale | None = None
+        self._measured = False
+        self._step: Callable[[], int] = lambda: 0
         self._on_commit: Callable[[Outcome], None] = lambda _: None
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
@@ -90,9 +102,13 @@ class GradientSync:
                 parameter.register_hook(self._scaled)  # type: ignore[no-untyped-call]
         self._scale = factor
 
-    def add_extras(self, give: Callable[[], list[torch.Tensor]], take: Callable[[list[torch.Tensor]], None]) -> None:
-        """Sum more with each step: `give` is asked at the end of backward, `take` gets the sums."""
-        self._give, self._take = give, take
+    def add_extras(self, extras: Extras) -> None:
+        """Sum more with each step."""
+        self._extras.append(extras)
+
+    def measure(self, noise: NoiseScale, step: Callable[[], int]) -> None:
+        """Take the norms that `noise` needs; `step` is the number of the step under way, the same everywhere."""
+        self._noise, self._step = noise, step
 
     def abandon(self) -> None:
         """After a failed round: whatever still writes to the buffers may do so, they are not used again."""
@@ -160,6 +176,9 @@ class GradientSync:
         self._running = True
         self._rounds.check()
         self._given = self._rounds.take_given()
+        self._measured = self._noise is not None and self._noise.measures(self._step())
+        if self._noise is not None:
+            self._noise.begin()
         self._alone = self._rounds.world.size == 1 or self._given is not None
         self._seen = set()
         self._launched = 0
@@ -191,6 +210,8 @@ class GradientSync:
                 raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
             else:
                 torch.mul(parameter.grad, factor, out=part)
+        if self._noise is not None and self._measured:
+            self._noise.add_local(flat)
         self._launched += 1
         self._pending.append(self._rounds.start(flat))
 
@@ -203,7 +224,12 @@ class GradientSync:
             self._finish(self._rounds.commit(self._given, words))
         elif self._alone:
             words = self._rounds.words(self._weight, len(self._parameters))
-            self._take(self._give())
+            for each in self._extras:
+                each.take(each.give())
+            if self._noise is not None:
+                share = 1.0 if self._mean else 1.0 / max(1, self._weight)
+                gradients = [parameter.grad for parameter in self._parameters]
+                self._noise.alone(self._step(), gradients, share, self._weight, self._batch)
             self._commit(self._rounds.commit([words], words))
         else:
             while self._launched < len(self._buckets):
@@ -211,7 +237,10 @@ class GradientSync:
             words = self._rounds.words(self._weight, len(self._parameters))
             for index, parameter in enumerate(self._parameters):
                 words[FIXED_WORDS + index] = int(parameter.grad is not None and self._weight > 0)
-            extras = self._give()
+            extras = [tensor for each in self._extras for tensor in each.give()]
+            if self._noise is not None and self._measured:
+                factor = float(self._weight) / (self._batch if self._mean else 1)
+                extras.append(self._noise.give(factor, self._weight))
             self._pending += [self._rounds.start(each) for each in [*extras, words]]
             flats = self._flats[self._turn] or []
             self._finish(self._rounds.finish(self._pending, [*flats, *extras, words], words))
@@ -222,7 +251,13 @@ class GradientSync:
         factor = 1.0
         if self._mean and self._scale is None:
             factor = self._batch / int(outcome.words[WEIGHT])
-        self._take(outcome.sums[len(self._buckets) : -1])
+        extras = outcome.sums[len(self._buckets) : -1]
+        for each in self._extras:
+            each.take(extras[: each.count])
+            extras = extras[each.count :]
+        if self._noise is not None and self._measured:
+            total = int(outcome.words[WEIGHT])
+            self._noise.take(extras[0], outcome.sums[: len(self._buckets)], total, self._batch, self._mean)
         for bucket, flat in zip(self._buckets, outcome.sums, strict=False):
             for index in bucket.members:
                 parameter, (_, offset) = self._parameters[index], self._home[index]

@@ -48,7 +48,8 @@ class Plan:
     """The world of `generation`: its members in rank order, and the store where they meet.
 
     No members: everyone leaves, the first of the present world saves the state. `urgent`: the present world is
-    broken, take this one now; otherwise it is taken when all are prepared, after the same step.
+    broken, take this one now; otherwise it is taken when all are prepared, after the same step. `batch`: samples of a
+    step, of all members together, where the daemon chooses it (0: it does not).
     """
 
     generation: int
@@ -56,6 +57,7 @@ class Plan:
     store: str = ""
     reason: str = ""
     urgent: bool = False
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,8 @@ class Left:
 class Samples:
     """A window of training that ended with `step`; `total` samples of the job are committed by then.
 
-    `steady`: nothing else took time in it, so it tells how fast `nodes` nodes are.
+    `steady`: nothing else took time in it, so it tells how fast `nodes` nodes are. `noise_scale`: the gradient noise
+    scale, in samples, where it is measured and known.
     """
 
     step: int
@@ -196,6 +199,7 @@ class Samples:
     total: int
     steady: bool = True
     parts: Mapping[str, float] = field(default_factory=dict)
+    noise_scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,138 @@
+"""The gradient noise scale: beyond about so many samples, a larger batch teaches little more.
+
+After McCandlish, Kaplan, Amodei and the OpenAI Dota team, An Empirical Model of Large-Batch Training (2018, arXiv
+1812.06162), appendix A.1. A mean gradient over w samples has the expected squared norm |G|^2 + tr(S) / w, with G the
+true gradient and S the covariance of one sample's. Two batch sizes give both unknowns; members' own gradients are the
+small batches, and their sum is the large one, so that it costs two norms:
+
+    tr(S) = (mean_i |g_i|^2 - |g|^2) / (mean_i 1/w_i - 1/W)        |G|^2 = |g|^2 - tr(S) / W        B = tr(S) / |G|^2
+
+Both are averaged over time, each by itself, before they are divided. A worker alone takes two steps that follow each
+other for the small batches, as Pollux does (Qiao et al., OSDI 2021); the model moves between them, which makes the
+noise look a little larger. One step in `EVERY` is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+#: Steps from one measurement to the next.
+EVERY = 16
+#: Weight of the past in the averages, per measurement: they tell of the last three hundred steps.
+DECAY = 0.95
+#: Measurements before anything is said.
+ENOUGH = 8
+
+
+class NoiseScale:
+    """Measures one session's. Its state travels with the training state, so that it is everywhere the same.
+
+    Args:
+        every: measure one step in so many.
+    """
+
+    def __init__(self, every: int = EVERY) -> None:
+        self.every = every
+        self._variance = 0.0  #: decayed sum of tr(S)
+        self._signal = 0.0  #: decayed sum of |G|^2
+        self._taken = 0
+        self._local = 0.0
+        self._earlier: tuple[int, float, list[torch.Tensor | None]] | None = None
+
+    @property
+    def samples(self) -> float | None:
+        """The noise scale in samples; None before it is known, or while there is more noise than can be averaged."""
+        if self._taken < ENOUGH or self._signal <= 0.0 or self._variance <= 0.0:
+            return None
+        return self._variance / self._signal
+
+    def measures(self, step: int) -> bool:
+        """Whether this step's sums include the norms."""
+        return step % self.every == 0
+
+    # --- among several -----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A step that is measured begins to be summed."""
+        self._local = 0.0
+
+    def add_local(self, flat: torch.Tensor) -> None:
+        """A part of this member's gradient, times any factor that is the same for all parts."""
+        self._local += _square(flat)
+
+    def give(self, factor: float, weight: int) -> torch.Tensor:
+        """This member's row of the sums: |g_i|^2, 1 / w_i, and 1; zeros where it has no samples.
+
+        Args:
+            factor: what its gradient, a mean over its samples, was multiplied by.
+            weight: its samples or tokens.
+        """
+        row = torch.zeros(3, dtype=torch.float64)
+        if weight and factor:
+            row[0], row[1], row[2] = self._local / factor**2, 1.0 / weight, 1.0
+        return row
+
+    def take(self, row: torch.Tensor, sums: Sequence[torch.Tensor], total: int, batch: int, mean: bool) -> None:
+        """The sums are there.
+
+        Args:
+            row: the sum of all rows.
+            sums: of the gradients; `total / batch` times their mean if `mean`, else `total` times.
+            total: the weights of all members.
+            batch: samples in it; where weights are tokens, the result is in samples all the same.
+        """
+        squares, inverse, members = row.tolist()
+        if members >= 2:
+            square = sum(_square(flat) for flat in sums) * ((batch if mean else 1.0) / total) ** 2
+            self._count(squares / members, inverse / members, square, 1.0 / total, batch / total)
+
+    # --- alone ---------------------------------------------------------------------------------------------------
+
+    def alone(
+        self, step: int, gradients: Sequence[torch.Tensor | None], factor: float, weight: int, batch: int
+    ) -> None:
+        """A step of one worker. Gradients times `factor` are means over its `weight` samples or tokens."""
+        earlier, self._earlier = self._earlier, None
+        if weight < 1:
+            return
+        if self.measures(step):
+            square = sum(_square(g) for g in gradients if g is not None)
+            self._earlier = weight, square, [None if g is None else g.detach().clone() for g in gradients]
+        elif earlier is not None and earlier[0] == weight:
+            _, before, kept = earlier
+            pairs = [(a, b) for a, b in zip(kept, gradients, strict=True) if a is not None and b is not None]
+            both = sum(_square(a.add_(b)) for a, b in pairs) / 4.0
+            now = sum(_square(b) for _, b in pairs)
+            small, large = (before + now) / 2.0 * factor**2, both * factor**2
+            self._count(small, 1.0 / weight, large, 0.5 / weight, batch / weight)
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"variance": self._variance, "signal": self._signal, "taken": self._taken}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._variance, self._signal = float(state["variance"]), float(state["signal"])
+        self._taken = int(state["taken"])
+
+    def _count(self, small: float, inverse_small: float, large: float, inverse_large: float, samples: float) -> None:
+        """One measurement: squared norms at two batch sizes, given as their inverses."""
+        variance = (small - large) / (inverse_small - inverse_large)
+        signal = large - variance * inverse_large
+        variance *= samples
+        if not (math.isfinite(variance) and math.isfinite(signal)):
+            return  # an overflow that the gradient scaler will skip
+        self._variance = DECAY * self._variance + (1.0 - DECAY) * variance
+        self._signal = DECAY * self._signal + (1.0 - DECAY) * signal
+        self._taken += 1
+
+
+def _square(tensor: torch.Tensor) -> float:
+    flat = tensor.detach().reshape(-1)
+    if flat.dtype in (torch.float16, torch.bfloat16):
+        flat = flat.float()
+    return float(torch.dot(flat, flat))

@@ -1,0 +1,207 @@
+"""What a changed batch does to the learning rate, to momentum, and to schedules.
+
+With b the batch and b0 the reference, the learning rate that the script or its scheduler sets is multiplied by
+
+    none      1
+    linear    b / b0               Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677)
+    sqrt      sqrt(b / b0)         for Adam and its kin: Malladi et al., On the SDEs and Scaling Rules for Adaptive
+                                   Gradient Algorithms (NeurIPS 2022)
+    adascale  (b / b0) (B + b0) / (B + b)    Johnson et al., AdaScale SGD (ICML 2020), whose gain in terms of the
+                                   gradient noise scale B (in samples, `noise`) is this
+
+for the time of `optimizer.step()` alone: the script, its schedulers and the saved state always see their own rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from malletrain.elastic.errors import ElasticError
+
+RULES = ("none", "linear", "sqrt", "adascale")
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRate:
+    """How the learning rate follows the batch.
+
+    Args:
+        rule: see the module.
+        warm_up: samples over which the rate moves to its new value after the batch has changed, in a straight line.
+        momentum: average gradients over as many samples as at the reference batch: SGD's momentum and Adam's betas
+            are raised to the power b / b0 (Malladi et al. 2022; Busbridge et al., How to Scale Your EMA, NeurIPS
+            2023), and SGD's rate and velocity corrected so that a change makes no jump. False: they stay as they are.
+    """
+
+    rule: Literal["none", "linear", "sqrt", "adascale"] = "none"
+    warm_up: int = 0
+    momentum: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ElasticError(f"LearningRate: rule must be one of {', '.join(RULES)}, not {self.rule!r}")
+        if isinstance(self.warm_up, bool) or not isinstance(self.warm_up, int) or self.warm_up < 0:
+            raise ElasticError(f"LearningRate: warm_up must be a number of samples, not {self.warm_up!r}")
+
+    def gain(self, batch: int, reference: int, noise: float | None) -> float:
+        """The factor, once warmed up. `noise`: the gradient noise scale in samples; while it is not known, adascale
+        keeps the reference's rate, which is safe."""
+        ratio = batch / reference
+        if self.rule == "linear":
+            return ratio
+        if self.rule == "sqrt":
+            return math.sqrt(ratio)
+        if self.rule == "adascale":
+            return 1.0 if noise is None else ratio * (noise + reference) / (noise + batch)
+        return 1.0
+
+
+class Rates:
+    """One session's rates; its state travels with the training state.
+
+    Args:
+        rule: how they follow the batch.
+        reference: the batch that they are meant for.
+        noise: the noise scale, or None while it is not known.
+    """
+
+    def __init__(self, rule: LearningRate, reference: int, noise: Callable[[], float | None]) -> None:
+        self._rule = rule
+        self._reference = reference
+        self._noise = noise
+        self._batch = reference
+        self._samples = 0
+        self._from, self._since = 1.0, -rule.warm_up  #: the gain before the last change, and when that was
+        self._progress = 0.0
+        self._momentum_power = 1.0  #: the power that velocities are made for
+
+    @property
+    def batch(self) -> int:
+        """Samples of a full step."""
+        return self._batch
+
+    @property
+    def power(self) -> float:
+        """b / b0."""
+        return self._batch / self._reference
+
+    @property
+    def gain(self) -> float:
+        """What the learning rate is multiplied by now."""
+        aim = self._rule.gain(self._batch, self._reference, self._noise())
+        passed = self._samples - self._since
+        if passed >= self._rule.warm_up:
+            return aim
+        return self._from + (aim - self._from) * passed / self._rule.warm_up
+
+    @property
+    def progress(self) -> float:
+        """Steps of the reference batch that training so far is worth: samples over the reference batch; by adascale,
+        the sum of gains."""
+        return self._progress if self._rule.rule == "adascale" else self._samples / self._reference
+
+    def change(self, batch: int) -> None:
+        """From the next step on, `batch` samples."""
+        if batch != self._batch:
+            self._from, self._since, self._batch = self.gain, self._samples, batch
+
+    def committed(self, total: int) -> None:
+        """A step was committed; `total` samples were, since training began."""
+        self._progress += self.gain
+        self._samples = total
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have the optimizer's steps take the gain."""
+        if self._rule.rule == "none" and not self._rule.momentum:
+            return
+        kept: list[dict[str, Any]] = []
+
+        def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            if kept:
+                raise ElasticError("optimizer.step() was called inside optimizer.step()")
+            kept.extend({name: group[name] for name in _TOUCHED if name in group} for group in optimizer.param_groups)
+            self._scale(optimizer)
+
+        def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            for group, values in zip(optimizer.param_groups, kept, strict=True):
+                group.update(values)
+            kept.clear()
+
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(after)
+
+    def _scale(self, optimizer: torch.optim.Optimizer) -> None:
+        gain, power = self.gain, self.power if self._rule.momentum else 1.0
+        for group in optimizer.param_groups:
+            correction = 1.0
+            momentum = group.get("momentum", 0.0)
+            if power != 1.0 and momentum:
+                group["momentum"] = momentum**power
+                correction = (1.0 - momentum**power) / (1.0 - momentum)
+            if power != 1.0 and "betas" in group:
+                group["betas"] = tuple(beta**power for beta in group["betas"])
+            if power != self._momentum_power and momentum:
+                _match_velocity(optimizer, group, momentum**self._momentum_power, momentum**power)
+            group["lr"] = group["lr"] * (gain * correction)
+        self._momentum_power = power
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "batch": self._batch,
+            "samples": self._samples,
+            "from": self._from,
+            "since": self._since,
+            "progress": self._progress,
+            "power": self._momentum_power,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._batch, self._samples = int(state["batch"]), int(state["samples"])
+        self._from, self._since = float(state["from"]), int(state["since"])
+        self._progress, self._momentum_power = float(state["progress"]), float(state["power"])
+
+
+_TOUCHED = ("lr", "momentum", "betas")
+
+
+def _match_velocity(optimizer: torch.optim.Optimizer, group: dict[str, Any], old: float, new: float) -> None:
+    """A velocity is a decayed sum of gradients, 1 / (1 - momentum) of them: make it the sum that it would be."""
+    for parameter in group["params"]:
+        velocity = optimizer.state.get(parameter, {}).get("momentum_buffer")
+        if velocity is not None:
+            velocity.mul_((1.0 - old) / (1.0 - new))
+
+
+class Schedule:
+    """A scheduler by samples: the steps of the reference batch that it makes do not depend on the batch.
+
+        scheduler = elastic.Schedule(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000), s)
+        s.track(scheduler=scheduler)
+
+    Call its `step()` inside the step, after `optimizer.step()`. `10_000` counts steps of the reference batch.
+    """
+
+    def __init__(self, scheduler: torch.optim.lr_scheduler.LRScheduler, session: Any) -> None:
+        self._scheduler = scheduler
+        self._session = session
+
+    def step(self) -> None:
+        """Bring the scheduler to where training is."""
+        whole = int(self._session.progress + 1e-9)
+        while self._scheduler.last_epoch < whole:
+            self._scheduler.step()
+
+    def get_last_lr(self) -> list[Any]:
+        """As of PyTorch's schedulers: without the gain of the batch."""
+        return self._scheduler.get_last_lr()
+
+    def state_dict(self) -> Any:
+        return self._scheduler.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self._scheduler.load_state_dict(state)

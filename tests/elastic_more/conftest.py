@@ -1,0 +1,16 @@
+"""Tests that train in several processes do not run beside others: their deadlines are those of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ALONE = {"test_batch_live.py"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name in ALONE:
+            item.add_marker(pytest.mark.alone)

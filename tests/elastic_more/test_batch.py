@@ -1,0 +1,216 @@
+"""The batch by the number of workers, and what follows for rates, momentum, averages and schedules."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from malletrain import elastic
+from malletrain.elastic.batch import BatchRule, Chosen, Fixed, PerWorker, as_rule
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.rates import LearningRate, Rates
+
+sizes = st.integers(1, 4096)
+
+
+def unknown() -> None:
+    return None
+
+
+@given(each=sizes, limit=sizes, workers=sizes, chosen=st.integers(0, 10**6))
+def test_a_batch_stays_within_its_rule(each: int, limit: int, workers: int, chosen: int) -> None:
+    limit = max(each, limit)
+    by_worker = PerWorker(each, limit=limit).batch(workers, chosen, each)
+    assert by_worker == min(each * workers, limit)
+    by_daemon = Chosen(limit, low=each, high=limit).batch(workers, chosen, limit)
+    assert each <= by_daemon <= limit
+    assert by_daemon == chosen or not each <= chosen <= limit
+    assert Fixed(each).batch(workers, chosen, 1) == each
+
+
+def test_without_a_word_from_the_daemon_the_batch_stays() -> None:
+    assert Chosen(256, low=64, high=1024).batch(4, 0, 512) == 512
+    assert Chosen(256).batch(4, 4096, 256) == 4096
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: as_rule(0), "at least 1"),
+        (lambda: as_rule(True), "must be a number, PerWorker"),
+        (lambda: as_rule("64"), "must be a number, PerWorker"),
+        (lambda: PerWorker(64, limit=32), "below the 64 samples"),
+        (lambda: Chosen(64, low=128, high=256), "not within 128 to 256"),
+        (lambda: Chosen(64, low=8, high=4), "make no range"),
+        (lambda: LearningRate("cubic"), "none, linear, sqrt, adascale"),
+        (lambda: LearningRate("linear", warm_up=-1), "number of samples"),
+    ],
+)
+def test_bad_rules_are_refused_by_name(make, words: str) -> None:
+    with pytest.raises(ElasticError, match=words):
+        make()
+
+
+def test_a_number_is_a_rule() -> None:
+    assert isinstance(as_rule(64), BatchRule)
+    assert as_rule(64).reference == 64
+
+
+@given(b0=sizes, b=sizes, noise=st.floats(1e-3, 1e9))
+def test_gains(b0: int, b: int, noise: float) -> None:
+    ratio = b / b0
+    assert LearningRate().gain(b, b0, noise) == 1.0
+    assert LearningRate("linear").gain(b, b0, noise) == ratio
+    assert LearningRate("sqrt").gain(b, b0, None) == math.sqrt(ratio)
+    gain = LearningRate("adascale").gain(b, b0, noise)
+    assert min(1.0, ratio) * (1 - 1e-9) <= gain <= max(1.0, ratio) * (1 + 1e-9)
+    assert LearningRate("adascale").gain(b, b0, None) == 1.0
+
+
+def test_adascale_is_the_papers_gain() -> None:
+    """Johnson et al. 2020, eq. 4: (s2 + m2) / (s2 / S + m2), s2 the variance at the reference batch, m2 = |G|^2."""
+    variance_of_one, signal, b0, b = 50.0, 0.7, 32, 256
+    s2 = variance_of_one / b0
+    paper = (s2 + signal) / (s2 / (b / b0) + signal)
+    assert LearningRate("adascale").gain(b, b0, variance_of_one / signal) == pytest.approx(paper)
+
+
+def test_much_noise_gives_linear_and_none_gives_the_reference() -> None:
+    rule = LearningRate("adascale")
+    assert rule.gain(1024, 64, 1e12) == pytest.approx(16.0)
+    assert rule.gain(1024, 64, 1e-9) == pytest.approx(1.0)
+
+
+def test_the_rate_warms_up_over_samples_and_from_where_it_is() -> None:
+    rates = Rates(LearningRate("linear", warm_up=1000), 100, unknown)
+    assert rates.gain == 1.0
+    rates.change(400)
+    seen = []
+    for step in range(1, 5):
+        rates.committed(400 * step)
+        seen.append(rates.gain)
+    assert seen == pytest.approx([2.2, 3.4, 4.0, 4.0])
+    rates.change(200)
+    rates.committed(1800)
+    rates.change(400)
+    assert rates.gain == pytest.approx(3.6), "a change half-way begins where the last one was"
+
+
+def test_progress_counts_samples_and_by_adascale_gains() -> None:
+    linear = Rates(LearningRate("linear"), 64, unknown)
+    adascale = Rates(LearningRate("adascale"), 64, lambda: 192.0)
+    for rates in (linear, adascale):
+        rates.change(192)
+        for step in range(1, 11):
+            rates.committed(192 * step)
+    assert linear.progress == 30.0
+    assert adascale.progress == pytest.approx(10 * 3 * 256 / 384)
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW], ids=["sgd", "adamw"])
+def test_the_script_sees_its_own_rate_and_the_step_takes_the_gain(make) -> None:
+    weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    other = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer, plain = make([weight], lr=0.1), make([other], lr=0.4)
+    rates = Rates(LearningRate("linear"), 16, unknown)
+    rates.attach(optimizer)
+    rates.change(64)
+    for _ in range(5):
+        for parameter, its in ((weight, optimizer), (other, plain)):
+            parameter.grad = torch.full_like(parameter, 0.5)
+            its.step()
+        assert optimizer.param_groups[0]["lr"] == 0.1
+    torch.testing.assert_close(weight, other)
+    assert optimizer.state_dict()["param_groups"][0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_reaches_over_as_many_samples_and_a_change_makes_no_jump(nesterov: bool) -> None:
+    """With a constant gradient and linear rates, the way per sample is the same before and after each change."""
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, nesterov=nesterov)
+    rates = Rates(LearningRate("linear", momentum=True), 32, unknown)
+    rates.attach(optimizer)
+    total = 0
+
+    def step(batch: int) -> float:
+        nonlocal total
+        rates.change(batch)
+        before = float(weight.detach())
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        total += batch
+        rates.committed(total)
+        return (before - float(weight.detach())) / batch
+
+    for _ in range(300):
+        step(32)
+    wanted = 0.1 / (1 - 0.9) / 32
+    ways = [step(batch) for batch in (32, 128, 128, 16, 16, 512, 32)]
+    assert ways == pytest.approx([wanted] * 7, rel=1e-9)
+    assert optimizer.param_groups[0]["momentum"] == 0.9
+
+
+def test_adams_betas_reach_over_as_many_samples() -> None:
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.Adam([weight], lr=0.1, betas=(0.9, 0.999))
+    rates = Rates(LearningRate("sqrt", momentum=True), 32, unknown)
+    rates.attach(optimizer)
+    rates.change(128)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    state = optimizer.state[weight]
+    assert float(state["exp_avg"]) == pytest.approx(1 - 0.9**4)
+    assert float(state["exp_avg_sq"]) == pytest.approx(1 - 0.999**4)
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+
+
+def test_the_state_goes_on_where_it_was() -> None:
+    one = Rates(LearningRate("linear", warm_up=500), 100, unknown)
+    one.change(300)
+    one.committed(300)
+    two = Rates(LearningRate("linear", warm_up=500), 100, unknown)
+    two.load_state_dict(one.state_dict())
+    assert (two.gain, two.batch, two.progress) == (one.gain, one.batch, one.progress)
+
+
+class _At:
+    def __init__(self) -> None:
+        self.progress = 0.0
+
+
+def test_a_schedule_does_not_depend_on_the_batch() -> None:
+    """However samples are cut into steps, after as many of them the rate is the same."""
+    ends = []
+    for cuts in ([64] * 40, [16] * 160, [64, 256, 256, 16, 16, 32] * 4):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        at = _At()
+        schedule = elastic.Schedule(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), at)
+        for batch in cuts:
+            at.progress += batch / 64
+            optimizer.step()
+            schedule.step()
+        ends.append(schedule.get_last_lr()[0])
+        assert sum(cuts) == 2560
+    assert ends == pytest.approx([0.9**40] * 3)
+
+
+def test_a_schedule_resumes() -> None:
+    def made() -> tuple[elastic.Schedule, _At]:
+        optimizer, at = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), _At()
+        optimizer.step()
+        return elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 3), at), at
+
+    one, at = made()
+    at.progress = 7.2
+    one.step()
+    two, later = made()
+    two.load_state_dict(one.state_dict())
+    later.progress = 7.9
+    two.step()
+    assert two.state_dict()["last_epoch"] == 7

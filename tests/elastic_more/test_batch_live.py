@@ -1,0 +1,65 @@
+"""A batch that follows the world, in real processes: equal to a run alone with the same batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import ROOT, running, wait_until
+from tests.elastic.test_live import assert_equal, assert_every_sample_once, diary
+
+HERE = Path(__file__).parent
+SCRIPT = str(HERE / "train_batches.py")
+
+
+def replayed(directory: Path, lines: list[dict], *options: str) -> dict[str, torch.Tensor]:
+    """The same script alone, with the batches that the diaries tell of."""
+    home = directory / "replayed"
+    home.mkdir()
+    batches = {line["step"]: line["batch"] for line in lines}
+    assert sorted(batches) == list(range(1, len(batches) + 1))
+    (home / "batches.json").write_text(json.dumps([batches[step] for step in sorted(batches)]))
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, SCRIPT, *options, "--replay", str(home / "batches.json")]
+    subprocess.run(command, env=env, check=True, timeout=120)
+    return torch.load(home / "final.pt")
+
+
+def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp_path: Path) -> None:
+    """Grow, kill, leave: rates, momentum, average and schedule are those of a run alone with these batches."""
+    epochs = 8
+    options = ["--epochs", str(epochs)]
+    slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, *options, *slow])
+        daemon.wait_world([0])
+        wait_until(lambda: len(diary(tmp_path)) > 3, 60, "steps alone")
+        for task in (1, 2, 3):
+            pod.spawn(daemon.url, task, [SCRIPT, *options, *slow])
+        daemon.wait_world([0, 1, 2, 3])
+        wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four")
+        pod.kill(1)
+        daemon.wait_world([0, 2, 3], 20)
+        daemon.leave(0)
+        daemon.wait_world([2, 3], 20)
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of two")
+        (tmp_path / "go").touch()
+        assert pod.wait(2) == pod.wait(3) == 0
+        reported = [event.data.get("noise_scale") for event in daemon.seen(EventKind.SAMPLES)]
+    lines = diary(tmp_path)
+    assert {line["batch"] for line in lines if line["size"] == 4} == {96}, "the limit"
+    assert {line["batch"] for line in lines if line["size"] == 2} == {64}
+    assert_every_sample_once(lines, epochs)
+    gains = {line["step"]: line["gain"] for line in lines}
+    assert any(1.0 < gain < 2.0 for gain in gains.values()), "rates warm up"
+    assert all(len({line["noise"] for line in lines if line["step"] == step}) == 1 for step in gains)
+    assert any(noise is not None and noise > 0 for noise in reported), "the noise scale is reported"
+    assert_equal(torch.load(tmp_path / "final.pt"), replayed(tmp_path, lines, *options), 1e-12)
