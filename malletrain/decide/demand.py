@@ -22,15 +22,20 @@ class Memo:
     """What was made of each job at the last decision. Not thread-safe; one loop has one."""
 
     _demands: dict[int, tuple[tuple[object, ...], JobDemand]] = field(default_factory=dict)
+    _curves: dict[int, tuple[Curve, Curve]] = field(default_factory=dict)
     _nodes: dict[int, tuple[JobView, tuple[HarvestedNode, ...]]] = field(default_factory=dict)
 
     def demand(self, view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
-        """As `demand`."""
+        """As `demand_of`."""
         key = (view, len(stays), known.pooled, rules)
-        last = self._demands.get(view.job.id)
+        job_id = view.job.id
+        last = self._demands.get(job_id)
         # By identity: comparing what a job is would cost as much as making its demand.
         if last is None or not all(a is b for a, b in zip(last[0], key, strict=True)):
-            last = self._demands[view.job.id] = (key, demand(view, stays, known, rules))
+            curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
+            if before is None or before[0] is not curve:
+                before = self._curves[job_id] = (curve, curve.over_one())
+            last = self._demands[job_id] = (key, _demand(view, stays, before[1]))
         return last[1]
 
     def harvested(self, view: JobView) -> tuple[HarvestedNode, ...]:
@@ -42,26 +47,29 @@ class Memo:
 
     def forget_all_but(self, live: Mapping[int, JobView]) -> None:
         """Jobs that are over are not asked for again."""
-        for kept in (self._demands, self._nodes):
+        for kept in (self._demands, self._curves, self._nodes):
             for job_id in kept.keys() - live.keys():
                 del kept[job_id]
 
 
 def may_train(view: JobView) -> bool:
     """Whether the job wants nodes, and has tasks for its fewest."""
-    tasks = len(view.held) + len(view.staying)
+    tasks = view.held_count + len(view.staying)
     return view.phase in (JobPhase.QUEUED, JobPhase.RUNNING) and tasks >= max(1, view.job.min_nodes)
 
 
-def demand(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
+def demand_of(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
     """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for.
 
     Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
     nobody has measured they are not known.
     """
+    return _demand(view, stays, expected_curve(view, known, rules).over_one())
+
+
+def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve) -> JobDemand:
     job = view.job
-    most = min(job.max_nodes, len(stays) + len(view.held))
-    curve = expected_curve(view, known, rules)
+    most = min(job.max_nodes, len(stays) + view.held_count)
     # What remains is left out: a job that ends within the horizon would be worth the same on any number of nodes,
     # and nodes would stand idle (replayed, 60 NAS children: mean completion 33,242 s with it, 27,774 s without).
     return JobDemand(
@@ -74,7 +82,7 @@ def demand(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) ->
         grow_s=view.costs.grow_s,
         shrink_s=view.costs.shrink_s,
         activate_s=view.costs.activate_s,
-        curve=curve.over_one(),
+        curve=speedups,
     )
 
 

@@ -75,11 +75,8 @@ def holes(
     longest = (now + rules.max_pilot_s + rules.margin_s, "nothing planned")
     if foresight is None:
         return {name: Hole(name, *wanted.get(name, longest)) for name in names}
-    found = {}
-    for name in names:
-        until, reason = wanted.get(name, longest)
-        found[name] = Hole(name, until, reason, *foresight.of(name, until))
-    return found
+    of = foresight.of
+    return {name: Hole(name, *(end := wanted.get(name, longest)), *of(name, end[0])) for name in names}
 
 
 @dataclass
@@ -93,20 +90,19 @@ class Foresight:
     forecast: Forecast
     now: float
     _rests: dict[tuple[float, int], Remaining] = field(default_factory=dict)
-    _means: dict[tuple[float, int, float], float] = field(default_factory=dict)
+    _known: dict[tuple[float, int, float], tuple[float, float]] = field(default_factory=dict)
 
     def of(self, name: str, until: float) -> tuple[float, float]:
         """Seconds that the node's hole, planned to end at `until`, probably lasts, and when its cohort opened."""
         opened = self.open_holes.get(name)
         began, cohort = (self.now, 1) if opened is None else (opened.began, opened.cohort)
-        key = (began, cohort, until)
-        mean = self._means.get(key)
-        if mean is None:
+        found = self._known.get((began, cohort, until))
+        if found is None:
             rest = self._rests.get((began, cohort))
             if rest is None:
                 rest = self._rests[began, cohort] = self.forecast.remaining(self.now - began, cohort)
-            mean = self._means[key] = rest.mean_s(max(0.0, until - self.now))
-        return mean, began
+            found = self._known[began, cohort, until] = rest.mean_s(max(0.0, until - self.now)), began
+        return found
 
 
 def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:

@@ -105,7 +105,7 @@ def top_ups(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Acti
     """Jobs that run low on held tasks, because preemption consumes them: a worker submits more, as its owner."""
     actions: list[Action] = []
     for _, view in sorted(views.items()):
-        left, wanted = len(view.held), min(view.job.max_nodes, rules.max_top_up)
+        left, wanted = view.held_count, min(view.job.max_nodes, rules.max_top_up)
         asked_lately = view.topped_up_at is not None and now - view.topped_up_at < rules.start_patience_s
         if view.staying and not asked_lately and left < max(1, wanted // 2):
             reason = f"{left} held tasks are left for up to {view.job.max_nodes} nodes"

@@ -110,10 +110,10 @@ def yields(
 def anyone_fits(snapshot: Snapshot, rules: Rules) -> bool:
     """Whether some waiting main job could start if all nodes but those of running main jobs were empty: cheap to
     say, and mostly not so while the queue is full of large jobs."""
-    firm: set[str] = set()
-    firm.update(*(job.nodes for job in snapshot.jobs if job.nodes and job.holds_nodes and not _goes(job, rules)))
-    most = len(snapshot.nodes) - len(firm)
-    return any(job.node_count <= most and _waits(job, rules) for job in snapshot.jobs)
+    most = len(snapshot.nodes) - len(snapshot.held_names)
+    most += sum(len(job.nodes) for job in snapshot.jobs if job.nodes and job.holds_nodes and _goes(job, rules))
+    pending = SlurmState.PENDING
+    return any(job.state is pending and job.node_count <= most and _waits(job, rules) for job in snapshot.jobs)
 
 
 def _ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> _Ready:

@@ -244,6 +244,12 @@ class JobView:
         return tuple(p for p in self.active if p.phase is not PilotPhase.RUNNING)
 
     @cached_property
+    def held_count(self) -> int:
+        """How many pilots wait for a hole."""
+        held = PilotPhase.HELD
+        return sum(1 for p in self.pilots.values() if p.phase is held)
+
+    @cached_property
     def held(self) -> tuple[Pilot, ...]:
         """Pilots that wait for a hole, oldest array and lowest task first."""
         waiting = [p for p in self.pilots.values() if p.phase is PilotPhase.HELD]

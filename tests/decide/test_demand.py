@@ -1,0 +1,95 @@
+"""What is remembered between decisions changes none of them; the quick answers of yielding are the slow ones'."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.decide.advisor import Known
+from malletrain.decide.decision import Situation, decide
+from malletrain.decide.demand import Memo, demand_of
+from malletrain.decide.forecast import Forecast
+from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import HarvestedNode, anyone_fits, yields
+from malletrain.domain.decision import OpenHole
+from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase
+from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.sizing.registry import policy
+from tests.world import START, job, main_job, node
+
+RULES = Rules(forecast=True, margin_s=10.0, min_hole_s=70.0)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> list[Situation]:
+    """A few looks at a cluster of twelve nodes: pilots come and go, main jobs wait, plan and run."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    names = [f"n{i:02d}" for i in range(12)]
+    views = {
+        j: JobView(job(j, least=int(random.integers(1, 3)), most=6), JobPhase.QUEUED, curve=Curve.linear(6, 5.0))
+        for j in (1, 2, 3)
+    }
+    found = []
+    for look in range(draw(st.integers(1, 4))):
+        owner = random.choice([0, 0, 1, 2, 3, 8, 9], size=len(names))
+        now = START + 10.0 * look
+        rows = [_pilot_row(j, t, names[t]) for t, j in enumerate(owner) if j in views]
+        main = [names[t] for t, j in enumerate(owner) if j == 8]
+        rows += [main_job(80, nodes=main)] if main else []
+        rows += [
+            main_job(
+                90 + i, count=int(random.integers(1, 10)), start=now + 300.0 * i or None, planned=names[i : i + 4]
+            )
+            for i in range(random.integers(0, 3))
+        ]
+        for j in views:
+            if random.random() < 0.7:  # the others are the very same view as before
+                pilots = {
+                    f"{j}_{t}": Pilot(f"{j}_{t}", j, *_phase(random), START, names[t], START, now + 3000)
+                    if owner[t] == j
+                    else Pilot(f"{j}_{t}", j, PilotPhase.HELD, START)
+                    for t in range(len(names))
+                }
+                views[j] = replace(views[j], pilots=pilots)
+        states = [NodeState.ALLOCATED if o in (1, 2, 3, 8) else NodeState.IDLE for o in owner]
+        snapshot = Snapshot(now, tuple(map(node, names, states)), tuple(rows))
+        open_holes = {n: OpenHole(START - 100.0 * i, 3) for i, n in enumerate(names[:9])}
+        found.append(Situation(snapshot, dict(views), now, open_holes=open_holes, forecast=Forecast()))
+    return found
+
+
+def _phase(random: np.random.Generator) -> tuple[PilotPhase]:
+    return (random.choice([PilotPhase.RUNNING, PilotPhase.RUNNING, PilotPhase.RELEASED, PilotPhase.LEAVING]),)
+
+
+def _pilot_row(job_id: int, task: int, name: str) -> SlurmJob:
+    return SlurmJob(
+        f"{job_id}_{task}", job_id, "alice", "harvest", "harvest", "low", SlurmState.RUNNING, nodes=(name,)
+    )
+
+
+@given(situations())
+def test_decisions_with_a_memory_are_those_without(looks: list[Situation]) -> None:
+    memo, exact = Memo(), policy("exact")
+    for look in looks:
+        assert repr(decide(look, exact, RULES, memo)) == repr(decide(look, exact, RULES))
+
+
+@given(situations())
+def test_where_nobody_fits_nobody_yields(looks: list[Situation]) -> None:
+    for look in looks:
+        if not anyone_fits(look.snapshot, RULES):
+            nodes = [HarvestedNode(p.node, p.id, 1, 1.0) for view in look.views.values() for p in view.staying]
+            answer = yields(look.snapshot, nodes, {}, look.now, RULES)
+            assert (answer.leave, answer.claimed, answer.startable) == ({}, {}, {})
+
+
+def test_a_demand_counts_in_speedups_and_has_no_more_nodes_than_tasks() -> None:
+    curve = Curve(((1, 50.0), (4, 150.0)))
+    pilots = {f"1_{t}": Pilot(f"1_{t}", 1, PilotPhase.HELD, START) for t in range(3)}
+    demand = demand_of(JobView(job(1, most=8), JobPhase.QUEUED, pilots, curve=curve), (), Known(), RULES)
+    assert demand.curve.points == ((1, 1.0), (4, 3.0))
+    assert (demand.current, demand.max) == (0, 3)
