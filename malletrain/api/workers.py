@@ -32,6 +32,9 @@ from malletrain.wire.errors import WireError
 MAX_WAIT_S = 60.0
 HEARTBEAT_S = 20.0
 
+#: Longer than `WorkersGate.beat` is ever late on a machine that runs; shorter than any silence that counts.
+ASLEEP_S = 4.0
+
 
 class WorkersGate:
     """The membership, safe to call from any thread. This is the `Workers` port of the live loop.
@@ -55,6 +58,7 @@ class WorkersGate:
         self.clock = clock
         self._lock = lock
         self._persist = persist
+        self._awake_at = clock.elapsed()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._tokens: dict[bytes, str] = {}
 
@@ -75,6 +79,15 @@ class WorkersGate:
     def tick(self) -> None:
         """Let deadlines pass: for the daemon's own timer, in case no worker polls."""
         self.change(self.membership.tick)
+
+    def beat(self) -> None:
+        """Called every second or more often: if it was not, this process did not run (suspended, swapped out, its
+        machine paused), and it is nobody's fault that nobody was heard."""
+        with self._lock:
+            now = self.clock.elapsed()
+            gap, self._awake_at = now - self._awake_at, now
+            if gap > ASLEEP_S:
+                self.membership.slept(gap)
 
     def change(self, action: Callable[[], Any]) -> Any:
         """Run `action` under the lock, journal what it caused, wake who waits."""
@@ -113,6 +126,7 @@ class WorkersGate:
     def look(self, worker: str) -> tuple[Directive, float | None]:
         """What is wanted of the worker, and when to look again at the latest (`Clock.elapsed`)."""
         with self._lock:
+            self.beat()
             due = self.membership.due()
             if due is not None and due <= self.clock.elapsed():
                 self.change(self.membership.tick)

@@ -166,6 +166,7 @@ class Service:
 
     def react(self) -> None:
         """Let workers' deadlines pass, and free the nodes of those that have left."""
+        self._gate.beat()
         due = self._membership.due()
         if due is not None and due <= self._clock.elapsed():
             self._gate.tick()

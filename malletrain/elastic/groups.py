@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed
@@ -28,6 +28,9 @@ OPERATION_TIMEOUT = timedelta(hours=2)
 
 #: A message of at most 64 MiB between two peers.
 MESSAGE_TIMEOUT = timedelta(minutes=2)
+
+
+T = TypeVar("T")
 
 
 class Pending(Protocol):
@@ -78,6 +81,61 @@ class StoreServer:
     def __init__(self, host: str) -> None:
         self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
         self.address = join_address(host, self._store.port)
+        self.board = Board(self._store)
+
+
+class Board:
+    """Short texts in a store. A process that is frozen accepts connections and never answers, whatever time-out its
+    client was given: every call is made in a thread that can be left behind.
+
+    Args:
+        store: to read and write.
+        patience: for how long a call may take.
+    """
+
+    def __init__(self, store: Any, patience: timedelta = timedelta(seconds=1)) -> None:
+        self._store = store
+        self._patience = patience
+
+    @staticmethod
+    def at(address: str, patience: timedelta) -> Board:
+        """The board that a member serves.
+
+        Raises:
+            PeerLost: nobody answers there within `patience`.
+        """
+        where, port = split_address(address)
+        try:
+            # The store's client would go on trying where nobody listens.
+            socket.create_connection((where, port), patience.total_seconds()).close()
+        except OSError as error:
+            raise PeerLost(_first_line(error)) from error
+        return Board(
+            _within(patience, lambda: dist.TCPStore(where, port, timeout=patience, wait_for_workers=False)), patience
+        )
+
+    def put(self, key: str, text: str) -> None:
+        """Write, over what is there. Raises `PeerLost`."""
+        _within(self._patience, lambda: self._store.set(key, text))
+
+    def get(self, key: str) -> str | None:
+        """What is there, or None. Raises `PeerLost`."""
+
+        def read() -> str | None:
+            return self._store.get(key).decode() if self._store.check([key]) else None
+
+        return _within(self._patience, read)
+
+
+def _within(patience: timedelta, call: Callable[[], T]) -> T:
+    got: list[T] = []
+    work = Background(lambda: got.append(call()), "store")
+    try:
+        if not work.wait(patience.total_seconds()):
+            raise PeerLost(f"no answer from a peer's store for {patience.total_seconds():g} s")
+    except RuntimeError as error:  # DistStoreError and DistNetworkError are such
+        raise PeerLost(_first_line(error)) from error
+    return got[0]
 
 
 def join_address(host: str, port: int) -> str:

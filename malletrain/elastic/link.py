@@ -41,6 +41,11 @@ class Answers(Protocol):
         """So many held tasks more are wanted, or 0; told with every directive."""
         ...
 
+    def while_away(self) -> messages.Plan | None:
+        """The daemon does not answer: an urgent plan that the members have made without it, if there is one. May
+        block for seconds."""
+        ...
+
 
 class Link:
     """What the daemon wants, and what it is told.
@@ -48,6 +53,7 @@ class Link:
     Attributes:
         plan: the newest plan.
         end: the reason to stop, once there is one.
+        away_since: since when the daemon does not answer (monotonic); None while it does.
         changed: notified when `plan` or `end` change.
     """
 
@@ -59,6 +65,8 @@ class Link:
         self.leave: str | None = None
         self.changed = threading.Condition()
         self.last_contact = time.monotonic()
+        self.away_since: float | None = None
+        self._must_greet = False
         self._queue: deque[messages.Message] = deque()
         self._filled = threading.Condition()
         self._sending = 0
@@ -113,11 +121,14 @@ class Link:
             if epoch != self._epoch:
                 after, epoch = 0, self._epoch  # another daemon counts anew
             try:
+                if self._must_greet:
+                    self._greet(epoch, retry)
+                    continue
                 directive = self._client.poll(after, POLL_WAIT_S)
                 if directive is None:
                     continue
                 after, retry = directive.seq, FIRST_RETRY_S
-                self.last_contact = time.monotonic()
+                self._in_contact()
                 self._act(directive)
             except TokenUnknown:
                 self._greet(epoch, retry)
@@ -126,6 +137,7 @@ class Link:
                 return
             except DaemonUnreachable as error:
                 log.info("the daemon is away: %s", error)
+                self._is_away()
                 self._closed.wait(retry)
                 retry = min(LAST_RETRY_S, 2 * retry)
             except Exception:
@@ -133,20 +145,35 @@ class Link:
                 log.exception("a directive could not be taken")
                 self._closed.wait(LAST_RETRY_S)
 
+    def _in_contact(self) -> None:
+        self.last_contact, self.away_since = time.monotonic(), None
+
+    def _is_away(self) -> None:
+        """Members may help themselves meanwhile; the daemon is told of their world as soon as it is back."""
+        self.away_since = self.away_since or time.monotonic()
+        plan = self._answers.while_away()
+        if plan is not None:
+            self._must_greet = True
+            self._take(plan)
+
     def _act(self, directive: messages.Directive) -> None:
         if directive.check_in is not None:
             self.say(self._answers.check_in(directive.check_in))
         self._answers.on_top_up(directive.top_up)
         with self.changed:
-            plan = directive.plan
-            fresh = plan is not None and (self.plan is None or plan.generation > self.plan.generation)
-            if fresh:
-                self.plan = plan
             self.leave = directive.leave
             self.end = directive.end or self.end
             self.changed.notify_all()
-        if fresh and plan is not None:
-            self._answers.on_plan(plan)
+        if directive.plan is not None:
+            self._take(directive.plan)
+
+    def _take(self, plan: messages.Plan) -> None:
+        with self.changed:
+            if self.plan is not None and plan.generation <= self.plan.generation:
+                return
+            self.plan = plan
+            self.changed.notify_all()
+        self._answers.on_plan(plan)
 
     def _report(self) -> None:
         retry, epoch = FIRST_RETRY_S, self._epoch
@@ -162,7 +189,7 @@ class Link:
                 epoch = self._epoch
                 self._client.report(batch)
                 retry = FIRST_RETRY_S
-                self.last_contact = time.monotonic()
+                self._in_contact()
                 batch = []
             except TokenUnknown:
                 self._greet(epoch, retry)
@@ -170,6 +197,7 @@ class Link:
                 log.warning("the daemon refused a report: %s", error)
                 batch = []
             except DaemonUnreachable:
+                self.away_since = self.away_since or time.monotonic()
                 self._closed.wait(retry)
                 retry = min(LAST_RETRY_S, 2 * retry)
             finally:
@@ -186,10 +214,13 @@ class Link:
             try:
                 self._client.hello(self._answers.standing())
                 self._epoch += 1
-                log.info("said hello again: the daemon has restarted")
+                self._must_greet = False
+                self._in_contact()
+                log.info("said hello again: the daemon has restarted, or does not know this world")
             except Rejected as error:
                 self._stop(str(error))
             except DaemonUnreachable:
+                self._is_away()
                 self._closed.wait(retry)
 
     def _stop(self, reason: str) -> None:

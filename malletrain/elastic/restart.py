@@ -86,6 +86,10 @@ class Restarter:
     def on_top_up(self, tasks: int) -> None:
         """Jobs in restart mode keep the tasks they were submitted with."""
 
+    def while_away(self) -> messages.Plan | None:
+        """Without the daemon nothing is relaunched: what runs, runs on."""
+        return None
+
     # --- the main thread --------------------------------------------------------------------------------------
 
     def run(self) -> int:

@@ -120,6 +120,7 @@ class Session:
             save=self._save,
             load=self._load,
             top_up=self._top_up,
+            board=self._spot.store.board if self._spot else None,
         )
         self._rounds = self._switch.rounds
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]

@@ -22,8 +22,9 @@ from typing import NoReturn
 import torch
 
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, Released, TrainingOver
-from malletrain.elastic.groups import Background, Group, Pending, make_group
+from malletrain.elastic.groups import Background, Board, Group, Pending, make_group
 from malletrain.elastic.link import Link
+from malletrain.elastic.majority import Muster, Stand
 from malletrain.elastic.rounds import SLICE_S, Rounds, World
 from malletrain.elastic.start import end_script
 from malletrain.elastic.state import TrainingState, pack, unpack
@@ -37,6 +38,9 @@ BUILD_PATIENCE = timedelta(seconds=60)
 
 #: Without a world and without a word from the daemon for so long, a worker ends.
 LONELY_S = 60.0
+
+#: For how long a member waits for another's store, when they meet without the daemon.
+MEET_PATIENCE = timedelta(seconds=1)
 
 #: In a broken world and without a word from the daemon for so long, a worker saves the state and ends.
 ORPHANED_S = 60.0
@@ -79,6 +83,7 @@ class Switch:
         save: write a checkpoint; returns where, or None when none is kept.
         load: restore the newest checkpoint; whether there was one.
         top_up: submit so many held tasks more.
+        board: in the store that this worker serves.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Switch:
         save: Callable[[], str | None],
         load: Callable[[], bool],
         top_up: Callable[[int], None],
+        board: Board | None = None,
     ) -> None:
         self._worker = worker
         self._host = host
@@ -103,6 +109,10 @@ class Switch:
         self.finishing = False  #: this worker is in its last round
         self.ending = ""  #: why this process was told to end
         self._top_up = top_up
+        self._board = board
+        #: The plan whose group this member began to build last: it meets for no older one any more.
+        self._bound: messages.Plan | None = None
+        self._broken = 0  #: the highest generation that does not work, as this member has found
         self._addresses: dict[str, str] = {}
         self._plans: dict[int, messages.Plan] = {}
         self._builds: dict[int, _Build] = {}
@@ -124,6 +134,7 @@ class Switch:
             raise Aborted(plan.reason)
 
     def fault(self, generation: int, how: str, detail: str) -> None:
+        self._broken = max(self._broken, generation)
         if self.link is not None:
             self.link.say(messages.Fault(generation, self._state.position.step, how, detail[:400]))
 
@@ -175,6 +186,17 @@ class Switch:
 
     def on_top_up(self, tasks: int) -> None:
         self._top_up(tasks)
+
+    def while_away(self) -> messages.Plan | None:
+        world, bound, link = self.rounds.world, self._bound, self.link
+        if not self.whole or world.size < 2 or bound is None or self._board is None or link is None:
+            return None
+        seen = max(bound.generation, link.plan.generation if link.plan else 0)
+        muster = Muster(bound.generation, bound.members, world.workers, Stand(self._worker, world.generation, seen))
+        if self._broken < bound.generation and not muster.called(self._board):
+            return None
+        log.info("the daemon is away and generation %d is broken: the members meet", bound.generation)
+        return muster.hold(self._board, lambda address: Board.at(address, MEET_PATIENCE))
 
     def _make(self, plan: messages.Plan) -> Group:
         rank = [seat.worker for seat in plan.members].index(self._worker)
@@ -288,6 +310,7 @@ class Switch:
 
     def _built(self, plan: messages.Plan) -> Group:
         """The group of a plan, once it is made."""
+        self._bound = plan
         with self._lock:
             build = self._builds.get(plan.generation)
             if build is None:

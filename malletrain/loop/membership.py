@@ -105,6 +105,8 @@ class Membership:
         name = f"{pilot}.{restart}"
         worker = self._workers.get(name)
         if worker is not None:
+            if worker.may_return:
+                self._return(worker)
             if not worker.phase.lives:
                 raise Refused(f"worker {name} was given up ({worker.lost_how or 'it left'}): end this process")
             worker.node, worker.uid = node, uid
@@ -138,11 +140,12 @@ class Membership:
         now = self._clock.elapsed()
         for seat in job.world.seats:
             if seat.worker not in self._workers:
-                member = Worker(seat.worker, this.job, seat.pilot, "", this.uid, joined_at=now, last_seen=now)
-                member.lost_at, member.lost_how = now + self._settings.adopt_s, "not heard since the daemon restarted"
-                member.unheard = True
-                self._workers[seat.worker] = member
+                self._workers[seat.worker] = Worker(seat.worker, this.job, seat.pilot, "", this.uid, now, now)
+                self._expect(self._workers[seat.worker])
             member = self._workers[seat.worker]
+            if member.may_return:
+                self._return(member)
+                self._expect(member)
             if member.phase in (Phase.JOINING, Phase.WARM):
                 member.phase, member.warm_at = Phase.SERVING, now
                 member.address = seat.address
@@ -335,8 +338,19 @@ class Membership:
         return this.directive
 
     def worker(self, name: str) -> Worker | None:
-        """One worker, or None when nobody of this name has said hello."""
-        return self._workers.get(name)
+        """One worker; None when nobody of this name has said hello, or it must do so again."""
+        worker = self._workers.get(name)
+        return None if worker is not None and worker.may_return else worker
+
+    def slept(self, seconds: float) -> None:
+        """The daemon itself was not running for so long: silence in that time is nobody's."""
+        for worker in self._workers.values():
+            worker.last_seen += seconds
+            worker.answered_at = None if worker.answered_at is None else worker.answered_at + seconds
+            worker.lost_at = None if worker.lost_at is None else worker.lost_at + seconds
+        for job in self._jobs.values():
+            if job.check is not None:
+                job.check.deadline += seconds
 
     def restarts(self, job_id: int) -> bool:
         """Whether the job takes another size by checkpoint and relaunch."""
@@ -360,11 +374,11 @@ class Membership:
             if not worker.phase.lives:
                 continue
             if worker.lost_at is not None and now >= worker.lost_at:
-                self._lose(worker, worker.lost_how)
+                self._lose(worker, worker.lost_how, silent=True)
             elif worker.answered_at is not None and now >= worker.answered_at + self._settings.reconnect_s:
-                self._lose(worker, "it does not poll any more")
+                self._lose(worker, "it does not poll any more", silent=True)
             elif now - worker.last_seen > self._settings.silence_s:
-                self._lose(worker, f"silent for {now - worker.last_seen:.0f} s")
+                self._lose(worker, f"silent for {now - worker.last_seen:.0f} s", silent=True)
             elif worker.phase is Phase.JOINING and now - worker.joined_at > self._settings.warm_up_s:
                 worker.end = f"not warm after {self._settings.warm_up_s:.0f} s"
                 self._lose(worker, worker.end)
@@ -393,6 +407,26 @@ class Membership:
             if self._workers[seat.worker].phase.lives:
                 self._workers[seat.worker].phase = Phase.SERVING
 
+    def _return(self, worker: Worker) -> None:
+        """It was silent, that is all: it is there again, and must say where it stands."""
+        now = self._clock.elapsed()
+        worker.phase, worker.warm_at, worker.end, worker.lost_how = Phase.JOINING, None, None, ""
+        worker.silent = worker.may_return = worker.dropped = False
+        worker.joined_at, worker.last_seen, worker.lost_at, worker.answered_at = now, now, None, None
+        self._emit(EventKind.WORKER_JOINED, worker, "heard again", worker=worker.id)
+
+    def _expect(self, worker: Worker) -> None:
+        """Known from others: it keeps its seat for a while."""
+        worker.lost_at = self._clock.elapsed() + self._settings.adopt_s
+        worker.lost_how, worker.unheard = "not heard since the daemon restarted", True
+
+    def _dissolve(self, job: JobState) -> None:
+        """Nobody of the world is heard any more. If it is the network, they train on and bring it back."""
+        for name in job.world.workers if job.world else ():
+            worker = self._workers[name]
+            worker.may_return = worker.phase is Phase.LOST and worker.silent
+        job.world = job.pending = None
+
     def _emit(self, kind: EventKind, by: Worker, reason: str, **data: JsonValue) -> None:
         self._events.append(Event(self._clock.now(), kind, by.job, by.pilot, by.node or None, reason, data))
 
@@ -412,8 +446,8 @@ class Membership:
         worker.end = worker.end or reason
         self._emit(EventKind.WORKER_LEFT, worker, reason, worker=worker.id, **data)
 
-    def _lose(self, worker: Worker, how: str) -> None:
-        worker.phase, worker.lost_how = Phase.LOST, how
+    def _lose(self, worker: Worker, how: str, *, silent: bool = False) -> None:
+        worker.phase, worker.lost_how, worker.silent = Phase.LOST, how, silent
         worker.end = worker.end or f"given up: {how}"
         self._emit(EventKind.WORKER_LOST, worker, how, worker=worker.id, how=how)
         job = self._jobs[worker.job]
@@ -465,12 +499,12 @@ class Membership:
             return
         candidates = [Candidate(each.seat, each.warm_at, each.leaving_since) for each in self._living(job_id)]
         if not candidates:
-            job.world = job.pending = None
+            self._dissolve(job)
             return
         if job.world is not None and not any(self._workers[name].phase.lives for name in job.world.workers):
-            job.world = None
-            if job.pending is not None and not job.pending.seats:
-                job.pending = None
+            pending = job.pending
+            self._dissolve(job)
+            job.pending = pending if pending is not None and pending.seats else None
         verdict = next_world(
             job.world.workers if job.world else (),
             job.pending.workers if job.pending else None,
@@ -507,7 +541,8 @@ class Membership:
                 continue
             if now >= check.deadline or (check.broken and worker.dropped):
                 check.broken = check.broken or check.entered or (job.world is not None and job.world.has(name))
-                self._lose(worker, worker.lost_how or f"did not check in within {self._settings.check_in_s:g} s")
+                how = worker.lost_how or f"did not check in within {self._settings.check_in_s:g} s"
+                self._lose(worker, how, silent=True)
             else:
                 silent.append(name)
         if silent:
@@ -518,7 +553,7 @@ class Membership:
         survivors = [name for name in check.asked if name in check.whole and self._workers[name].phase.lives]
         staying = [name for name in survivors if self._workers[name].leaving_since is None]
         if not survivors:
-            job.world = job.pending = None
+            self._dissolve(job)
             for name in check.asked:
                 if self._workers[name].phase is Phase.SERVING:
                     self._workers[name].phase = Phase.WARM

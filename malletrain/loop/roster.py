@@ -77,6 +77,8 @@ class Worker:
     answered_at: float | None = None  #: since when it has no poll open, after its first
     dropped: bool = False  #: its connection broke, and it was not heard since
     lost_how: str = ""
+    silent: bool = False  #: lost for its silence alone: it may train on where the daemon is not heard
+    may_return: bool = False  #: so were all of its world, which it may bring back
     end: str | None = None
     top_up: int = 0
     directive: Directive = field(default_factory=Directive)

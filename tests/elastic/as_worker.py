@@ -2,7 +2,7 @@
 
 Environment, to make what cannot be timed from outside: LAG_AT=N: in round N this worker takes its group for broken
 just after the others have committed; TROUBLE=freeze|kill|term@PLACE[#N]: it signals itself when it comes to a place
-of `PLACES` for the Nth time (by default the first).
+of `PLACES` for the Nth time (by default the first). PATIENCE=S: for how long it waits for a daemon in a broken world.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ def main(arguments: list[str]) -> None:
         lag_at(int(os.environ["LAG_AT"]))
     if "TROUBLE" in os.environ:
         trouble(os.environ["TROUBLE"])
+    if "PATIENCE" in os.environ:
+        switch.ORPHANED_S = float(os.environ["PATIENCE"])
     sys.argv = list(arguments)
     sys.path.insert(0, str(Path(arguments[0]).parent))
     try:

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-ALONE = {"test_faults.py", "test_launch.py", "test_live.py", "test_restart.py", "test_schedules.py", "test_stages.py"}
+ALONE = {
+    "test_majority.py",
+    "test_faults.py",
+    "test_launch.py",
+    "test_live.py",
+    "test_restart.py",
+    "test_schedules.py",
+    "test_stages.py",
+}
 
 
 @pytest.hookimpl(tryfirst=True)

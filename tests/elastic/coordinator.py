@@ -81,6 +81,7 @@ class Coordinator:
         """As the daemon's own timer does, in case no worker polls."""
         while self._thread.is_alive():
             self._thread.join(1.0)
+            self.gate.beat()
             self.gate.tick()
 
     def stop(self) -> None:

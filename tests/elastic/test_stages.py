@@ -17,10 +17,7 @@ __all__ = ["static"]
 JOINING = ["rehearsal", "warm", "build", "roll", "take", "step"]
 #: As a member from the beginning; `step` is its first one.
 SERVING = ["step", "backward", "sums", "backward#9", "sums#9", "build#2", "evaluation", "evaluation#2"]
-QUICK = {
-    ("kill", "take"), ("term", "build"), ("freeze", "step"), ("kill", "sums#9"), ("term", "evaluation"),
-    ("kill", "build#2"), ("term", "sums"),
-}  # fmt: skip
+QUICK = {("kill", "take"), ("freeze", "step"), ("kill", "sums#9"), ("term", "evaluation")}
 
 
 def cases(places: list[str]) -> list:
@@ -98,8 +95,13 @@ def test_two_donors_in_trouble_one_after_the_other(tmp_path: Path, static, kind:
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-@pytest.mark.parametrize("place", ["evaluation#2", "evaluation"], ids=["second", "first"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "place"),
+    [
+        (2, "evaluation"),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((1, "evaluation"), (1, "evaluation#2"))),
+    ],
+)
 def test_all_told_to_end_in_an_evaluation(tmp_path: Path, static, workers: int, place: str) -> None:
     """The state is kept, and the evaluation is done again by those who go on."""
     given = [*options(tmp_path), "--wait-for", str(workers)]

@@ -541,3 +541,60 @@ def test_a_newcomers_trouble_disturbs_nobody_who_trains(three: Stage) -> None:
     three.members.fault(D, plan.generation, 0, "closed", "another newcomer died")
     three.obey(A, B, C, D)
     assert not any(event.data["switched_by"] == "fault" for event in three.seen(EventKind.GENERATION))
+
+
+def test_a_world_that_nobody_heard_for_a_while_is_taken_back(three: Stage) -> None:
+    """The network was away, not the workers: they train on and bring their world back."""
+    world = three.members.world(1)
+    assert world is not None
+    three.pass_time(200.0)
+    assert three.world() == []
+    assert len(three.seen(EventKind.WORKER_LOST)) == 3
+    assert three.members.worker(A) is None, "its token counts no more: it says hello again"
+    for name in (B, A, C):
+        three.hello(int(name[2]))
+        three.members.adopt(name, world.generation, world.seats, 90, f"h{name[2]}:1", world.generation)
+    assert three.world() == [A, B, C]
+    assert three.members.directive_for(A).end is None
+    three.warm(3)
+    assert (three.plan(A) or world).workers == (A, B, C, D)
+
+
+def test_a_world_that_was_replaced_meanwhile_is_not_taken_back(three: Stage) -> None:
+    world = three.members.world(1)
+    assert world is not None
+    three.pass_time(200.0)
+    other = three.warm(4)
+    three.obey(other)
+    assert three.world() == [other]
+    three.hello(0)
+    three.members.adopt(A, world.generation, world.seats, 90, "h0:1", world.generation)
+    assert three.world() == [other]
+    plan = three.plan(A)
+    assert plan is not None
+    assert not plan.has(A), "it agrees with its peers to leave"
+
+
+def test_one_that_is_killed_does_not_return(three: Stage) -> None:
+    for name in (A, B, C):
+        three.members.exited(name, -9)
+    with pytest.raises(Refused, match="given up"):
+        three.hello(0)
+
+
+def test_silence_while_the_daemon_slept_is_forgiven(three: Stage) -> None:
+    three.clock.at += 1000.0
+    three.members.slept(1000.0)
+    three.members.tick()
+    assert three.world() == [A, B, C]
+    three.pass_time(121.0)
+    assert three.world() == []
+
+
+def test_a_member_that_ends_before_it_was_out_of_its_world_is_mended_at_once(three: Stage) -> None:
+    three.members.leaving(C, "SIGTERM from outside")
+    three.members.exited(C, 143)
+    three.obey(A, B)
+    assert three.world() == [A, B]
+    assert three.seen(EventKind.GENERATION)[-1].data["switched_by"] == "fault"
+    assert not three.seen(EventKind.WORKER_LOST)
