@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -19,8 +20,14 @@ from malletrain.replay.how import HOW
 from malletrain.replay.placement import Placement
 from malletrain.replay.run import Progress
 
+if TYPE_CHECKING:
+    from malletrain.replay.score import Watts
+
 _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
 _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+#: Bytes that are read of a site's configuration.
+MOST_TEXT = 1 << 20
 
 EPILOG = """\b
 Examples:
@@ -99,10 +106,10 @@ Examples:
 @click.option("--keep-idle", type=click.IntRange(0), default=0, metavar="N", help="Nodes that stay idle.")
 @click.option(
     "--node-order",
-    type=click.Choice(["age", "name"]),
+    type=click.Choice(["age", "group", "life", "name"]),
     default="name",
     show_default=True,
-    help="Take nodes by name, as the daemon does, or the longest idle first.",
+    help="Take nodes by name, as the daemon does; the longest idle first; in groups; by their life (clairvoyant).",
 )
 @click.option(
     "--outages",
@@ -114,6 +121,16 @@ Examples:
     multiple=True,
     metavar="NAME",
     help="Jobs of this partition count as idle time (a harvest partition).",
+)
+@click.option(
+    "--watts",
+    metavar="TRAINING,IDLE",
+    help="A node's watts while it trains, while it idles: tells the energy of training.",
+)
+@click.option(
+    "--scheduler",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Output of `scontrol show config` and `sdiag`, for the delay of main jobs as modelled.",
 )
 @click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Zone of times that name none.")
 @click.option(
@@ -136,7 +153,7 @@ def replay(
     alpha: float, nodes: str | None, procs_per_node: int | None, placement: str, start: str | None, end: str | None,
     rescale: str | None, activate: float | None, tick: float, pilot_limit: float | None, keep_idle: int,
     node_order: str, outages: Path | None, ignore_partition: tuple[str, ...], timezone: str, seed: int,
-    processes: int | None, json_file: str | None, report_dir: Path | None,
+    processes: int | None, watts: str | None, scheduler: Path | None, json_file: str | None, report_dir: Path | None,
 ) -> None:  # fmt: skip
     """Say what idle nodes would have trained.
 
@@ -151,13 +168,17 @@ def replay(
     if jobs_file is not None and mix_text is not None:
         raise click.UsageError("give --jobs or --mix, not both")
     # Imported here so that --help and --how need not wait for numpy.
-    from malletrain.replay import cluster, engine, run, sizer, workload
+    from malletrain.replay import cluster, run, sizer, workload
+    from malletrain.replay.main_delay import Reaction, parse_reaction
+    from malletrain.replay.options import NodeOrder, Options
     from malletrain.replay.report import write_report
     from malletrain.replay.summary import summary
     from malletrain.replay.traces import read_trace
     from malletrain.replay.traces.outages import read_outages
 
     zone = _zone(timezone)
+    power = _watts(watts)
+    reaction = Reaction() if scheduler is None else parse_reaction(_text(scheduler), str(scheduler))
     costs = _costs(rescale, activate)
     choices = [sizer.parse_policy(name, horizon, alpha) for name in policies.split(",") if name.strip()]
     first, count = _node_range(nodes)
@@ -174,12 +195,12 @@ def replay(
     machine = cluster.cluster_trace(log, window, read_outages(outages, zone) if outages else None)
     for warning in [*machine.account.warnings, *machine.warnings]:
         click.echo(f"warning: {warning}", err=True)
-    options = engine.Options(
-        tick_s=tick, keep_idle=keep_idle, order=engine.NodeOrder(node_order),
+    options = Options(
+        tick_s=tick, keep_idle=keep_idle, order=NodeOrder(node_order),
         pilot_limit_s=float("inf") if pilot_limit is None else pilot_limit,
     )  # fmt: skip
     with _bar([choice.name for choice in choices]) as progress:
-        answer = run.replay(machine, jobs, choices, options, progress, processes)
+        answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction)
     try:
         if report_dir is not None:
             write_report(answer, report_dir)
@@ -214,6 +235,27 @@ def _costs(rescale: str | None, activate: float | None) -> ResizeCosts:
         if not (0 <= grow < 1e6 and 0 <= shrink < 1e6):
             raise InvalidInput("--rescale", f"{rescale!r} must be two numbers of seconds such as 18,12")
     return ResizeCosts(costs.activate_s if activate is None else activate, grow, shrink)
+
+
+def _watts(text: str | None) -> Watts | None:
+    from malletrain.replay.score import Watts
+
+    if text is None:
+        return None
+    try:
+        training, idle = (float(part) for part in text.split(","))
+    except ValueError:
+        training = idle = -1.0
+    if not 0 <= idle <= training < 1e6:
+        raise InvalidInput("--watts", f"{text!r} must be two numbers of watts such as 1800,400")
+    return Watts(training, idle)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes()[:MOST_TEXT].decode("utf-8", "replace")
+    except OSError as error:
+        raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from error
 
 
 def _node_range(text: str | None) -> tuple[int, int | None]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster import ClusterTrace, Window, cluster_trace
-from malletrain.replay.engine import Engine, NodeOrder, Options
+from malletrain.replay.engine import Engine
+from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.placement import Placement
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay, replay

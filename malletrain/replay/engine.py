@@ -15,8 +15,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from time import perf_counter
 
 import numpy as np
@@ -24,6 +22,8 @@ from numpy.typing import NDArray
 
 from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.ideal import Ideal
+from malletrain.replay.lives import Lives
+from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.sizer import Sizer, rate_of_one, speedups
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -33,25 +33,6 @@ Ints = NDArray[np.int64]
 
 #: A job whose rest takes less than so many seconds is done: a float of Unix seconds resolves a quarter of that.
 _RESOLUTION_S = 1e-6
-
-
-class NodeOrder(StrEnum):
-    """Which free nodes a growing job takes, and which a shrinking one gives up."""
-
-    NAME = "name"  #: by name; gives up those that started first: what the daemon does
-    AGE = "age"  #: the longest idle first, gives up the newest: idle nodes live the longer the older they are
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to replay. Seconds. `tick_s` 0: every event is decided at once, else at the next multiple, as a daemon
-    that polls. `pilot_limit_s`: longest time limit of a pilot, at whose end it leaves and its node is free again;
-    inf: none."""
-
-    tick_s: float = 0.0
-    keep_idle: int = 0
-    pilot_limit_s: float = math.inf
-    order: NodeOrder = NodeOrder.NAME
 
 
 class Engine:
@@ -89,6 +70,7 @@ class Engine:
         self.stalled = np.full(n, -math.inf)
         self.done = np.zeros(n)
         self.finished = np.full(n, math.nan)
+        self.first_start = np.full(n, math.nan)
         self.live: tuple[int, ...] = ()
         self._live = np.empty(0, np.int64)
         # what happens of itself
@@ -97,6 +79,7 @@ class Engine:
         self._next_arrival = 0
         self._due = False
         self._resized: set[int] = set()
+        self._holes = Lives(trace) if options.order is NodeOrder.LIFE else None
         self.now = trace.start
         self.totals = Totals(n)
         self.log = Log()
@@ -127,14 +110,14 @@ class Engine:
                 self._decide()
             self.totals.rescales += len(self._resized)
             self._resized.clear()
-            self.log.sample(self.now, self.n_idle, int(self.held.sum()), self._speed_now())
+            self.log.sample(self.now, self.n_idle, int(self.held.sum()), self._speed_now(), len(self.live))
         self._close(np.flatnonzero(self.owner >= 0), Cause.WINDOW)
         if self.progress is not None:
             self.progress(1.0)
         submitted = np.array([each.job.submitted_at for each in self.jobs])
         return Result(
             totals=self.totals, log=self.log.columns(), samples=self.done * self.unit, submitted=submitted,
-            finished=self.finished, wall_s=perf_counter() - began,
+            finished=self.finished, first_start=self.first_start, wall_s=perf_counter() - began,
         )  # fmt: skip
 
     # -- time ------------------------------------------------------------------------------------------------------
@@ -262,6 +245,9 @@ class Engine:
         self.n_idle += len(come) - len(gone)
         self.idle_since[come] = self.now
         taken = gone[self.owner[gone] >= 0]
+        begun = self.state[gone] == BUSY
+        self.totals.main_starts += bool(begun.any())
+        self.totals.main_starts_on_pilots += bool((begun & (self.owner[gone] >= 0)).any())
         if len(taken):
             owners = self.owner[taken]
             for j in np.unique(owners).tolist():
@@ -297,10 +283,14 @@ class Engine:
             return
         nodes = max(0, self.n_idle - self.options.keep_idle)
         counts = self.held[live].tolist()
+        pending = [np.maximum(self.stalled[live] - self.now, 0.0).tolist()] if self.options.pending_stalls else []
         began = perf_counter()
-        sizes = self.sizer(self.live, counts, nodes)
+        sizes = np.array(self.sizer(self.live, counts, nodes, *pending), dtype=np.int64)
         self.log.solve_s.append(perf_counter() - began)
-        change = np.array(sizes, dtype=np.int64) - self.held[live]
+        change = sizes - self.held[live]
+        if self.options.order in (NodeOrder.GROUP, NodeOrder.LIFE):
+            self._rearrange(sizes)
+            change = sizes - self.held[live]
         for i in np.flatnonzero(change < 0).tolist():
             j = int(live[i])
             self._release(self._given_up(j, -int(change[i])), j, Cause.SHRINK, stall=True)
@@ -313,8 +303,40 @@ class Engine:
                 self._start(free[taken : taken + more], j)
                 taken += more
 
+    def _rearrange(self, sizes: Ints) -> None:
+        """Jobs that stand still at this moment, and need no activation, take their nodes anew."""
+        live = self._live
+        still = (sizes != self.held[live]) | (self.stalled[live] > self.now)
+        who = live[still & (self.activate[live] == 0)]
+        if not (sizes != self.held[live]).any() or not len(who):
+            return
+        wanted = {int(j): int(k) for j, k in zip(live, sizes, strict=True)}
+        by_worth = sorted(who.tolist(), key=lambda j: -self.speedup[j, wanted[j]])
+        held = {j: np.flatnonzero(self.owner == j) for j in by_worth}
+        pool = self._best_first(
+            np.concatenate([np.flatnonzero((self.state == IDLE) & (self.owner < 0)), *held.values()])
+        )
+        ends = np.cumsum([wanted[j] for j in by_worth])
+        given = dict(zip(by_worth, np.split(pool[: ends[-1]], ends[:-1]), strict=True))
+        for j in by_worth:
+            self._release(np.setdiff1d(held[j], given[j]), j, Cause.SHRINK, stall=True)
+        for j in by_worth:
+            self._start(np.setdiff1d(given[j], held[j]), j)
+
+    def _best_first(self, nodes: Ints) -> Ints:
+        """Nodes in the order in which jobs want them."""
+        if self._holes is not None:
+            return nodes[np.lexsort((nodes, -self._holes.ends(nodes, self.now)))]
+        if self.options.order is NodeOrder.AGE:
+            return nodes[np.lexsort((nodes, self.idle_since[nodes]))]
+        return np.sort(nodes)
+
     def _given_up(self, j: int, count: int) -> Ints:
         mine = np.flatnonzero(self.owner == j)
+        if self._holes is not None:
+            return self._best_first(mine)[::-1][:count]
+        if self.options.order is NodeOrder.GROUP:
+            return mine[::-1][:count]
         if self.options.order is NodeOrder.NAME:
             return mine[np.lexsort((-mine, self.started[mine]))[:count]]
         # Nodes that do not train yet cost nothing to give up.
@@ -322,11 +344,13 @@ class Engine:
 
     def _free(self) -> Ints:
         free = np.flatnonzero((self.state == IDLE) & (self.owner < 0))
-        if self.options.order is NodeOrder.AGE:
-            return free[np.argsort(self.idle_since[free], kind="stable")]
-        return free
+        return self._best_first(free)
 
     def _start(self, nodes: Ints, j: int) -> None:
+        if not len(nodes):
+            return
+        if math.isnan(self.first_start[j]):
+            self.first_start[j] = self.now
         self.owner[nodes] = j
         self.warm[nodes] = False
         self.started[nodes] = self.now

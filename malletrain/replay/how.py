@@ -7,7 +7,8 @@ HOW = """\
 #    Unix times, so that no change of clocks shortens a job; the fields are all that replay reads; no names of people.
 SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 \\
     --starttime=now-30days --endtime=now \\
-    --format=JobID,JobIDRaw,State,Submit,Start,End,ElapsedRaw,AllocNodes,TimelimitRaw,Priority,Partition,NodeList | gzip > jobs.sacct.gz
+    --format=JobID,JobIDRaw,State,Submit,Start,End,ElapsedRaw,AllocNodes,TimelimitRaw,Priority,Partition,NodeList \\
+    | gzip > jobs.sacct.gz
 
 # 2. When nodes were down or drained, so that they are not taken for idle.
 SLURM_TIME_FORMAT=%s sacctmgr --parsable2 show event start=now-30days \\

@@ -25,25 +25,29 @@ class Cause(IntEnum):
 
 class Totals:
     """Sums over the window. Node-seconds but for the counts; `speedup` and `ideal` are integrals of
-    sum_j O_j(n_j)/O_j(1). occupied = productive + stalled + activating."""
+    sum_j O_j(n_j)/O_j(1). occupied = productive + stalled + activating. `main_starts`: moments at which the main
+    queue took idle nodes; `main_starts_on_pilots`: those at which some of them held a pilot."""
 
     def __init__(self, jobs: int) -> None:
         self.idle = self.occupied = self.productive = self.stalled = self.activating = 0.0
         self.speedup = self.ideal = 0.0
         self.rescales = self.activations = self.preemptions = self.completed = 0
+        self.main_starts = self.main_starts_on_pilots = 0
         self.by_job: Floats = np.zeros(jobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """`time`, `idle` (nodes that are idle or harvested), `held` (by pilots) and `speed` (sum of speed-ups) after each
-    moment; one entry a pilot in `pilot_node`, `pilot_start`, `pilot_end`, `pilot_job`, `pilot_cause`; `solve_s`
+    """`time`, `idle` (nodes that are idle or harvested), `held` (by pilots), `speed` (sum of speed-ups) and `jobs`
+    (that are there and not finished) after each moment;
+    one entry a pilot in `pilot_node`, `pilot_start`, `pilot_end`, `pilot_job`, `pilot_cause`; `solve_s`
     seconds of each sizing."""
 
     time: Floats
     idle: Ints
     held: Ints
     speed: Floats
+    jobs: Ints
     pilot_node: NDArray[np.int32]
     pilot_start: Floats
     pilot_end: Floats
@@ -61,20 +65,22 @@ class Log:
     _idle: array[int] = field(default_factory=lambda: array("q"))
     _held: array[int] = field(default_factory=lambda: array("q"))
     _speed: array[float] = field(default_factory=lambda: array("d"))
+    _jobs: array[int] = field(default_factory=lambda: array("i"))
     _node: array[int] = field(default_factory=lambda: array("i"))
     _start: array[float] = field(default_factory=lambda: array("d"))
     _end: array[float] = field(default_factory=lambda: array("d"))
     _job: array[int] = field(default_factory=lambda: array("i"))
     _cause: array[int] = field(default_factory=lambda: array("b"))
 
-    def sample(self, now: float, idle: int, held: int, speed: float) -> None:
+    def sample(self, now: float, idle: int, held: int, speed: float, jobs: int) -> None:
         if self._time and self._time[-1] == now:
-            self._idle[-1], self._held[-1], self._speed[-1] = idle, held, speed
+            self._idle[-1], self._held[-1], self._speed[-1], self._jobs[-1] = idle, held, speed, jobs
             return
         self._time.append(now)
         self._idle.append(idle)
         self._held.append(held)
         self._speed.append(speed)
+        self._jobs.append(jobs)
 
     def pilots(self, nodes: Ints, start: Floats, end: float, jobs: Ints, cause: Cause) -> None:
         n = len(nodes)
@@ -87,18 +93,21 @@ class Log:
     def columns(self) -> Columns:
         return Columns(
             np.array(self._time), np.array(self._idle), np.array(self._held), np.array(self._speed),
-            np.array(self._node, np.int32), np.array(self._start), np.array(self._end),
-            np.array(self._job, np.int32), np.array(self._cause, np.int8), np.array(self.solve_s),
+            np.array(self._jobs, np.int64), np.array(self._node, np.int32), np.array(self._start),
+            np.array(self._end), np.array(self._job, np.int32), np.array(self._cause, np.int8),
+            np.array(self.solve_s),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One policy's replay. By job: `samples` trained, `submitted`, `finished` (Unix seconds; nan: not finished)."""
+    """One policy's replay. By job: `samples` trained, `submitted`, `first_start` (of a pilot), `finished` (Unix
+    seconds; nan: not so far)."""
 
     totals: Totals
     log: Columns
     samples: Floats
     submitted: Floats
     finished: Floats
+    first_start: Floats
     wall_s: float

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
@@ -14,10 +14,13 @@ import numpy as np
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.cluster import ClusterTrace
-from malletrain.replay.engine import Engine, Options
+from malletrain.replay.engine import Engine
+from malletrain.replay.fairness import finish_time_fairness
+from malletrain.replay.main_delay import Reaction
+from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.result import Result
-from malletrain.replay.score import Score, score
-from malletrain.replay.sizer import PolicyChoice, PolicySizer
+from malletrain.replay.score import Score, Watts, score
+from malletrain.replay.sizer import PolicyChoice, sizer
 from malletrain.replay.workload import TrainingJob, shifted
 
 #: Told the share done of each policy.
@@ -74,6 +77,8 @@ def replay(
     options: Options = Options(),  # noqa: B008 - frozen
     progress: Progress | None = None,
     processes: int | None = None,
+    watts: Watts | None = None,
+    reaction: Reaction = Reaction(),  # noqa: B008 - frozen
 ) -> Replay:
     """Replays each policy. Deterministic but for the seconds that it took; `processes` 1 stays in this process.
 
@@ -89,7 +94,10 @@ def replay(
     workers = min(len(choices), processes or os.cpu_count() or 1)
     run = _here if workers == 1 else _in_processes
     results = run(trace, on_clock, choices, options, progress, workers)
-    scores = {name: score(result, trace.seconds) for name, result in zip(names, results, strict=True)}
+    scores = {
+        name: score(result, trace.seconds, finish_time_fairness(result, on_clock, trace.end), watts, reaction)
+        for name, result in zip(names, results, strict=True)
+    }
     return Replay(trace, on_clock, options, tuple(choices), dict(zip(names, results, strict=True)), scores)
 
 
@@ -97,7 +105,9 @@ def _one(
     trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options,
     progress: Callable[[float], None] | None,
 ) -> Result:  # fmt: skip
-    return Engine(trace, jobs, PolicySizer(choice, jobs), options, progress).run()
+    if choice.clairvoyant:
+        options = replace(options, order=NodeOrder.LIFE, pending_stalls=True)
+    return Engine(trace, jobs, sizer(choice, jobs), options, progress).run()
 
 
 def _here(

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.replay.main_delay import MainDelay, Reaction, modelled
 from malletrain.replay.result import Result
 
 
@@ -28,7 +29,9 @@ class Score:
     occupied: a pilot holds the node. productive: occupied less activation and stalls. speedup: integral of
     sum_j O_j/O_j(1). ideal_speedup: the same with no cost at all and the best sizes at every instant, for the jobs
     then there. share_of_ideal: their ratio. equivalent_nodes: dedicated nodes, one to a job, that would have trained
-    as much. jain: Jain's index of the jobs' occupied node-seconds (1: all the same). Means over no job are None.
+    as much. jain: Jain's index of the jobs' occupied node-seconds (1: all the same). wait: submission to the first
+    pilot, of jobs that had one. rho: finish-time fairness (`malletrain.replay.fairness`). energy: what training drew
+    beyond idling. Means over no job are None.
     """
 
     idle_node_seconds: float
@@ -51,14 +54,35 @@ class Score:
     jain: float | None
     median_jct_s: float | None
     p95_jct_s: float | None
+    jobs_started: int = 0
+    mean_wait_s: float | None = None
+    median_wait_s: float | None = None
+    p95_wait_s: float | None = None
+    mean_rho: float | None = None
+    max_rho: float | None = None
+    energy_kwh: float | None = None
+    main_delay: MainDelay | None = None
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
 
 
-def score(result: Result, seconds: float) -> Score:
-    """The figures of a replay over `seconds`."""
+@dataclass(frozen=True, slots=True)
+class Watts:
+    """A node's draw while it trains, and while it stands idle."""
+
+    training: float
+    idle: float
+
+
+def score(
+    result: Result, seconds: float, rho: NDArray[np.float64] | None = None, watts: Watts | None = None,
+    reaction: Reaction | None = None,
+) -> Score:  # fmt: skip
+    """The figures of a replay over `seconds`; `rho` is each job's finish-time fairness."""
     t = result.totals
+    waits = (result.first_start - result.submitted)[np.isfinite(result.first_start)]
+    known = np.empty(0) if rho is None else rho[np.isfinite(rho)]
     jct = (result.finished - result.submitted)[np.isfinite(result.finished)]
     return Score(
         idle_node_seconds=t.idle,
@@ -81,6 +105,14 @@ def score(result: Result, seconds: float) -> Score:
         jain=jain(t.by_job.tolist()),
         median_jct_s=float(np.median(jct)) if len(jct) else None,
         p95_jct_s=float(np.quantile(jct, 0.95)) if len(jct) else None,
+        jobs_started=len(waits),
+        mean_wait_s=float(waits.mean()) if len(waits) else None,
+        median_wait_s=float(np.median(waits)) if len(waits) else None,
+        p95_wait_s=float(np.quantile(waits, 0.95)) if len(waits) else None,
+        mean_rho=float(known.mean()) if len(known) else None,
+        max_rho=float(known.max()) if len(known) else None,
+        energy_kwh=None if watts is None else t.occupied * (watts.training - watts.idle) / 3.6e6,
+        main_delay=None if reaction is None else modelled(t.main_starts, t.main_starts_on_pilots, reaction),
     )
 
 

@@ -28,6 +28,7 @@ class _Job:
     job: MalleableJob
     announced_at: float
     rates: list[ThroughputSample] = field(default_factory=list)
+    first_start: float | None = None
     over_at: float | None = None
     completed: bool = False
     samples: float = 0.0
@@ -92,6 +93,7 @@ class _Fold:
         if event.kind in _STARTED and pilot is not None and pilot not in self.holding:
             since = min(float(data.get("started_at") or event.at), event.at)
             self.holding[pilot] = (job.job.id, since)
+            job.first_start = since if job.first_start is None else job.first_start
             self.cold[pilot] = since
             self.activations += 1
         elif event.kind is EventKind.WORKER_WARM and pilot is not None:
@@ -158,6 +160,7 @@ def _score(fold: _Fold, seconds: float) -> Score:
         speedup -= _gain(gains[number[job_id]], nodes) * (end - begin)
     done = [fold.jobs[j] for j in order if fold.jobs[j].completed]
     jct = np.array([cast(float, job.over_at) - job.job.submitted_at for job in done])
+    waits = np.array([j.first_start - j.job.submitted_at for j in fold.jobs.values() if j.first_start is not None])
     return Score(
         idle_node_seconds=fold.idle,
         occupied_node_seconds=fold.occupied,
@@ -179,6 +182,10 @@ def _score(fold: _Fold, seconds: float) -> Score:
         jain=jain([fold.jobs[j].occupied for j in order]),
         median_jct_s=float(np.median(jct)) if len(jct) else None,
         p95_jct_s=float(np.quantile(jct, 0.95)) if len(jct) else None,
+        jobs_started=len(waits),
+        mean_wait_s=float(waits.mean()) if len(waits) else None,
+        median_wait_s=float(np.median(waits)) if len(waits) else None,
+        p95_wait_s=float(np.quantile(waits, 0.95)) if len(waits) else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -19,29 +19,37 @@ Ints = NDArray[np.int64]
 #: BFTrainer's published default, kept for comparison (facts of its repository; here 120 to 600 s pay best).
 BFTRAINER_HORIZON_S = 10.0
 
+ONE_NODE = "one-node"
+
 
 class Sizer(Protocol):
     """Sizes for the jobs that are there."""
 
-    def __call__(self, live: Sequence[int], counts: Sequence[int], nodes: int) -> list[int]:
+    def __call__(
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
+    ) -> list[int]:
         """New sizes of the jobs `live` (numbers into the workload), which hold `counts` nodes, when `nodes` are
-        there in all."""
+        there in all. `pending`: for how many seconds each stands still anyway, where that is to count."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy as the command line names it: `exact`, `bftrainer`, or with a horizon `exact:120`."""
+    """A policy as the command line names it: `exact`, `bftrainer`, or with a horizon `exact:120`. `clairvoyant`: it
+    places by what only the log knows, and knows which stalls are pending."""
 
     name: str
     policy: str
     horizon_s: float
     value: Value = Value.ELASTIC
     alpha: float = 0.0
+    clairvoyant: bool = False
 
 
 def parse_policy(text: str, horizon_s: float | None, alpha: float = 0.0) -> PolicyChoice:
-    """Reads `NAME[:HORIZON]`. `bftrainer` is the published objective, solved exactly, at its own horizon of 10 s.
+    """Reads `NAME[:HORIZON]`. Besides the policies by name: `bftrainer` is the published objective, solved exactly,
+    at its own horizon of 10 s; `one-node` gives each job its least size; `clairvoyant` sizes exactly and places each
+    job on the nodes that it will keep longest.
 
     Raises:
         InvalidInput: no such policy, or no sound horizon.
@@ -58,6 +66,10 @@ def parse_policy(text: str, horizon_s: float | None, alpha: float = 0.0) -> Poli
         raise InvalidInput("--policy", f"{text.strip()!r}: the horizon must be a number of seconds above 0")
     if name == "bftrainer":
         return PolicyChoice(text.strip(), "exact", horizon, Value.BFTRAINER, alpha)
+    if name == ONE_NODE:
+        return PolicyChoice(text.strip(), ONE_NODE, horizon)
+    if name == "clairvoyant":
+        return PolicyChoice(text.strip(), "exact", horizon, Value.ELASTIC, alpha, clairvoyant=True)
     registered(name)
     return PolicyChoice(text.strip(), name, horizon, Value.ELASTIC, alpha)
 
@@ -76,9 +88,13 @@ class PolicySizer:
         self._choice, self._jobs = choice, jobs
         self._demands: dict[tuple[int, int], JobDemand] = {}
 
-    def __call__(self, live: Sequence[int], counts: Sequence[int], nodes: int) -> list[int]:
+    def __call__(
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
+    ) -> list[int]:
         choice = self._choice
         demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
+        if any(pending):
+            demands = tuple(map(_still, demands, pending))
         problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha)
         sizes = self._policy.size(problem).sizes
         return [sizes[self._jobs[j].job.id] for j in live]
@@ -88,6 +104,37 @@ class PolicySizer:
         if known is None:
             known = self._demands[(j, count)] = demand(self._jobs[j], count)
         return known
+
+
+class OneNode:
+    """The baseline without malleability: every job has its least number of nodes, in the order of ids while there are
+    nodes; one that runs goes before one that waits."""
+
+    def __init__(self, jobs: Sequence[TrainingJob]) -> None:
+        self._least = [each.job.min_nodes for each in jobs]
+
+    def __call__(
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
+    ) -> list[int]:
+        sizes = [0] * len(live)
+        for i in sorted(range(len(live)), key=lambda i: (counts[i] < self._least[live[i]], i)):
+            least = self._least[live[i]]
+            if least <= nodes:
+                sizes[i] = least
+                nodes -= least
+        return sizes
+
+
+def sizer(choice: PolicyChoice, jobs: Sequence[TrainingJob]) -> Sizer:
+    """What sizes the jobs by that choice."""
+    return OneNode(jobs) if choice.policy == ONE_NODE else PolicySizer(choice, jobs)
+
+
+def _still(job: JobDemand, seconds: float) -> JobDemand:
+    """A job that stands still for so long whatever is decided: a change costs what it adds to that."""
+    if seconds <= 0:
+        return job
+    return replace(job, grow_s=max(0.0, job.grow_s - seconds), shrink_s=max(0.0, job.shrink_s - seconds))
 
 
 def demand(each: TrainingJob, count: int) -> JobDemand:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve, ResizeCosts
 from malletrain.replay.cluster import ClusterTrace
-from malletrain.replay.engine import Engine, NodeOrder, Options
+from malletrain.replay.engine import Engine
+from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.result import Cause, Result
-from malletrain.replay.sizer import PolicySizer, parse_policy
+from malletrain.replay.sizer import PolicySizer, parse_policy, sizer
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob
 from tests.replay.small import START, job, trace, traces, workloads
@@ -23,7 +24,7 @@ AGE = Options(order=NodeOrder.AGE)
 
 
 def run(machine: ClusterTrace, jobs: list[TrainingJob], policy: str = "exact", options: Options = AT_ONCE) -> Result:
-    return Engine(machine, jobs, PolicySizer(parse_policy(policy, None), jobs), options).run()
+    return Engine(machine, jobs, sizer(parse_policy(policy, None), jobs), options).run()
 
 
 def test_one_job_trains_on_what_is_idle() -> None:
@@ -104,6 +105,39 @@ def test_the_longest_idle_node_is_taken_first_and_the_newest_given_up() -> None:
     assert by_name.log.pilot_node.tolist() == [0]
 
 
+def test_neighbours_come_to_one_job_when_jobs_stand_still_anyway() -> None:
+    # Each job holds one of 0 and 1; when 2 and 3 come they are dealt anew, and the pair that leaves stalls one job.
+    rows = [(0.0, 0, IDLE), (0.0, 1, IDLE), (20.0, 2, IDLE), (20.0, 3, IDLE), (100.0, 0, BUSY), (100.0, 1, BUSY)]
+    machine = trace(rows, 4, 200.0)
+    jobs = [job(n, most=2, costs=ResizeCosts(0.0, 5.0, 5.0)) for n in (1, 2)]
+    grouped, by_name = (
+        run(machine, jobs, options=Options(order=order)) for order in (NodeOrder.GROUP, NodeOrder.NAME)
+    )
+    assert grouped.totals.speedup >= by_name.totals.speedup
+    last = grouped.log.pilot_cause == Cause.PREEMPTED
+    assert len(set(grouped.log.pilot_job[last].tolist())) == 1
+
+
+def test_the_clairvoyant_takes_the_node_that_stays() -> None:
+    machine = trace([(0.0, 0, IDLE), (0.0, 1, IDLE), (50.0, 0, BUSY)], 2, 200.0)
+    result = run(machine, [job(most=1)], options=Options(order=NodeOrder.LIFE))
+    assert result.log.pilot_node.tolist() == [1]
+    assert result.totals.preemptions == 0
+
+
+def test_a_pending_stall_makes_a_second_change_cheap() -> None:
+    ask = PolicySizer(parse_policy("exact:30", None), [job(costs=ResizeCosts(0.0, 29.0, 12.0))])
+    assert ask([0], [1], 2) == [1]
+    assert ask([0], [1], 2, [20.0]) == [2]
+
+
+def test_waits_and_starts_that_meet_pilots() -> None:
+    rows = [(20.0, 0, IDLE), (20.0, 1, IDLE), (60.0, 0, BUSY), (80.0, 0, IDLE), (90.0, 1, DOWN)]
+    result = run(trace(rows, 2, 200.0), [job(most=1)])
+    assert result.first_start[0] == START + 20.0
+    assert (result.totals.main_starts, result.totals.main_starts_on_pilots) == (1, 1)
+
+
 def test_a_job_below_its_minimum_does_not_train() -> None:
     machine = trace([(0.0, 0, IDLE), (0.0, 1, IDLE), (100.0, 1, BUSY)], 2, 200.0)
     result = run(machine, [job(least=2, curve=Curve(((2, 10.0),)))])
@@ -111,13 +145,15 @@ def test_a_job_below_its_minimum_does_not_train() -> None:
     assert result.totals.occupied == pytest.approx(200.0)
 
 
-@given(machine=traces(), jobs=workloads(), policy=st.sampled_from(["exact", "equal", "bftrainer"]),
-       order=st.sampled_from(NodeOrder), tick=st.sampled_from([0.0, 30.0]),
+@given(machine=traces(), jobs=workloads(), policy=st.sampled_from(["exact", "equal", "bftrainer", "one-node"]),
+       order=st.sampled_from(NodeOrder), pending=st.booleans(), tick=st.sampled_from([0.0, 30.0]),
        limit=st.sampled_from([math.inf, 600.0]))  # fmt: skip
 def test_laws(
-    machine: ClusterTrace, jobs: list[TrainingJob], policy: str, order: NodeOrder, tick: float, limit: float
-) -> None:
-    result = run(machine, jobs, policy, Options(tick_s=tick, order=order, pilot_limit_s=limit))
+    machine: ClusterTrace, jobs: list[TrainingJob], policy: str, order: NodeOrder, pending: bool, tick: float,
+    limit: float,
+) -> None:  # fmt: skip
+    options = Options(tick_s=tick, order=order, pilot_limit_s=limit, pending_stalls=pending)
+    result = run(machine, jobs, policy, options)
     t, log = result.totals, result.log
     idle, _ = machine.counts()
     lasts = np.diff(np.append(machine.time, machine.end))

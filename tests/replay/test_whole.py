@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster import ClusterTrace
-from malletrain.replay.engine import Engine, NodeOrder, Options
+from malletrain.replay.engine import Engine
+from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.score import Score, score
 from malletrain.replay.score_journal import score_journal
 from malletrain.replay.sizer import PolicySizer, parse_policy

@@ -1,0 +1,35 @@
+"""How to replay."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NodeOrder(StrEnum):
+    """Which free nodes a growing job takes, and which a shrinking one gives up.
+
+    GROUP and LIFE also rearrange: jobs that stand still at this moment anyway take their nodes anew from those that
+    they hold together and the free ones, the job that trains most first. Where a node must be activated this would
+    cost what it saves, so such jobs keep what they hold.
+    """
+
+    NAME = "name"  #: by name; gives up those that started first: what the daemon does
+    AGE = "age"  #: the longest idle first, gives up the newest: idle nodes live the longer the older they are
+    GROUP = "group"  #: by name, and rearranges: neighbours are taken together, and then stall one job, not several
+    LIFE = "life"  #: the one that stays idle longest first, and rearranges: clairvoyant, a bound on placement
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to replay. Seconds. `tick_s` 0: every event is decided at once, else at the next multiple, as a daemon
+    that polls. `pilot_limit_s`: longest time limit of a pilot, at whose end it leaves and its node is free again;
+    inf: none. `pending_stalls`: sizing knows how long each job stands still anyway, so that a second change costs
+    only what it adds."""
+
+    tick_s: float = 0.0
+    keep_idle: int = 0
+    pilot_limit_s: float = math.inf
+    order: NodeOrder = NodeOrder.NAME
+    pending_stalls: bool = False

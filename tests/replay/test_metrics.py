@@ -1,0 +1,82 @@
+"""Finish-time fairness, energy, and the delay of main jobs as modelled."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.replay import parse_policy, replay
+from malletrain.replay.fairness import finish_time_fairness
+from malletrain.replay.main_delay import Reaction, modelled, parse_reaction
+from malletrain.replay.score import Watts
+from malletrain.replay.traces.trace import BUSY, IDLE
+from tests.replay.small import job, trace
+
+CONFIG = """Configuration data as of 2026-11-20T10:00:00
+Epilog                  = (null)
+SchedulerParameters     = bf_interval=60,bf_window=1440
+SLURM_VERSION           = 22.05.8
+"""
+SDIAG = """sdiag output at Fri Nov 20 10:00:00 2026 (1795168800)
+Backfilling stats
+	Last cycle when: Fri Nov 20 09:59:30 2026 (1795168770)
+	Last cycle: 4000000
+"""
+
+
+def test_an_equal_share_is_worth_a_rho_of_one() -> None:
+    machine = trace([(0.0, n, IDLE) for n in range(4)], 4, 1000.0)
+    answer = replay(machine, [job(1, samples=4000.0, most=2), job(2, samples=8000.0, most=2)],
+                    [parse_policy("equal", None)], processes=1)  # fmt: skip
+    rho = finish_time_fairness(answer.results["equal"], answer.jobs, machine.end)
+    # The first has its share of two nodes until it ends; its share of two would have served the second as well.
+    assert rho[0] == pytest.approx(1.0)
+    assert rho[1] >= 1.0
+    assert answer.scores["equal"].max_rho == pytest.approx(float(rho.max()))
+
+
+def test_a_job_that_starves_has_a_rho_above_one_and_one_that_never_ends_none() -> None:
+    machine = trace([(0.0, 0, IDLE), (0.0, 1, IDLE)], 2, 1000.0)
+    jobs = [job(1, samples=2000.0, most=1), job(2, samples=2000.0, most=1), job(3, samples=1e9, most=1)]
+    answer = replay(machine, jobs, [parse_policy("one-node", None)], processes=1)
+    rho = finish_time_fairness(answer.results["one-node"], answer.jobs, machine.end)
+    assert rho[0] < 1.0 and rho[1] < 1.0  # they got a node each, where their share was two thirds of one
+    assert math.isnan(rho[2])
+    assert answer.scores["one-node"].jobs_started == 3
+
+
+def test_energy_is_what_training_draws_beyond_idling() -> None:
+    machine = trace([(0.0, 0, IDLE)], 1, 3600.0)
+    answer = replay(machine, [job()], [parse_policy("auto", None)], processes=1, watts=Watts(1500.0, 500.0))
+    assert answer.scores["auto"].energy_kwh == pytest.approx(1.0)
+
+
+def test_main_starts_that_meet_pilots_are_delayed_by_the_reaction() -> None:
+    machine = trace([(0.0, 0, IDLE), (0.0, 1, IDLE), (50.0, 0, BUSY), (70.0, 1, BUSY)], 2, 100.0)
+    reaction = Reaction(look_s=1.0, exit_s=2.0, epilog_s=3.0, cycle_s=60.0)
+    answer = replay(machine, [job(most=1)], [parse_policy("auto", None)], processes=1, reaction=reaction)
+    delay = answer.scores["auto"].main_delay
+    assert delay is not None
+    assert (delay.starts, delay.starts_on_pilots) == (2, 2)  # the job moves to the node that is left
+    assert (delay.mean_s, delay.worst_s, delay.cycle_share) == (6.0, 66.0, pytest.approx(0.1))
+    assert modelled(10, 0, reaction).worst_s == 0.0
+
+
+def test_the_reaction_comes_from_the_sites_own_words() -> None:
+    both = parse_reaction(CONFIG + SDIAG + "epilog_s=10\n", "site.txt")
+    assert (both.cycle_s, both.epilog_s) == (64.0, 10.0)
+    assert both.source == "scontrol show config, sdiag"
+    assert "unknown length" in parse_reaction(CONFIG.replace("(null)", "/etc/epilog"), "site.txt").source
+    for rubbish in ("", "hello", CONFIG + "epilog_s=long\n"):
+        with pytest.raises(InvalidInput, match=r"site\.txt"):
+            parse_reaction(rubbish, "site.txt")
+
+
+def test_what_the_figures_are_of_is_finite() -> None:
+    machine = trace([(0.0, 0, IDLE)], 1, 100.0)
+    answer = replay(machine, [job(at=500.0)], [parse_policy("auto", None)], processes=1)
+    assert answer.scores["auto"].mean_wait_s is None
+    assert np.isnan(finish_time_fairness(answer.results["auto"], answer.jobs, machine.end)).all()
