@@ -23,6 +23,8 @@ class Rehearsed:
 class Rehearsal(Commands):
     """Runs what only looks; notes what would change something, and pretends that it went well."""
 
+    pretends = True
+
     def __init__(self, environment: Mapping[str, str], timeout_s: float) -> None:
         super().__init__(environment, timeout_s)
         self.noted: list[tuple[str, ...]] = []

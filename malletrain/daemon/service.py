@@ -102,7 +102,9 @@ class Service:
             _environment(config), config.slurm.command_timeout_s, heard=self._heard_of_command
         )
         facts = site.read(commands)
-        harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)
+        partition = facts.partitions.get(config.slurm.partition)
+        max_time_s = None if partition is None else partition.max_time_s
+        harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos, max_time_s)
         self._refuse_unfit(facts, harvest)
         self._facts, self._deeds = threading.RLock(), threading.Lock()
         self._wake, self._closed = threading.Event(), threading.Event()

@@ -115,7 +115,7 @@ def top_ups(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Acti
 
 def clear_away(view: JobView, over_since: float, now: float, rules: Rules) -> list[Action]:
     """What remains of a job that is over: held tasks are cancelled at once, running ones after their patience."""
-    held = [p.id for p in view.held]
+    held = [p.id for p in view.held] + [i for i, p in sorted(view.pilots.items()) if p.phase is PilotPhase.ASIDE]
     if now - over_since > rules.exit_patience_s or view.phase is not JobPhase.COMPLETED:
         held += [p.id for p in view.active]
     return [CancelTasks(view.job.id, tuple(held), f"job {view.job.id} is {view.phase.value}")] if held else []

@@ -136,7 +136,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one action. `detail` is Slurm's answer, or why the action was not taken after all."""
+    """What became of one action. `detail` is Slurm's answer, or why the action was not taken after all.
+
+    `unfit`: the task itself is no longer what a pilot must be (its owner, the staff or a plug-in changed it): it is
+    set aside, not tried again at the next look.
+    """
 
     done: bool
     detail: str = ""
+    unfit: bool = False

@@ -29,6 +29,7 @@ class EventKind(StrEnum):
     # What Slurm showed of a pilot
     PILOT_STARTED = "pilot_started"  #: started_at, ends_at
     PILOT_HELD = "pilot_held"  #: back in the held array
+    PILOT_ASIDE = "pilot_aside"  #: its task stays held: somebody changed it, and the reason says how
     PILOT_WAITS = "pilot_waits"  #: Slurm has it waiting, though nobody released it
     PILOT_ENDED = "pilot_ended"  #: state, preempted: bool, exit_code, detail
     # What workers reported

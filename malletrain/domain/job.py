@@ -105,6 +105,7 @@ class PilotPhase(StrEnum):
     RUNNING = "running"  #: Slurm runs it
     LEAVING = "leaving"  #: its worker was asked to leave the world
     RECYCLING = "recycling"  #: requeued, its node is being freed
+    ASIDE = "aside"  #: held, but no longer what a pilot must be: somebody changed it
     ENDED = "ended"  #: consumed: this task will not come back
 
 

@@ -138,6 +138,7 @@ class Ledger:
             EventKind.OUTCOME: _outcome,
             EventKind.PILOT_STARTED: _pilot_started,
             EventKind.PILOT_HELD: _pilot_phase(PilotPhase.HELD),
+            EventKind.PILOT_ASIDE: _pilot_aside,
             EventKind.PILOT_WAITS: _pilot_phase(PilotPhase.RELEASED),
             EventKind.PILOT_ENDED: _pilot_ended,
             EventKind.WORKER_WARM: _worker_warm,
@@ -344,7 +345,7 @@ def _outcome(record: _Record, event: Event) -> None:
     if kind == "cancel" and done:
         for name in cast(list[str], event.data.get("pilots", [])):
             pilot = record.pilots.get(name)
-            if pilot is not None and pilot.phase is PilotPhase.HELD:
+            if pilot is not None and pilot.phase in (PilotPhase.HELD, PilotPhase.ASIDE):
                 record.pilots[name] = replace(pilot, phase=PilotPhase.ENDED, since=event.at, node="")
         return
     pilot = record.pilots.get(event.pilot or "")
@@ -382,6 +383,11 @@ def _pilot_phase(phase: PilotPhase) -> Callable[[_Record, Event], None]:
             record.world = replace(record.world, members=left) if left else None
 
     return fold
+
+
+def _pilot_aside(record: _Record, event: Event) -> None:
+    _pilot_phase(PilotPhase.ASIDE)(record, event)
+    record.reason = f"task {event.pilot} stays held: {event.reason}"
 
 
 def _pilot_ended(record: _Record, event: Event) -> None:

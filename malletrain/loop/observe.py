@@ -12,14 +12,18 @@ from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 #: Ends that differ by less are the same end: Slurm's limits are whole minutes.
 SAME_END_S = 5.0
 
+#: A task that was set aside is looked at again after so long: it may have been put right.
+ASIDE_S = 600.0
+
 
 def observe(
     snapshot: Snapshot,
     views: Mapping[int, JobView],
     end_of: Callable[[str], PilotEnd],
     now: float,
+    partition: str,
 ) -> list[Event]:
-    """The events that bring the ledger's pilots up to `snapshot`.
+    """The events that bring the ledger's pilots up to `snapshot`; pilots live in `partition`.
 
     A pilot that changed after the snapshot was begun is left for the next one. `end_of` asks Slurm what became of
     a pilot that the queue does not show; it may raise ClusterUnavailable.
@@ -30,7 +34,7 @@ def observe(
         for pilot_id, pilot in sorted(view.pilots.items()):
             if pilot.phase is PilotPhase.ENDED or pilot.since >= snapshot.taken_at:
                 continue
-            event = _seen(pilot, rows.get(pilot_id), end_of, now)
+            event = _seen(pilot, rows.get(pilot_id), end_of, now, partition)
             if event is not None:
                 kind, reason, data = event
                 node = str(data.pop("node", "")) or pilot.node or None
@@ -40,8 +44,21 @@ def observe(
 
 _Seen = tuple[EventKind, str, dict[str, JsonValue]]
 
+#: How a task that was made a job of the main queue ends for us.
+_CANCELLED: dict[str, JsonValue] = {"state": SlurmState.CANCELLED.value, "preempted": False, "exit_code": None}
 
-def _seen(pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd], now: float) -> _Seen | None:
+
+def _seen(
+    pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd], now: float, partition: str
+) -> _Seen | None:
+    if row is not None and row.partition != partition and not is_held(row):
+        return (
+            EventKind.PILOT_ENDED,
+            f"no pilot any more: it was moved to partition {row.partition}",
+            _CANCELLED.copy(),
+        )
+    if pilot.phase is PilotPhase.ASIDE:
+        return _aside(pilot, row, end_of, now)
     if row is None:
         return _ended(pilot, end_of(pilot.id))
     if row.state is SlurmState.COMPLETING:
@@ -51,6 +68,21 @@ def _seen(pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd],
     if row.state is SlurmState.PENDING:
         return _pending(pilot, row)
     return _ended(pilot, end_of(pilot.id))
+
+
+def _aside(pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd], now: float) -> _Seen | None:
+    """A task that was set aside is left alone for a while, and then counts as held again: its next start looks at
+    it field by field."""
+    if now - pilot.since < ASIDE_S:
+        return None
+    if row is not None and row.state is SlurmState.PENDING:
+        return EventKind.PILOT_HELD, "was set aside; to be looked at again", {}
+    end = end_of(pilot.id)
+    if end.held:
+        return EventKind.PILOT_HELD, "was set aside; to be looked at again", {}
+    if end.state is SlurmState.PENDING:
+        return EventKind.PILOT_ENDED, "no pilot any more: it waits in the queue by itself", _CANCELLED.copy()
+    return _ended(pilot, end)
 
 
 def _running(pilot: Pilot, row: SlurmJob) -> _Seen | None:

@@ -138,7 +138,8 @@ class Loop:
         self.last_snapshot = snapshot
         if self._act_for_real:
             self._take_in_arrays()
-            seen = self._ask(lambda: observe(snapshot, self.views, self._cluster.end_of, self._clock.now()))
+            part = self.rules.harvest_partition
+            seen = self._ask(lambda: observe(snapshot, self.views, self._cluster.end_of, self._clock.now(), part))
             if seen is None:
                 return None
             self.record([*seen, *hole_events(snapshot, self.ledger.holes.open(), self._last_look, self.rules)])
@@ -257,6 +258,13 @@ class Loop:
                 _event(now, EventKind.OUTCOME, a, o.detail, {**action_data(a), "done": o.done, "detail": o.detail})
                 for a, o in zip(batch, outcomes, strict=True)
             )
+            aside = [
+                _event(now, EventKind.PILOT_ASIDE, a, o.detail, {})
+                for a, o in zip(batch, outcomes, strict=True)
+                if o.unfit
+            ]
+            if aside:
+                self.record(aside)
             if not answered:
                 return
 

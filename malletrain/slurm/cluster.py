@@ -70,6 +70,7 @@ class SlurmCluster:
         self._harvest = harvest
         self._owner_of = owner_of
         self._now = now
+        self._fields: Sequence[str] = (*queue.TASK_FIELDS, queue.EXCLUSIVE)  #: without the last on an older Slurm
         self._reader = CommandReader(commands, now, harvest.partition, bf_interval_s)
 
     # Looking
@@ -134,7 +135,8 @@ class SlurmCluster:
         """Re-read the tasks and their nodes; pin, limit and release those that are as they should be.
 
         Limits are cut to whole minutes, Slurm's unit. Not done, with the reason, when the node is held or wanted by
-        now, or anyone changed the task. One query of tasks, one of nodes and one release serve all.
+        now, or anyone changed the task, a plug-in of the site's that rewrites updates included. Two queries of tasks,
+        one of nodes and one release serve all.
 
         Raises:
             ClusterUnavailable: Slurm did not answer; what was done is seen in the next snapshot.
@@ -145,15 +147,19 @@ class SlurmCluster:
         pinned: dict[str, str] = {}
         for action in actions:
             row = rows.get(action.pilot)
-            wrong = self._why_not_start(action, row, nodes.get(action.node))
+            unfit = self._unfit(action, row)
+            wrong = unfit or self._why_not_now(action, row, nodes.get(action.node))
             if wrong or row is None:
-                outcomes[action.pilot] = Outcome(False, f"not started: {wrong}")
+                outcomes[action.pilot] = Outcome(False, f"not started: {wrong}", unfit=bool(unfit))
                 continue
             answer = self._commands.run(self._pin(action, row))
             if answer.ok:
                 pinned[action.pilot] = f"released to {action.node} for {int(action.limit_s // 60)} min"
             else:
                 outcomes[action.pilot] = Outcome(False, f"scontrol update: {answer.error}")
+        for action, wrong in self._rewritten([a for a in actions if a.pilot in pinned]):
+            del pinned[action.pilot]
+            outcomes[action.pilot] = Outcome(False, f"not released, Slurm changed the task: {wrong}", unfit=True)
         failed = self._each(["scontrol", "release"], list(pinned))
         for pilot, detail in pinned.items():
             error = failed.get(pilot)
@@ -290,8 +296,29 @@ class SlurmCluster:
             failed |= named
         return failed
 
-    def _why_not_start(self, action: StartPilot, row: queue.TaskRow | None, node: Node | None) -> str:
-        """Why this task may not be started on this node now; empty when it may."""
+    def _unfit(self, action: StartPilot, row: queue.TaskRow | None) -> str:
+        """What makes this task no pilot, whatever the node: someone changed it. Empty when nothing does."""
+        uid = self._owner_of(action.job_id)
+        return "" if row is None or uid is None else "; ".join(pilots.faults(row, self._harvest, uid))
+
+    def _rewritten(self, pinned: Sequence[StartPilot]) -> list[tuple[StartPilot, str]]:
+        """Those of the tasks just pinned that are not as they were asked for, and how."""
+        if self._commands.pretends:
+            return []
+        rows = self._tasks_named([action.pilot for action in pinned])
+        found = []
+        for action in pinned:
+            row, uid = rows.get(action.pilot), self._owner_of(action.job_id)
+            if row is None or uid is None:
+                found.append((action, "Slurm no longer knows it"))
+                continue
+            wrong = pilots.changed_by_slurm(row, self._harvest, uid, action.node, int(action.limit_s // 60))
+            if wrong:
+                found.append((action, "; ".join(wrong)))
+        return found
+
+    def _why_not_now(self, action: StartPilot, row: queue.TaskRow | None, node: Node | None) -> str:
+        """Why this task, sound in itself, may not be started on this node now; empty when it may."""
         uid = self._owner_of(action.job_id)
         if uid is None:
             return f"the owner of job {action.job_id} is not known"
@@ -299,9 +326,9 @@ class SlurmCluster:
             return f"the hole of {action.limit_s:.0f} s is shorter than Slurm's least limit, 1 minute"
         if row is None:
             return "Slurm no longer knows this task"
-        wrong = list(pilots.faults(row, self._harvest, uid))
+        wrong: list[str] = []
         if job_state(row.state) is not SlurmState.PENDING or not pilots.is_held(row):
-            wrong.insert(0, f"the task is {row.state.lower()} ({row.reason or 'no reason'}), not held")
+            wrong.append(f"the task is {row.state.lower()} ({row.reason or 'no reason'}), not held")
         if row.restarts and row.submit_time is not None and self._now() - row.submit_time < RESTART_REST_S:
             wrong.append("it was requeued a moment ago, and slurmd would refuse it as killed; it can start next time")
         if wrong:
@@ -356,13 +383,17 @@ class SlurmCluster:
 
     def _query(self, which: list[str]) -> list[queue.TaskRow]:
         mark = self._commands.mark()
-        answer = self._commands.run(["squeue", "-a", "-h", "-r", "-t", "all", *which, "-O", queue.task_format(mark)])
+        ask = ["squeue", "-a", "-h", "-r", "-t", "all", *which, "-O"]
+        answer = self._commands.run([*ask, queue.task_format(mark, self._fields)])
+        if "Invalid job format" in answer.error and queue.EXCLUSIVE in self._fields:
+            self._fields = queue.TASK_FIELDS
+            answer = self._commands.run([*ask, queue.task_format(mark)])
         if not answer.ok:
             if _is_gone(answer.error):
                 return []
             raise ClusterUnavailable(f"squeue: {answer.error}")
         try:
-            return queue.parse_tasks(answer.output, mark)
+            return queue.parse_tasks(answer.output, mark, self._fields)
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 

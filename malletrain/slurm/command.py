@@ -46,12 +46,16 @@ class Answer:
 class Commands:
     """Runs Slurm's commands in one environment, and slows down the callers when the controller is slow.
 
+    `pretends`: changes are noted, not made (a rehearsal), so there is no use in looking whether Slurm made them.
+
     Args:
         environment: the whole environment of the commands. SLURM_CONF and PATH come from here and nowhere else.
         timeout_s: after so long a command and its children are killed.
         elapsed: a clock that never jumps.
         heard: told of each command: its name (`scontrol update`), its seconds, whether it answered well.
     """
+
+    pretends = False
 
     def __init__(
         self,

@@ -148,10 +148,31 @@ def faults(row: TaskRow, harvest: Harvest, uid: int | None) -> tuple[str, ...]:
         found.append(f"it asks for {row.node_count} nodes, not 1")
     if row.dependency:
         found.append(f"it waits for another job ({row.dependency[:60]})")
-    if row.oversubscribe in ("YES", "OK", "USER", "MCS"):
+    if row.oversubscribe in ("YES", "OK", "USER", "MCS") or row.exclusive not in ("", "NODE"):
         found.append("it does not ask for the whole node (--exclusive)")
+    if row.licenses:
+        found.append(f"it asks for licences ({row.licenses[:60]}), which the main queue would lack")
+    if row.burst_buffer:
+        found.append("it asks for a burst buffer, which pilots cannot wait for")
+    if harvest.max_time_s is not None and (row.time_limit_s is None or row.time_limit_s > harvest.max_time_s):
+        limit = "no limit" if row.time_limit_s is None else f"a limit of {row.time_limit_s / 60:g} min"
+        found.append(f"it has {limit}, and MaxTime of {harvest.partition} is {harvest.max_time_s / 60:g} min")
     if row.reason == HELD_BY_STAFF:
         found.append("the staff holds it")
+    return tuple(found)
+
+
+def changed_by_slurm(row: TaskRow, harvest: Harvest, uid: int, node: str, minutes: int) -> tuple[str, ...]:
+    """What is not as it was asked for, in a task that was pinned to `node` for `minutes` a moment ago: a job_submit
+    plug-in may rewrite updates too (job_submit.lua: slurm_job_modify)."""
+    found = list(faults(row, harvest, uid))
+    if row.required_nodes != node:
+        found.append(f"its node is {row.required_nodes or 'not given'}, not {node}")
+    if row.time_limit_s is None or row.time_limit_s > 60.0 * minutes:
+        limit = "unlimited" if row.time_limit_s is None else f"{row.time_limit_s / 60:g} min"
+        found.append(f"its limit is {limit}, not {minutes} min")
+    if not is_held(row):
+        found.append("it is no longer held")
     return tuple(found)
 
 

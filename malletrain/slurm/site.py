@@ -17,11 +17,13 @@ _SOCKET = re.compile(r"socket=([^,\s]+)")
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """Where pilots live. Empty account or QOS: not checked (a site without accounting)."""
+    """Where pilots live. Empty account or QOS: not checked (a site without accounting). `max_time_s`: the
+    partition's MaxTime; an operator's update would override it silently."""
 
     partition: str
     account: str = ""
     qos: str = ""
+    max_time_s: float | None = None
 
 
 class Level(StrEnum):

@@ -76,7 +76,7 @@ def _outcome(connection: Connection, event: Event) -> None:
                 do(
                     connection,
                     "UPDATE pilot SET phase = 'ended', since = :at, node = ''"
-                    " WHERE id = :name AND job = :job AND phase = 'held'",
+                    " WHERE id = :name AND job = :job AND phase IN ('held', 'aside')",
                     event,
                     name=name,
                 )
@@ -156,6 +156,12 @@ def _pilot_phase(phase: PilotPhase) -> Callable[[Connection, Event], None]:
     return fold
 
 
+def _pilot_aside(connection: Connection, event: Event) -> None:
+    _pilot_phase(PilotPhase.ASIDE)(connection, event)
+    told = f"task {event.pilot} stays held: {event.reason}"
+    do(connection, "UPDATE job SET reason = :told WHERE id = :job", event, told=told)
+
+
 def _open_stay(connection: Connection, event: Event) -> Row[Any] | None:
     return do(
         connection, "SELECT * FROM stay WHERE pilot = :pilot AND job = :job AND ended_at IS NULL", event
@@ -191,6 +197,7 @@ PILOT_FOLDS: Mapping[str, Callable[[Connection, Event], None]] = {
     "outcome": _outcome,
     "pilot_started": _pilot_started,
     "pilot_waits": _pilot_phase(PilotPhase.RELEASED),
+    "pilot_aside": _pilot_aside,
     "pilot_held": _pilot_phase(PilotPhase.HELD),
     "pilot_ended": _pilot_phase(PilotPhase.ENDED),
 }

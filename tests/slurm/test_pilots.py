@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from malletrain.domain.errors import InvalidInput
@@ -36,6 +38,10 @@ def test_a_sound_array() -> None:
         ({"node_count": 2}, "2 nodes"),
         ({"dependency": "afterok:1"}, "waits for another job"),
         ({"oversubscribe": "OK"}, "--exclusive"),
+        ({"exclusive": "NO"}, "--exclusive"),
+        ({"exclusive": "USER"}, "--exclusive"),
+        ({"licenses": "fluent:1"}, "licences (fluent:1)"),
+        ({"burst_buffer": "#BB create"}, "burst buffer"),
         ({"reason": "JobHeldAdmin"}, "staff holds it"),
         ({"priority": 5, "reason": "Priority"}, "not held"),
         ({"requeue": True}, "--no-requeue"),
@@ -94,3 +100,19 @@ def test_exit_codes_of_both_spellings(text: str, code: int | None, signal: int |
 def test_only_ids_of_tasks_are_ids_of_pilots(text: str) -> None:
     with pytest.raises(InvalidInput):
         pilots.split_id(text)
+
+
+def test_what_slurm_made_of_a_pin() -> None:
+    row = HELD._replace(required_nodes="n1", time_limit_s=300.0, exclusive="NODE")
+    assert pilots.changed_by_slurm(row, HARVEST, 1001, "n1", 5) == ()
+    assert "node is n1, not n2" in pilots.changed_by_slurm(row, HARVEST, 1001, "n2", 5)[0]
+    assert "limit is 5 min, not 4 min" in pilots.changed_by_slurm(row, HARVEST, 1001, "n1", 4)[0]
+    assert "no longer held" in pilots.changed_by_slurm(row._replace(priority=1), HARVEST, 1001, "n1", 5)[0]
+
+
+@pytest.mark.parametrize(("limit", "wrong"), [(3600.0, False), (3660.0, True), (None, True)])
+def test_a_limit_above_max_time(limit: float | None, wrong: bool) -> None:
+    harvest = replace(HARVEST, max_time_s=3600.0)
+    assert (
+        any("MaxTime" in fault for fault in pilots.faults(HELD._replace(time_limit_s=limit), harvest, 1001)) is wrong
+    )

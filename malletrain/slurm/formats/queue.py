@@ -7,6 +7,7 @@ fields that only Slurm writes are parted by the ASCII unit separator, and free t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from malletrain.domain.errors import InvalidInput
@@ -23,8 +24,13 @@ _FREE = "aj"
 TASK_FIELDS = (
     "jobarrayid", "jobid", "arrayjobid", "arraytaskid", "userid", "username", "partition", "qos", "state", "reason",
     "numnodes", "timelimit", "requeue", "restartcnt", "eligibletime", "starttime", "endtime", "preempttime",
-    "exit_code", "nodelist", "dependency", "oversubscribe", "submittime", "prioritylong",
+    "exit_code", "nodelist", "dependency", "oversubscribe", "submittime", "prioritylong", "reqnodes", "licenses",
+    "burstbuffer",
 )  # fmt: skip
+
+#: From 26.05 on OverSubscribe no longer says whether a job has its nodes to itself; this column does. Older releases
+#: refuse it ("Invalid job format specification").
+EXCLUSIVE = "exclusive"
 
 
 def queue_format(mark: str) -> str:
@@ -115,20 +121,23 @@ class TaskRow(NamedTuple):
     oversubscribe: str
     submit_time: float | None
     priority: int
+    required_nodes: str = ""
+    licenses: str = ""
+    burst_buffer: str = ""
+    exclusive: str = ""  #: NODE, USER, NO, ...; empty where Slurm has no such column
 
 
 def _row_end(mark: str) -> str:
     return f"{mark}\x1d{mark}"
 
 
-def task_format(mark: str) -> str:
-    """The `-O` argument for `parse_tasks`."""
-    first = f"jobarrayid:0{mark}"
-    return ",".join([first, *(f"{field}:0{mark}" for field in TASK_FIELDS[1:]), f"account:0{_row_end(mark)}"])
+def task_format(mark: str, fields: Sequence[str] = TASK_FIELDS) -> str:
+    """The `-O` argument for `parse_tasks`. `fields`: TASK_FIELDS, and EXCLUSIVE where Slurm knows it."""
+    return ",".join([*(f"{field}:0{mark}" for field in fields), f"account:0{_row_end(mark)}"])
 
 
-def parse_tasks(text: str, mark: str) -> list[TaskRow]:
-    """The rows that `task_format(mark)` printed.
+def parse_tasks(text: str, mark: str, fields: Sequence[str] = TASK_FIELDS) -> list[TaskRow]:
+    """The rows that `task_format(mark, fields)` printed.
 
     Raises:
         InvalidInput: a row of the wrong shape.
@@ -139,39 +148,43 @@ def parse_tasks(text: str, mark: str) -> list[TaskRow]:
         raise InvalidInput("squeue", f"an answer of the wrong shape, perhaps cut off: {rest.strip()[:80]!r}")
     for row in whole:
         parts = row.split(mark)
-        if len(parts) != len(TASK_FIELDS) + 1:
-            raise InvalidInput("squeue", f"a row of {len(parts)} fields, not {len(TASK_FIELDS) + 1}: {row[:80]!r}")
-        fields = dict(zip(TASK_FIELDS, (part.strip() for part in parts), strict=False))
-        if not fields["jobid"].isdigit() or not fields["userid"].isdigit():
+        if len(parts) != len(fields) + 1:
+            raise InvalidInput("squeue", f"a row of {len(parts)} fields, not {len(fields) + 1}: {row[:80]!r}")
+        of = dict(zip(fields, (part.strip() for part in parts), strict=False))
+        if not of["jobid"].isdigit() or not of["userid"].isdigit():
             raise InvalidInput("squeue", f"no job id or no user id: {row.strip()[:80]!r}")
-        task = values.text_or_empty(fields["arraytaskid"])
+        task = values.text_or_empty(of["arraytaskid"])
         rows.append(
             TaskRow(
-                id=fields["jobarrayid"],
-                raw_id=int(fields["jobid"]),
-                array_id=int(fields["arrayjobid"]) if task and fields["arrayjobid"].isdigit() else None,
+                id=of["jobarrayid"],
+                raw_id=int(of["jobid"]),
+                array_id=int(of["arrayjobid"]) if task and of["arrayjobid"].isdigit() else None,
                 tasks=values.tasks(task) if task else (),
-                uid=int(fields["userid"]),
-                user=fields["username"],
-                partition=fields["partition"],
-                qos=values.text_or_empty(fields["qos"]),
+                uid=int(of["userid"]),
+                user=of["username"],
+                partition=of["partition"],
+                qos=values.text_or_empty(of["qos"]),
                 account=values.text_or_empty(parts[-1]),
-                state=fields["state"],
-                reason=values.text_or_empty(fields["reason"]),
-                node_count=values.number(fields["numnodes"], 0),
-                time_limit_s=values.duration(fields["timelimit"]),
-                requeue=fields["requeue"] == "1",
-                restarts=values.number(fields["restartcnt"]),
-                eligible_time=values.moment(fields["eligibletime"]),
-                start_time=values.moment(fields["starttime"]),
-                end_time=values.moment(fields["endtime"]),
-                preempt_time=values.moment(fields["preempttime"]),
-                exit_code=fields["exit_code"],
-                nodes=values.text_or_empty(fields["nodelist"]),
-                dependency=values.text_or_empty(fields["dependency"]),
-                oversubscribe=fields["oversubscribe"],
-                submit_time=values.moment(fields["submittime"]),
-                priority=values.number(fields["prioritylong"], -1),
+                state=of["state"],
+                reason=values.text_or_empty(of["reason"]),
+                node_count=values.number(of["numnodes"], 0),
+                time_limit_s=values.duration(of["timelimit"]),
+                requeue=of["requeue"] == "1",
+                restarts=values.number(of["restartcnt"]),
+                eligible_time=values.moment(of["eligibletime"]),
+                start_time=values.moment(of["starttime"]),
+                end_time=values.moment(of["endtime"]),
+                preempt_time=values.moment(of["preempttime"]),
+                exit_code=of["exit_code"],
+                nodes=values.text_or_empty(of["nodelist"]),
+                dependency=values.text_or_empty(of["dependency"]),
+                oversubscribe=of["oversubscribe"],
+                submit_time=values.moment(of["submittime"]),
+                priority=values.number(of["prioritylong"], -1),
+                required_nodes=values.text_or_empty(of["reqnodes"]),
+                licenses=values.text_or_empty(of["licenses"]),
+                burst_buffer=values.text_or_empty(of["burstbuffer"]),
+                exclusive=values.text_or_empty(of.get(EXCLUSIVE, "")),
             )
         )
     return rows
