@@ -44,10 +44,11 @@ class EventKind(StrEnum):
     PROBE_ENDED = "probe_ended"  #: nodes
     METRIC = "metric"  #: name, value, samples: a figure that the training script reported
     # The daemon itself
-    DAEMON_STARTED = "daemon_started"  #: version, pid
+    DAEMON_STARTED = "daemon_started"  #: version, pid; with --observe: look_s, leave_s, keep_idle, max_pilots
     DAEMON_STOPPED = "daemon_stopped"
     DECIDED = "decided"  #: sizes, status, objective, idle, harvested
     CLUSTER_UNAVAILABLE = "cluster_unavailable"
+    MAIN_STARTED = "main_started"  #: jobs: how many main jobs were first seen running; with --observe only
     POOL = "pool"  #: idle, planned, harvested, main, down: node counts, when they changed
     HOLES_OPENED = "holes_opened"  #: nodes: [str]: a cohort, without main job now; seen_whole: False: for longer
     HOLES_ENDED = "holes_ended"  #: nodes: [str], taken: by the main queue?, last_seen: where not seen up to now
