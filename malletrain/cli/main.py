@@ -37,6 +37,7 @@ COMMANDS = {
     "explain": Entry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
     "profile": Entry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
     "report": Entry("malletrain.cli.jobs", "report", "Show what was given to whom."),
+    "observed": Entry("malletrain.cli.observed", "observed", "Say what --observe saw.", "daemon"),
     "drain": Entry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
     "stop": Entry("malletrain.cli.jobs", "stop", "Cancel every pilot; works without the daemon."),
     "snapshot": Entry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import structlog
@@ -27,6 +27,10 @@ from malletrain.domain.errors import MalletrainError
 from malletrain.sizing.registry import policy
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from malletrain.daemon.observing import Observing
+    from malletrain.daemon.service import Service
 
 #: Errors whose message is for the reader: printed as they are, exit status 2 (1 for a refusal).
 _TOLD = (MalletrainError, WireError, ConfigError)
@@ -83,7 +87,7 @@ def read_config(file: Path | None, *, user_mode: bool, environ: Mapping[str, str
 def _look_once(settings: Config, *, dry_run: bool, user_mode: bool) -> None:
     from malletrain.daemon.service import Service
 
-    service = Service.open(settings, observe=False, dry_run=dry_run, user_mode=user_mode)
+    service = Service.open(settings, dry_run=dry_run, user_mode=user_mode)
     try:
         decision = service.tick()
         for line in describe(decision, service.rehearse if dry_run else None):
@@ -122,9 +126,7 @@ class Daemon:
 
     def _serve(self) -> str:
         """Run one service until a wish ends it; which one did."""
-        from malletrain.daemon.service import Service
-
-        service = Service.open(self._settings, observe=self._observe, dry_run=False, user_mode=self._user_mode)
+        service = self._open()
         timers = Timers(failed=self._run_failed, late=self._run_late, elapsed=time.monotonic)
         known_at = address.user_daemon_file(self._environ) if self._user_mode else None
         retired = threading.Event()
@@ -138,7 +140,7 @@ class Daemon:
             schedule(timers, service, tick_s=loop.tick_s, watch_s=loop.watch_interval_s)
             timers.start()
             self._log.info("serving", url=service.url, observe=self._observe, version=__version__)
-            self._notifier.ready(f"serving {service.url}")
+            self._notifier.ready(f"serving {service.url}" if service.url else "observing")
             return self._wait(timers)
         finally:
             retired.set()
@@ -147,6 +149,16 @@ class Daemon:
             api.join(timeout=10)
             if known_at:
                 known_at.unlink(missing_ok=True)
+
+    def _open(self) -> Service | Observing:
+        """What serves: with --observe a loop that acts on nothing, and listens on nothing."""
+        if self._observe:
+            from malletrain.daemon.observing import Observing
+
+            return Observing.open(self._settings)
+        from malletrain.daemon.service import Service
+
+        return Service.open(self._settings, dry_run=False, user_mode=self._user_mode)
 
     def _wait(self, timers: Timers) -> str:
         """Feed the watchdog until a wish ends this service."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import structlog
@@ -19,10 +18,12 @@ from malletrain.api.roles import Roles, uids_of
 from malletrain.api.server import Server, serve
 from malletrain.api.workers import WorkersGate, make_workers_router
 from malletrain.config import Config
+from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.rules import rules_from
+from malletrain.daemon.slurm_environment import slurm_environment
 from malletrain.decide.breaker import why_to_pause
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import InvalidInput, Refused
@@ -49,16 +50,6 @@ _HAS_WORKER = (PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.LEAVING)
 _REACT_S = 0.1
 
 
-class SystemClock:
-    """The machine's own clocks."""
-
-    def now(self) -> float:
-        return time.time()
-
-    def elapsed(self) -> float:
-        return time.monotonic()
-
-
 class MeteredJournal:
     """The journal, with a count of what goes into it for Prometheus."""
 
@@ -83,14 +74,14 @@ class Service:
     """
 
     @classmethod
-    def open(cls, config: Config, *, observe: bool, dry_run: bool, user_mode: bool) -> Service:
+    def open(cls, config: Config, *, dry_run: bool, user_mode: bool) -> Service:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real.
 
         Raises:
             MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
                 the address is taken, ...
         """
-        return cls(config, act=not (observe or dry_run), user_mode=user_mode)
+        return cls(config, act=not dry_run, user_mode=user_mode)
 
     def __init__(self, config: Config, *, act: bool, user_mode: bool) -> None:
         self._config = config
@@ -99,7 +90,7 @@ class Service:
         self._begun, self._watched_at = self._clock.now(), float("-inf")
         self.metrics = Metrics(self._clock)
         self._commands = commands = Commands(
-            _environment(config), config.slurm.command_timeout_s, heard=self._heard_of_command
+            slurm_environment(config), config.slurm.command_timeout_s, heard=self._heard_of_command
         )
         facts = site.read(commands)
         partition = facts.partitions.get(config.slurm.partition)
@@ -198,7 +189,7 @@ class Service:
 
     def rehearse(self, action: Action) -> Rehearsed:
         """The Slurm commands that `action` would come to now; nothing is run but those that look."""
-        commands = Rehearsal(_environment(self._config), self._config.slurm.command_timeout_s)
+        commands = Rehearsal(slurm_environment(self._config), self._config.slurm.command_timeout_s)
         return rehearse(action, commands, self._harvest, self._owner_of, self._clock.now)
 
     # -- its life ----------------------------------------------------------------------------------------------
@@ -355,13 +346,6 @@ def last_generations(events: Iterable[Event]) -> dict[int, int]:
             if isinstance(number, int):
                 highest[event.job] = max(highest.get(event.job, 0), number)
     return highest
-
-
-def _environment(config: Config) -> Mapping[str, str]:
-    environment = dict(os.environ)
-    if config.slurm.conf:
-        environment["SLURM_CONF"] = config.slurm.conf
-    return environment
 
 
 def _free_port(host: str) -> int:

@@ -41,6 +41,7 @@ _NOTES = (
     EventKind.DECIDED.value,
     EventKind.REFUSAL.value,
     EventKind.POOL.value,
+    EventKind.MAIN_STARTED.value,
     EventKind.HOLES_OPENED.value,
     EventKind.HOLES_ENDED.value,
     EventKind.CLUSTER_UNAVAILABLE.value,

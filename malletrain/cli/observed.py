@@ -1,0 +1,120 @@
+"""`malletrain observed`: what `malletraind --observe` would have harvested, and which main jobs it would have met.
+
+It reads the journal of observation itself: while observing there is no daemon to ask.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from malletrain import config as configuration
+from malletrain.domain.errors import InvalidInput
+from malletrain.loop.observation import Observation, observation, spread
+from malletrain.store.observed import observed_path
+from malletrain.store.reading import read_events
+
+
+@click.command(
+    epilog="""\b
+Example:
+  malletrain observed --since 2026-11-19"""
+)
+@click.option(
+    "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help=f"The daemon's configuration ({configuration.SYSTEM_FILE} where it is there).",
+)  # fmt: skip
+@click.option("--journal", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="That journal.")
+@click.option(
+    "--since", metavar="TIME", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"]), help="From then on (UTC)."
+)
+@click.option(
+    "--until", metavar="TIME", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"]), help="Up to then (UTC)."
+)
+@click.option(
+    "--activate", metavar="S", type=click.FloatRange(min=0), default=15.0, show_default=True,
+    help="Seconds from a pilot's start until it trains: Python, torch and the script.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the sums as JSON; times in seconds.")
+def observed(
+    config_file: Path | None,
+    journal: Path | None,
+    since: datetime | None,
+    until: datetime | None,
+    activate: float,
+    as_json: bool,
+) -> None:
+    """Say what `malletraind --observe` saw: holes, node-hours that could have been harvested, main jobs met."""
+    path = journal or observed_path(Path(_config(config_file).store.path))
+    if not path.exists():
+        raise InvalidInput(str(path), "nothing was observed yet: run malletraind --observe, or name its --journal")
+    seen = observation(read_events(path), _unix(since, 0.0), _unix(until, float("inf")))
+    if as_json:
+        click.echo(json.dumps(seen.to_json() | {"productive_node_s": seen.productive_node_s(activate)}, indent=1))
+    else:
+        for line in lines(seen, activate):
+            click.echo(line)
+
+
+def lines(seen: Observation, activate_s: float) -> Iterator[str]:
+    """The observation for people."""
+    if seen.seconds <= 0:
+        yield "nothing observed in this time"
+        return
+    yield f"observed          {_utc(seen.begin)} to {_utc(seen.end)}, {_hours(seen.seconds)} hours of it awake"
+    if seen.blind:
+        yield f"                  Slurm did not answer {seen.blind} times"
+    yield f"holes             {seen.holes}{_spread('; they lasted', seen.hole_s, 60.0, 'min')}"
+    yield f"idle              {_hours(seen.idle_node_s)} node-hours left by the main queue"
+    share = seen.harvested_node_s / seen.idle_node_s if seen.idle_node_s else 0.0
+    productive = seen.productive_node_s(activate_s)
+    yield f"harvestable       {_hours(seen.harvested_node_s)} node-hours ({share:.0%})"
+    yield f"  of it training  {_hours(productive)} node-hours, if each pilot takes {activate_s:g} s before it trains"
+    yield f"pilots            {seen.stays} imagined"
+    yield f"  ended           {seen.ended_by_plan} by the hole's planned end, before anybody wanted the node"
+    late = _spread("; the main queue had the node", seen.leads_s, 1.0, "s later")
+    yield f"                  {seen.asked} asked to leave for a waiting main job{late}"
+    if seen.asked_in_vain:
+        yield f"                  {seen.asked_in_vain} of these in vain: no main job came within 5 minutes"
+    yield f"                  {seen.unseen} by main jobs that came and started between two looks"
+    if seen.ended_otherwise:
+        yield f"                  {seen.ended_otherwise} for staff, or lost"
+    started = max(seen.main_started, seen.main_jobs_met)
+    yield f"main jobs         {started} started; {seen.main_jobs_met} would have met a pilot:"
+    yield f"                  {seen.jobs_asked} were seen waiting, and given their nodes beforehand"
+    yield (
+        f"                  {seen.jobs_unseen} would have waited up to {seen.worst_wait_s:g} s for the daemon "
+        f"(look {seen.look_s:g} s, leave {seen.leave_s:g} s), then for the epilog and Slurm's next cycle"
+    )
+
+
+def _spread(words: str, values: list[float], unit: float, name: str) -> str:
+    found = spread(values)
+    if not found:
+        return ""
+    middle, high = found["median"] / unit, found["p90"] / unit
+    return f"{words} {middle:.1f} {name} in the median, 9 of 10 up to {high:.1f}"
+
+
+def _config(file: Path | None) -> configuration.Config:
+    if file is not None:
+        return configuration.load(file)
+    if configuration.SYSTEM_FILE.exists():
+        return configuration.load(configuration.SYSTEM_FILE)
+    return configuration.parse("", "defaults")
+
+
+def _unix(at: datetime | None, otherwise: float) -> float:
+    return otherwise if at is None else at.replace(tzinfo=UTC).timestamp()
+
+
+def _utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f}"

@@ -1,0 +1,181 @@
+"""`malletraind --observe`: the daemon's own loop over imagined pilots, for weeks, with the right to look alone.
+
+It listens on nothing, asks Slurm to change nothing, and writes a journal of its own beside the daemon's.
+`malletrain observed` reads it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from malletrain import __version__
+from malletrain.config import Config
+from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.rules import rules_from
+from malletrain.daemon.slurm_environment import slurm_environment
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.job import Curve, MalleableJob
+from malletrain.loop.ledger import announced
+from malletrain.loop.observation import observation
+from malletrain.loop.shadow import NOBODY, ShadowCluster, ShadowWorkers
+from malletrain.loop.tick import Loop
+from malletrain.sizing.registry import policy as policy_named
+from malletrain.slurm import site
+from malletrain.slurm.cluster import SlurmCluster
+from malletrain.slurm.command import Commands
+from malletrain.store.journal import SqliteJournal
+from malletrain.store.observed import observed_path
+from malletrain.store.upkeep import Upkeep
+
+#: An imagined job that has consumed so many tasks is followed by a new one: what is folded stays small.
+TASKS_OF_A_JOB = 2000
+
+#: Array numbers of one imagined job begin at its own number times this.
+_ARRAYS = 1_000_000
+
+#: Time observed is counted up to the last event: so often (seconds) there is one at least.
+_SIGN_OF_LIFE_S = 60.0
+
+
+class Observing:
+    """What would be harvested, and what that would cost the main queue. `tick` and `watch` come from timers."""
+
+    #: It listens on nothing.
+    url = ""
+
+    @classmethod
+    def open(cls, config: Config) -> Self:
+        """Read the site's configuration, open the journal of observation, fold it, and begin.
+
+        Raises:
+            MalletrainError: Slurm does not answer, or the journal is in use.
+        """
+        return cls(config)
+
+    def __init__(self, config: Config) -> None:
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
+        self._clock = clock = SystemClock()
+        self._commands = Commands(slurm_environment(config), config.slurm.command_timeout_s)
+        facts = _with_partition(site.read(self._commands), config.slurm.partition)
+        rules = rules_from(config, facts)
+        harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)
+        real = SlurmCluster(self._commands, harvest, lambda _job: None, clock.now, facts.bf_interval_s)
+        self._shadow = ShadowCluster(real, config.slurm.partition, clock.now)
+        self._deeds, self._closed = threading.Lock(), threading.Event()
+        self._watched_at = self._noted_at = float("-inf")
+        self.path = observed_path(Path(config.store.path))
+        self._journal = SqliteJournal(self.path)
+        self._workers = ShadowWorkers(self._shadow, 0, clock.now)
+        self._loop = Loop(
+            self._shadow,
+            self._workers,
+            self._journal,
+            clock,
+            policy_named(config.sizing.policy),
+            rules,
+            guard=threading.RLock(),
+        )
+        self._job = 0
+        self._loop.restore()
+        data: dict[str, JsonValue] = {
+            "version": __version__,
+            "look_s": config.loop.watch_interval_s,
+            "leave_s": rules.yield_patience_s,
+            "keep_idle": rules.keep_idle,
+            "max_pilots": rules.max_pilots,
+        }
+        self._loop.record([Event(clock.now(), EventKind.DAEMON_STARTED, data=data)])
+        self._imagine_a_job("observing begins")
+        self._log.info("observing", journal=str(self.path), partition=config.slurm.partition)
+
+    def tick(self) -> None:
+        """Look and decide; what comes of it is imagined, and recorded."""
+        with self._deeds:
+            self._loop.react()
+        snapshot = self._loop.ask_snapshot()
+        if snapshot is None:
+            return
+        with self._deeds:
+            view = self._loop.views.get(self._job)
+            if view is None or view.phase.is_over or len(view.pilots) - len(view.active) > TASKS_OF_A_JOB:
+                self._imagine_a_job("its tasks are used up")
+            self._note_main_jobs()
+            self._loop.tick_on(snapshot)
+
+    def watch(self) -> None:
+        """The light look at the waiting main jobs, left out while the controller is slow."""
+        now = self._clock.elapsed()
+        if now - self._watched_at < self._commands.backoff_s:
+            return
+        self._watched_at = now
+        snapshot = self._loop.ask_look()
+        if snapshot is not None:
+            with self._deeds:
+                self._loop.watch_on(snapshot)
+                self._loop.react()
+
+    def upkeep(self) -> None:
+        """Keep the journal small, and log what the last day came to."""
+        with self._deeds:
+            self._loop.ledger.forget_over(self._clock.now() - 3600.0)
+        Upkeep(self._journal).tend(self._clock.now())
+        now = self._clock.now()
+        seen = observation(self._journal.read(), since=now - 86400.0)
+        self._log.info(
+            "observed in the last day",
+            hours=round(seen.seconds / 3600, 1),
+            idle_node_hours=round(seen.idle_node_s / 3600, 1),
+            harvestable_node_hours=round(seen.harvested_node_s / 3600, 1),
+            main_jobs=seen.main_started,
+            main_jobs_in_the_way=seen.main_jobs_met,
+        )
+
+    def serve_forever(self) -> None:
+        """Return when it is closed."""
+        self._closed.wait()
+
+    def close(self) -> None:
+        """Record the end, and give the journal back."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._loop.record([Event(self._clock.now(), EventKind.DAEMON_STOPPED)])
+            self._journal.close()
+
+    def _note_main_jobs(self) -> None:
+        """Record how many started; every minute also when none did, as a sign of life."""
+        now, jobs = self._clock.now(), self._shadow.take_main_started()
+        if jobs or now - self._noted_at >= _SIGN_OF_LIFE_S:
+            self._noted_at = now
+            self._loop.record([Event(now, EventKind.MAIN_STARTED, data={"jobs": jobs})])
+
+    def _imagine_a_job(self, why: str) -> None:
+        """An endless job that scales perfectly: it takes every node that it is given. Those before it are over."""
+        now = self._clock.now()
+        events = [
+            Event(now, EventKind.JOB_CANCELLED, number, reason=why)
+            for number, view in self._loop.views.items()
+            if not view.phase.is_over
+        ]
+        self._job = max(self._loop.views, default=0) + 1
+        most, array = self._loop.rules.max_pilots, self._job * _ARRAYS
+        job = MalleableJob(self._job, "imagined", NOBODY, -1, "", 1, most, now, given_curve=Curve.linear(most))
+        self._shadow.submit(array, most)
+        self._workers.next_array = array + 1
+        tasks: dict[str, JsonValue] = {"array_id": array, "tasks": list(range(most))}
+        events.append(Event(now, EventKind.JOB_ANNOUNCED, self._job, data=announced(job)))
+        events.append(Event(now, EventKind.TASKS_ADDED, self._job, data=tasks))
+        self._loop.record(events)
+
+
+def _with_partition(facts: site.SiteFacts, name: str) -> site.SiteFacts:
+    """The site with a harvest partition over all its nodes, where it has none yet."""
+    if name in facts.partitions:
+        return facts
+    nodes = frozenset[str]().union(*(partition.nodes for partition in facts.partitions.values()))
+    imagined = site.PartitionFacts(name, 0, "REQUEUE", 0.0, None, nodes, "UP")
+    return replace(facts, partitions={**facts.partitions, name: imagined})
