@@ -17,7 +17,7 @@ Its solver leaves open which nodes a job takes. Here a job takes free nodes by n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,7 +47,9 @@ class Step:
 
 
 @dataclass
-class _Running:
+class Running:
+    """A job that is there: nodes that it holds, samples/s, samples that its last change costs, samples trained."""
+
     each: TrainingJob
     held: list[int]
     rate: float = 0.0
@@ -55,16 +57,22 @@ class _Running:
     done: float = 0.0
 
 
+#: The nodes that each job in turn has next.
+Plan = list[list[int]]
+#: Told the jobs and the idle nodes (those that jobs hold among them), in numbers of the trace; None: leave all as is.
+Decide = Callable[[Sequence[Running], frozenset[int]], Plan | None]
+
+
 def replay_as_published(
-    trace: ClusterTrace, jobs: Sequence[TrainingJob], *, horizon_s: float = HORIZON_S, most_jobs: int = MOST_JOBS,
-    big_m_fault: bool = True,
-) -> list[Step]:  # fmt: skip
-    """BFTrainer's trajectory, each programme solved to its optimum. `jobs` are on the trace's clock, in the order in
-    which they are admitted; nodes idle at the begin belong to the first ones, spread in turn, as far as they may."""
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], decide: Decide | None = None, most_jobs: int = MOST_JOBS
+) -> list[Step]:
+    """BFTrainer's trajectory; by default each programme is solved to its optimum. `jobs` are on the trace's clock, in
+    the order in which they are admitted; nodes idle at the begin are dealt to the first ones, as far as they may."""
+    decide = decide or Exact()
     waiting = list(jobs)
     state = np.zeros(len(trace.nodes), bool)
     idle: set[int] = set()
-    running: list[_Running] = []
+    running: list[Running] = []
     steps: list[Step] = []
     before = trace.start
     for i, at in enumerate(trace.time.tolist()):
@@ -83,7 +91,7 @@ def replay_as_published(
         if i == 0:
             _begin(running, sorted(idle))
         elif idle and running:
-            _resize(running, idle, horizon_s, big_m_fault)
+            _resize(running, idle, decide)
         for job in running:
             job.rate = _rate(job.each, len(job.held))
         steps.append(
@@ -93,11 +101,11 @@ def replay_as_published(
     return steps
 
 
-def _unfinished(job: _Running) -> bool:
+def _unfinished(job: Running) -> bool:
     return job.done < (job.each.job.total_samples or 0.0)
 
 
-def _credit(running: list[_Running], seconds: float, left: set[int]) -> float:
+def _credit(running: list[Running], seconds: float, left: set[int]) -> float:
     """Credits the interval that ends now, less what its begin was charged, and takes the nodes that left."""
     credited = 0.0
     for job in running:
@@ -115,12 +123,12 @@ def _credit(running: list[_Running], seconds: float, left: set[int]) -> float:
     return credited
 
 
-def _admit(running: list[_Running], waiting: list[TrainingJob], at: float, most: int) -> None:
+def _admit(running: list[Running], waiting: list[TrainingJob], at: float, most: int) -> None:
     while waiting and len(running) < most and waiting[0].job.submitted_at <= at:
-        running.append(_Running(waiting.pop(0), []))
+        running.append(Running(waiting.pop(0), []))
 
 
-def _begin(running: list[_Running], idle: list[int]) -> None:
+def _begin(running: list[Running], idle: list[int]) -> None:
     """The first event decides nothing: nodes are dealt out, and each job pays as if it had grown."""
     for i, node in enumerate(idle):
         if running and len(running[i % len(running)].held) < running[i % len(running)].each.job.max_nodes:
@@ -133,28 +141,55 @@ def _rate(each: TrainingJob, nodes: int) -> float:
     return each.curve.throughput(nodes) if nodes >= each.job.min_nodes else 0.0
 
 
-def _resize(running: list[_Running], idle: set[int], horizon_s: float, big_m_fault: bool) -> None:
-    nodes = len(idle)
-    demands = tuple(
-        JobDemand(number, len(job.held), job.each.job.min_nodes, job.each.job.max_nodes, job.each.curve,
-                  grow_s=job.each.costs.grow_s, shrink_s=job.each.costs.shrink_s)
-        for number, job in enumerate(running)
-    )  # fmt: skip
-    table = value_table(Problem(horizon_s, nodes, demands, Value.BFTRAINER))
-    if big_m_fault:
-        table = _within(table, (nodes + 1) // 2)
-    sizes = table.size[solve(table, nodes).rows].tolist()
-    for job, size in zip(running, sizes, strict=True):
-        held, rate = len(job.held), _rate(job.each, len(job.held))
-        if size < held:
-            job.held = job.held[held - size :]
+def _resize(running: list[Running], idle: set[int], decide: Decide) -> None:
+    plan = decide(running, frozenset(idle))
+    if plan is None:
+        return
+    for job, nodes in zip(running, plan, strict=True):
+        rate = _rate(job.each, len(job.held))
+        if len(nodes) < len(job.held):
             job.charge = job.each.costs.shrink_s * rate
-        elif size > held:
+        elif len(nodes) > len(job.held):
             job.charge = job.each.costs.grow_s * rate
-    free = sorted(idle.difference(*(job.held for job in running)), reverse=True)
-    for job, size in zip(running, sizes, strict=True):
-        while len(job.held) < size:
-            job.held.append(free.pop())
+        job.held = list(nodes)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The published programme at its optimum."""
+
+    horizon_s: float = HORIZON_S
+    big_m_fault: bool = True
+
+    def __call__(self, running: Sequence[Running], idle: frozenset[int]) -> Plan:
+        table = self.table(running, len(idle))
+        sizes = table.size[solve(table, len(idle)).rows].tolist()
+        kept = [
+            job.held[len(job.held) - size :] if size < len(job.held) else list(job.held)
+            for job, size in zip(running, sizes, strict=True)
+        ]
+        free = sorted(idle.difference(*kept), reverse=True)
+        for nodes, size in zip(kept, sizes, strict=True):
+            while len(nodes) < size:
+                nodes.append(free.pop())
+        return kept
+
+    def table(self, running: Sequence[Running], nodes: int) -> ValueTable:
+        """What each size is worth to each job, numbered as they stand in `running`."""
+        demands = tuple(
+            JobDemand(number, len(job.held), job.each.job.min_nodes, job.each.job.max_nodes, job.each.curve,
+                      grow_s=job.each.costs.grow_s, shrink_s=job.each.costs.shrink_s)
+            for number, job in enumerate(running)
+        )  # fmt: skip
+        table = value_table(Problem(self.horizon_s, nodes, demands, Value.BFTRAINER))
+        return _within(table, (nodes + 1) // 2) if self.big_m_fault else table
+
+    def shortfall(self, running: Sequence[Running], idle: frozenset[int], sizes: Sequence[int]) -> float:
+        """By which part of the optimum such sizes are worth less; 0 where they are as good."""
+        table = self.table(running, len(idle))
+        best = solve(table, len(idle)).objective
+        worth = table.worth(table.rows_of(dict(enumerate(sizes))))
+        return (best - worth) / abs(best) if best else best - worth
 
 
 def _within(table: ValueTable, most_change: int) -> ValueTable:

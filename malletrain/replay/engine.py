@@ -110,7 +110,8 @@ class Engine:
                 self._decide()
             self.totals.rescales += len(self._resized)
             self._resized.clear()
-            self.log.sample(self.now, self.n_idle, int(self.held.sum()), self._speed_now(), len(self.live))
+            self.log.sample(self.now, self.n_idle, int(self.held.sum()), self._speed_now(), len(self.live),
+                            self.totals.speedup, self.totals.ideal)  # fmt: skip
         self._close(np.flatnonzero(self.owner >= 0), Cause.WINDOW)
         if self.progress is not None:
             self.progress(1.0)

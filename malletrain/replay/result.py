@@ -39,7 +39,8 @@ class Totals:
 @dataclass(frozen=True, slots=True)
 class Columns:
     """`time`, `idle` (nodes that are idle or harvested), `held` (by pilots), `speed` (sum of speed-ups) and `jobs`
-    (that are there and not finished) after each moment;
+    (that are there and not finished) after each moment; `trained` and `best`: the integrals `Totals.speedup` and
+    `Totals.ideal` up to that moment;
     one entry a pilot in `pilot_node`, `pilot_start`, `pilot_end`, `pilot_job`, `pilot_cause`; `solve_s`
     seconds of each sizing."""
 
@@ -48,6 +49,8 @@ class Columns:
     held: Ints
     speed: Floats
     jobs: Ints
+    trained: Floats
+    best: Floats
     pilot_node: NDArray[np.int32]
     pilot_start: Floats
     pilot_end: Floats
@@ -66,13 +69,15 @@ class Log:
     _held: array[int] = field(default_factory=lambda: array("q"))
     _speed: array[float] = field(default_factory=lambda: array("d"))
     _jobs: array[int] = field(default_factory=lambda: array("i"))
+    _trained: array[float] = field(default_factory=lambda: array("d"))
+    _best: array[float] = field(default_factory=lambda: array("d"))
     _node: array[int] = field(default_factory=lambda: array("i"))
     _start: array[float] = field(default_factory=lambda: array("d"))
     _end: array[float] = field(default_factory=lambda: array("d"))
     _job: array[int] = field(default_factory=lambda: array("i"))
     _cause: array[int] = field(default_factory=lambda: array("b"))
 
-    def sample(self, now: float, idle: int, held: int, speed: float, jobs: int) -> None:
+    def sample(self, now: float, idle: int, held: int, speed: float, jobs: int, trained: float, best: float) -> None:
         if self._time and self._time[-1] == now:
             self._idle[-1], self._held[-1], self._speed[-1], self._jobs[-1] = idle, held, speed, jobs
             return
@@ -81,6 +86,8 @@ class Log:
         self._held.append(held)
         self._speed.append(speed)
         self._jobs.append(jobs)
+        self._trained.append(trained)
+        self._best.append(best)
 
     def pilots(self, nodes: Ints, start: Floats, end: float, jobs: Ints, cause: Cause) -> None:
         n = len(nodes)
@@ -93,7 +100,8 @@ class Log:
     def columns(self) -> Columns:
         return Columns(
             np.array(self._time), np.array(self._idle), np.array(self._held), np.array(self._speed),
-            np.array(self._jobs, np.int64), np.array(self._node, np.int32), np.array(self._start),
+            np.array(self._jobs, np.int64), np.array(self._trained), np.array(self._best),
+            np.array(self._node, np.int32), np.array(self._start),
             np.array(self._end), np.array(self._job, np.int32), np.array(self._cause, np.int8),
             np.array(self.solve_s),
         )  # fmt: skip
