@@ -28,7 +28,8 @@ class Situation:
     """All that a decision looks at. `over_since`: when jobs that are over ended; `startable_since`: since when
     main jobs could have started; `paused`: why nothing new may start (the breaker), or ''; `drained`:
     nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled; `open_holes`,
-    `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan)."""
+    `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan); `resting`: nodes
+    and jobs (`job 7`) on which pilots did not start lately, with the reason."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
@@ -40,6 +41,7 @@ class Situation:
     known: Mapping[int, Known] = field(default_factory=dict)
     open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
     forecast: Forecast | None = None
+    resting: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     for job_id, view in sorted(situation.views.items()):
         if view.phase.is_over:
             actions += clear_away(view, situation.over_since.get(job_id, now), now, rules)
-    actions += overdue(live, now, rules)
+    actions += overdue(live, snapshot, now, rules)
     given_up = {pilot for action in actions for pilot in pilots_of(action)}
 
     # 2 Each node's hole, also of those that pilots hold.
@@ -122,7 +124,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     # 7 Nodes, and the actions that lead there.
     weights = {hole.node: snapshot.node[hole.node].weight for hole in free}
     placement = place(sizes, live, stays, free, weights, holes, now)
-    moves, waits = start_and_leave(placement, live, snapshot, now, rules)
+    moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting)
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}
     actions += [cut for cut in cuts(live, holes, now, rules) if cut.pilot not in given_up | dropped]
@@ -244,6 +246,8 @@ def _free_holes(
             refusals.append(Refusal(name, "drained of pilots by an operator"))
         elif name in claimed:
             refusals.append(Refusal(name, f"kept for main job {claimed[name]}, which could start on it"))
+        elif name in situation.resting:
+            refusals.append(Refusal(name, situation.resting[name]))
         elif not pilot_limit_s(hole, now, rules):
             refusals.append(Refusal(name, f"hole of {max(0.0, hole.until - now):.0f} s is too short ({hole.reason})"))
         else:

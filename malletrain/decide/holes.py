@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from malletrain.decide.forecast import Forecast, Remaining
 from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import waits
 from malletrain.domain.decision import Hole, OpenHole
 from malletrain.domain.snapshot import LEAVE_STATES, SlurmState, Snapshot
 
@@ -24,18 +25,19 @@ def planned_ends(
 ) -> Mapping[str, tuple[float, str]]:
     """When each of the nodes `names` is next wanted, and by what; a node that nothing plans for is absent.
 
-    A reservation that has begun wants its nodes now. A stale plan (see `BackfillPlan.is_stale`) says nothing.
+    A reservation that has begun wants its nodes now. A planned start that has passed counts for two backfill
+    intervals more: after that, backfill has not come to the job again (beyond bf_max_job_test), or does not run.
     """
-    plans: list[tuple[float, str, Collection[str]]] = []
-    if not snapshot.plan.is_stale(now):
-        plans += [
-            (job.start_time, f"planned start of job {job.id}", job.planned_nodes)
-            for job in snapshot.jobs
-            if job.planned_nodes
-            and job.start_time is not None
-            and job.state is SlurmState.PENDING
-            and job.partition != rules.harvest_partition
-        ]
+    since = now if snapshot.plan.is_stale(now) else now - 2 * snapshot.plan.interval_s
+    plans: list[tuple[float, str, Collection[str]]] = [
+        (job.start_time, f"planned start of job {job.id}", job.planned_nodes)
+        for job in snapshot.jobs
+        if job.planned_nodes
+        and job.start_time is not None
+        and job.start_time >= since
+        and job.state is SlurmState.PENDING
+        and job.partition != rules.harvest_partition
+    ]
     plans += [
         (max(now, reservation.start), f"reservation {reservation.name}", reservation.nodes)
         for reservation in snapshot.reservations
@@ -73,10 +75,22 @@ def holes(
     ]
     wanted = planned_ends(snapshot, names, now, rules)
     longest = (now + rules.max_pilot_s + rules.margin_s, "nothing planned")
+    unknown = _unknown(snapshot, now, rules) or longest
+    # A pilot that runs keeps its limit: one that is cut cannot be lengthened again when the plan is fresh.
+    ends = {name: wanted.get(name) or (longest if name in held else unknown) for name in names}
     if foresight is None:
-        return {name: Hole(name, *wanted.get(name, longest)) for name in names}
+        return {name: Hole(name, *end) for name, end in ends.items()}
     of = foresight.of
-    return {name: Hole(name, *(end := wanted.get(name, longest)), *of(name, end[0])) for name in names}
+    return {name: Hole(name, *end, *of(name, end[0])) for name, end in ends.items()}
+
+
+def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> tuple[float, str] | None:
+    """Until when a node may be harvested that nothing is known of: Slurm's plan is old, and main jobs wait."""
+    made = snapshot.plan.last_cycle_at
+    if made is None or not snapshot.plan.is_stale(now) or not any(waits(job, rules) for job in snapshot.jobs):
+        return None
+    until = now + min(rules.unknown_s, rules.max_pilot_s) + rules.margin_s
+    return until, f"unknown: Slurm's backfill plan is {now - made:.0f} s old"
 
 
 @dataclass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from malletrain.decide.diagnosis import diagnose
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.place import Placement
 from malletrain.decide.rules import Rules
@@ -34,17 +35,21 @@ def leaving(pilot: Pilot, cause: LeaveCause, now: float, rules: Rules, reason: s
     return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, now + patience, reason)
 
 
-def overdue(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Action]:
+def overdue(views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules) -> list[Action]:
     """Pilots that were asked for something and did not do it in time."""
     actions: list[Action] = []
+    reasons: dict[str, str] | None = None
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:
             waited = now - pilot.since
             if pilot.phase is PilotPhase.RELEASED and waited > rules.start_patience_s:
-                reason = (
-                    f"released on {pilot.node} {waited:.0f} s ago and not started: Slurm keeps the node for others"
-                )
-                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
+                if reasons is None:
+                    harvest = rules.harvest_partition
+                    reasons = {job.id: job.reason for job in snapshot.jobs if job.partition == harvest}
+                found = diagnose(reasons.get(pilot.id, ""))
+                reason = f"released on {pilot.node} {waited:.0f} s ago and not started: {found.words}"
+                subject = f"job {view.job.id}" if found.of_job else pilot.node
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, subject))
             elif pilot.phase is PilotPhase.LEAVING and waited > rules.leave_patience_s:
                 reason = f"asked to leave {waited:.0f} s ago ({pilot.reason}) and still there"
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
@@ -60,8 +65,12 @@ def start_and_leave(
     snapshot: Snapshot,
     now: float,
     rules: Rules,
+    resting: Mapping[str, str],
 ) -> tuple[list[Action], list[Refusal]]:
-    """Leaves first (they free nodes), then starts on nodes that the snapshot shows free."""
+    """Leaves first (they free nodes), then starts on nodes that the snapshot shows free.
+
+    `resting`: jobs whose pilots did not start lately, by `job 7`, with the reason.
+    """
     actions: list[Action] = []
     refusals: list[Refusal] = []
     for job_id, pilots in sorted(placement.drop.items()):
@@ -71,6 +80,9 @@ def start_and_leave(
             actions.append(leaving(pilot, LeaveCause.SHRINK, now, rules, reason))
     for job_id, holes in sorted(placement.take.items()):
         tasks = list(views[job_id].held)
+        if (why := resting.get(f"job {job_id}")) and holes:
+            refusals.append(Refusal(f"job {job_id}", why))
+            continue
         for hole in holes:
             if not snapshot.is_free(hole.node):
                 refusals.append(Refusal(f"job {job_id}", f"{hole.node} is not free yet"))

@@ -113,7 +113,7 @@ def anyone_fits(snapshot: Snapshot, rules: Rules) -> bool:
     most = len(snapshot.nodes) - len(snapshot.held_names)
     most += sum(len(job.nodes) for job in snapshot.jobs if job.nodes and job.holds_nodes and _goes(job, rules))
     pending = SlurmState.PENDING
-    return any(job.state is pending and job.node_count <= most and _waits(job, rules) for job in snapshot.jobs)
+    return any(job.state is pending and job.node_count <= most and waits(job, rules) for job in snapshot.jobs)
 
 
 def _ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> _Ready:
@@ -155,7 +155,7 @@ def _planned(snapshot: Snapshot, rules: Rules) -> list[_Planned]:
     ]
 
 
-def _waits(job: SlurmJob, rules: Rules) -> bool:
+def waits(job: SlurmJob, rules: Rules) -> bool:
     """Whether it is a main job that waits for nodes, and for nothing else."""
     return (
         job.state is SlurmState.PENDING
@@ -168,7 +168,7 @@ def _waiting(snapshot: Snapshot, rules: Rules) -> list[list[SlurmJob]]:
     """Waiting main jobs in the order of priority; parts of one heterogeneous job stand together."""
     groups: dict[str, list[SlurmJob]] = {}
     for job in snapshot.jobs:
-        if _waits(job, rules):
+        if waits(job, rules):
             groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
     return sorted(groups.values(), key=lambda group: min(_rank(job) for job in group))
 

@@ -55,12 +55,16 @@ class CutLimit:
 
 @dataclass(frozen=True, slots=True)
 class RecyclePilot:
-    """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole."""
+    """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole.
+
+    `unstarted`: it never started, and this (a node, or `job 7`) rests before it is tried again.
+    """
 
     job_id: int
     pilot: str
     node: str
     reason: str
+    unstarted: str = ""
 
 
 @dataclass(frozen=True, slots=True)

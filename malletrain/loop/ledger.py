@@ -32,6 +32,7 @@ from malletrain.domain.job import (
 )
 from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.hole_history import Holes
+from malletrain.loop.unstarted import Unstarted
 
 #: Samples kept for each job's curve: windows of seconds, so this is hours of training.
 SAMPLES_KEPT = 512
@@ -151,6 +152,7 @@ class Ledger:
         self._drained: dict[str, float] = {}
         self._earlier: dict[tuple[str, str], deque[tuple[Curve, int]]] = {}
         self.holes = Holes()
+        self.unstarted = Unstarted()
         self.last_seq = 0
         #: When Slurm preempted pilots lately (Unix seconds).
         self.preempted_at: deque[float] = deque(maxlen=10_000)
@@ -160,6 +162,7 @@ class Ledger:
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
             self.holes.apply(event)
+            self.unstarted.apply(event)
             if event.kind is EventKind.PILOT_ENDED and event.data.get("preempted"):
                 self.preempted_at.append(event.at)
             if event.kind is EventKind.OPERATOR and event.data.get("verb") == "drain":

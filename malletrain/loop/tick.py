@@ -200,6 +200,7 @@ class Loop:
             startable_since=self._startable_since,
             paused=self.paused,
             drained=self.ledger.drained(now),
+            resting=self.ledger.unstarted.resting(now),
             known=known,
             open_holes=self.ledger.holes.open() if self.rules.forecast else {},
             forecast=self.ledger.holes.forecast(now) if self.rules.forecast else None,

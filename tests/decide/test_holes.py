@@ -22,11 +22,31 @@ def test_a_planned_start_ends_the_hole() -> None:
     assert "job 1" in found["n0"].reason
 
 
-def test_a_stale_plan_says_nothing() -> None:
+def test_under_a_stale_plan_nothing_but_what_it_says_of_the_future_is_known() -> None:
     waiting = main_job(1, start=START + 300, planned=["n0"])
+    passed = main_job(2, start=START - 20, planned=["n1"])
     plan = BackfillPlan(last_cycle_at=START - 61, interval_s=30)
-    found = holes(Snapshot(START, (node("n0"),), (waiting,), plan=plan), {}, START, RULES)
+    nodes = (node("n0"), node("n1"), node("n2", NodeState.ALLOCATED))
+    found = holes(Snapshot(START, nodes, (waiting, passed), plan=plan), {"n2": "1_0"}, START, RULES)
+    assert found["n0"].until == START + 300
+    assert found["n1"].until == START + RULES.unknown_s + RULES.margin_s
+    assert found["n1"].reason == "unknown: Slurm's backfill plan is 61 s old"
+    assert found["n2"].reason == "nothing planned", "a pilot that runs is not cut for it"
+
+
+def test_backfill_that_has_nothing_to_do_is_not_stale() -> None:
+    held = main_job(1, reason="JobHeldUser")
+    plan = BackfillPlan(last_cycle_at=START - 9000, interval_s=30)
+    found = holes(Snapshot(START, (node("n0"),), (held,), plan=plan), {}, START, RULES)
     assert found["n0"].reason == "nothing planned"
+
+
+def test_a_planned_start_that_passed_and_was_not_renewed_says_nothing() -> None:
+    plan = BackfillPlan(last_cycle_at=START - 5, interval_s=30)
+    for passed_s, reason in ((59, "planned start of job 1"), (61, "nothing planned")):
+        waiting = main_job(1, start=START - passed_s, planned=["n0"])
+        found = holes(Snapshot(START, (node("n0"),), (waiting,), plan=plan), {}, START, RULES)
+        assert found["n0"].reason == reason
 
 
 def test_reservations_end_holes_and_running_ones_close_them() -> None:

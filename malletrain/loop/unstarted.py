@@ -1,0 +1,40 @@
+"""Where released pilots did not start: such a node, or such a job, rests before it is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from malletrain.domain.event import Event, EventKind
+
+#: The first rest in seconds; each further failure in a row doubles it.
+FIRST_REST_S = 300.0
+LONGEST_REST_S = 3600.0
+
+
+class Unstarted:
+    """Folds recycled pilots that never started; a start on the node, or of the job, ends the rest."""
+
+    def __init__(self) -> None:
+        #: Node name or `job 7` -> how many in a row, until when it rests, why.
+        self._resting: dict[str, tuple[int, float, str]] = {}
+
+    def apply(self, event: Event) -> None:
+        """Take in one event of the journal."""
+        if event.kind is EventKind.PILOT_STARTED:
+            self._resting.pop(event.node or "", None)
+            self._resting.pop(f"job {event.job}", None)
+            return
+        subject = event.data.get("unstarted") if event.kind is EventKind.INTENT else None
+        if not isinstance(subject, str) or not subject:
+            return
+        count = self._resting.get(subject, (0, 0.0, ""))[0] + 1
+        rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(10, count - 1))
+        self._resting[subject] = (count, event.at + rest_s, event.reason)
+
+    def resting(self, now: float) -> Mapping[str, str]:
+        """What is not to be tried at `now` (Unix seconds): node name or `job 7` -> why."""
+        return {
+            subject: f"{why}; to be tried again in {until - now:.0f} s"
+            for subject, (_, until, why) in self._resting.items()
+            if until > now
+        }
