@@ -144,6 +144,7 @@ class Daemon:
             return self._wait(timers)
         finally:
             retired.set()
+            service.hurry()
             timers.stop()
             service.close()
             api.join(timeout=10)

@@ -139,6 +139,10 @@ class Observing:
         """Return when it is closed."""
         self._closed.wait()
 
+    def hurry(self) -> None:
+        """The end is near: Slurm is waited for no longer."""
+        self._commands.end_within(0.0)
+
     def close(self) -> None:
         """Record the end, and give the journal back."""
         if not self._closed.is_set():

@@ -46,6 +46,10 @@ from malletrain.store.views import Views
 #: A pilot in one of these phases may have a worker.
 _HAS_WORKER = (PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.LEAVING)
 
+#: A command of Slurm's that runs when the daemon is told to end has so long (seconds): one that steers takes a
+#: fraction of a second, and what is cut off is found out by the next daemon.
+GOODBYE_S = 3.0
+
 #: Workers' deadlines are looked at so often, in seconds: a fault is mended in a fraction of one.
 _REACT_S = 0.1
 
@@ -200,6 +204,10 @@ class Service:
             if self._server is not None and not self._server.is_serving:
                 self._log.error("the API has stopped")
                 return
+
+    def hurry(self) -> None:
+        """The end is near: a round that Slurm keeps waiting is not waited for any longer than this."""
+        self._commands.end_within(GOODBYE_S)
 
     def close(self) -> None:
         """Stop serving, record it, give the journal back. Pilots train on: Slurm and their limits hold them."""

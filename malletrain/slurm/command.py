@@ -26,6 +26,9 @@ _ERRORS = (
     "fatal:", "Invalid user id", "Authentication failure",
 )  # fmt: skip
 
+#: So often (seconds) a command that runs is asked whether it may go on.
+_LOOK_S = 0.25
+
 #: A longer error of Slurm's is cut to so many characters.
 MAX_ERROR = 8000
 
@@ -77,6 +80,14 @@ class Commands:
         self._elapsed = elapsed
         self._heard = heard
         self._slowness = 0.0
+        self._end_at: float | None = None
+
+    def end_within(self, seconds: float) -> None:
+        """Begin no command any more, and give those that run so long to end. From any thread.
+
+        What was not begun, or not heard of, is told as not done; the next daemon looks at Slurm and goes on.
+        """
+        self._end_at = self._elapsed() + seconds
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -111,6 +122,8 @@ class Commands:
         """
         limit = self._timeout_s if timeout_s is None else timeout_s
         start = self._elapsed()
+        if self._end_at is not None:
+            raise ClusterUnavailable(f"{argv[0]}: not run, the daemon is ending")
         try:
             process = subprocess.Popen(
                 list(argv),
@@ -125,8 +138,10 @@ class Commands:
                 f"{argv[0]}: cannot be run ({error.strerror}); install Slurm's commands or set PATH"
             ) from error
         try:
-            output, errors = _communicate(process, text, start + limit, self._elapsed)
+            output, errors = _communicate(process, text, lambda: self._left(start + limit))
         except TimeoutError:
+            if self._elapsed() < start + limit:
+                raise ClusterUnavailable(f"{argv[0]}: given up after so long, the daemon is ending") from None
             self._slowness = limit
             self._tell(argv, limit, well=False)
             raise ClusterUnavailable(
@@ -142,16 +157,19 @@ class Commands:
         self._tell(argv, seconds, well=answer.ok)
         return answer
 
+    def _left(self, deadline: float) -> float:
+        """Seconds until a command is given up."""
+        ending = self._end_at
+        return (deadline if ending is None else min(deadline, ending)) - self._elapsed()
+
     def _tell(self, argv: Sequence[str], seconds: float, *, well: bool) -> None:
         if self._heard is not None:
             verbs = [word for word in argv[1:3] if word.isalpha()] if argv[0] == "scontrol" else []
             self._heard(" ".join([argv[0], *verbs[:1]]), seconds, well)
 
 
-def _communicate(
-    process: subprocess.Popen[bytes], text: bytes, deadline: float, elapsed: Callable[[], float]
-) -> tuple[str, str]:
-    """Both streams to their ends, bounded in time and size."""
+def _communicate(process: subprocess.Popen[bytes], text: bytes, left_s: Callable[[], float]) -> tuple[str, str]:
+    """Both streams to their ends, bounded in time and size. `left_s` may shrink at any moment."""
     taken: dict[str, bytearray] = {"out": bytearray(), "err": bytearray()}
     pending = memoryview(text)
     with selectors.DefaultSelector() as selector:
@@ -163,10 +181,10 @@ def _communicate(
             os.set_blocking(process.stdin.fileno(), False)
             selector.register(process.stdin, selectors.EVENT_WRITE, "in")
         while selector.get_map():
-            left = deadline - elapsed()
+            left = left_s()
             if left <= 0:
                 raise TimeoutError
-            for key, _ in selector.select(left):
+            for key, _ in selector.select(min(left, _LOOK_S)):
                 if key.data == "in":
                     try:
                         pending = pending[os.write(key.fd, pending[:65536]) :]
@@ -183,7 +201,7 @@ def _communicate(
                 if len(taken[key.data]) > MAX_OUTPUT:
                     raise OverflowError
     try:
-        process.wait(max(0.0, deadline - elapsed()))
+        process.wait(max(0.0, left_s()))
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
     return taken["out"].decode("utf-8", "replace"), taken["err"].decode("utf-8", "replace")

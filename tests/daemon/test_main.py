@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
@@ -16,6 +18,8 @@ from scripts.lab import Lab
 from tests.daemon.running import Running, environment, file, run, start, url_of
 
 __all__ = ["file", "start"]
+
+SQUEUE = shutil.which("squeue")
 
 
 @pytest.mark.parametrize(
@@ -100,6 +104,29 @@ def test_it_serves_until_sigterm_and_tells_systemd(start: Callable[..., Running]
     running.systemd.wait(lambda said: said == "STOPPING=1")
     assert running.process.wait(30) == 0
     assert "stopping" in running.events()
+    assert "Traceback" not in running.log.read_text()
+
+
+@pytest.mark.slurm
+def test_a_stop_does_not_wait_for_a_slurm_that_hangs(
+    start: Callable[..., Running], file: Path, tmp_path: Path
+) -> None:
+    """A round of commands that hang would take many times the time-out of one."""
+    fakes = tmp_path / "bin"
+    fakes.mkdir()
+    file.write_text(file.read_text().replace("[slurm]", "[slurm]\ncommand_timeout_s = 120"))
+    hangs = tmp_path / "hangs"
+    (fakes / "squeue").write_text(
+        f'#!/bin/sh\ntest -e {hangs} && touch {hangs}.now && sleep 600\nexec {SQUEUE} "$@"\n'
+    )
+    (fakes / "squeue").chmod(0o755)
+    running = start("--config", str(file), PATH=f"{fakes}:{os.environ['PATH']}")
+    hangs.touch()
+    deadline = time.monotonic() + 60
+    while not Path(f"{hangs}.now").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(60) == 0, "half of one command's time-out"
     assert "Traceback" not in running.log.read_text()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -55,6 +56,29 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_the_end_of_the_daemon_cuts_off_what_runs_and_begins_nothing(tmp_path: Path) -> None:
+    run = commands(tmp_path, 120.0, squeue=f"echo $$ > {tmp_path}/pid; sleep 300", scontrol="echo done")
+    told: list[str] = []
+
+    def ask() -> None:
+        try:
+            run.ask(["squeue"])
+        except ClusterUnavailable as error:
+            told.append(str(error))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    end = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    run.end_within(0.2)
+    asking.join(60)
+    assert told == ["squeue: given up after so long, the daemon is ending"]
+    with pytest.raises(ClusterUnavailable, match="scontrol: not run, the daemon is ending"):
+        run.ask(["scontrol"])
+    assert run.backoff_s < 600, "the time-out was not what ended it"
 
 
 def test_a_child_that_keeps_the_pipe_open_does_not_hold_us(tmp_path: Path) -> None:
