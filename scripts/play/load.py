@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 DAY = Path(__file__).with_name("day.csv")
+
+
+class Kind(StrEnum):
+    """How a main job is submitted."""
+
+    PLAIN = "plain"
+    HETJOB = "hetjob"  #: its first node and the others are two components
+    ARRAY = "array"  #: one task a node
+    IMMEDIATE = "immediate"  #: `srun -I`: now, or not at all
+    SWITCHES = "switches"  #: --switches=1
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +30,7 @@ class MainJob:
     nodes: int
     run_s: float
     limit_s: float
+    kind: Kind = Kind.PLAIN
 
 
 def day(path: Path = DAY, stretch: float = 1.0) -> list[MainJob]:
@@ -36,12 +49,27 @@ def day(path: Path = DAY, stretch: float = 1.0) -> list[MainJob]:
     ]
 
 
-def from_log(path: Path, nodes: int, span_s: float, window_s: float = 12 * 3600.0) -> tuple[list[MainJob], float]:
+def of_all_kinds(jobs: Sequence[MainJob]) -> list[MainJob]:
+    """The same jobs, a third of those of several nodes submitted in the other ways, in turn."""
+    others = (Kind.HETJOB, Kind.ARRAY, Kind.SWITCHES, Kind.IMMEDIATE)
+    wide = [job.number for job in jobs if job.nodes > 1]
+    kinds = {number: others[i // 3 % len(others)] for i, number in enumerate(wide) if i % 3 == 0}
+    # Seldom is much of a machine free at once: whoever asks for it at once asks for a little.
+    return [
+        replace(job, kind=kind, nodes=min(job.nodes, 4) if kind is Kind.IMMEDIATE else job.nodes)
+        for job in jobs
+        for kind in (kinds.get(job.number, Kind.PLAIN),)
+    ]
+
+
+def from_log(
+    path: Path, nodes: int, span_s: float, window_s: float = 12 * 3600.0, choice: int = 0, fill: float = 0.7
+) -> tuple[list[MainJob], float]:
     """Some hours of a job log (SWF or sacct), scaled to `nodes` nodes and `span_s` seconds; and the factor of time.
 
-    Of the log's windows of `window_s` the one is taken that comes nearest to filling 70 % of the machine. Sizes keep
-    their share of the machine, rounded up to whole nodes; times are divided by the factor, runs cut to the span. Time
-    limits are taken as one and a half times the run, since logs seldom keep them.
+    Of the log's windows of `window_s` the one is taken that comes nearest to filling the share `fill` of the machine,
+    or with `choice` the next nearest ones. Sizes keep their share of the machine, rounded up to whole nodes; times
+    are divided by the factor, runs cut to the span. Limits are the log's, or one and a half times the run.
 
     Raises:
         InvalidInput: the file is no job log, or holds no job that ran.
@@ -70,15 +98,17 @@ def from_log(path: Path, nodes: int, span_s: float, window_s: float = 12 * 3600.
     seconds = np.clip(run / factor, 1.0, span_s)
     window = ((submit - first) // window_s).astype(int)
     filled = np.bincount(window, weights=wanted * seconds) / (nodes * span_s)
-    chosen = np.flatnonzero(window == int(np.argmin(np.abs(filled - 0.7))))
+    nearest = np.argsort(np.abs(filled - fill), kind="stable")
+    chosen = np.flatnonzero(window == int(nearest[min(choice, len(nearest) - 1)]))
     start = first + window[chosen[0]] * window_s
+    limit = np.where(np.isfinite(trace.limit[order]), trace.limit[order] / factor, 1.5 * seconds)
     return [
         MainJob(
             number,
             float(submit[i] - start) / factor,
             int(wanted[i]),
             float(seconds[i]),
-            max(60.0, 1.5 * float(seconds[i])),
+            max(60.0, float(seconds[i]), float(limit[i])),
         )
         for number, i in enumerate(chosen)
     ], factor

@@ -1,0 +1,151 @@
+"""How much later main jobs start in one arm than in another, and whether the goals are met. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+#: The arms: the first is what the others are compared with, the second its twin: the noise floor.
+BASE, TWIN, PREEMPTION, PILOTS = "none", "twin", "preemption", "pilots"
+ARMS = (BASE, TWIN, PREEMPTION, PILOTS)
+
+#: Goals beyond the noise floor, in seconds, and the share of what replay says is possible.
+P99_S, MEAN_S, SHARE = 2.0, 0.5, 0.8
+
+Run = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One main job in two arms: `later_s` in the second; `labels` are the classes that it counts in."""
+
+    later_s: float
+    labels: tuple[str, ...]
+
+
+def pairs(run: Run, arm: str) -> list[Pair]:
+    """The jobs that started in both arms of one run. Classes are those of the base arm, but for the kind."""
+    base, other = run["arms"][BASE]["jobs"], run["arms"][arm]["jobs"]
+    found = []
+    for number, job in base.items():
+        twin = other.get(number)
+        if twin is None or job["start_s"] is None or twin["start_s"] is None:
+            continue
+        labels = ["all", job["kind"]]
+        if job["kind"] == "plain":
+            labels.append(job["how"])
+        if job["near_reservation"]:
+            labels.append("near a reservation")
+        found.append(Pair(twin["start_s"] - job["start_s"], tuple(labels)))
+    return found
+
+
+def lost(run: Run, arm: str) -> list[str]:
+    """Jobs that started, or were taken, in the base arm and not in this one."""
+    base, other = run["arms"][BASE]["jobs"], run["arms"][arm]["jobs"]
+    return [n for n, job in base.items() if job["start_s"] is not None and other.get(n, {}).get("start_s") is None]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of `values` lie, between two of them in proportion."""
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+
+
+def interval(
+    values: Sequence[float], figure: Callable[[Sequence[float]], float], seed: int = 0, draws: int = 2000
+) -> tuple[float, float]:
+    """The 95 % bootstrap interval of `figure` (Efron's percentile method)."""
+    rng = random.Random(seed)
+    drawn = [figure(rng.choices(values, k=len(values))) for _ in range(draws)]
+    return quantile(drawn, 0.025), quantile(drawn, 0.975)
+
+
+def p99(values: Sequence[float]) -> float:
+    return quantile(values, 0.99)
+
+
+def summary(runs: Sequence[Run]) -> Iterator[str]:
+    """The runs for people: by arm and class the paired delays, then what else was harmed, then the goals."""
+    later = {arm: [pair for run in runs for pair in pairs(run, arm)] for arm in ARMS if arm != BASE}
+    if any(not found for found in later.values()):
+        yield "no pair of jobs started in every arm"
+        return
+    jobs = sum(len(run["arms"][BASE]["jobs"]) for run in runs)
+    profiles = sorted({run["profile"] for run in runs})
+    factors = sorted({round(run["factor"]) for run in runs})
+    yield f"{len(runs)} runs of profile {', '.join(profiles)}; {jobs} main jobs; time divided by {factors}"
+    yield f"{'later than without (s)':26}{'jobs':>6}{'median':>9}{'mean':>9}{'95 % of mean':>18}{'p99':>9}   worst"
+    labels = list(dict.fromkeys(label for pair in later[PILOTS] for label in pair.labels))
+    for label in ["all", *sorted(set(labels) - {"all"})]:
+        for arm, found in later.items():
+            values = [pair.later_s for pair in found if label in pair.labels]
+            if not values:
+                continue
+            low, high = interval(values, fmean)
+            name = f"{label}: {arm}"
+            yield (
+                f"{name:26}{len(values):6d}{median(values):+9.2f}{fmean(values):+9.2f}"
+                f"{f'{low:+.2f} to {high:+.2f}':>18}{p99(values):+9.2f}{max(values):+9.2f}"
+            )
+    yield from _else(runs)
+    yield from _goals(runs, later)
+
+
+def _else(runs: Sequence[Run]) -> Iterator[str]:
+    yield ""
+    yield (
+        f"{'':12}{'not started':>12}{'refused -I':>11}{'refused':>9}{'leaves/job':>11}{'light nodes':>12}"
+        f"{'reserv. refused':>16}{'drained':>8}{'main cycle ms':>14}{'backfill ms':>12}"
+    )
+    for arm in ARMS:
+        facts = [run["arms"][arm] for run in runs]
+        jobs = [job for fact in facts for job in fact["jobs"].values()]
+        placed = [job for job in jobs if job["leaves"]]
+        refused = [job for job in jobs if job["refused"]]
+        at_once = sum(1 for job in refused if job["kind"] == "immediate")
+        nodes = sum(job["nodes"] for job in placed)
+        light = 1 - sum(job["heavy"] for job in placed) / nodes if nodes else 0.0
+        asked, denied = (sum(fact[key] for fact in facts) for key in ("reservations", "reservations_refused"))
+        unstarted = sum(1 for job in jobs if job["start_s"] is None and not job["refused"])
+        yield (
+            f"{arm:12}{unstarted:12d}{at_once:11d}{len(refused) - at_once:9d}"
+            f"{fmean([job['leaves'] for job in placed] or [0]):11.2f}{light:12.0%}{f'{denied} of {asked}':>16}"
+            f"{sum(len(fact['drained']) for fact in facts):8d}{_ms(facts, 'main_cycle_s'):>14}"
+            f"{_ms(facts, 'backfill_cycle_s'):>12}"
+        )
+
+
+def _ms(facts: Sequence[Mapping[str, Any]], key: str) -> str:
+    values = [fact[key] for fact in facts if fact[key] is not None]
+    return f"{1000 * fmean(values):.2f}" if values else "-"
+
+
+def _goals(runs: Sequence[Run], later: Mapping[str, Sequence[Pair]]) -> Iterator[str]:
+    values = {arm: [pair.later_s for pair in found] for arm, found in later.items()}
+    yield ""
+    for name, figure, limit in (("p99", p99, P99_S), ("mean", fmean, MEAN_S)):
+        beyond = figure(values[PILOTS]) - figure(values[TWIN])
+        yield _goal(f"{name} of delay beyond the noise floor: {beyond:+.2f} s", f"< {limit:g} s", beyond < limit)
+    gone = sum(len(lost(run, PILOTS)) for run in runs)
+    floor = sum(len(lost(run, TWIN)) for run in runs)
+    yield _goal(f"jobs that started without and not with pilots: {gone} (twin: {floor})", "none more", gone <= floor)
+    harvests = [run["harvest"] for run in runs if run.get("harvest") and run["harvest"].get("possible_node_s")]
+    if harvests:
+        done, possible = (sum(h[key] for h in harvests) for key in ("productive_node_s", "possible_node_s"))
+        share = done / possible
+        yield _goal(
+            f"productive node-seconds: {done:.0f} of {possible:.0f} that replay says are possible ({share:.0%})",
+            f">= {SHARE:.0%}",
+            share >= SHARE,
+        )
+
+
+def _goal(what: str, goal: str, met: bool) -> str:
+    return f"{'met    ' if met else 'NOT met'}  {what}; goal {goal}"

@@ -1,0 +1,91 @@
+"""The harm bench's arithmetic, on runs whose answer is known."""
+
+from __future__ import annotations
+
+import random
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from scripts.play.harm import ARMS, BASE, PILOTS, TWIN, interval, lost, p99, pairs, quantile, summary
+from scripts.play.load import Kind, MainJob, of_all_kinds
+
+
+def arm(starts: dict[str, float | None], **more: Any) -> dict[str, Any]:
+    jobs = {
+        number: {
+            "kind": "plain" if int(number) % 2 else "array",
+            "nodes": 2, "submit_s": 0.0, "start_s": start, "refused": "", "how": "top", "near_reservation": False,
+            "leaves": 1, "heavy": 1,
+        }
+        for number, start in starts.items()
+    }  # fmt: skip
+    facts = {"reservations": 1, "reservations_refused": 0, "drained": [], "main_cycle_s": 0.001}
+    return {"jobs": jobs, **facts, "backfill_cycle_s": 0.002, **more}
+
+
+def run_of(**later: float | None) -> dict[str, Any]:
+    """A run of 100 jobs, each arm later than the first by so much, or without its first job."""
+    arms = {}
+    for name in ARMS:
+        delay = later.get(name, 0.0)
+        starts: dict[str, float | None] = {str(n): 1.0 + n + (delay or 0.0) for n in range(100)}
+        if delay is None:
+            starts["0"] = None
+        arms[name] = arm(starts)
+    harvest = {"productive_node_s": 90.0, "possible_node_s": 100.0}
+    return {"profile": "fast", "factor": 90.0, "arms": arms, "harvest": harvest}
+
+
+def test_pairs_are_the_jobs_that_started_in_both_arms() -> None:
+    found = pairs(run_of(pilots=0.25), PILOTS)
+    assert len(found) == 100
+    assert {round(pair.later_s, 6) for pair in found} == {0.25}
+    assert {label for pair in found for label in pair.labels} == {"all", "plain", "array", "top"}
+
+
+def test_a_job_that_never_starts_is_lost_and_no_pair() -> None:
+    run = run_of(pilots=None)
+    assert (len(pairs(run, PILOTS)), lost(run, PILOTS), lost(run, TWIN)) == (99, ["0"], [])
+    assert any(line.startswith("NOT met  jobs that started without") for line in summary([run]))
+
+
+def test_what_is_slower_than_the_noise_fails_its_goal_and_what_is_not_meets_it() -> None:
+    slow, quick = (
+        "\n".join(summary([run_of(pilots=3.0, twin=0.5)])),
+        "\n".join(summary([run_of(pilots=0.6, twin=0.5)])),
+    )
+    assert "NOT met  p99 of delay beyond the noise floor: +2.50 s" in slow
+    assert "NOT met  mean of delay beyond the noise floor: +2.50 s" in slow
+    assert "met      mean of delay beyond the noise floor: +0.10 s" in quick
+    assert "met      productive node-seconds: 90 of 100 that replay says are possible (90%)" in quick
+
+
+def test_without_pairs_nothing_is_claimed() -> None:
+    run = run_of()
+    for job in run["arms"][BASE]["jobs"].values():
+        job["start_s"] = None
+    assert list(summary([run])) == ["no pair of jobs started in every arm"]
+
+
+def test_quantiles_lie_between_values_in_proportion() -> None:
+    assert [quantile([3.0, 1.0, 2.0], share) for share in (0.0, 0.25, 0.5, 1.0)] == [1.0, 1.5, 2.0, 3.0]
+    assert p99([float(n) for n in range(101)]) == pytest.approx(99.0)
+
+
+def test_the_interval_holds_the_mean_about_as_often_as_it_says() -> None:
+    rng = random.Random(7)
+    held = 0
+    for seed in range(60):
+        low, high = interval([rng.gauss(1.0, 2.0) for _ in range(80)], fmean, seed, draws=300)
+        held += low <= 1.0 <= high
+    assert held >= 50  # 95 % of 60 are 57
+
+
+def test_every_kind_is_dealt_and_nothing_else_changes() -> None:
+    jobs = [MainJob(n, float(n), 1 + n % 4, 5.0, 60.0) for n in range(120)]
+    dealt = of_all_kinds(jobs)
+    assert {job.kind for job in dealt} == set(Kind)
+    assert [(j.number, j.submit_s, j.nodes) for j in dealt] == [(j.number, j.submit_s, j.nodes) for j in jobs]
+    assert all(job.nodes > 1 for job in dealt if job.kind is not Kind.PLAIN)
