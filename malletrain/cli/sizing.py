@@ -12,8 +12,8 @@ from typing import IO
 
 import click
 
-from malletrain.decide.curve import MOST_NODES, believable
 from malletrain.decide.curve import fit as fit_curve
+from malletrain.decide.samples import MOST_NODES, believable
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ThroughputSample
 from malletrain.sizing import registry

@@ -22,9 +22,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.decide.curve import CurveFit
+from malletrain.decide.curve import POOLED, CurveFit
 from malletrain.decide.information import Worth, worths
-from malletrain.decide.pooled import POOLED, Pooled
+from malletrain.decide.pooled import Pooled
 from malletrain.domain.job import Curve, Probe, Profile, ResizeCosts
 
 #: So many jobs are looked at for a probe in one decision: each costs about a millisecond.
@@ -52,7 +52,9 @@ class ProbeRules:
             used. Jobs under probe hold half of the nodes at most, but one always may.
         seconds: what a probe is taken to last beyond the activation of nodes: its windows, and the ticks around them.
         patience_s: a probe that has not got its windows after so long is given up.
-        payoff_s: how long a job is taken to go on, where that is not known: for so long a gain counts.
+        payoff_s: for how long a gain counts at least and at most, where it is not known how long the job goes on: it
+            is taken to go on for as long as it has (of what has lasted long more is left: Lindy's law), so that a
+            short job is not spent on measuring, and what a long one is measured for is a small part of it.
         each: most probes of one job.
     """
 
@@ -61,14 +63,14 @@ class ProbeRules:
     share: float = 0.25
     seconds: float = 45.0
     patience_s: float = 180.0
-    payoff_s: float = 1800.0
+    payoff_s: tuple[float, float] = (900.0, 14400.0)
     each: int = 6
 
 
 @dataclass(frozen=True)
 class Known:
     """What has been learnt of one job. `tries`: probes begun, by size; `ignored`: samples that were not believed,
-    by reason."""
+    by reason; `since`: when it was first seen to train (Unix seconds)."""
 
     fit: CurveFit | None = None
     pooled: Pooled | None = None
@@ -76,6 +78,7 @@ class Known:
     tries: Mapping[int, int] = field(default_factory=dict)
     application: tuple[str, str] = ("", "")
     ignored: Mapping[str, int] = field(default_factory=dict)
+    since: float | None = None
 
     @property
     def windows(self) -> Mapping[int, int]:
@@ -84,15 +87,14 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One job as the advisor sees it. `sizes`: what it may have, ascending; `curve`: samples/s as the sizing has it;
-    `unit`: samples/s that count as 1 in the objective, its weight included; `left_s`: how long it goes on, where
-    known."""
+    """One job as the advisor sees it. `sizes`: what it may have, ascending; `curve`: speed-ups over one node as the
+    sizing has them; `left_s`: how long it goes on, where known."""
 
     id: int
     current: int
     sizes: tuple[int, ...]
     curve: Curve
-    unit: float
+    weight: float
     costs: ResizeCosts
     known: Known
     profile: Profile
@@ -186,7 +188,7 @@ def advise(
     # Those with the fewest measured sizes first: they have the most to learn.
     idle.sort(key=lambda job: (len(job.known.windows), job.id))
     for job in idle[:_MOST_CONSIDERED]:
-        found, why_none = _wishes(job, price, siblings[job.known.application], nodes, horizon_s, extra, rules)
+        found, why_none = _wishes(job, price, siblings[job.known.application], nodes, horizon_s, extra, now, rules)
         wishes += found
         if why_none:
             reasons[job.id] = why_none
@@ -213,7 +215,14 @@ def advise(
 
 
 def _wishes(
-    job: Candidate, price: float, siblings: int, nodes: int, horizon_s: float, extra: int, rules: ProbeRules
+    job: Candidate,
+    price: float,
+    siblings: int,
+    nodes: int,
+    horizon_s: float,
+    extra: int,
+    now: float,
+    rules: ProbeRules,
 ) -> tuple[list[Wish], str]:
     """The sizes of a job that are worth measuring; or none, and why."""
     known, fit = job.known, job.known.fit
@@ -228,26 +237,27 @@ def _wishes(
     if not candidates:
         return [], "every size within reach is measured"
     grid = _thinned(sizes, candidates, fit)
-    best, found = worths(fit, grid, candidates, price * job.unit, rules.windows)
-    payoff = (rules.payoff_s if job.left_s is None else min(job.left_s, rules.payoff_s)) * max(1, siblings)
-    scale = fit.at([best])[0].rate
-    net = {n: job.curve.throughput(n) - price * job.unit * n for n in grid}
+    a_node = price / job.weight
+    best, found = worths(fit, grid, candidates, a_node, rules.windows)
+    payoff = _payoff_s(job, now, rules) * max(1, siblings)
+    scale = job.curve.throughput(best)
+    net = {n: job.curve.throughput(n) - a_node * n for n in grid}
     most = max(0.0, *net.values())
     least = _LEAST_GAIN_POOLED if fit.probabilities[POOLED] > 0.5 else _LEAST_GAIN
     wishes = []
     for worth in found:
-        resizes = _resizes(job, worth, scale, price)
+        resizes = _resizes(job, worth, scale, a_node)
         cost = worth.loss * rules.seconds + resizes
         gain = worth.gain * payoff - _MARGIN * cost
         if worth.gain < least * scale or gain <= 0:
             continue
         # The sizing sees what is lost over its whole horizon, and the resizes: given back, what is left is the gain.
-        bonus = (gain + (most - net[worth.nodes]) * horizon_s + resizes) / job.unit
+        bonus = (gain + (most - net[worth.nodes]) * horizon_s + resizes) * job.weight
         reason = (
             f"next {worth.nodes} nodes: knowing them is worth {worth.gain / scale:.1%} of what it trains on {best}, "
             f"measuring costs {cost / scale:.0f} s of that"
         )
-        wishes.append(Wish(job.id, worth.nodes, gain / job.unit, bonus, reason))
+        wishes.append(Wish(job.id, worth.nodes, gain * job.weight, bonus, reason))
     return wishes, "" if wishes else f"known well enough: no size is worth measuring (best {best})"
 
 
@@ -277,8 +287,16 @@ def _thinned(sizes: Sequence[int], candidates: Sequence[int], fit: CurveFit) -> 
     return sorted(kept)
 
 
-def _resizes(job: Candidate, worth: Worth, scale: float, price: float) -> float:
-    """What going to the size and back costs, in samples: its nodes, or those that others take, start twice."""
+def _payoff_s(job: Candidate, now: float, rules: ProbeRules) -> float:
+    """For how long a job will make use of what is learnt."""
+    least, most = rules.payoff_s
+    age = now - job.known.since if job.known.since is not None else 0.0
+    guess = min(max(least, age), most)
+    return guess if job.left_s is None else min(job.left_s, most)
+
+
+def _resizes(job: Candidate, worth: Worth, scale: float, a_node: float) -> float:
+    """What going to the size and back costs, in speed-up: its nodes, or those that others take, start twice."""
     more = worth.nodes - job.current
     stalls = (job.costs.grow_s + job.costs.shrink_s) * scale if more else 0.0
-    return stalls + 2 * abs(more) * price * job.unit * job.costs.activate_s
+    return stalls + 2 * abs(more) * a_node * job.costs.activate_s

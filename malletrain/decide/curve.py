@@ -1,15 +1,14 @@
 """Samples to scalability curve: which family fits, what it says between and beyond, and how wrong it may be.
 
-Every shape of every family (`malletrain.decide.families`) is weighed by how well it explains the measured sizes
-(Bayesian model averaging; the scale is free, the misfit of any family is one of three magnitudes). Each shape is bent
-to pass through the measured points; their weighted mean is the curve. So measured points stay exact, families serve
-between and beyond, and the band widens where shapes disagree and with the distance to what was measured.
+Every shape of every family (`malletrain.decide.families`) is weighed by how well it explains the measured sizes, of
+the job and of others of its kind (Bayesian model averaging over shapes, kinds, and how far a family may be off:
+`malletrain.decide.pooled`, `malletrain.decide.deviation`). The weighted mean of log throughput is the curve; measured
+sizes stay as they were measured; the band holds nine tenths of the mixture.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -17,31 +16,32 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.pooled import MISFITS, Pooled, Shapes, shapes
+from malletrain.decide.deviation import Points, log_likelihood, normal_quantile, posterior
+from malletrain.decide.families import grid
+from malletrain.decide.pooled import MISFITS, Evidence, Pooled, kinds
+from malletrain.decide.samples import believable, since_drift
 from malletrain.domain.job import Curve, ThroughputSample
 
 Floats = NDArray[np.float64]
 
-MOST_NODES = 1_000_000
-#: Samples/s beyond which a number is taken for nonsense.
-_ABSURD_RATE = 1e15
 #: Noise of a size's level where it was seen too seldom to tell, relative.
 _NOISE = 0.02
-#: Half the band in standard deviations.
-_BAND = 1.96
-#: Standard deviations by which scenarios leave their shape, beyond the largest measured size or elsewhere, and how
-#: likely: the mean is the shape, the variance on either side is one.
+#: Standard deviations that are more than noise.
+_CLEAR = 1.96
+#: What the band leaves out on either side.
+_TAIL = 0.05
+#: Of a scenario's deviation from its shape, along the two widest directions: how many standard deviations, and how
+#: likely; mean nothing, variance one in each.
+_FAR = 3**0.5
 _TILTS = (
     (0.0, 0.0, 1 / 3),
-    *((z, 0.0, 1 / 6) for z in (-(3**0.5), 3**0.5)),
-    *((0.0, z, 1 / 6) for z in (-(3**0.5), 3**0.5)),
+    *((z, 0.0, 1 / 6) for z in (-_FAR, _FAR)),
+    *((0.0, z, 1 / 6) for z in (-_FAR, _FAR)),
 )
-#: Shapes less likely than this part of the likeliest are in no scenario.
+#: Shapes less likely than this part of the likeliest are in no curve.
 _NEGLIGIBLE = 1e-3
-#: A window this far from its size's median (as a ratio) is a fault, where three or more windows tell.
-_FAR = 2.0
-#: More throughput a node than on fewer nodes by this factor is a fault of one of the two.
-_SUPERLINEAR = 3.0
+#: What a job is called whose curve is likely as other jobs of its application have shown.
+POOLED = "pooled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,22 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class _Part:
+    """The likely shapes of one kind with one misfit, their weights, and the points that they are bent to."""
+
+    weight: Floats
+    shape: NDArray[np.int64]
+    misfit: float
+    points: Points
+
+
+@dataclass(frozen=True)
 class CurveFit:
     """What the samples say.
 
-    `family` is the likeliest one, `probabilities` are all of them. `ignored` counts samples that were not believed,
-    by reason. `noise` is the relative scatter of windows of one size.
+    `family` is the likeliest one, `probabilities` are all of them, and that the job is as others of its application.
+    `ignored` counts samples that were not believed, by reason. `noise` is the relative scatter of windows of one
+    size.
     """
 
     family: str
@@ -81,48 +92,49 @@ class CurveFit:
     measured: tuple[Measured, ...]
     ignored: Mapping[str, int]
     noise: float
-    _shapes: Shapes = field(repr=False, compare=False)
-    _weight: Floats = field(repr=False, compare=False)
-    _misfits: Floats = field(repr=False, compare=False)
-    _misfit: float = field(repr=False, compare=False)
+    _parts: tuple[_Part, ...] = field(repr=False, compare=False)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What this job tells others of its application."""
+        return tuple((m.nodes, m.rate, m.windows, self.noise) for m in self.measured)
 
     def at(self, sizes: Sequence[int]) -> tuple[Estimate, ...]:
         """Estimates on these sizes, each at least 1."""
-        known, wanted = self._known(), np.array(sizes, dtype=np.float64)
-        bent = self._bent(known, wanted)
-        mean = self._weight @ bent
-        spread = self._weight @ (bent - mean) ** 2
-        noise = np.array([self.noise**2 / m.windows for m in self.measured]) @ _blend(known, wanted)
-        half = _BAND * np.sqrt(spread + noise + self._misfit**2 * _distance(known, wanted))
-        exact = {m.nodes: m.rate for m in self.measured}
-        return tuple(
-            Estimate(n, exact.get(n, r), exact.get(n, r) * math.exp(-h), exact.get(n, r) * math.exp(h))
-            for n, r, h in zip(sizes, np.exp(mean).tolist(), np.minimum(half, 50.0).tolist(), strict=True)
+        weight, mean, sigma = self._mixture(sizes)
+        # The band holds what a measurement would show: at a measured size, the noise of its windows.
+        seen = np.array(
+            [self.noise / math.sqrt(max(self._windows(n), 1)) if self._windows(n) else 0.0 for n in sizes]
         )
+        sigma = np.maximum(sigma, seen)
+        low, high = (normal_quantile(weight, mean, sigma, part) for part in (_TAIL, 1 - _TAIL))
+        centre = weight @ mean
+        exact = {m.nodes: m.rate for m in self.measured}
+        found = []
+        for n, c, below, above in zip(sizes, centre.tolist(), low.tolist(), high.tolist(), strict=True):
+            rate = exact.get(n, self._scale(c))
+            found.append(
+                Estimate(n, rate, rate * math.exp(min(below - c, 0.0)), rate * math.exp(max(above - c, 0.0)))
+            )
+        return tuple(found)
+
+    def rates(self, sizes: Sequence[int]) -> list[float]:
+        """Samples/s on these sizes, each at least 1, without the band: that costs more."""
+        weight, mean, _ = self._mixture(sizes)
+        exact = {m.nodes: m.rate for m in self.measured}
+        return [exact.get(n, self._scale(c)) for n, c in zip(sizes, (weight @ mean).tolist(), strict=True)]
 
     def scenarios(self, sizes: Sequence[int]) -> tuple[Floats, Floats]:
         """What the curve may be: weights that add up to 1, and samples/s of each scenario (row) on each size."""
-        known, wanted = self._known(), np.array(sizes, dtype=np.float64)
-        likely = np.flatnonzero(self._weight > _NEGLIGIBLE * self._weight.max())
-        bent = self._bent(known, wanted)[likely]
-        off = self._misfits[likely, None] * np.sqrt(_distance(known, wanted))
-        beyond = wanted > known[-1]
-        weight = np.concatenate([self._weight[likely] * share for _, _, share in _TILTS])
-        tilted = np.concatenate([bent + np.where(beyond, up, down) * off for up, down, _ in _TILTS])
-        return weight / weight.sum(), np.exp(tilted)
-
-    def _known(self) -> Floats:
-        return np.array([m.nodes for m in self.measured], dtype=np.float64)
-
-    def _bent(self, known: Floats, wanted: Floats) -> Floats:
-        """Every shape, bent to pass through the measured points: log samples/s on the wanted sizes."""
-        level = np.log([m.rate for m in self.measured])
-        bent: Floats = self._shapes.log_shape(wanted)
-        bent = bent + (level - self._shapes.log_shape(known)) @ _blend(known, wanted)
-        if self.falls:
-            # What has begun to fall is not expected to rise again.
-            bent = np.where(wanted > known[-1], np.minimum(bent, level[-1]), bent)
-        return bent
+        weights, levels = [], []
+        for part, mean, cov in self._bent(np.array(sizes, dtype=np.float64)):
+            value, vector = np.linalg.eigh(cov)
+            wide = vector[:, -2:] * np.sqrt(np.maximum(value[-2:], 0.0))
+            for one, two, share in _TILTS:
+                weights.append(part.weight * share)
+                levels.append(mean + one * wide[:, -1] + (two * wide[:, 0] if wide.shape[1] > 1 else 0.0))
+        weight = np.concatenate(weights)
+        return weight / weight.sum(), np.exp(np.concatenate(levels) + self._level)
 
     @property
     def falls(self) -> bool:
@@ -131,7 +143,7 @@ class CurveFit:
         One node does not count: the first step beyond a node may cost more than it brings, and the next ones gain.
         """
         rates = [m.rate for m in self.measured if m.nodes > 1]
-        return bool(rates) and math.log(rates[-1]) < math.log(max(rates)) - _BAND * self.noise
+        return bool(rates) and math.log(rates[-1]) < math.log(max(rates)) - _CLEAR * self.noise
 
     def curve(self, max_nodes: int) -> Curve:
         """The curve up to `max_nodes`: measured sizes and enough others for straight lines between them."""
@@ -140,7 +152,7 @@ class CurveFit:
         while size < max_nodes:
             sizes |= {size, min(size + size // 2, max_nodes)} if size > 1 else {1}
             size *= 2
-        return Curve(tuple((e.nodes, e.rate) for e in self.at(sorted(sizes))))
+        return Curve(tuple(zip(sorted(sizes), self.rates(sorted(sizes)), strict=True)))
 
     @property
     def error_bound(self) -> float:
@@ -149,114 +161,126 @@ class CurveFit:
         sizes = sorted({round(low * (high / low) ** (i / 32)) for i in range(33)})
         return max(e.error for e in self.at(sizes))
 
+    @property
+    def _level(self) -> float:
+        return math.fsum(math.log(m.rate) for m in self.measured) / max(len(self.measured), 1)
+
+    def _scale(self, level: float) -> float:
+        return math.exp(min(max(level + self._level, -500.0), 500.0))
+
+    def _windows(self, nodes: int) -> int:
+        return next((m.windows for m in self.measured if m.nodes == nodes), 0)
+
+    def _bent(self, wanted: Floats) -> list[tuple[_Part, Floats, Floats]]:
+        """Every part, its shapes bent to pass by the measured points: log samples/s less their mean, covariance."""
+        found = []
+        on_wanted, tables = grid().log_shape(wanted), {}
+        for part in self._parts:
+            key = id(part.points)
+            if key not in tables:
+                tables[key] = grid().log_shape(part.points.nodes)
+            mean, cov = posterior(part.points, tables[key][part.shape], wanted, on_wanted[part.shape], part.misfit)
+            if self.falls:
+                # What has begun to fall is not expected to rise again.
+                last = math.log(self.measured[-1].rate) - self._level
+                mean = np.where(wanted > self.measured[-1].nodes, np.minimum(mean, last), mean)
+            found.append((part, mean, cov))
+        return found
+
+    def _mixture(self, sizes: Sequence[int]) -> tuple[Floats, Floats, Floats]:
+        """Weights, means and standard deviations (rows: shapes of all parts) on the sizes."""
+        bent = self._bent(np.array(sizes, dtype=np.float64))
+        weight = np.concatenate([part.weight for part, _, _ in bent])
+        mean = np.concatenate([mean for _, mean, _ in bent])
+        sigma = np.concatenate(
+            [np.broadcast_to(np.sqrt(np.maximum(np.diag(cov), 0.0)), mean.shape) for _, mean, cov in bent]
+        )
+        return weight, mean, sigma
+
 
 def fit(samples: Iterable[ThroughputSample], pooled: Pooled | None = None) -> CurveFit | None:
     """The curve of a job from its windows of training; None while no sample can be believed.
 
-    `pooled` is what other jobs of its application have shown.
+    `pooled` is what other jobs of its application have measured. Where throughput has changed at the same size (other
+    data, a slower network), the windows from before count as those of another run of the application: sizes that were
+    measured then are to be measured again.
     """
-    windows, ignored = believable(samples)
+    before, now = since_drift(list(samples))
+    windows, ignored = believable(now)
     if not windows:
         return None
+    if before:
+        ignored = {**ignored, "from before its throughput changed": len(before)}
+        pooled = _as_another_run(before, pooled)
+    return _fit(_measured(windows), _scatter(windows), ignored, pooled)
+
+
+def _measured(windows: Mapping[int, Sequence[float]]) -> tuple[Measured, ...]:
+    return tuple(Measured(n, median(rates), len(rates)) for n, rates in sorted(windows.items()))
+
+
+def _as_another_run(samples: Iterable[ThroughputSample], pooled: Pooled | None) -> Pooled | None:
+    windows, _ = believable(samples)
+    if len(windows) < 2:
+        return pooled
     noise = _scatter(windows)
-    measured = tuple(Measured(n, median(rates), len(rates)) for n, rates in sorted(windows.items()))
-    nodes = np.array([m.nodes for m in measured], dtype=np.float64)
-    possible = shapes(pooled)
-    residual = np.log([m.rate for m in measured]) - possible.log_shape(nodes)
-    square = ((residual - residual.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-    level_noise = noise**2 / float(np.mean([m.windows for m in measured]))
-    log_weight = []
-    for misfit, prior in zip(MISFITS, possible.prior, strict=True):
-        variance = level_noise + misfit**2
-        with np.errstate(divide="ignore"):
-            log_prior = np.log(prior)
-        log_weight.append(log_prior - square / (2 * variance) - np.log(variance) * (len(nodes) - 1) / 2)
-    weight = np.exp(np.array(log_weight) - np.max(log_weight))
-    weight /= weight.sum()
-    by_shape = weight.sum(axis=0)
-    by_family = np.bincount(possible.family, by_shape, len(possible.names))
+    run = tuple((m.nodes, m.rate, m.windows, noise) for m in _measured(windows))
+    return Pooled((*(pooled.jobs if pooled else ()), run))
+
+
+def expected(pooled: Pooled, max_nodes: int) -> Curve:
+    """The speed-up up to `max_nodes` of a job that nobody has measured, by others of its application; 1 on one."""
+    curve = _fit((), _NOISE, {}, pooled).curve(max_nodes)
+    return Curve(tuple((n, rate / curve.points[0][1]) for n, rate in curve.points))
+
+
+def telling(found: CurveFit | None, before: Evidence) -> Evidence:
+    """What a job tells others of its application: nothing before two sizes are measured; the same as before until
+    another size is, or one has twice the windows, so that nobody has to look again at every window."""
+    if found is None or len(found.measured) < 2:
+        return ()
+    now = found.evidence
+    same = [(n, windows.bit_length()) for n, _, windows, _ in now] == [(n, w.bit_length()) for n, _, w, _ in before]
+    return before if same else now
+
+
+def _fit(measured: tuple[Measured, ...], noise: float, ignored: Mapping[str, int], pooled: Pooled | None) -> CurveFit:
+    own = Points.of([(0, [(m.nodes, m.rate, m.windows, noise) for m in measured])])
+    found: list[tuple[Floats, NDArray[np.int64], Points, bool]] = []
+    for kind in kinds(pooled):
+        points = own.and_also(kind.points)
+        table = grid().log_shape(points.nodes)[kind.shape]
+        told = [
+            log_likelihood(points, table, m) - log_likelihood(kind.points, table[:, len(own) :], m) for m in MISFITS
+        ]
+        found.append((kind.log_prior + kind.log_weight + np.array(told), kind.shape, points, bool(len(kind.points))))
+    top = max(float(weight.max()) for weight, *_ in found)
+    parts, by_family = [], np.zeros(len(grid().names) + 1)
+    for log_weight, shape, points, is_pooled in found:
+        weight = np.exp(log_weight - top)
+        if is_pooled:
+            by_family[-1] += weight.sum()
+        else:
+            by_family[:-1] += np.bincount(grid().family[shape], weight.sum(axis=0), len(grid().names))
+        for row, misfit in zip(weight, MISFITS, strict=True):
+            likely = np.flatnonzero(row > _NEGLIGIBLE)
+            if len(likely):
+                parts.append(_Part(row[likely], shape[likely], misfit, points))
+    total = sum(float(part.weight.sum()) for part in parts)
+    parts = [_Part(part.weight / total, part.shape, part.misfit, part.points) for part in parts]
+    names = (*grid().names, POOLED)
+    by_family /= by_family.sum()
     return CurveFit(
-        family=possible.names[int(np.argmax(by_family))],
-        probabilities=dict(zip(possible.names, by_family.tolist(), strict=True)),
+        family=names[int(np.argmax(by_family))],
+        probabilities=dict(zip(names, by_family.tolist(), strict=True)),
         measured=measured,
         ignored=ignored,
         noise=noise,
-        _shapes=possible,
-        _weight=by_shape,
-        _misfits=np.sqrt(np.array(MISFITS) ** 2 @ weight / np.maximum(by_shape, 1e-300)),
-        _misfit=float(np.sqrt(weight.sum(axis=1) @ np.array(MISFITS) ** 2)),
+        _parts=tuple(parts),
     )
-
-
-def believable(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
-    """The rates by size, and how many samples were left out, by reason."""
-    ignored: Counter[str] = Counter()
-    windows: dict[int, list[float]] = {}
-    for sample in samples:
-        wrong = nonsense(sample)
-        if wrong:
-            ignored[wrong] += 1
-        else:
-            windows.setdefault(sample.nodes, []).append(sample.rate)
-    for nodes, rates in windows.items():
-        if len(rates) >= 3:
-            middle = median(rates)
-            near = [rate for rate in rates if middle / _FAR <= rate <= middle * _FAR]
-            ignored["far from the other samples at its size"] += len(rates) - len(near)
-            windows[nodes] = near
-    windows = {nodes: rates for nodes, rates in windows.items() if rates}
-    while (liar := _superlinear(windows)) is not None:
-        ignored["more throughput a node than other sizes by far"] += len(windows.pop(liar))
-    return windows, {reason: count for reason, count in sorted(ignored.items()) if count}
-
-
-def nonsense(sample: ThroughputSample) -> str:
-    """Why a single sample cannot be right; empty when it can."""
-    if isinstance(sample.nodes, bool) or not isinstance(sample.nodes, int) or not 1 <= sample.nodes <= MOST_NODES:
-        return "the node count is not a number that can be"
-    if not (math.isfinite(sample.seconds) and sample.seconds > 0):
-        return "the time is not above zero"
-    if not (math.isfinite(sample.samples) and sample.samples > 0):
-        return "the rate is not above zero"
-    rate = math.log(sample.samples) - math.log(sample.seconds)
-    if abs(rate) > math.log(_ABSURD_RATE):
-        return "the rate is absurd"
-    return ""
-
-
-def _superlinear(windows: Mapping[int, Sequence[float]]) -> int | None:
-    """The size that contradicts most others by far more throughput a node on more nodes.
-
-    Of equals the one with the fewest windows, then the largest size.
-    """
-    a_node = {nodes: median(rates) / nodes for nodes, rates in windows.items()}
-    clashes: Counter[int] = Counter()
-    for small in a_node:
-        for large in a_node:
-            if small < large and a_node[large] > _SUPERLINEAR * a_node[small]:
-                clashes[small] += 1
-                clashes[large] += 1
-    return max(clashes, key=lambda n: (clashes[n], -len(windows[n]), n), default=None)
 
 
 def _scatter(windows: Mapping[int, Sequence[float]]) -> float:
     """Relative scatter of one window, pooled over sizes (median absolute deviation), or the assumed one."""
     off = [abs(x / median(rates) - 1) for rates in windows.values() if len(rates) >= 3 for x in rates]
     return max(1.4826 * median(off), 1e-3) if off else _NOISE
-
-
-def _blend(known: Floats, wanted: Floats) -> Floats:
-    """Weights of the measured points (rows) at each wanted size: linear in log n between, the nearest one beyond."""
-    at, base = np.log2(wanted), np.log2(known)
-    return np.array([np.interp(at, base, unit) for unit in np.eye(len(known))])
-
-
-def _distance(known: Floats, wanted: Floats) -> Floats:
-    """How far a size is from what was measured, in doublings: of a bridge between two points, or beyond the last."""
-    at, base = np.log2(wanted)[:, None], np.log2(known)[None, :]
-    below = np.where(base <= at, at - base, np.inf).min(axis=1)
-    above = np.where(base >= at, base - at, np.inf).min(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        bridge = below * above / (below + above)
-    inside = np.isfinite(below) & np.isfinite(above)
-    return np.where(inside, np.where(below + above > 0, bridge, 0.0), np.minimum(below, above))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,11 @@ class Grid:
 
     def log_shape(self, nodes: Floats) -> Floats:
         """Logarithm of the speed-up over one node: one row a shape, one column for each of `nodes`."""
-        at = np.asarray(nodes, dtype=np.float64)[None, :]
-        return np.concatenate([shape(a[:, None], b[:, None], at) for shape, a, b in self._parts])
+        return _on(tuple(np.asarray(nodes, dtype=np.float64).tolist()))
+
+    def rows(self, nodes: Floats) -> Floats:
+        """As `log_shape`, computed anew."""
+        return np.concatenate([shape(a[:, None], b[:, None], nodes[None, :]) for shape, a, b in self._parts])
 
 
 def _near(value: Floats, centre: float, factor: float) -> Floats:
@@ -73,6 +76,14 @@ def _cliff(a: Floats, b: Floats, n: Floats) -> Floats:
 
 def _peak(m: Floats, q: Floats, n: Floats) -> Floats:
     return np.asarray(np.log(np.minimum(n, m)) - q * np.log(np.maximum(n / m, 1)))
+
+
+@lru_cache(maxsize=64)
+def _on(nodes: tuple[float, ...]) -> Floats:
+    """The same sizes are asked for again and again. About 8 kB a size."""
+    table = grid().rows(np.array(nodes))
+    table.flags.writeable = False
+    return table
 
 
 @cache

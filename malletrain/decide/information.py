@@ -1,8 +1,9 @@
 """What measuring a size is worth for the allocation: the value of information.
 
-Nodes have a price (samples/s a node, what they train elsewhere), so each job alone decides what it should have:
-h(k) = O(k) - price * k, best where the mean of h over the scenarios of its curve is. Measuring size m tells scenarios
-apart; with y its outcome,
+Jobs are weighed by their speed-up over one node, S(k) = O(k) / O(1), of which both parts may be unknown. Nodes have a
+price (the speed-up that one brings elsewhere), so each job alone decides what it should have: h(k) = S(k) - price k,
+best where the mean of h over the scenarios of its curve is. Measuring size m tells scenarios apart; with y its
+outcome,
 
     gain(m) = E_y[ max_k E[h(k) | y] ]  -  max_k E[h(k)]   >= 0
 
@@ -30,8 +31,8 @@ _APART = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Of measuring `nodes`: what is gained ever after and what is lost while measuring, both in rate (the job's unit
-    a second), against the best size by what is known."""
+    """Of measuring `nodes`: what is gained ever after and what is lost while measuring, both in speed-up, against the
+    best size by what is known."""
 
     nodes: int
     gain: float
@@ -43,11 +44,12 @@ def worths(
 ) -> tuple[int, list[Worth]]:
     """The best size by what is known, and the worth of measuring each candidate with `windows` windows.
 
-    `sizes` are those that the job may have, candidates among them; `price` in samples/s a node.
+    `sizes` are those that the job may have, candidates among them; `price` in speed-up a node.
     """
-    weight, rate = fit.scenarios(sizes)
+    weight, rate = fit.scenarios([1, *sizes])
+    speedup, rate = rate[:, 1:] / rate[:, :1], rate[:, 1:]
     column = {n: i for i, n in enumerate(sizes)}
-    net = rate - price * np.array(sizes, dtype=np.float64)
+    net = speedup - price * np.array(sizes, dtype=np.float64)
     mean = weight @ net
     at = int(np.argmax(mean))
     best = max(float(mean[at]), 0.0)

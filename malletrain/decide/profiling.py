@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.decide.advisor import Advice, Candidate, Known, advise, reach
+from malletrain.decide.curve import expected
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Curve, JobView, Profile
 from malletrain.sizing.knapsack import best_price
@@ -35,7 +36,7 @@ def expected_curve(view: JobView, known: Known, rules: Rules) -> Curve:
     if profile_of(view, rules) is Profile.NONE:
         return Curve.linear(view.job.max_nodes)
     if view.curve is None and known.pooled is not None:
-        return known.pooled.expected(view.job.max_nodes)
+        return expected(known.pooled, view.job.max_nodes)
     return view.curve or view.job.given_curve or Curve.linear(view.job.max_nodes)
 
 
@@ -94,7 +95,6 @@ def sizes_of(demand: JobDemand, nodes: int) -> Sequence[int]:
 
 def _candidate(demand: JobDemand, view: JobView, known: Known, nodes: int, rules: Rules) -> Candidate:
     rate = view.curve.throughput(demand.current) if view.curve else 0.0
-    unit = (view.curve.throughput(1) if view.curve else 1.0) or 1.0
     left = None
     if view.job.total_samples is not None and rate > 0:
         left = max(0.0, view.job.total_samples - view.samples_done) / rate
@@ -102,8 +102,8 @@ def _candidate(demand: JobDemand, view: JobView, known: Known, nodes: int, rules
         id=view.job.id,
         current=demand.current,
         sizes=tuple(sizes_of(demand, nodes)),
-        curve=Curve(tuple((n, rate * unit) for n, rate in demand.curve.points)),
-        unit=unit / max(demand.weight, 1e-9),
+        curve=demand.curve,
+        weight=max(demand.weight, 1e-9),
         costs=view.costs,
         known=known,
         profile=profile_of(view, rules),

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from malletrain.decide.advisor import Known
-from malletrain.decide.curve import CurveFit, fit, nonsense
-from malletrain.decide.pooled import MOST, Pooled, application
+from malletrain.decide.curve import CurveFit, fit, telling
+from malletrain.decide.pooled import MOST, Evidence, Pooled, application
+from malletrain.decide.samples import nonsense
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
@@ -100,9 +101,11 @@ class _Record:
     world: World | None = None
     samples: deque[ThroughputSample] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
     samples_taken: int = 0
+    first_sample_at: float | None = None
     samples_done: float = 0.0
     fit: CurveFit | None = None
     curve: Curve | None = None
+    telling: Evidence = ()  #: what jobs of its application learn from it
     fitted_at: int = 0  #: `samples_taken` when `curve` was fitted
     ignored: Counter[str] = field(default_factory=Counter)
     world_sizes: deque[int] = field(default_factory=lambda: deque(maxlen=8))
@@ -150,7 +153,7 @@ class Ledger:
             EventKind.PROBE_ENDED: _probe_ended,
         }
         self._drained: dict[str, float] = {}
-        self._earlier: dict[tuple[str, str], deque[tuple[Curve, int]]] = {}
+        self._earlier: dict[tuple[str, str], deque[Evidence]] = {}
         self.holes = Holes()
         self.unstarted = Unstarted()
         self.last_seq = 0
@@ -198,7 +201,13 @@ class Ledger:
             if alone and key not in pools:
                 pools[key] = self._pooled(key, job_id)
             found[job_id] = Known(
-                record.fit, pools[key] if alone else None, record.probe, dict(record.tries), key, self.ignored(job_id)
+                record.fit,
+                pools[key] if alone else None,
+                record.probe,
+                dict(record.tries),
+                key,
+                self.ignored(job_id),
+                record.first_sample_at,
             )
         return found
 
@@ -254,25 +263,26 @@ class Ledger:
         if record.fitted_at != record.samples_taken:
             record.fit = fit(record.samples, self._pooled(application(record.job), record.job.id))
             record.curve = None if record.fit is None else record.fit.curve(record.job.max_nodes)
+            record.telling = telling(record.fit, record.telling)
             record.fitted_at = record.samples_taken
         return record.curve
 
+
     def _pooled(self, key: tuple[str, str], but: int) -> Pooled | None:
-        """The curves of other jobs of an application, measured on two sizes or more; the newest few."""
-        curves = list(self._earlier.get(key, ()))
+        """What other jobs of an application have measured, each on two sizes or more; the newest few."""
+        jobs = list(self._earlier.get(key, ()))
         for job_id, record in sorted(self._records.items()):
-            if job_id != but and not record.phase.is_over and record.fit and application(record.job) == key:
-                curves += _telling(record)
-        curves = curves[-MOST:]
-        return Pooled(tuple(c for c, _ in curves), max(n for _, n in curves)) if curves else None
+            if job_id != but and not record.phase.is_over and record.telling and application(record.job) == key:
+                jobs.append(record.telling)
+        return Pooled(tuple(jobs[-MOST:])) if jobs else None
 
     def _remember(self, record: _Record) -> None:
-        """A job is over: its application keeps its curve."""
+        """A job is over: its application keeps what it has measured."""
         self._fitted(record)
-        for curve in _telling(record):
+        if record.telling:
             key = application(record.job)
             kept = self._earlier.pop(key, deque(maxlen=MOST))
-            kept.append(curve)
+            kept.append(record.telling)
             self._earlier[key] = kept
             if len(self._earlier) > APPLICATIONS_KEPT:
                 del self._earlier[next(iter(self._earlier))]
@@ -283,13 +293,6 @@ class Ledger:
             grow_s=_median(record.pauses[True], self._costs.grow_s),
             shrink_s=_median(record.pauses[False], self._costs.shrink_s),
         )
-
-
-def _telling(record: _Record) -> list[tuple[Curve, int]]:
-    """The job's curve with its largest measured size, if two sizes tell of its shape."""
-    if record.fit is None or record.curve is None or len(record.fit.measured) < 2:
-        return []
-    return [(record.curve, record.fit.measured[-1].nodes)]
 
 
 def _median(values: deque[float], otherwise: float) -> float:
@@ -455,6 +458,8 @@ def _samples(record: _Record, event: Event) -> None:
     if not data.get("steady", True):
         return
     record.samples_taken += 1
+    if record.first_sample_at is None:
+        record.first_sample_at = event.at
     record.samples.append(sample)
     if record.probe is not None and record.probe.nodes == sample.nodes:
         record.probe_windows[event.pilot or ""] += 1

@@ -49,7 +49,7 @@ class Training:
 
 
 def scales(n: int) -> float:
-    return 400.0 * n**0.95
+    return 400.0 * n**0.85
 
 
 def stalls(n: int) -> float:

@@ -1,0 +1,112 @@
+"""How throughput leaves the shape of its family: a Gaussian process over the logarithm of the node count.
+
+With g the family's log shape, job j of an application measures on n nodes
+
+    y_j(n) = level_j + g(n) + a(n) + b_j(n) + e,     e ~ N(0, noise^2 / windows)
+
+- `level_j` is the job's own, and free: models of different widths train at different rates;
+- `a` is common to the application: a random walk in log2 n whose variance grows by `misfit`^2 a doubling, and a step
+  of its own at every size (`_QUIRK`): throughput has steps that no smooth family has (placement, rings, batches);
+- `b_j` is the same for this job alone, much smaller (`_OWN`).
+
+Between two measured points the mean is a straight line over log n, beyond them it follows the shape; the variance is
+that of a Brownian bridge (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Standard deviation of a job's level, around the mean of its own points: wide enough to be no knowledge.
+_LEVEL = 30.0
+#: Of the misfit a doubling: what a single size leaves by, and what jobs of one application differ by.
+_QUIRK = 0.7
+_OWN = 0.25
+#: Windows of one size are not quite independent: no level is known better than this.
+_FLOOR = 0.003
+
+
+@dataclass(frozen=True)
+class Points:
+    """Measured sizes: nodes, log samples/s less the mean of their job, variance of that, and whose they are (0: the
+    job that is asked about)."""
+
+    nodes: Floats
+    level: Floats
+    variance: Floats
+    owner: Ints
+
+    @staticmethod
+    def of(jobs: list[tuple[int, list[tuple[int, float, int, float]]]]) -> Points:
+        """From each job's (nodes, samples/s, windows, noise of a window)."""
+        rows = [(n, rate, windows, noise, owner) for owner, found in jobs for n, rate, windows, noise in found]
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), 5)
+        level, owner = np.log(table[:, 1]), table[:, 4].astype(np.int64)
+        for job in set(owner.tolist()):
+            level[owner == job] -= level[owner == job].mean()
+        return Points(table[:, 0], level, table[:, 3] ** 2 / table[:, 2] + _FLOOR**2, owner)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def and_also(self, others: Points) -> Points:
+        """These first, then the others."""
+        return Points(*(
+            np.concatenate((getattr(self, name), getattr(others, name)))
+            for name in ("nodes", "level", "variance", "owner")
+        ))  # fmt: skip
+
+
+def covariance(first: Points, second: Points, misfit: float) -> Floats:
+    """Of what is measured at the first points (rows) and at the second, less noise."""
+    a, b = np.log2(first.nodes)[:, None], np.log2(second.nodes)[None, :]
+    walk = np.minimum(a, b) + _QUIRK**2 * (a == b)
+    same = first.owner[:, None] == second.owner[None, :]
+    out: Floats = misfit**2 * walk * (1 + _OWN**2 * same) + _LEVEL**2 * same
+    return out
+
+
+def log_likelihood(points: Points, shape: Floats, misfit: float) -> Floats:
+    """Of the points, for every shape (rows of `shape`, one column a point), up to a constant."""
+    if not len(points):
+        return np.zeros(len(shape))
+    lower = np.linalg.cholesky(covariance(points, points, misfit) + np.diag(points.variance))
+    white = np.linalg.solve(lower, (points.level - shape).T)
+    return np.asarray(-0.5 * (white**2).sum(axis=0) - np.log(np.diag(lower)).sum())
+
+
+def posterior(
+    points: Points, shape: Floats, wanted: Floats, wanted_shape: Floats, misfit: float
+) -> tuple[Floats, Floats]:
+    """What job 0 trains on the wanted sizes, in the scale of its points: the mean for every shape (row), and the
+    covariance, which is the same for all."""
+    asked = Points(wanted, np.zeros_like(wanted), np.zeros_like(wanted), np.zeros(len(wanted), dtype=np.int64))
+    prior = covariance(asked, asked, misfit)
+    if not len(points):
+        return wanted_shape, prior
+    across = covariance(asked, points, misfit)
+    gain = np.linalg.solve(covariance(points, points, misfit) + np.diag(points.variance), across.T).T
+    return wanted_shape + (points.level - shape) @ gain.T, prior - gain @ across.T
+
+
+def normal_quantile(weight: Floats, mean: Floats, sigma: Floats, part: float) -> Floats:
+    """The quantile of each column's mixture of normals (`weight` by row), by bisection to 1e-4."""
+    low, high = (mean - 9 * sigma).min(axis=0), (mean + 9 * sigma).max(axis=0)
+    for _ in range(40):
+        middle = (low + high) / 2
+        below = weight @ _normal((middle - mean) / np.maximum(sigma, 1e-12)) < part
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+        if float((high - low).max()) < 1e-4:
+            break
+    return np.asarray((low + high) / 2)
+
+
+def _normal(z: Floats) -> Floats:
+    """The standard normal distribution function, to 1e-4 (a logistic in z and z^3: Bowling et al., 2009)."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(1.5976 * z + 0.07056 * z**3, -50, 50))))

@@ -1,0 +1,109 @@
+"""Which windows of training are believed, and which are left out and why. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+import numpy as np
+
+from malletrain.domain.job import ThroughputSample
+
+MOST_NODES = 1_000_000
+#: Samples/s beyond which a number is taken for nonsense.
+_ABSURD_RATE = 1e15
+#: A window this far from its size's median (as a ratio) is a fault, where three or more windows tell.
+_FAR = 2.0
+#: More throughput a node than on fewer nodes by this factor is a fault of one of the two.
+_SUPERLINEAR = 3.0
+#: Throughput has changed where so many windows of a size in a row all lie on one side of the median of as many
+#: before, by so much.
+_DRIFT_WINDOWS = 5
+_DRIFT = 0.1
+
+
+def believable(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
+    """The rates by size, and how many samples were left out, by reason."""
+    ignored: Counter[str] = Counter()
+    windows: dict[int, list[float]] = {}
+    for sample in samples:
+        wrong = nonsense(sample)
+        if wrong:
+            ignored[wrong] += 1
+        else:
+            windows.setdefault(sample.nodes, []).append(sample.rate)
+    for nodes, rates in windows.items():
+        if len(rates) >= 3:
+            middle = median(rates)
+            near = [rate for rate in rates if middle / _FAR <= rate <= middle * _FAR]
+            ignored["far from the other samples at its size"] += len(rates) - len(near)
+            windows[nodes] = near
+    windows = {nodes: rates for nodes, rates in windows.items() if rates}
+    while (liar := _superlinear(windows)) is not None:
+        ignored["more throughput a node than other sizes by far"] += len(windows.pop(liar))
+    return windows, {reason: count for reason, count in sorted(ignored.items()) if count}
+
+
+def since_drift(samples: Sequence[ThroughputSample]) -> tuple[list[ThroughputSample], list[ThroughputSample]]:
+    """The samples from before throughput last changed at a size that was seen before and after, and those since.
+
+    A single slow window is no change, nor is one of another size: sizes differ.
+    """
+    by_size: dict[int, list[ThroughputSample]] = {}
+    for sample in samples:
+        if not nonsense(sample):
+            by_size.setdefault(sample.nodes, []).append(sample)
+    changed = [at for windows in by_size.values() if (at := _changed_at(windows)) is not None]
+    if not changed:
+        return [], list(samples)
+    # Samples come in the order of the journal; clocks may jump.
+    first = max(next(i for i, sample in enumerate(samples) if sample is each) for each in changed)
+    return list(samples[:first]), list(samples[first:])
+
+
+def _changed_at(windows: Sequence[ThroughputSample]) -> ThroughputSample | None:
+    """The window of one size with which the latest change begins."""
+    count = _DRIFT_WINDOWS
+    if len(windows) < 2 * count:
+        return None
+    rate = np.log([w.samples for w in windows]) - np.log([w.seconds for w in windows])
+    rows = np.lib.stride_tricks.sliding_window_view(rate, count)
+    off = rows[count:] - np.median(rows[:-count], axis=1)[:, None]
+    far = (off.min(axis=1) > _DRIFT) | (off.max(axis=1) < -_DRIFT)
+    if not far.any():
+        return None
+    # Several rows tell of the same change: it begins with the first of them.
+    last = int(np.flatnonzero(far)[-1])
+    earlier = np.flatnonzero(~far[:last])
+    return windows[count + (int(earlier[-1]) + 1 if len(earlier) else 0)]
+
+
+def nonsense(sample: ThroughputSample) -> str:
+    """Why a single sample cannot be right; empty when it can."""
+    if isinstance(sample.nodes, bool) or not isinstance(sample.nodes, int) or not 1 <= sample.nodes <= MOST_NODES:
+        return "the node count is not a number that can be"
+    if not (math.isfinite(sample.seconds) and sample.seconds > 0):
+        return "the time is not above zero"
+    if not (math.isfinite(sample.samples) and sample.samples > 0):
+        return "the rate is not above zero"
+    rate = math.log(sample.samples) - math.log(sample.seconds)
+    if abs(rate) > math.log(_ABSURD_RATE):
+        return "the rate is absurd"
+    return ""
+
+
+def _superlinear(windows: Mapping[int, Sequence[float]]) -> int | None:
+    """The size that contradicts most others by far more throughput a node on more nodes.
+
+    Of equals the one with the fewest windows, then the largest size.
+    """
+    a_node = {nodes: median(rates) / nodes for nodes, rates in windows.items()}
+    clashes: Counter[int] = Counter()
+    for small in a_node:
+        for large in a_node:
+            if small < large and a_node[large] > _SUPERLINEAR * a_node[small]:
+                clashes[small] += 1
+                clashes[large] += 1
+    return max(clashes, key=lambda n: (clashes[n], -len(windows[n]), n), default=None)
