@@ -58,6 +58,8 @@ class NewJob:
     partition: str = ""
     curve: tuple[tuple[int, float], ...] | None = None
     total_samples: float | None = None
+    batch_min: int | None = None
+    batch_max: int | None = None
 
 
 class Requests(Protocol):

@@ -30,6 +30,10 @@ Label = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_prin
 SlurmName = Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9_.@+-]*)?$")]
 
 
+#: Samples of a step, of all nodes together.
+Batch = Annotated[int, Field(ge=1, le=2**31)]
+
+
 class Body(BaseModel):
     """Unknown keys are refused; numbers are finite; texts are not numbers."""
 
@@ -58,6 +62,8 @@ class JobBody(Body):
         Field(max_length=1024),
     ] = None
     total_samples: Annotated[float, Field(gt=0, le=1e18)] | None = None
+    batch_min: Batch | None = None
+    batch_max: Batch | None = None
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -71,6 +77,12 @@ class JobBody(Body):
             raise ValueError("curve: node counts must be whole and rise from point to point")
         if self.curve is not None and not nodes:
             raise ValueError("curve: at least one point, or null")
+        if (self.batch_min is None) != (self.batch_max is None):
+            raise ValueError("batch_min and batch_max: both, or neither")
+        if self.batch_min is not None and self.batch_max is not None and self.batch_min > self.batch_max:
+            raise ValueError(f"batch_min {self.batch_min} is above batch_max {self.batch_max}")
+        if self.batch_min is not None and self.elastic != "live":
+            raise ValueError("batch_min: only for live jobs; a script that is restarted chooses its own batch")
         return self
 
     def job(self) -> NewJob:
@@ -86,6 +98,8 @@ class JobBody(Body):
             partition=self.partition,
             curve=None if self.curve is None else tuple((int(n), rate) for n, rate in self.curve),
             total_samples=self.total_samples,
+            batch_min=self.batch_min,
+            batch_max=self.batch_max,
         )
 
 

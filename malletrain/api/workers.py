@@ -72,6 +72,10 @@ class WorkersGate:
         """Ask a worker of the job to submit more held tasks; False when it has none."""
         return bool(self.change(lambda: self.membership.top_up(job_id, tasks)))
 
+    def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
+        with self._lock:
+            self.membership.choose_batches(job_id, batches)
+
     def reports(self) -> Sequence[Event]:
         with self._lock:
             return self.membership.reports()
@@ -301,7 +305,7 @@ def _on_the_wire(directive: Directive) -> wire.Directive:
 
 def _plan(plan: WorldPlan) -> wire.Plan:
     seats = tuple(wire.Seat(seat.worker, seat.address) for seat in plan.seats)
-    return wire.Plan(plan.generation, seats, plan.store, plan.reason, plan.urgent)
+    return wire.Plan(plan.generation, seats, plan.store, plan.reason, plan.urgent, plan.batch)
 
 
 def _check_token(gate: WorkersGate, worker: str, request: Request) -> None:

@@ -94,7 +94,7 @@ def _read(line: directives.CommandLine, daemon: Daemon, environ: Mapping[str, st
 
 def _unbuilt(request: BatchRequest) -> list[str]:
     """Options that the daemon does not know yet: refused, never ignored."""
-    given = {"budget": request.budget_node_hours, "batch-min": request.batch_min, "batch-max": request.batch_max}
+    given = {"budget": request.budget_node_hours}
     return [name for name, value in given.items() if value is not None]
 
 

@@ -57,6 +57,10 @@ def _job(view: JobView, decision: Decision | None, events: Sequence[Event]) -> I
         yield f"  samples/s by nodes ({source}): {points}"
     else:
         yield "  samples/s by nodes: not measured yet, taken as linear"
+    if job.batch_min is not None:
+        noise = "not known yet" if view.noise_scale is None else f"{view.noise_scale:.0f} samples"
+        told = "" if view.batches else "; not chosen yet: all windows so far have about as many samples a node"
+        yield f"  batch: {job.batch_min} to {job.batch_max} samples, gradient noise scale {noise}{told}"
     if decision is not None:
         size = decision.sizes.get(job.id, 0)
         yield f"  last decision ({utc(decision.at)}, {decision.status.value}): {size} nodes"

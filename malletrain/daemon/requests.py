@@ -73,6 +73,8 @@ class LoopRequests:
                 elastic=Elastic(job.elastic),
                 given_curve=Curve(job.curve) if job.curve else None,
                 total_samples=job.total_samples,
+                batch_min=job.batch_min,
+                batch_max=job.batch_max,
             )
             self._record(EventKind.JOB_ANNOUNCED, number, "", announced(wanted))
         return number

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from malletrain.decide.advisor import Known
+from malletrain.decide.batches import chosen_batches
 from malletrain.decide.demand import Memo, may_train
 from malletrain.decide.forecast import Forecast
 from malletrain.decide.holes import Foresight, pilot_limit_s
@@ -118,6 +119,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     advice = advice_for(problem, training, known, now, rules)
     answer = policy.size(advised(problem, advice))
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
+    batches = chosen_batches(demands, answer)
     probes = changes(advice, sizes, known)
     sizes.update({j: 0 for j in live if j not in sizes})
 
@@ -137,6 +139,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         holes=tuple(holes.values()),
         actions=tuple(actions),
         refusals=tuple(refusals + waits),
+        batches=batches,
     )
     return Decided(decision, given.startable, probes, advice.reasons)
 

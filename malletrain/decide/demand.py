@@ -70,6 +70,7 @@ def demand_of(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules)
 def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve) -> JobDemand:
     job = view.job
     most = min(job.max_nodes, len(stays) + view.held_count)
+    one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
     # What remains is left out: a job that ends within the horizon would be worth the same on any number of nodes,
     # and nodes would stand idle (replayed, 60 NAS children: mean completion 33,242 s with it, 27,774 s without).
     return JobDemand(
@@ -83,6 +84,8 @@ def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve) -> JobDemand
         shrink_s=view.costs.shrink_s,
         activate_s=view.costs.activate_s,
         curve=speedups,
+        batches=tuple((batch, Curve(tuple((n, rate / one) for n, rate in of.points))) for batch, of in view.batches),
+        noise_scale=view.noise_scale,
     )
 
 

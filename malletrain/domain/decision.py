@@ -136,6 +136,8 @@ class Decision:
     holes: tuple[Hole, ...] = ()
     actions: tuple[Action, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    #: For jobs whose batch is free: (nodes, samples of a step) from so many nodes on, rising.
+    batches: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

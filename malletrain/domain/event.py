@@ -37,9 +37,9 @@ class EventKind(StrEnum):
     WORKER_WARM = "worker_warm"  #: worker
     WORKER_LEFT = "worker_left"  #: worker
     WORKER_LOST = "worker_lost"  #: worker, how
-    GENERATION = "generation"  #: generation, members: [pilot], switched_by; published for the job
+    GENERATION = "generation"  #: generation, members: [pilot], switched_by, batch (if chosen); published
     SWITCHED = "switched"  #: generation, nodes, pause_s, step, grew: bool
-    SAMPLES = "samples"  #: nodes, samples, seconds, steps: an undisturbed window; total: of the job so far
+    SAMPLES = "samples"  #: nodes, samples, seconds, steps: an undisturbed window; total: so far; noise_scale: if known
     PROBE_BEGUN = "probe_begun"  #: nodes: the size that the job is kept on to be measured
     PROBE_ENDED = "probe_ended"  #: nodes
     METRIC = "metric"  #: name, value, samples: a figure that the training script reported

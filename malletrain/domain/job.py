@@ -89,6 +89,9 @@ class MalleableJob:
     given_curve: Curve | None = None
     total_samples: float | None = None
     profile: Profile | None = None  #: None: as the site has it
+    #: Samples of a step, of all nodes together, that the daemon may choose from; None: the script's own.
+    batch_min: int | None = None
+    batch_max: int | None = None
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run on so many nodes. Zero is always permitted."""
@@ -222,6 +225,8 @@ class JobView:
     reason: str = ""
     topped_up_at: float | None = None
     failures: int = 0  #: pilots that failed one after the other before any worker was ready
+    batches: tuple[tuple[int, Curve], ...] = ()  #: samples/s by batch, where the daemon chooses it and knows enough
+    noise_scale: float | None = None  #: the gradient noise scale that it reports, in samples
 
     @cached_property
     def active(self) -> tuple[Pilot, ...]:

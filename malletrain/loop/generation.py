@@ -32,6 +32,7 @@ class WorldPlan:
     store: str
     reason: str
     urgent: bool = False
+    batch: int = 0  #: samples of a step, where the daemon chooses them
 
     def has(self, worker: str) -> bool:
         return any(seat.worker == worker for seat in self.seats)
@@ -50,6 +51,11 @@ class JobTerms:
     max_nodes: int = 2**31
     sizes: tuple[int, ...] = ()
     restarts: bool = False
+    batches: tuple[tuple[int, int], ...] = ()  #: (nodes, samples of a step) from so many nodes on; rising
+
+    def batch(self, nodes: int) -> int:
+        """Samples of a step on `nodes` nodes, or 0 where that is the script's own business."""
+        return next((batch for least, batch in reversed(self.batches) if least <= nodes), 0)
 
     def permits(self, nodes: int) -> bool:
         return self.min_nodes <= nodes <= self.max_nodes and (not self.sizes or nodes in self.sizes)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from malletrain.decide.advisor import Known
+from malletrain.decide.batches import batch_curves
 from malletrain.decide.curve import CurveFit, fit, telling
 from malletrain.decide.pooled import MOST, Evidence, Pooled, application
 from malletrain.decide.samples import nonsense
@@ -118,6 +119,9 @@ class _Record:
     )
     topped_up_at: float | None = None
     failures: int = 0
+    batches: tuple[tuple[int, Curve], ...] = ()
+    batches_at: int = 0  #: `samples_taken` when `batches` was fitted
+    noise_scale: float | None = None
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     view: JobView | None = None
 
@@ -255,6 +259,8 @@ class Ledger:
                 reason=record.reason,
                 topped_up_at=record.topped_up_at,
                 failures=record.failures,
+                batches=self._batch_curves(record),
+                noise_scale=record.noise_scale,
             )
         return record.view
 
@@ -266,6 +272,15 @@ class Ledger:
             record.telling = telling(record.fit, record.telling)
             record.fitted_at = record.samples_taken
         return record.curve
+
+    def _batch_curves(self, record: _Record) -> tuple[tuple[int, Curve], ...]:
+        """By batch, for a job whose batch is free; fitted anew only when there are other samples."""
+        if record.job.batch_min is None or record.phase.is_over:
+            return ()
+        if record.batches_at != record.samples_taken:
+            record.batches = batch_curves(record.job, record.samples)
+            record.batches_at = record.samples_taken
+        return record.batches
 
 
     def _pooled(self, key: tuple[str, str], but: int) -> Pooled | None:
@@ -452,6 +467,8 @@ def _samples(record: _Record, event: Event) -> None:
     if wrong:
         record.ignored[wrong] += 1
         return
+    noise = data.get("noise_scale")
+    record.noise_scale = record.noise_scale if noise is None or noise < 0 else noise
     # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
     total = data.get("total")
     record.samples_done = record.samples_done + data["samples"] if total is None else max(record.samples_done, total)

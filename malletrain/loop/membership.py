@@ -56,6 +56,7 @@ class Membership:
         self._started_at = clock.elapsed()
         self._jobs: dict[int, JobState] = {}
         self._workers: dict[str, Worker] = {}
+        self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
         self._events: list[Event] = []
         self._due: float | None = None
 
@@ -83,6 +84,12 @@ class Membership:
                 return True
         return False
 
+    def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
+        """Samples of a step by nodes, for the generations to come: a batch changes with the world, and only then."""
+        self._batches[job_id] = batches
+        if job_id in self._jobs:
+            self._jobs[job_id].terms = replace(self._jobs[job_id].terms, batches=batches)
+
     def reports(self) -> Sequence[Event]:
         """Events since the last call, in order."""
         events, self._events = self._events, []
@@ -97,6 +104,8 @@ class Membership:
             Refused: unknown job or pilot, another's job, a job that is over, or a worker that was given up.
         """
         terms = self._admit(job, pilot, uid)
+        if job in self._batches:
+            terms = replace(terms, batches=self._batches[job])
         state = self._jobs.setdefault(job, JobState(terms, self._known.get(job, 0)))
         state.terms = terms
         if state.over is not None:
@@ -565,7 +574,7 @@ class Membership:
         job = self._jobs[job_id]
         job.generation += 1
         store = seats[0].address if seats else ""
-        plan = WorldPlan(job.generation, seats, store, reason, urgent)
+        plan = WorldPlan(job.generation, seats, store, reason, urgent, job.terms.batch(len(seats)))
         job.pending = job.published[plan.generation] = plan
         job.ask_again_at = self._clock.elapsed() + self._settings.prepare_s
         job.published.pop(plan.generation - PLANS_KEPT, None)
@@ -579,6 +588,7 @@ class Membership:
                     "generation": plan.generation,
                     "members": [seat.pilot for seat in seats],
                     "switched_by": "fault" if urgent else "plan",
+                    **({"batch": plan.batch} if plan.batch else {}),
                 },
             )
         )

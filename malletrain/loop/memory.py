@@ -218,6 +218,7 @@ class MemoryWorkers:
         self.clock = clock
         self.ended: dict[int, str] = {}
         self.topped_up: dict[int, int] = {}
+        self.batches: dict[int, tuple[tuple[int, int], ...]] = {}
         self._reports: list[Event] = []
 
     def report(self, *events: Event) -> None:
@@ -235,6 +236,9 @@ class MemoryWorkers:
     def top_up(self, job_id: int, tasks: int) -> bool:
         self.topped_up[job_id] = tasks
         return True
+
+    def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
+        self.batches[job_id] = batches
 
     def reports(self) -> Sequence[Event]:
         taken, self._reports = self._reports, []

@@ -96,6 +96,10 @@ class Workers(Protocol):
         """Have a worker submit held tasks more, as the job's owner; False when there is none to ask."""
         ...
 
+    def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
+        """From the job's next generation on: samples of a step, from so many nodes on; (nodes, samples), rising."""
+        ...
+
     def reports(self) -> Sequence[Event]:
         """What workers have reported since the last call, in order."""
         ...

@@ -152,6 +152,8 @@ class Loop:
         if self._act_for_real:
             self._record_changes(snapshot, decided.decision)
             self._record_probes(decided.probes)
+            for job, batches in decided.decision.batches.items():
+                self._workers.choose_batches(job, batches)
             self._apply(decided.decision.actions)
         return decided.decision
 

@@ -18,6 +18,15 @@ def a_sample_is_a_sample(_: JobDemand, __: int) -> float:
     return 1.0
 
 
+def statistical_efficiency(job: JobDemand, batch: int) -> float:
+    """Progress of a sample at `batch`, over that at the job's smallest batch: at most 1, and 1 where the job reports
+    no noise scale (Pollux: Qiao et al., OSDI 2021, eq. 7)."""
+    if job.noise_scale is None:
+        return 1.0
+    least = min(batch for batch, _ in job.batches)
+    return (job.noise_scale + least) / (job.noise_scale + batch)
+
+
 def at_best_batches(problem: Problem, worth: Worth = a_sample_is_a_sample) -> Problem:
     """The problem in which each job has the curve of its best batch at every size; others are left as they are."""
     return replace(problem, jobs=tuple(_at_best_batch(job, problem.nodes, worth) for job in problem.jobs))

@@ -97,6 +97,8 @@ class BatchRequest:
             "curve": [list(point) for point in self.curve] or None,
             "total_samples": self.total_samples,
         }
+        if self.batch_min is not None:
+            body |= {"batch_min": self.batch_min, "batch_max": self.batch_max}
         return body
 
     def materialize(
@@ -206,10 +208,14 @@ def request(
     batch_min, batch_max = reader.count("batch-min"), reader.count("batch-max")
     if batch_min is not None and batch_max is not None and batch_min > batch_max:
         reader.fault("batch-min", f"{batch_min} is above --batch-max={batch_max}")
+    if (batch_min is None) != (batch_max is None):
+        reader.fault("batch-min", "give --batch-min and --batch-max together: the range that the training bears")
     tasks = reader.count("tasks") or default_tasks(most)
     elastic = reader.text("elastic", "live")
     if elastic not in ("live", "restart"):
         reader.fault("elastic", f"{elastic[:40]!r} is neither live nor restart")
+    if elastic == "restart" and batch_min is not None:
+        reader.fault("batch-min", "a script that is restarted chooses its own batch: leave --batch-min and -max out")
     result = BatchRequest(
         name=passed.pop("job-name", where.rpartition("/")[2]),
         min_nodes=least,

@@ -58,9 +58,9 @@ def _announced(connection: Connection, event: Event) -> None:
     do(
         connection,
         "INSERT OR IGNORE INTO job (id, name, user, uid, account, min_nodes, max_nodes, sizes, weight, elastic,"
-        " total_samples, submitted_at, phase, reason)"
+        " total_samples, submitted_at, phase, reason, batch_min, batch_max)"
         " VALUES (:job, :name, :user, :uid, :account, :min_nodes, :max_nodes, :sizes, :weight, :elastic,"
-        " :total_samples, :submitted_at, :phase, :reason)",
+        " :total_samples, :submitted_at, :phase, :reason, :batch_min, :batch_max)",
         event,
         name=words(data, "name"),
         user=words(data, "user"),
@@ -74,6 +74,8 @@ def _announced(connection: Connection, event: Event) -> None:
         total_samples=number(data, "total_samples"),
         submitted_at=time_of(event, "submitted_at"),
         phase=JobPhase.ANNOUNCED.value,
+        batch_min=whole(data, "batch_min"),
+        batch_max=whole(data, "batch_max"),
     )
 
 
@@ -125,7 +127,13 @@ def _generation(connection: Connection, event: Event) -> None:
         members=json.dumps(members),
     )
     set_members(connection, event, members)
-    do(connection, "UPDATE job SET generation = :generation WHERE id = :job", event, generation=generation)
+    do(
+        connection,
+        "UPDATE job SET generation = :generation, batch = :batch WHERE id = :job",
+        event,
+        generation=generation,
+        batch=whole(event.data, "batch"),
+    )
 
 
 def _switched(connection: Connection, event: Event) -> None:
@@ -160,8 +168,10 @@ def _samples(connection: Connection, event: Event) -> None:
     can_be_told = seconds >= SHORTEST_WINDOW_S
     do(
         connection,
-        "UPDATE job SET samples = :done, rate = CASE WHEN :told THEN :rate ELSE rate END WHERE id = :job",
+        "UPDATE job SET samples = :done, rate = CASE WHEN :told THEN :rate ELSE rate END,"
+        " noise_scale = COALESCE(:noise, noise_scale) WHERE id = :job",
         event,
+        noise=number(event.data, "noise_scale"),
         done=job.samples + trained,
         told=can_be_told,
         rate=samples / seconds if can_be_told else 0.0,

@@ -35,6 +35,10 @@ def _maybe_real(name: str) -> Column[float]:
     return Column(name, REAL(), nullable=True)
 
 
+def _maybe_integer(name: str) -> Column[int]:
+    return Column(name, Integer, nullable=True)
+
+
 def _of_job() -> Column[int]:
     return Column("job", Integer, ForeignKey("job.id"), nullable=False)
 
@@ -84,6 +88,10 @@ job = Table(
     _integer("preemptions", 0),
     _integer("lost_workers", 0),
     _integer("archived", 0),
+    _maybe_integer("batch_min"),
+    _maybe_integer("batch_max"),
+    _maybe_integer("batch"),
+    _maybe_real("noise_scale"),
     Index("job_by_phase", "phase"),
 )
 

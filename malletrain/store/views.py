@@ -230,6 +230,10 @@ def _job_row(
         metrics=metrics,
         result=json.loads(row.result),
         pilots=tuple(active),
+        batch_min=row.batch_min,
+        batch_max=row.batch_max,
+        batch=row.batch if members else None,
+        noise_scale=row.noise_scale,
     )
 
 

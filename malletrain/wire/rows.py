@@ -129,6 +129,10 @@ class JobRow(Row):
     metrics: Mapping[str, JsonValue] = field(default_factory=dict)
     result: Mapping[str, JsonValue] = field(default_factory=dict)
     pilots: tuple[PilotRow, ...] = ()
+    batch_min: int | None = None
+    batch_max: int | None = None
+    batch: int | None = None
+    noise_scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import ROOT, running, wait_until
+from tests.elastic.coordinator import JOB, ROOT, running, wait_until
 from tests.elastic.test_live import assert_equal, assert_every_sample_once, diary
 
 HERE = Path(__file__).parent
@@ -62,4 +62,35 @@ def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp
     assert any(1.0 < gain < 2.0 for gain in gains.values()), "rates warm up"
     assert all(len({line["noise"] for line in lines if line["step"] == step}) == 1 for step in gains)
     assert any(noise is not None and noise > 0 for noise in reported), "the noise scale is reported"
+    assert_equal(torch.load(tmp_path / "final.pt"), replayed(tmp_path, lines, *options), 1e-12)
+
+
+def test_the_daemon_chooses_the_batch_with_the_world(tmp_path: Path) -> None:
+    """What the loop chooses goes into the next generation, to every member, after the same step."""
+    epochs = 8
+    options = ["--rule", "chosen", "--rate", "sqrt", "--epochs", str(epochs)]
+    slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        daemon.gate.choose_batches(JOB, ((1, 16), (3, 64), (4, 4096)))
+        pod.spawn(daemon.url, 0, [SCRIPT, *options, *slow])
+        daemon.wait_world([0])
+        wait_until(lambda: len(diary(tmp_path)) > 3, 60, "steps alone")
+        for task in (1, 2):
+            pod.spawn(daemon.url, task, [SCRIPT, *options, *slow])
+        daemon.wait_world([0, 1, 2])
+        wait_until(lambda: any(line["size"] == 3 for line in diary(tmp_path)), 60, "a step of three")
+        pod.spawn(daemon.url, 3, [SCRIPT, *options, *slow])
+        daemon.wait_world([0, 1, 2, 3])
+        wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four")
+        pod.kill(2)
+        daemon.wait_world([0, 1, 3], 20)
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of three")
+        (tmp_path / "go").touch()
+        assert [pod.wait(task) for task in (0, 1, 3)] == [0, 0, 0]
+        told = {len(e.data["members"]): e.data.get("batch") for e in daemon.seen(EventKind.GENERATION)}
+    lines = diary(tmp_path)
+    assert {(line["size"], line["batch"]) for line in lines} - {(2, 16)} == {(1, 16), (3, 64), (4, 128)}, "128: high"
+    assert told[1] == 16 and told[3] == 64 and told[4] == 4096
+    assert_every_sample_once(lines, epochs)
     assert_equal(torch.load(tmp_path / "final.pt"), replayed(tmp_path, lines, *options), 1e-12)

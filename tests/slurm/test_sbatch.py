@@ -137,6 +137,8 @@ def test_every_fault_is_named_with_its_place() -> None:
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN --sizes=1,2\n", "1 is outside"),
         (b"#!/bin/bash\n#SBATCH -N 2-4 -p batch\n", "partition harvest only"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-min=9 batch-max=8\n", "above --batch-max=8"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-max=8\n", "--batch-min and --batch-max together"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-min=2 batch-max=8 elastic=restart\n", "leave --batch-min"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN --curve=1:a\n", "NODES:SAMPLES_PER_S"),
         (b"#!/bin/bash\n#SBATCH -N 2-4 -o 'a\\b'\n", "backslash"),
     ],
@@ -154,19 +156,20 @@ def test_the_command_line_goes_before_the_environment_before_the_script() -> Non
 def test_own_options_are_read_in_all_spellings() -> None:
     script = (
         b"#!/usr/bin/env bash\n\n# a comment\n#SBATCH --nodes 1-4 # as I like\n"
-        b"#MALLETRAIN elastic=restart weight=2.5\n#MALLETRAIN --sizes=4,1,2 --total-samples=1e6\n"
+        b"#MALLETRAIN elastic=live weight=2.5\n#MALLETRAIN --sizes=4,1,2 --total-samples=1e6\n"
         b"#MALLETRAIN --curve=4:300,1:100 budget=10 --batch-min=32 --batch-max=64 tasks=5\n"
         b"echo\n#SBATCH --nodes=9-10\n#MALLETRAIN weight=9\n"
     )
     request = ask(script)
-    assert (request.elastic, request.weight, request.sizes) == ("restart", 2.5, (1, 2, 4))
+    assert (request.elastic, request.weight, request.sizes) == ("live", 2.5, (1, 2, 4))
     assert request.curve == ((1, 100.0), (4, 300.0))
     assert (request.total_samples, request.budget_node_hours, request.tasks) == (1e6, 10.0, 5)
     assert (request.batch_min, request.batch_max) == (32, 64)
     assert request.max_nodes == 4, "sbatch looks no further than the first command, and neither do we"
     body = request.announcement()
     assert body["curve"] == [[1, 100.0], [4, 300.0]]
-    assert body["elastic"] == "restart"
+    assert body["elastic"] == "live"
+    assert (body["batch_min"], body["batch_max"]) == (32, 64)
 
 
 def test_no_variable_of_another_job_reaches_sbatch() -> None:

@@ -17,18 +17,10 @@ from dataclasses import replace
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
-from malletrain.sizing.batching import at_best_batches, best_batch
+from malletrain.sizing.batching import at_best_batches, best_batch, statistical_efficiency
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes
+from malletrain.sizing.problem import JobId, Problem, Sizes
 from malletrain.sizing.values import value_table
-
-
-def statistical_efficiency(job: JobDemand, batch: int) -> float:
-    """Progress of a sample at `batch`, over that at the job's smallest batch: at most 1."""
-    if job.noise_scale is None:
-        return 1.0
-    least = min(batch for batch, _ in job.batches)
-    return (job.noise_scale + least) / (job.noise_scale + batch)
 
 
 class Goodput:
