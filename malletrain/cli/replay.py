@@ -18,6 +18,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.how import HOW
 from malletrain.replay.placement import Placement
+from malletrain.replay.queue import Schedule
 from malletrain.replay.run import Progress
 
 if TYPE_CHECKING:
@@ -79,6 +80,13 @@ Examples:
     show_default=True,
     help="Where jobs ran, for logs that do not say.",
 )
+@click.option(
+    "--schedule",
+    type=click.Choice([how.value for how in Schedule]),
+    default="logged",
+    show_default=True,
+    help="Simulate the main queue instead of taking its starts from the log.",
+)
 @click.option("--start", metavar="T", help="Begin: ISO time, Unix seconds, or +1d, +6h from the trace's begin.")
 @click.option("--end", metavar="T", help="End, in the same forms.")
 @click.option(
@@ -102,6 +110,9 @@ Examples:
 )
 @click.option(
     "--pilot-limit", type=click.FloatRange(1), metavar="S", help="Longest time limit of a pilot. [default: none]"
+)
+@click.option(
+    "--at-once", type=click.IntRange(1), metavar="N", help="Training jobs that are there at once; others wait."
 )
 @click.option("--keep-idle", type=click.IntRange(0), default=0, metavar="N", help="Nodes that stay idle.")
 @click.option(
@@ -150,10 +161,11 @@ Examples:
 )  # fmt: skip
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
-    alpha: float, nodes: str | None, procs_per_node: int | None, placement: str, start: str | None, end: str | None,
-    rescale: str | None, activate: float | None, tick: float, pilot_limit: float | None, keep_idle: int,
-    node_order: str, outages: Path | None, ignore_partition: tuple[str, ...], timezone: str, seed: int,
-    processes: int | None, watts: str | None, scheduler: Path | None, json_file: str | None, report_dir: Path | None,
+    alpha: float, nodes: str | None, procs_per_node: int | None, placement: str, schedule: str, start: str | None,
+    end: str | None, at_once: int | None, rescale: str | None, activate: float | None, tick: float,
+    pilot_limit: float | None, keep_idle: int, node_order: str, outages: Path | None,
+    ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
+    scheduler: Path | None, json_file: str | None, report_dir: Path | None,
 ) -> None:  # fmt: skip
     """Say what idle nodes would have trained.
 
@@ -190,13 +202,13 @@ def replay(
     log = read_trace(trace, zone, frozenset(ignore_partition))
     window = cluster.Window(
         start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
-        procs_per_node=procs_per_node, placement=Placement(placement), seed=seed,
+        procs_per_node=procs_per_node, placement=Placement(placement), seed=seed, schedule=Schedule(schedule),
     )  # fmt: skip
     machine = cluster.cluster_trace(log, window, read_outages(outages, zone) if outages else None)
     for warning in [*machine.account.warnings, *machine.warnings]:
         click.echo(f"warning: {warning}", err=True)
     options = Options(
-        tick_s=tick, keep_idle=keep_idle, order=NodeOrder(node_order),
+        tick_s=tick, keep_idle=keep_idle, most_jobs=at_once or sys.maxsize, order=NodeOrder(node_order),
         pilot_limit_s=float("inf") if pilot_limit is None else pilot_limit,
     )  # fmt: skip
     with _bar([choice.name for choice in choices]) as progress:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.placement import Placement, place_jobs
+from malletrain.replay.placement import Placed, Placement, place_jobs
+from malletrain.replay.plans import PlanChanges
+from malletrain.replay.queue import Schedule, simulate
 from malletrain.replay.traces import Account, JobRecords, NodeChanges, Trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
@@ -30,6 +32,7 @@ class Window:
     procs_per_node: int | None = None
     placement: Placement = Placement.FIRST_FIT
     seed: int = 0
+    schedule: Schedule = Schedule.LOGGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class ClusterTrace:
     """Changes of node states from `start` to `end` (Unix seconds), in steps of equal time.
 
     Step i happens at `time[i]`; its changes are `node[first[i]:first[i + 1]]` with their new `state` (BUSY, IDLE or
-    DOWN). Step 0 is at `start` and holds the nodes that are not busy then; every node is busy before it.
+    DOWN). Step 0 is at `start` and holds the nodes that are not busy then; every node is busy before it. `plans`:
+    when nodes are next wanted, where the main queue was simulated.
     """
 
     account: Account
@@ -49,6 +53,7 @@ class ClusterTrace:
     node: NDArray[np.int32]
     state: NDArray[np.int8]
     warnings: tuple[str, ...] = ()
+    plans: PlanChanges | None = None
 
     @property
     def seconds(self) -> float:
@@ -99,7 +104,10 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
     Raises:
         InvalidInput: the window is empty, or outside the trace.
     """
-    if isinstance(trace, NodeChanges):
+    plans: PlanChanges | None = None
+    if window.schedule is not Schedule.LOGGED:
+        names, number, time, state, bounds, warnings, plans = _from_queue(trace, window, outages)
+    elif isinstance(trace, NodeChanges):
         names, number, time, state, bounds, warnings = _from_events(trace, window)
     else:
         names, number, time, state, bounds, warnings = _from_jobs(trace, window, outages)
@@ -114,7 +122,7 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
         )
     if start < bounds[0] or end > bounds[1]:
         warnings = [*warnings, "The window is wider than the trace: nodes keep their last known state outside it."]
-    return _windowed(trace.account, names, number, time, state, start, end, tuple(warnings))
+    return _windowed(trace.account, names, number, time, state, start, end, tuple(warnings), plans)
 
 
 def _edge(given: float | None, after: float | None, begin: float, otherwise: float) -> float:
@@ -139,6 +147,36 @@ def _from_events(trace: NodeChanges, window: Window) -> _Changes:
     return names, rank[trace.node[keep]], trace.time[keep], trace.state[keep], bounds, []
 
 
+def _from_queue(trace: Trace, window: Window, outages: NodeChanges | None) -> tuple[*_Changes, PlanChanges]:
+    """The machine under a simulated queue, from its first submission to its last."""
+    if isinstance(trace, NodeChanges):
+        raise InvalidInput("--schedule", "a log of node events has no jobs to schedule")
+    if outages is not None or window.first_node:
+        raise InvalidInput("--schedule", "a simulated queue knows no --outages, and takes --nodes as a count only")
+    warnings: list[str] = []
+    if trace.has_node_lists:
+        trace = replace(trace, nodes=(), first=np.empty(0, np.int64), node=np.empty(0, np.int32),
+                        node_count=len(trace.nodes))  # fmt: skip
+    nodes, per_node = _machine_size(trace, window, warnings)
+    done = simulate(trace, nodes, per_node, window.schedule, window.placement, window.seed)
+    if not len(done.jobs.start):
+        raise InvalidInput("--nodes", f"no job of the log fits on {nodes:,} nodes")
+    logged, now = (float((jobs.start - jobs.submit).mean()) / 3600 for jobs in (trace, done.jobs))
+    unlimited = int(np.isnan(trace.limit).sum())
+    warnings.append(
+        f"The queue was simulated ({window.schedule}, {nodes:,} nodes): jobs wait {now:.2f} h in the mean, in the "
+        f"log {logged:.2f} h. The machine is empty at the begin; let the window begin later."
+    )
+    if unlimited:
+        warnings.append(f"{unlimited:,} jobs have no time limit in the log: they are planned by how long they ran.")
+    if done.too_wide:
+        warnings.append(f"{done.too_wide:,} jobs are wider than the machine and were left out.")
+    names, who, when, state, _, _ = _from_jobs(done.jobs, replace(window, node_count=nodes), None, done.placed)
+    begin = float(done.jobs.start.min())
+    bounds = (begin, max(float(done.jobs.submit.max()), begin + 1.0))
+    return names, who, when, state, bounds, warnings, done.plans
+
+
 def _chosen(order: list[int], window: Window) -> list[int]:
     last = len(order) if window.node_count is None else window.first_node + window.node_count
     if last > len(order) or window.first_node >= last:
@@ -146,13 +184,17 @@ def _chosen(order: list[int], window: Window) -> list[int]:
     return order[window.first_node : last]
 
 
-def _from_jobs(jobs: JobRecords, window: Window, outages: NodeChanges | None) -> _Changes:
+def _from_jobs(
+    jobs: JobRecords, window: Window, outages: NodeChanges | None, placed: Placed | None = None
+) -> _Changes:
     warnings: list[str] = []
     if jobs.has_node_lists:
         all_names, first, node = list(jobs.nodes), jobs.first, jobs.node
         if outages is not None:
             known = set(all_names)
             all_names += [name for name in outages.nodes if name not in known]
+    elif placed is not None:
+        all_names, first, node = _numbered(window.node_count or 0), placed.first, placed.node
     else:
         all_names, first, node = _placed(jobs, window, warnings)
     counts = np.diff(first)
@@ -188,19 +230,7 @@ def _from_jobs(jobs: JobRecords, window: Window, outages: NodeChanges | None) ->
 def _placed(
     jobs: JobRecords, window: Window, warnings: list[str]
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.int32]]:
-    per_node = window.procs_per_node or jobs.procs_per_node or 1
-    if window.node_count is not None:
-        nodes = window.node_count
-    elif window.procs_per_node and jobs.node_count and jobs.procs_per_node:
-        nodes = -(-jobs.node_count * jobs.procs_per_node // per_node)
-    elif jobs.node_count:
-        nodes = jobs.node_count
-    else:
-        nodes = _peak(jobs, per_node)
-        warnings.append(
-            f"The log does not say how many nodes the machine has: {nodes:,} are taken, the most in use at any time; "
-            "say it with --nodes."
-        )
+    nodes, per_node = _machine_size(jobs, window, warnings)
     placed = place_jobs(jobs, nodes, per_node, window.placement, window.seed)
     warnings.append(
         f"The log does not say where jobs ran: the rule {window.placement.value} placed them on {nodes:,} nodes."
@@ -212,7 +242,28 @@ def _placed(
             f"{nodes:,} there are ({placed.lacking / 3600:,.0f} node-hours found no node). The answer is too low by "
             "what they hide, or --nodes is wrong."
         )
-    return [f"n{i:06d}" for i in range(nodes)], placed.first, placed.node
+    return _numbered(nodes), placed.first, placed.node
+
+
+def _numbered(nodes: int) -> list[str]:
+    return [f"n{i:06d}" for i in range(nodes)]
+
+
+def _machine_size(jobs: JobRecords, window: Window, warnings: list[str]) -> tuple[int, int]:
+    """Nodes, and processors of each."""
+    per_node = window.procs_per_node or jobs.procs_per_node or 1
+    if window.node_count is not None:
+        return window.node_count, per_node
+    if window.procs_per_node and jobs.node_count and jobs.procs_per_node:
+        return -(-jobs.node_count * jobs.procs_per_node // per_node), per_node
+    if jobs.node_count:
+        return jobs.node_count, per_node
+    nodes = _peak(jobs, per_node)
+    warnings.append(
+        f"The log does not say how many nodes the machine has: {nodes:,} are taken, the most in use at any time; "
+        "say it with --nodes."
+    )
+    return nodes, per_node
 
 
 def _peak(jobs: JobRecords, per_node: int) -> int:
@@ -275,7 +326,7 @@ def _complete_part(jobs: JobRecords, warnings: list[str]) -> tuple[float, float]
 
 def _windowed(
     account: Account, names: tuple[str, ...], node: NDArray[np.int32], time: NDArray[np.float64],
-    state: NDArray[np.int8], start: float, end: float, warnings: tuple[str, ...],
+    state: NDArray[np.int8], start: float, end: float, warnings: tuple[str, ...], plans: PlanChanges | None,
 ) -> ClusterTrace:  # fmt: skip
     """Cuts the changes to the window, leaves out those that change nothing, groups them by time."""
     begin = np.full(len(names), BUSY, np.int8)
@@ -300,7 +351,7 @@ def _windowed(
     n, t, s = n[by_time], t[by_time], s[by_time]
     times = np.unique(np.append(t, start))
     first = np.append(np.searchsorted(t, times, side="left"), len(t)).astype(np.int64)
-    return ClusterTrace(account, names, start, end, times, first, n, s, warnings)
+    return ClusterTrace(account, names, start, end, times, first, n, s, warnings, plans)
 
 
 def _iso(seconds: float) -> str:

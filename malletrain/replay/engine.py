@@ -24,6 +24,7 @@ from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.ideal import Ideal
 from malletrain.replay.lives import Lives
 from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.plans import PlanBook
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.sizer import Sizer, rate_of_one, speedups
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -76,6 +77,7 @@ class Engine:
         # what happens of itself
         self._ready: list[tuple[float, int]] = []
         self._limits: list[tuple[float, int, float]] = []
+        self._plans = PlanBook(trace.plans, nodes)
         self._next_arrival = 0
         self._due = False
         self._resized: set[int] = set()
@@ -99,6 +101,7 @@ class Engine:
                 break
             self._warm_up()
             self._complete()
+            self._plan()
             self._expire()
             if at <= nxt:
                 self._change(step)
@@ -126,9 +129,10 @@ class Engine:
     def _next_internal(self) -> float:
         """When something next happens that the trace does not say."""
         nxt = self._ready[0][0] if self._ready else math.inf
+        nxt = min(nxt, self._plans.next_change())
         if self._limits:
             nxt = min(nxt, self._limits[0][0])
-        if self._next_arrival < len(self.arrivals):
+        if self._next_arrival < len(self.arrivals) and len(self.live) < self.options.most_jobs:
             nxt = min(nxt, self.jobs[self.arrivals[self._next_arrival]].job.submitted_at)
         if self._due:
             nxt = min(nxt, self._tick_after(self.now))
@@ -213,8 +217,8 @@ class Engine:
             self._set_live(j for j in self.live if not math.isfinite(self.finished[j]))
 
     def _arrive(self) -> None:
-        new = []
-        while self._next_arrival < len(self.arrivals):
+        new: list[int] = []
+        while self._next_arrival < len(self.arrivals) and len(self.live) + len(new) < self.options.most_jobs:
             j = self.arrivals[self._next_arrival]
             if self.jobs[j].job.submitted_at > self.now:
                 break
@@ -231,10 +235,28 @@ class Engine:
     def _expire(self) -> None:
         """Pilots at the end of their limit leave in order; their nodes are free again."""
         while self._limits and self._limits[0][0] <= self.now:
-            _, node, started = heapq.heappop(self._limits)
-            if self.owner[node] >= 0 and self.started[node] == started:
+            at, node, started = heapq.heappop(self._limits)
+            # A plan that was put off since no longer ends the pilot.
+            if self.owner[node] >= 0 and self.started[node] == started and self._limit_of(node) <= at + 1e-9:
                 self._release(np.array([node]), int(self.owner[node]), Cause.LIMIT, stall=True)
                 self._due = True
+
+    def _plan(self) -> None:
+        """The queue's plan as it now is: pilots are limited by it."""
+        changed = self._plans.tell(self.now)
+        for node in changed[self.owner[changed] >= 0].tolist():
+            self._limit(node)
+        self._due = self._due or len(changed) > 0
+
+    def _limit_of(self, node: int) -> float:
+        """When the pilot on a node has to leave."""
+        plan = float(self._plans.wanted_at[node]) - self.options.margin_s
+        return min(float(self.started[node]) + self.options.pilot_limit_s, plan)
+
+    def _limit(self, node: int) -> None:
+        until = self._limit_of(node)
+        if until < math.inf:
+            heapq.heappush(self._limits, (max(until, self.now), node, float(self.started[node])))
 
     def _change(self, step: int) -> None:
         """The trace's changes of this moment."""
@@ -282,7 +304,7 @@ class Engine:
         live = self._live
         if not len(live):
             return
-        nodes = max(0, self.n_idle - self.options.keep_idle)
+        nodes = max(0, self.n_idle - self._too_short() - self.options.keep_idle)
         counts = self.held[live].tolist()
         pending = [np.maximum(self.stalled[live] - self.now, 0.0).tolist()] if self.options.pending_stalls else []
         began = perf_counter()
@@ -314,9 +336,7 @@ class Engine:
         wanted = {int(j): int(k) for j, k in zip(live, sizes, strict=True)}
         by_worth = sorted(who.tolist(), key=lambda j: -self.speedup[j, wanted[j]])
         held = {j: np.flatnonzero(self.owner == j) for j in by_worth}
-        pool = self._best_first(
-            np.concatenate([np.flatnonzero((self.state == IDLE) & (self.owner < 0)), *held.values()])
-        )
+        pool = self._best_first(np.concatenate([self._free(), *held.values()]))
         ends = np.cumsum([wanted[j] for j in by_worth])
         given = dict(zip(by_worth, np.split(pool[: ends[-1]], ends[:-1]), strict=True))
         for j in by_worth:
@@ -345,7 +365,16 @@ class Engine:
 
     def _free(self) -> Ints:
         free = np.flatnonzero((self.state == IDLE) & (self.owner < 0))
+        if self.trace.plans is not None:
+            free = free[self._plans.wanted_at[free] >= self.now + self.options.min_hole_s]
         return self._best_first(free)
+
+    def _too_short(self) -> int:
+        """Free nodes that are left alone, as they are wanted too soon."""
+        if self.trace.plans is None:
+            return 0
+        free = (self.state == IDLE) & (self.owner < 0)
+        return int(np.count_nonzero(free & (self._plans.wanted_at < self.now + self.options.min_hole_s)))
 
     def _start(self, nodes: Ints, j: int) -> None:
         if not len(nodes):
@@ -361,6 +390,6 @@ class Engine:
             heapq.heappush(self._ready, (self.now + float(self.activate[j]), j))
         else:
             self._join(j, nodes)
-        if math.isfinite(self.options.pilot_limit_s):
+        if self.trace.plans is not None or self.options.pilot_limit_s < math.inf:
             for node in nodes.tolist():
-                heapq.heappush(self._limits, (self.now + self.options.pilot_limit_s, node, self.now))
+                self._limit(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,13 +24,22 @@ class NodeOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to replay. Seconds. `tick_s` 0: every event is decided at once, else at the next multiple, as a daemon
-    that polls. `pilot_limit_s`: longest time limit of a pilot, at whose end it leaves and its node is free again;
-    inf: none. `pending_stalls`: sizing knows how long each job stands still anyway, so that a second change costs
-    only what it adds."""
+    """How to replay. Seconds.
+
+    tick_s: 0: every event is decided at once, else at the next multiple, as a daemon that polls.
+    most_jobs: training jobs that are there at once; others wait in order.
+    pilot_limit_s: longest time limit of a pilot, at whose end it leaves and its node is free again.
+    pending_stalls: sizing knows how long each job stands still anyway, so that a second change costs only what it
+        adds.
+    margin_s, min_hole_s: where the queue's plan is known, a pilot ends so long before its node is wanted, and a node
+        that is wanted sooner than this is left alone (`malletrain.decide.rules.Rules`).
+    """
 
     tick_s: float = 0.0
     keep_idle: int = 0
+    most_jobs: int = sys.maxsize
     pilot_limit_s: float = math.inf
     order: NodeOrder = NodeOrder.NAME
     pending_stalls: bool = False
+    margin_s: float = 30.0
+    min_hole_s: float = 90.0

@@ -40,8 +40,8 @@ def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: Placemen
     A job of fewer processors than a node shares a node with others of its kind; larger ones take whole nodes. A job
     that finds too few free nodes takes what there is: such a log is inconsistent, and the answer says how much.
     """
-    wanted, part = _wanted(jobs, procs_per_node)
-    machine = _Machine(nodes, procs_per_node, rule, seed)
+    wanted, part = wanted_nodes(jobs, procs_per_node)
+    machine = Machine(nodes, procs_per_node, rule, seed)
     held: list[Ints] = [_NONE] * len(wanted)
     ends = np.where(np.isfinite(jobs.end), jobs.end, np.inf)
     by_start, by_end = np.argsort(jobs.start, kind="stable").tolist(), np.argsort(ends, kind="stable").tolist()
@@ -76,7 +76,7 @@ def _overcommitted(jobs: JobRecords, need: NDArray[np.float64], nodes: int) -> t
 _NONE: Ints = np.empty(0, np.int64)
 
 
-def _wanted(jobs: JobRecords, procs_per_node: int) -> tuple[Ints, Ints]:
+def wanted_nodes(jobs: JobRecords, procs_per_node: int) -> tuple[Ints, Ints]:
     """Nodes for each record, and for records smaller than a node their processors (0: whole nodes)."""
     procs = jobs.procs.astype(np.int64)
     whole = -(-procs // max(1, procs_per_node))
@@ -85,8 +85,8 @@ def _wanted(jobs: JobRecords, procs_per_node: int) -> tuple[Ints, Ints]:
     return np.maximum(wanted, 1), part
 
 
-class _Machine:
-    """The nodes of a machine while its log is placed."""
+class Machine:
+    """The nodes of a machine while its log is placed, or its queue simulated."""
 
     def __init__(self, nodes: int, procs_per_node: int, rule: Placement, seed: int) -> None:
         self.is_free = np.ones(nodes, dtype=bool)
@@ -111,6 +111,14 @@ class _Machine:
             chosen = self.pick(wanted)
         self.is_free[chosen] = False
         return chosen
+
+    @property
+    def free_count(self) -> int:
+        return int(np.count_nonzero(self.is_free))
+
+    def has_room(self, part: int) -> bool:
+        """Whether a shared node has so many processors left."""
+        return bool(((self.used > 0) & (self.used + part <= self.procs_per_node)).any())
 
     def free(self, nodes: Ints, part: int, now: float) -> None:
         if part:
