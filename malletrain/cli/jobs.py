@@ -24,7 +24,7 @@ from malletrain.cli import render
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.wire import address
-from malletrain.wire.daemon import connect
+from malletrain.wire.daemon import Daemon, connect
 from malletrain.wire.http import DaemonRefused
 
 #: Seconds that `events --follow` and `drain` let the daemon hold a request open.
@@ -64,7 +64,7 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
         if as_json:
             say_json(row.to_json())
         else:
-            say(render.job(row, now=time.time()))
+            say([*render.job(row, now=time.time()), *_scales(daemon, job)])
         return
     picture = daemon.status()
     if over:
@@ -73,6 +73,16 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
         say_json(picture.to_json())
     else:
         say(render.status(picture, width=terminal_width(), over=over))
+
+
+def _scales(daemon: Daemon, job: int) -> list[render.Line]:
+    """How a job that is not over scales, in a line; more in `malletrain profile`."""
+    try:
+        known = daemon.profile(job)
+    except DaemonRefused:
+        return []
+    points = [f"{size.nodes}: {size.rate:.1f}{'' if size.windows else '?'}" for size in known.sizes]
+    return [(render.Span(f"samples/s by nodes (? estimated): {', '.join(points)}"),)] if points else []
 
 
 @click.command(epilog="Example:  malletrain cancel 3")

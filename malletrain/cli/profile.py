@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import html
+import importlib.util
+import os
+from pathlib import Path
+
 import click
 
 from malletrain.cli.jobs import as_json, say, say_json
 from malletrain.cli.render import Span
+from malletrain.domain.errors import InvalidInput
 from malletrain.wire.daemon import connect
 from malletrain.wire.rows import ProfileRow
 
+#: Columns of the longest bar.
+_BAR = 32
 
-@click.command(epilog="Example:  malletrain profile 3")
+
+@click.command(epilog="Example:  malletrain profile 3        malletrain profile 3 --plot job3.html")
 @click.argument("job", type=click.IntRange(min=1))
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve into this HTML file, too."
+)
 @as_json
-def profile(job: int, as_json: bool) -> None:
+def profile(job: int, plot: Path | None, as_json: bool) -> None:
     """Show what is known of how JOB scales: measured sizes, the band around them, and what comes next."""
     row = connect().profile(job)
+    if plot is not None:
+        text = page(row)
+        try:
+            plot.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InvalidInput("--plot", f"{plot}: {os.strerror(error.errno or 0)}") from error
     if as_json:
         say_json(row.to_json())
     else:
@@ -23,19 +41,57 @@ def profile(job: int, as_json: bool) -> None:
 
 
 def lines(row: ProfileRow) -> list[str]:
-    """The profile as text."""
+    """The profile as text: a bar of `#` for each measured size, of `=` for each estimated one; `.` up to where the
+    band ends, and `|` for perfect scaling from the smallest size on."""
     out = [f"job {row.job}: profile {row.profile}" + (f", most like the family {row.family}" if row.family else "")]
     if row.noise is not None:
         out.append(f"scatter of a window: {row.noise:.1%}")
     if row.sizes:
         out.append(f"{'nodes':>6} {'samples/s':>12} {'band (9 of 10)':>25}  windows")
+    widest = max((size.high for size in row.sizes), default=0.0) or 1.0
     for size in row.sizes:
         band = f"{size.low:.1f} to {size.high:.1f}"
         windows = str(size.windows) if size.windows else "estimated"
-        out.append(f"{size.nodes:>6} {size.rate:>12.1f} {band:>25}  {windows}")
+        perfect = row.sizes[0].rate * size.nodes / row.sizes[0].nodes
+        bar = ("#" if size.windows else "=") * max(1, round(_BAR * size.rate / widest))
+        bar = bar.ljust(round(_BAR * size.high / widest), ".").ljust(_BAR)
+        at = round(_BAR * perfect / widest)
+        bar = f"{bar[:at]}|{bar[at:]}" if at <= _BAR else bar
+        out.append(f"{size.nodes:>6} {size.rate:>12.1f} {band:>25}  {windows:<9} {bar}".rstrip())
     if not row.sizes:
         out.append("no size is measured yet")
     out += [f"left out: {count} samples: {reason}" for reason, count in sorted(row.ignored.items())]
     if row.next:
         out.append(row.next)
     return out
+
+
+def page(row: ProfileRow) -> str:
+    """The curve with its band as one HTML page that needs no network.
+
+    Raises:
+        InvalidInput: plotly is not installed.
+    """
+    if importlib.util.find_spec("plotly") is None:
+        raise InvalidInput("--plot", "plotly is not installed: pip install 'malletrain[replay]'")
+    import plotly.graph_objects as go
+
+    nodes = [size.nodes for size in row.sizes]
+    measured = [size for size in row.sizes if size.windows]
+    figure = go.Figure()
+    figure.add_scatter(x=nodes, y=[s.high for s in row.sizes], line={"width": 0}, showlegend=False)
+    figure.add_scatter(
+        x=nodes, y=[s.low for s in row.sizes], line={"width": 0}, fill="tonexty", name="band (9 of 10)"
+    )
+    figure.add_scatter(x=nodes, y=[s.rate for s in row.sizes], name="fitted")
+    figure.add_scatter(x=[s.nodes for s in measured], y=[s.rate for s in measured], mode="markers", name="measured")
+    if row.sizes:
+        first = row.sizes[0]
+        perfect = [first.rate * n / first.nodes for n in nodes]
+        figure.add_scatter(x=nodes, y=perfect, line={"dash": "dot"}, name="perfect scaling")
+    figure.update_layout(title=f"job {row.job}", xaxis_title="nodes", yaxis_title="samples/s")
+    words = "".join(f"<p>{html.escape(line)}</p>" for line in (row.next, *sorted(row.ignored)) if line)
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>job {row.job}</title>"
+        f"{figure.to_html(full_html=False, include_plotlyjs=True)}{words}</html>\n"
+    )

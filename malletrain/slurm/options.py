@@ -53,6 +53,7 @@ ALLOWED: dict[str, Option] = {
         Option("budget", Use.OURS, help="node-hours after which the job ends"),
         Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
         Option("elastic", Use.OURS, help="live (resized in process) or restart (by checkpoint)"),
+        Option("profile", Use.OURS, help="how its scalability is learnt: none, passive, active, or given (--curve)"),
         Option("sizes", Use.OURS, help="the only node counts permitted, e.g. 1,2,4,8"),
         Option("tasks", Use.OURS, help="how many held tasks to submit at first"),
         Option("total-samples", Use.OURS, help="samples after which the training is over"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from malletrain.slurm.formats import text
 from malletrain.slurm.sbatch import BatchRequest, Submission
 from malletrain.wire.daemon import Daemon
 from malletrain.wire.errors import WireError
-from malletrain.wire.http import DaemonRefused
+from malletrain.wire.http import DaemonRefused, DaemonUnavailable
 
 #: Seconds for sbatch; it takes 13 to 36 ms (measured), more on a controller under load.
 SBATCH_TIMEOUT_S = 60.0
@@ -91,7 +92,7 @@ def submit(
         NotTaken: it could not be submitted; what was begun is undone, or the message says what is left.
     """
     try:
-        job = daemon.submit(request.announcement()).id
+        job = _announce(daemon, request)
     except DaemonRefused as refused:
         raise NotTaken(f"the daemon does not take the job: {refused}") from refused
     array: int | None = None
@@ -108,6 +109,15 @@ def submit(
         warn(undone)
         raise
     return job, array
+
+
+def _announce(daemon: Daemon, request: BatchRequest) -> int:
+    """Announce the job; where the answer is lost, once more under the same key, so that there is one job, not two."""
+    body = {**request.announcement(), "key": secrets.token_hex(16)}
+    try:
+        return daemon.submit(body).id
+    except DaemonUnavailable:
+        return daemon.submit(body).id
 
 
 def set_aside(saved: Path, warn: Callable[[str], None]) -> None:

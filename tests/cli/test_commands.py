@@ -276,4 +276,6 @@ def test_profile(desk: Desk, job: int) -> None:
     assert "     2        190.0            180.0 to 200.0  3" in text and "estimated" in text
     assert "left out: 1 samples: the rate is absurd" in text and text.endswith("next 4 nodes\n")
     assert json.loads(desk.malletrain("profile", str(job), "--json").out)["sizes"][0]["nodes"] == 2
+    bars = [line.rsplit(maxsplit=1)[-1] for line in text.splitlines() if "to" in line and line[5].isdigit()]
+    assert bars[0].startswith("#") and bars[-1].startswith("=")
     refused(desk.malletrain("profile", "99"), 1, "there is no job 99")

@@ -172,6 +172,15 @@ def test_own_options_are_read_in_all_spellings() -> None:
     assert (body["batch_min"], body["batch_max"]) == (32, 64)
 
 
+def test_how_scalability_is_learnt_is_said_and_agrees_with_the_curve() -> None:
+    assert ask(b"#!/bin/sh\n", "--nodes=1-4", "--profile=active").announcement()["profile"] == "active"
+    assert "profile" not in ask(b"#!/bin/sh\n", "--nodes=1-4").announcement()
+    assert ask(b"#!/bin/sh\n", "--nodes=1-4", "--profile=given", "--curve=1:5").profile == "given"
+    assert "none of none, passive" in faults(b"#!/bin/sh\n", "--nodes=1-4", "--profile=task")
+    assert "no --curve" in faults(b"#!/bin/sh\n", "--nodes=1-4", "--profile=given")
+    assert "leave one" in faults(b"#!/bin/sh\n", "--nodes=1-4", "--profile=none", "--curve=1:5")
+
+
 def test_no_variable_of_another_job_reaches_sbatch() -> None:
     made = ask(GOOD).materialize(
         1, "http://h:1", "/bin/python",
