@@ -6,14 +6,24 @@ After each switch the first steps are dropped (caches, allocators and connection
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
+
+import torch
 
 from malletrain.wire.messages import Samples
 
 DROP_STEPS = 4
 MIN_STEPS = 10
 MIN_SECONDS = 3.0
+
+
+def memory_bytes() -> int:
+    """The most memory that this process has held: on its GPU if it uses one, else of the host (getrusage(2))."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Meter:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from malletrain.elastic.groups import Group, Pending, Solo
 #: How soon a waiting member notices that its world was given up.
 SLICE_S = 0.02
 
-WEIGHT, READY, READY_SQUARED, ENDING, FIXED_WORDS = 0, 1, 2, 3, 4
+WEIGHT, READY, READY_SQUARED, ENDING, BAD, BAD_RANKS, FIXED_WORDS = 0, 1, 2, 3, 4, 5, 6
 
 
 class Watch(Protocol):
@@ -94,6 +94,8 @@ class Rounds:
         self.given: list[torch.Tensor] | None = None
         self._step_times: deque[float] = deque(maxlen=50)
         self.waiting_since: float | None = None
+        #: Seconds spent in waiting for others, in all.
+        self.waited_s = 0.0
 
     def words(self, weight: int, extra: int = 0) -> torch.Tensor:
         """This member's words; `extra` more follow the fixed ones, all zero."""
@@ -121,20 +123,34 @@ class Rounds:
             self._watch.fault(self.world.generation, "closed", str(lost))
             raise Aborted(str(lost)) from lost
 
-    def finish(self, pending: Sequence[Pending], sums: list[torch.Tensor], words: torch.Tensor) -> Outcome:
-        """Wait for what was started, and commit. `words` is the last of `sums`.
+    def finish(
+        self,
+        pending: Sequence[Pending],
+        sums: list[torch.Tensor],
+        words: torch.Tensor,
+        refuse: Callable[[torch.Tensor], None] = lambda _: None,
+    ) -> Outcome:
+        """Wait for what was started, and commit. `words` is the last of `sums`; `refuse` may raise when it has seen
+        them: the same on every member.
 
         Raises:
             Aborted: the world was given up before; nothing is committed here.
         """
         for operation in pending:
             self.wait(operation)
+        refuse(words)
         return self.commit(sums, words)
 
     def take_given(self) -> list[torch.Tensor] | None:
         """The sums of the round under way if a member that is ahead has given them; they are handed out once."""
         given, self.given = self.given, None
         return given
+
+    def commit_given(self, sums: list[torch.Tensor]) -> Outcome:
+        """The round is done, as others have told: in the world before this one, so its words agree on nothing."""
+        outcome = self.commit(sums, sums[-1])
+        outcome.agreed = outcome.ending = 0
+        return outcome
 
     def commit(self, sums: list[torch.Tensor], words: torch.Tensor) -> Outcome:
         """The round is done."""
@@ -166,6 +182,7 @@ class Rounds:
             raise Aborted(str(lost)) from lost
         finally:
             self.waiting_since = None
+            self.waited_s += time.monotonic() - started
 
     def timed(self, seconds: float) -> None:
         """A step took so long: what is normal decides what is late."""

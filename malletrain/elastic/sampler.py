@@ -6,6 +6,7 @@ sizes were before: the next global batch is what follows, split over the members
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,10 +32,9 @@ class Sampler:
             raise ElasticError(f"batch_size must be at least 1, not {batch_size}")
         if length < 1:
             raise ElasticError("the data set is empty")
-        if drop_last and length < batch_size:
+        if length < batch_size:
             raise ElasticError(
-                f"the data set has {length} samples, fewer than a batch of {batch_size}, and drop_last leaves none: "
-                "make batch_size smaller, or drop_last false"
+                f"the data set has {length} samples, fewer than one batch of {batch_size}: make batch_size smaller"
             )
         self.length = length
         self.batch_size = batch_size
@@ -55,14 +55,25 @@ class Sampler:
             self._order = (epoch, order)
         return self._order[1]
 
-    def share(self, epoch: int, cursor: int, rank: int, size: int) -> Share:
-        """What member `rank` of `size` takes of the batch that begins at `cursor`. Lower ranks take one more."""
-        count = min(self.batch_size, self.epoch_length - cursor)
+    def next_batch(self, cursor: int) -> int:
+        """Samples of the batch that begins at `cursor`."""
+        return min(self.batch_size, self.epoch_length - cursor)
+
+    def share(self, epoch: int, cursor: int, rank: int, size: int, counts: Sequence[int] | None = None) -> Share:
+        """What member `rank` of `size` takes of the batch that begins at `cursor`.
+
+        Lower ranks take one more; or `counts`, which add up to the batch, say how many each takes.
+        """
+        count = self.next_batch(cursor)
         if count <= 0:
             raise ElasticError(f"epoch {epoch} has no sample at {cursor}")
         each, extra = divmod(count, size)
-        start = cursor + rank * each + min(rank, extra)
-        weight = each + (1 if rank < extra else 0)
+        if counts is None:
+            counts = [each + (1 if other < extra else 0) for other in range(size)]
+        if sum(counts) != count or len(counts) != size:
+            raise ElasticError(f"shares of {list(counts)} are not {count} samples of {size} workers")
+        start = cursor + sum(counts[:rank])
+        weight = counts[rank]
         order = self.order(epoch)
         return Share(order[start : start + weight] or [order[cursor]], weight, count)
 

@@ -25,12 +25,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic import record, start
+from malletrain.elastic import record, start, untracked
 from malletrain.elastic.batch import BatchRule, as_rule
 from malletrain.elastic.batching import Batching
 from malletrain.elastic.checkpoint import Checkpoints
@@ -38,12 +38,14 @@ from malletrain.elastic.data import Loader
 from malletrain.elastic.errors import Aborted, ElasticError, Released, TrainingOver
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.groups import all_closed
-from malletrain.elastic.meter import Meter
+from malletrain.elastic.meter import Meter, memory_bytes
+from malletrain.elastic.pace import Paces
 from malletrain.elastic.rates import LearningRate
 from malletrain.elastic.rounds import Outcome
-from malletrain.elastic.sampler import Sampler, Share, mix
+from malletrain.elastic.sampler import Sampler, Share
 from malletrain.elastic.shards import Shard, ShardedBatch, VirtualShards
 from malletrain.elastic.state import Position, Stateful, TrainingState
+from malletrain.elastic.step import Step
 from malletrain.elastic.switch import Switch
 from malletrain.elastic.sync import GradientSync
 from malletrain.wire import messages
@@ -71,8 +73,14 @@ class Session:
             default the model is called with the batch's first part.
         virtual_shards: cut each batch into so many shards (see `shards`), so that layers that look at a whole batch
             see the same ones at every size.
+        balance: give each worker a share of the batch in proportion to how fast it computes, where nodes differ; by
+            default all have the same share.
+        must_be_finite: gradients that are nan or infinite are an error that names the worker; by default unless a
+            `GradScaler` is tracked, which expects them.
         checkpoint_dir: where the state is kept while the job has no nodes; by default `.malletrain/JOB` in the
             directory of submission.
+        checkpoint_s: seconds from one checkpoint to the next, written beside training, for the case that all nodes
+            are lost at once. (When they are given back in order the state is saved in any case.)
 
     Raises:
         ElasticError: something cannot be trained this way; the message says what.
@@ -94,7 +102,10 @@ class Session:
         reduction: Literal["mean", "sum"] = "mean",
         warm_up: Callable[[Any], Any] | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_s: float = 600.0,
         virtual_shards: int | None = None,
+        balance: bool = False,
+        must_be_finite: bool | None = None,
     ) -> None:
         start.check_model(model)
         self.model = model
@@ -112,7 +123,7 @@ class Session:
         self._spot = start.find_spot(os.environ)
         self._record = record.find_record(os.environ) if self._spot is None else None
         directory = start.checkpoint_directory(os.environ, checkpoint_dir)
-        self._checkpoints = Checkpoints(directory) if directory else None
+        self._checkpoints = Checkpoints(directory, checkpoint_s) if directory else None
         self._switch = Switch(
             self._spot.worker if self._spot else "alone",
             self._spot.host if self._spot else "127.0.0.1",
@@ -124,13 +135,19 @@ class Session:
         )
         self._rounds = self._switch.rounds
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self._sync = GradientSync(trained, self._rounds, reduction == "mean")
+        self._sync = GradientSync(trained, self._rounds, reduction == "mean", lambda: self._position.step)
         if self._batching.noise is not None:
-            self._sync.measure(self._batching.noise, lambda: self._position.step)
+            self._sync.measure(self._batching.noise)
+        self._must_be_finite = must_be_finite
+        if balance and virtual_shards:
+            raise ElasticError("balance and virtual_shards exclude each other: shards are of one size")
+        self._paces = Paces(balance=balance)
         self._shards = (
             VirtualShards(virtual_shards, model, self._sync, seed, reduction == "mean") if virtual_shards else None
         )
         self._meter = Meter(self._say_for_all)
+        self._when_main: list[Callable[[], object]] = []
+        self._was_main = False
         self._joined = False
         self._agreed = 0
         self._leave_all = False
@@ -147,8 +164,14 @@ class Session:
 
     @property
     def is_main(self) -> bool:
-        """Whether this worker is the one that prints and writes: the oldest one. May change between two steps."""
+        """Whether this worker is the one that prints and writes: the oldest one. It stays so until it leaves; then,
+        between two steps, the next oldest is (see `when_main`)."""
         return self._rounds.world.rank == 0
+
+    def when_main(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` in the moment when this worker becomes the main one: to open a log file, say. Call this
+        before the first epoch."""
+        self._when_main.append(callback)
 
     @property
     def size(self) -> int:
@@ -224,6 +247,7 @@ class Session:
             owes = self._rounds.given is not None
             self._batching.settle(self._sampler, world.size, world.chosen_batch, owes_a_step=owes)
             share, batch = self._load_part(self._position.epoch, self._position.cursor, world.rank, world.size)
+            self._save_sometimes()
             self._share, self._committed = share, False
             self._load_s = time.monotonic() - began
             yield batch
@@ -259,7 +283,7 @@ class Session:
     def step(self, weight: int | None = None) -> AbstractContextManager[None]:
         """One step: committed or repeated. `weight`: samples or tokens that this worker's loss is the mean of, where
         it is not the number of samples it was given."""
-        return _Step(self, weight)
+        return Step(self, weight)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -333,8 +357,7 @@ class Session:
                     began = time.monotonic()
                     agreed, self._agreed = self._agreed, 0
                     self._switch.take(agreed)
-                    self._switch.announce(time.monotonic() - began, before)
-                    self._meter.disturbed()
+                    self._entered(time.monotonic() - began, before)
                 self._rounds.check()
                 self._leave_if_told()
                 return
@@ -349,8 +372,9 @@ class Session:
                     self._recover()
                 elif self._agreed > self._rounds.world.generation and self._switch.only_shrinks(self._agreed):
                     agreed, self._agreed = self._agreed, 0
+                    before = self.size
                     self._switch.take(agreed)
-                    self._switch.announce(0.0, self.size)
+                    self._entered(0.0, before)
                 elif self._leave_all and not self._switch.finishing:
                     self._leave_together()
                 self._rounds.check()
@@ -365,7 +389,7 @@ class Session:
         try:
             sums = self._rounds.take_given()
             if sums is not None:
-                self._committed_round(self._rounds.commit(sums, sums[-1]))
+                self._committed_round(self._rounds.commit_given(sums))
                 return sums[0]
             row = self._rounds.words(1)
             sums = [table, row]
@@ -380,8 +404,20 @@ class Session:
         before = self.size
         self._switch.recover()
         self._must_recover, self._agreed, self._leave_all = False, 0, False
-        self._switch.announce(time.monotonic() - self._last_commit, before)
+        self._entered(time.monotonic() - self._last_commit, before)
+
+    def _entered(self, pause_s: float, before: int) -> None:
+        """This world trains. `before`: the size of the one before."""
+        self._switch.announce(pause_s, before)
         self._meter.disturbed()
+        self._paces.begin(self.size)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self.is_main and not self._was_main:
+            for callback in self._when_main:
+                callback()
+        self._was_main = self.is_main
 
     def _committed_round(self, outcome: Outcome) -> None:
         self._agreed = max(self._agreed, outcome.agreed)
@@ -419,10 +455,17 @@ class Session:
         """Once, when the script begins its loop: warm up, say so, and enter the first world."""
         if self._joined:
             return
+        untracked.warn(self.model, self._state)
+        if self._must_be_finite is None:
+            scales = any(isinstance(thing, torch.amp.GradScaler) for thing in self._state.tracked.values())
+            self._must_be_finite = not scales
+        self._sync.must_be_finite = self._must_be_finite
         if self._spot is None:
             self._load()
             self._joined, self._switch.whole = True, True
             self._rounds.world.workers = ("alone",)
+            self._paces.begin(1)
+            self._hand_over()
             return
         log.info("%s", self.equality)
         imported = time.monotonic() - self._began
@@ -434,11 +477,12 @@ class Session:
         self._switch.join()
         self._joined = True
         self._last_commit = time.monotonic()
-        self._switch.announce(0.0, self.size)
+        self._entered(0.0, self.size)
 
     def _load_part(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
         if self._shards is None:
-            share = self._sampler.share(epoch, cursor, rank, size)
+            counts = self._paces.shares(self._sampler.next_batch(cursor)) if size > 1 else None
+            share = self._sampler.share(epoch, cursor, rank, size, counts)
             return share, self._loader.load(epoch, share.indices)
         parts = self._shards.parts(self._sampler, epoch, cursor, rank, size)
         batch = ShardedBatch(
@@ -460,11 +504,18 @@ class Session:
     def _say_for_all(self, message: messages.Samples) -> None:
         """What every member knows, one tells."""
         if self.is_main:
-            self._say(replace(message, noise_scale=self.noise_scale))
+            rates = dict(zip(self._rounds.world.workers, self._paces.rates(), strict=False))
+            self._say(replace(message, noise_scale=self.noise_scale, rates=rates, memory_bytes=memory_bytes()))
 
     def _save(self) -> str | None:
         self._position.rounds = self._rounds.done
         return str(self._checkpoints.save(self._state)) if self._checkpoints else None
+
+    def _save_sometimes(self) -> None:
+        """The main worker, beside training: nobody waits for it."""
+        if self._checkpoints is not None and self.is_main and self._checkpoints.is_due():
+            self._position.rounds = self._rounds.done
+            self._checkpoints.save_beside(self._state)
 
     def _load(self) -> bool:
         return self._checkpoints is not None and self._checkpoints.load(self._state) is not None
@@ -477,78 +528,3 @@ def _end_surely(switch: Switch) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if switch.released else 0)
-
-
-class _Step:
-    """Commits the step, or undoes what backward may have left behind and swallows the abort."""
-
-    def __init__(self, session: Session, weight: int | None) -> None:
-        self._session = session
-        self._weight = weight
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._began = 0.0
-        self._synced_at = 0.0
-
-    def __enter__(self) -> None:
-        s = self._session
-        if s._share is None:
-            raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
-        share, weight = s._share, self._weight
-        self._began = time.monotonic()
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in s.model.buffers()]
-        torch.manual_seed(mix(s._sampler.seed, s._position.step, s._rounds.world.rank))
-        if s._shards is not None:
-            s._shards.begin(share.batch)
-        s._sync.arm(share.weight if weight is None or not share.weight else weight, share.batch, self._commit)
-
-    def _commit(self, outcome: Outcome) -> None:
-        """Gradients are there, everywhere or soon: from here on there is no way back."""
-        s = self._session
-        share = s._share
-        if share is None:
-            raise ElasticError("backward was called again after the step was committed")
-        s._position.step += 1
-        s._position.cursor += share.batch
-        s._position.samples += share.batch
-        s._committed = True
-        s._committed_round(outcome)
-        s._batching.rates.committed(s._position.samples)
-        self._synced_at = time.monotonic()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        s = self._session
-        share, s._share = s._share, None
-        s._sync.disarm()
-        if isinstance(error, Aborted):
-            self._undo()
-            s._must_recover = True
-            return True
-        if error is not None:
-            if not isinstance(error, SystemExit | KeyboardInterrupt):
-                s._say(
-                    messages.Failed(s._position.step, f"{s._switch._worker}: {type(error).__name__}: {error}"[:2000])
-                )
-                if s._switch.link is not None:
-                    s._switch.link.flush(2.0)
-            return False
-        if not s._committed or share is None:
-            raise ElasticError("the step ended without a backward() outside s.accumulate()")
-        now = time.monotonic()
-        s._last_commit = now
-        s._rounds.timed(now - self._began)
-        s._meter.step(
-            s.size,
-            share.batch,
-            s._position.step,
-            s._position.samples,
-            {"data": s._load_s, "step": now - self._began},
-        )
-        return False
-
-    def _undo(self) -> None:
-        with torch.no_grad():
-            for buffer, before in self._buffers:
-                buffer.copy_(before)
-        self._session._sync.abandon()

@@ -48,22 +48,31 @@ def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
         ElasticError: a leaf is neither a tensor nor a plain value.
     """
     tensors: list[torch.Tensor] = []
+    names: list[str] = []
 
-    def walk(node: Any) -> Any:
+    def walk(node: Any, name: str) -> Any:
         if isinstance(node, torch.Tensor):
             tensors.append(node.detach())
+            names.append(name)
             return (_LEAF, len(tensors) - 1, str(node.device.type))
         if isinstance(node, Mapping):
-            return {key: walk(value) for key, value in node.items()}
+            return {key: walk(value, f"{name}.{key}") for key, value in node.items()}
         if isinstance(node, list | tuple):
-            return [walk(each) for each in node] if isinstance(node, list) else tuple(walk(each) for each in node)
+            walked = [walk(each, f"{name}.{place}") for place, each in enumerate(node)]
+            return walked if isinstance(node, list) else tuple(walked)
         return node
 
     buffer = io.BytesIO()
-    skeleton = walk(tree)
+    skeleton = walk(tree, "")
     specs = [(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
-    torch.save({"skeleton": skeleton, "tensors": specs}, buffer)
+    torch.save({"skeleton": skeleton, "tensors": specs, "names": [name[1:] for name in names]}, buffer)
     return buffer.getvalue(), tensors
+
+
+def names_of(skeleton: bytes) -> list[str]:
+    """Where in the tree each tensor is, with dots: `model.0.weight`."""
+    names: list[str] = _load(skeleton)["names"]
+    return [name if names.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(names)]
 
 
 def specs_of(skeleton: bytes) -> list[tuple[torch.dtype, tuple[int, ...]]]:

@@ -16,10 +16,13 @@ import torch
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.groups import Pending
 from malletrain.elastic.noise import NoiseScale
-from malletrain.elastic.rounds import FIXED_WORDS, WEIGHT, Outcome, Rounds
+from malletrain.elastic.rounds import BAD, BAD_RANKS, FIXED_WORDS, WEIGHT, Outcome, Rounds
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
+
+#: So many elements of each bucket are looked at: a loss that is no number makes all of them none.
+LOOKED_AT = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,16 @@ class GradientSync:
         parameters: name and parameter, in the model's order.
         rounds: where sums are made.
         mean: whether the script's loss is a mean over its samples (else a sum).
+        step: the number of the step under way, the same everywhere.
     """
 
-    def __init__(self, parameters: list[tuple[str, torch.nn.Parameter]], rounds: Rounds, mean: bool) -> None:
+    def __init__(
+        self,
+        parameters: list[tuple[str, torch.nn.Parameter]],
+        rounds: Rounds,
+        mean: bool,
+        step: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._names = [name for name, _ in parameters]
         self._parameters = [parameter for _, parameter in parameters]
         self._rounds = rounds
@@ -74,7 +84,13 @@ class GradientSync:
         self._extras: list[Extras] = []
         self._noise: NoiseScale | None = None
         self._measured = False
-        self._step: Callable[[], int] = lambda: 0
+        self._step = step
+        #: Whether gradients that are no finite numbers are an error.
+        self.must_be_finite = True
+        #: Nanoseconds of this member's own work for a sample of the step before, and what all said in the last round
+        #: (by rank; empty where it is not of this world).
+        self.pace = 0
+        self.paces: list[int] = []
         self._on_commit: Callable[[Outcome], None] = lambda _: None
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
@@ -106,9 +122,9 @@ class GradientSync:
         """Sum more with each step."""
         self._extras.append(extras)
 
-    def measure(self, noise: NoiseScale, step: Callable[[], int]) -> None:
-        """Take the norms that `noise` needs; `step` is the number of the step under way, the same everywhere."""
-        self._noise, self._step = noise, step
+    def measure(self, noise: NoiseScale) -> None:
+        """Take the norms that `noise` needs."""
+        self._noise = noise
 
     def abandon(self) -> None:
         """After a failed round: whatever still writes to the buffers may do so, they are not used again."""
@@ -220,10 +236,12 @@ class GradientSync:
         if not self._running:
             return
         if self._given is not None:
-            words = self._given[-1]
-            self._finish(self._rounds.commit(self._given, words))
+            self.paces = []
+            self._finish(self._rounds.commit_given(self._given))
         elif self._alone:
-            words = self._rounds.words(self._weight, len(self._parameters))
+            words = self._words()
+            self._refuse_bad(words)
+            self.paces = [self.pace]
             for each in self._extras:
                 each.take(each.give())
             if self._noise is not None:
@@ -234,17 +252,48 @@ class GradientSync:
         else:
             while self._launched < len(self._buckets):
                 self._launch()
-            words = self._rounds.words(self._weight, len(self._parameters))
-            for index, parameter in enumerate(self._parameters):
-                words[FIXED_WORDS + index] = int(parameter.grad is not None and self._weight > 0)
+            words = self._words()
             extras = [tensor for each in self._extras for tensor in each.give()]
             if self._noise is not None and self._measured:
                 factor = float(self._weight) / (self._batch if self._mean else 1)
                 extras.append(self._noise.give(factor, self._weight))
             self._pending += [self._rounds.start(each) for each in [*extras, words]]
             flats = self._flats[self._turn] or []
-            self._finish(self._rounds.finish(self._pending, [*flats, *extras, words], words))
+            outcome = self._rounds.finish(self._pending, [*flats, *extras, words], words, self._refuse_bad)
+            self.paces = words[FIXED_WORDS + len(self._parameters) :].tolist()
+            self._finish(outcome)
             self._turn = 1 - self._turn
+
+    def _words(self) -> torch.Tensor:
+        """This member's: which parameters it has a gradient for, whether they are numbers, how fast it was."""
+        size, rank, many = self._rounds.world.size, self._rounds.world.rank, len(self._parameters)
+        words = self._rounds.words(self._weight, many + size)
+        for index, parameter in enumerate(self._parameters):
+            words[FIXED_WORDS + index] = int(parameter.grad is not None and self._weight > 0)
+        words[FIXED_WORDS + many + rank] = self.pace
+        if self.must_be_finite and self._weight and not self._looks_finite():
+            words[BAD], words[BAD_RANKS] = 1, rank
+        return words
+
+    def _looks_finite(self) -> bool:
+        total = None
+        for bucket in self._buckets:
+            first = next((g for index in bucket.members if (g := self._parameters[index].grad) is not None), None)
+            if first is not None and not first.is_sparse:
+                part = first.detach().reshape(-1)[:LOOKED_AT].sum(dtype=torch.float64)
+                total = part if total is None else total + part.to(total.device)
+        return total is None or bool(torch.isfinite(total))
+
+    def _refuse_bad(self, words: torch.Tensor) -> None:
+        """Every member comes to the same words, so all of them stop here, and none has committed the step."""
+        bad, workers = int(words[BAD]), self._rounds.world.workers
+        if not bad or not self.must_be_finite:
+            return
+        who = workers[int(words[BAD_RANKS])] if bad == 1 else f"{bad} of {len(workers)} workers"
+        raise ElasticError(
+            f"step {self._step()}: the gradients of {who} are not finite (nan or infinite). If that may happen, as "
+            "with a loss scaler that the session does not know, say Session(..., must_be_finite=False)"
+        )
 
     def _finish(self, outcome: Outcome) -> None:
         used = outcome.words[FIXED_WORDS:].tolist()

@@ -187,8 +187,10 @@ class Left:
 class Samples:
     """A window of training that ended with `step`; `total` samples of the job are committed by then.
 
-    `steady`: nothing else took time in it, so it tells how fast `nodes` nodes are. `noise_scale`: the gradient noise
-    scale, in samples, where it is measured and known.
+    `steady`: nothing else took time in it, so it tells how fast `nodes` nodes are. `parts`: seconds of the main
+    worker's in `data`, `compute` and `sync` (waiting for others). `noise_scale`: the gradient noise scale, in
+    samples, where it is measured and known. `rates`: samples per second of its own work, by worker; all end a step
+    together, so this alone tells who is slow. `memory_bytes`: the most that the main worker held.
     """
 
     step: int
@@ -200,6 +202,8 @@ class Samples:
     steady: bool = True
     parts: Mapping[str, float] = field(default_factory=dict)
     noise_scale: float | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +324,9 @@ def _value(wanted: Any, value: object, where: str) -> Any:
 
 
 def _mapping(wanted: Any, value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or len(value) > 64:
-        raise MessageError(f"{where}: must be an object of at most 64 entries")
+    limit = MAX_ITEMS if wanted is float else 64
+    if not isinstance(value, dict) or len(value) > limit:
+        raise MessageError(f"{where}: must be an object of at most {limit} entries")
     result: dict[str, Any] = {}
     for key, each in value.items():
         if not isinstance(key, str) or len(key) > 200:

@@ -45,14 +45,14 @@ PLACES = {
 def lag_at(number: int) -> None:
     finish = Rounds.finish
 
-    def late(self, pending, sums, words):
+    def late(self, pending, sums, words, *refuse):
         if self.done == number and not getattr(self, "lagged", False):
             self.lagged = True
             for operation in pending:
                 self.wait(operation)
             self._watch.fault(self.world.generation, "closed", "made to lag")
             raise Aborted("made to lag")
-        return finish(self, pending, sums, words)
+        return finish(self, pending, sums, words, *refuse)
 
     Rounds.finish = late
 

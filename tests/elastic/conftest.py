@@ -8,6 +8,7 @@ import pytest
 
 ALONE = {
     "test_majority.py",
+    "test_features.py",
     "test_faults.py",
     "test_launch.py",
     "test_live.py",

@@ -118,7 +118,7 @@ def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static) -> None:
         assert pod.wait(0) == pod.wait(1) == 143
         saved = [event.data["saved"] for event in daemon.seen(EventKind.WORKER_LEFT) if event.data.get("saved")]
         assert len(saved) == 1
-        assert Path(str(saved[0])).stat().st_mode & 0o777 == 0o600
+        assert Path(str(saved[0])).stat().st_mode & 0o777 == 0o700
         before = max(line["step"] for line in diary(tmp_path))
         pod.spawn(daemon.url, 1, [SCRIPT, *options], restart=1)
         daemon.wait_world([1])

@@ -44,6 +44,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--shards", type=int, default=0, help="BatchNorm and dropout, by so many virtual shards")
     parser.add_argument("--clip", action="store_true", help="accumulate over two parts, clip")
+    parser.add_argument("--balance", action="store_true", help="shares by speed; SLOW_BY seconds slower a sample")
+    parser.add_argument("--bad-at", type=int, default=-1, help="a loss that is no number, in this step")
+    parser.add_argument("--checkpoint-s", type=float, default=600.0)
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -59,8 +62,13 @@ def main() -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.9)
     dataset = Digits()
-    s = elastic.Session(model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None)
+    s = elastic.Session(
+        model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None,
+        balance=options.balance, checkpoint_s=options.checkpoint_s,
+    )  # fmt: skip
     s.track(scheduler=scheduler)
+    s.when_main(lambda: (home / "mains").open("a").write(f"{me}\n"))
+    slow_by = float(os.environ.get("SLOW_BY", "0"))
 
     def backward(batch) -> list[int]:
         """The indices of the samples that it was for."""
@@ -78,7 +86,8 @@ def main() -> None:
                 (loss(model(x[:half]), y[:half], reduction="sum") / len(y)).backward()
             (loss(model(x[half:]), y[half:], reduction="sum") / len(y)).backward()
         else:
-            loss(model(x), y).backward()
+            bad = float("nan") if s.steps_done == options.bad_at else 1.0
+            (loss(model(x), y) * bad).backward()
         return index.tolist()
 
     def metrics(batch):
@@ -100,6 +109,8 @@ def main() -> None:
                     optimizer.zero_grad()
                     if options.step_seconds and not Path(options.slow_until).exists():
                         time.sleep(options.step_seconds)
+                    if slow_by:
+                        time.sleep(slow_by * len(batch[1]))
                     if s.steps_done == options.raise_at:
                         raise RuntimeError("made to fail")
                     indices = backward(batch)
@@ -111,6 +122,7 @@ def main() -> None:
                         json.dumps(
                             {
                                 "step": s.steps_done,
+                                "task": me.partition(".")[0],
                                 "epoch": epoch,
                                 "size": s.size,
                                 "indices": indices,

@@ -1,0 +1,111 @@
+"""The state on disk: whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+from malletrain.elastic.checkpoint import Checkpoints
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.state import Position, TrainingState
+
+
+def state(step: int = 0, seed: int = 0) -> TrainingState:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    held = TrainingState(model, optimizer, Position(step=step))
+    held.track("scheduler", torch.optim.lr_scheduler.StepLR(optimizer, 3))
+    for _ in range(step):
+        model(torch.randn(4, 5)).sum().backward()
+        optimizer.step()
+    return held
+
+
+def same(left: TrainingState, right: TrainingState) -> bool:
+    ours, theirs = left.capture(), right.capture()
+    return all(torch.equal(a, b) for a, b in zip(ours[1], theirs[1], strict=True)) and left.position == right.position
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    kept = state(3)
+    path = Checkpoints(tmp_path / "c").save(kept)
+    assert path.stat().st_mode & 0o077 == 0
+    other = state(seed=1)
+    assert Checkpoints(tmp_path / "c").load(other) == path
+    assert same(kept, other)
+
+
+def test_other_programs_find_tensors_by_name(tmp_path: Path) -> None:
+    kept = state(3)
+    path = Checkpoints(tmp_path / "c").save(kept)
+    found = {"model.0.weight": torch.zeros(7, 5)}
+    dcp.load(found, checkpoint_id=path, no_dist=True)
+    assert torch.equal(found["model.0.weight"], kept.model[0].weight)
+
+
+def test_one_beside_training_is_of_the_moment_when_it_began(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "c", every_s=0.0)
+    kept = state(3)
+    want = state(3)
+    assert checkpoints.is_due()
+    checkpoints.save_beside(kept)
+    with torch.no_grad():
+        for parameter in kept.model.parameters():
+            parameter.zero_()
+    checkpoints._writer.join()
+    other = state(seed=1)
+    checkpoints.load(other)
+    assert same(want, other)
+    assert not Checkpoints(tmp_path / "c", every_s=100.0).is_due()
+
+
+def test_the_newest_two_are_kept_and_all_are_discarded(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "c")
+    for step in (1, 2, 10):
+        checkpoints.save(state(step))
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["step-10", "step-2"]
+    checkpoints.save(state(10))
+    checkpoints.discard()
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "no metadata"])
+def test_a_damaged_one_is_refused_and_an_older_one_taken(tmp_path: Path, damage: str) -> None:
+    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints.save(state(1))
+    path = checkpoints.save(state(2))
+    data = next(path.glob("*.distcp"))
+    if damage == "no metadata":
+        (path / ".metadata").unlink()
+    elif damage == "cut":
+        data.write_bytes(data.read_bytes()[:-2000])
+    else:
+        content = bytearray(data.read_bytes())
+        at = content.find(state(2).model[0].weight.detach().numpy().tobytes()[:16])
+        content[at] ^= 1
+        data.write_bytes(content)
+    other = state(seed=1)
+    loaded = checkpoints.load(other)
+    assert loaded is not None
+    assert loaded.name == "step-1"
+    assert same(state(1), other)
+
+
+def test_nothing_readable_is_an_error_not_a_new_beginning(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "c")
+    path = checkpoints.save(state(1))
+    (path / ".metadata").write_bytes(b"x")
+    with pytest.raises(ElasticError, match=r"no checkpoint can be read; mend or remove them: .*step-1"):
+        checkpoints.load(state())
+    assert Checkpoints(tmp_path / "none").load(state()) is None
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("a file")
+    with pytest.raises(ElasticError, match=r"c/step-1: the state cannot be saved: "):
+        Checkpoints(tmp_path / "c").save(state(1))

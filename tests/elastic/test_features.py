@@ -1,0 +1,85 @@
+"""What a session offers beyond plain steps, in real processes: balance, checkpoints, hand-over, errors."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import running, wait_until
+from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, assert_every_sample_once, diary, static
+
+__all__ = ["static"]
+
+
+def options(directory: Path) -> list[str]:
+    return ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(directory / "go")]
+
+
+def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: Path, static) -> None:
+    """Nobody has the time to save: what is lost is what was done since the last one beside training."""
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--checkpoint-s", "0.5"])
+        daemon.wait_world([0, 1])
+        wait_until(lambda: len(list((tmp_path / "checkpoints").glob("step-*"))) == 2, 60, "two checkpoints")
+        for task in (0, 1):
+            pod.kill(task)
+        made = max(line["step"] for line in diary(tmp_path))
+        pod.spawn(daemon.url, 2, [SCRIPT, *options(tmp_path)])
+        daemon.wait_world([2])
+        (tmp_path / "go").touch()
+        assert pod.wait(2) == 0
+    first = min(line["step"] for line in diary(tmp_path) if line["task"] == "2")
+    assert 1 < first <= made + 1
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_a_slow_worker_gets_less_and_the_result_is_the_same(tmp_path: Path, static) -> None:
+    epochs = "5"
+    given = ["--epochs", epochs, "--balance", "--batch", "60"]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            slow = {"SLOW_BY": "0.003" if task == 1 else "0.0005"}
+            pod.spawn(daemon.url, task, [SCRIPT, *given, "--wait-for", "3"], **slow)
+        assert [pod.wait(task, 120) for task in range(3)] == [0, 0, 0]
+        rates = [event.data["rates"] for event in daemon.seen(EventKind.SAMPLES) if event.data["rates"]][-1]
+        assert rates["100_1.0"] < 0.6 * rates["100_0.0"]
+        assert daemon.seen(EventKind.SAMPLES)[-1].data["memory_bytes"] > 1e8
+        assert set(daemon.seen(EventKind.SAMPLES)[-1].data["parts"]) == {"data", "compute", "sync"}
+    lines = [line for line in diary(tmp_path) if "step" in line]
+    late = [line for line in lines if line["step"] > 60]
+    share = {task: sum(len(line["indices"]) for line in late if line["task"] == task) for task in "012"}
+    assert share["1"] < 0.6 * share["0"]
+    assert_every_sample_once(lines, int(epochs))
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", epochs, "--batch", "60"), 1e-12)
+
+
+@pytest.mark.parametrize("how", ["leave", "kill"])
+def test_the_next_oldest_becomes_the_main_worker(tmp_path: Path, how: str) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+            daemon.wait_world(list(range(task + 1)))
+        if how == "leave":
+            daemon.leave(0)
+        else:
+            pod.kill(0, signal.SIGKILL)
+        daemon.wait_world([1, 2])
+        (tmp_path / "go").touch()
+        assert pod.wait(1) == pod.wait(2) == 0
+    assert (tmp_path / "mains").read_text().splitlines() == ["0.0", "1.0"], "told once each, and nobody else"
+
+
+def test_gradients_that_are_no_numbers_fail_the_job_and_name_the_worker(tmp_path: Path) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            bad = ["--bad-at", "10"] if task == 1 else []
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--wait-for", "3", *bad])
+        wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
+        assert "step 10: the gradients of 100_1.0 are not finite" in daemon.seen(EventKind.JOB_FAILED)[0].reason
+        assert 0 not in [pod.wait(task) for task in range(3)]
+    assert max(line["step"] for line in diary(tmp_path)) == 10, "ten steps are made, the eleventh by nobody"
