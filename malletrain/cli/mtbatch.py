@@ -23,7 +23,7 @@ from malletrain.slurm import directives, sbatch
 from malletrain.slurm.command import Commands
 from malletrain.slurm.options import ALLOWED, Option, Use
 from malletrain.slurm.sbatch import BatchRequest, Defaults, InvalidBatch, Submission
-from malletrain.slurm.submit import check_partition, whole_gres
+from malletrain.slurm.submit import check_partition, fit, whole_gres
 from malletrain.slurm.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
@@ -52,6 +52,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     if not request.gres:
         request = replace(request, gres=whole_gres(commands, request.partition))
     if "dry-run" in given:
+        request = fit(commands, request)
         return describe(request, request.materialize("JOB", daemon.url, sys.executable, environ, __version__), cwd)
     job, array = submit_request(daemon, commands, request, environ, _warn)
     if "quiet" in given:

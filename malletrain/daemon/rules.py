@@ -8,6 +8,7 @@ from malletrain.config import Config
 from malletrain.decide.advisor import ProbeRules
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Profile
+from malletrain.slurm.limits import Limits
 from malletrain.slurm.site import SiteFacts
 
 #: Beyond this Slurm has had every chance to start a released pilot, whatever the backfill interval says.
@@ -47,6 +48,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         forecast=True,
+        max_top_up=min(50, Limits(facts.max_job_count, facts.max_array_size).most_tasks),
         include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
         exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
     )

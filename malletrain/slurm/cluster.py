@@ -6,7 +6,6 @@ act too. A daemon with the rights of a coordinator of the harvest account, or of
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -275,8 +274,7 @@ class SlurmCluster:
     def _each(self, command: list[str], tasks: Sequence[str], *fields: str) -> dict[str, str]:
         """Run one command over many tasks; the error of each that failed.
 
-        scontrol names the task before each error (`7_3: Invalid job id specified`) when it is given several; an error
-        without a name is everybody's.
+        scontrol names the task before each error when it is given several; an error without a name is everybody's.
         """
         failed: dict[str, str] = {}
         for begin in range(0, len(tasks), TASKS_A_COMMAND):
@@ -286,11 +284,7 @@ class SlurmCluster:
             answer = self._commands.run([*command, *which])
             if answer.ok:
                 continue
-            named = {
-                task: found[1].strip()
-                for task in batch
-                if (found := re.search(rf"(?<![0-9_]){re.escape(task)}: ([^;\n]*)", answer.error))
-            }
+            named = {task: why for task, why in text.task_errors(answer.error).items() if task in batch}
             if not named or len(answer.error) >= MAX_ERROR:  # cut short: who else failed is not known
                 failed |= dict.fromkeys(batch, answer.error)
             failed |= named

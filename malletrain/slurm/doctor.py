@@ -10,9 +10,9 @@ import pwd
 from collections.abc import Callable, Iterator
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.slurm import site
+from malletrain.slurm import limits, site
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import queue, sdiag, values
+from malletrain.slurm.formats import sdiag
 from malletrain.slurm.site import Finding, Harvest, Level, SiteFacts
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
@@ -178,9 +178,7 @@ def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
 
 
 def _headroom(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    mark = commands.mark()
-    rows = queue.parse_queue(commands.ask(["squeue", "-a", "-h", "-o", queue.queue_format(mark)]), mark)
-    known = sum(values.count_tasks(row.tasks) if row.tasks else 1 for row in rows)
+    known = limits.known_jobs(commands)
     share = known / max(1, facts.max_job_count)
     said = f"{known} of at most {facts.max_job_count} jobs (MaxJobCount)"
     if share > 0.8:

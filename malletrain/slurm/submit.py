@@ -13,13 +13,15 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
+from malletrain.slurm import limits
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import text
-from malletrain.slurm.sbatch import BatchRequest, Submission
+from malletrain.slurm.sbatch import BatchRequest, Submission, default_tasks
 from malletrain.wire.daemon import Daemon
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
@@ -76,6 +78,20 @@ def whole_gres(commands: Commands, partition: str) -> str:
     return ",".join(wanted)
 
 
+def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
+    """The request with no more held tasks than the site can bear; workers submit more as they are consumed.
+
+    Raises:
+        TooMany: more were asked for, or needed, or Slurm's queue is nearly full.
+        ClusterUnavailable: Slurm does not answer.
+    """
+    known = limits.read(commands)
+    asked = request.tasks != default_tasks(request.max_nodes)
+    tasks = limits.affordable(known, request.tasks, request.min_nodes, asked=asked)
+    limits.check_headroom(commands, known, tasks)
+    return replace(request, tasks=tasks)
+
+
 def submit(
     daemon: Daemon,
     commands: Commands,
@@ -90,7 +106,9 @@ def submit(
 
     Raises:
         NotTaken: it could not be submitted; what was begun is undone, or the message says what is left.
+        TooMany: the site cannot bear so many held tasks; nothing was begun.
     """
+    request = fit(commands, request)
     try:
         job = _announce(daemon, request)
     except DaemonRefused as refused:
@@ -164,6 +182,8 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
     except OSError as error:
         raise NotTaken(f"sbatch cannot be run in {cwd}: {os.strerror(error.errno or 0)}") from error
     except subprocess.TimeoutExpired as error:
+        if b"unable to accept job" in (error.stderr or b""):  # it waits and tries again for minutes
+            raise NotTaken("Slurm takes no jobs now: its queue is full (MaxJobCount); try again later") from error
         raise NotTaken(
             f"sbatch gave no answer in {SBATCH_TIMEOUT_S:.0f} s; if `squeue -u $USER` shows a held array, scancel it"
         ) from error

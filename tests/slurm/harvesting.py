@@ -68,13 +68,15 @@ class Harvesting:
         rules = replace(rules_from(config.parse(text, "test"), self.facts), forecast=False)
         return replace(rules, **self.overrides)  # type: ignore[arg-type]
 
-    def submit(self, *more: str, most: int = 8, tasks: int = 10, job: int = 1, command: str = PAYLOAD) -> int:
-        """A malleable job of alice's with its held array; the array's number."""
+    def submit(self, *more: str, most: int = 8, tasks: int = 10, job: int = 1, share: bool = False) -> int:
+        """A malleable job of alice's with its held array; the array's number. `share`: it does not ask for the whole
+        node, as it should."""
         wanted = MalleableJob(job, f"job{job}", "alice", self.uid, self.harvest.account, 1, most, time.time())
         self.loop.record([Event(time.time(), EventKind.JOB_ANNOUNCED, job, data=announced(wanted))])
         array = self.lab.submit(
-            command, "-p", self.harvest.partition, "--hold", f"--array=0-{tasks - 1}", "--no-requeue", "--time=1",
-            "--nodes=1", "--exclusive", "--mem=0", "--open-mode=append", *self._identity(), *more, user="alice",
+            PAYLOAD, "-p", self.harvest.partition, "--hold", f"--array=0-{tasks - 1}", "--no-requeue", "--time=1",
+            "--nodes=1", "--mem=0", "--open-mode=append", "--oversubscribe" if share else "--exclusive",
+            *self._identity(), *more, user="alice",
         )  # fmt: skip
         data = {"array_id": array, "tasks": tasks}
         self.loop.record([Event(time.time(), EventKind.ARRAY_ATTACHED, job, data=data)])

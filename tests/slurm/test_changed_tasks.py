@@ -95,7 +95,7 @@ def test_a_task_that_asks_for_licences_or_shares_its_node_is_not_taken_on(any_la
     with any_lab.changed(Change(settings={"Licenses": "fluent:4"})):
         harvest = Harvesting(any_lab)
         harvest.submit("--licenses=fluent:1", tasks=1)
-        harvest.submit("--oversubscribe", tasks=1, job=2)
+        harvest.submit(share=True, tasks=1, job=2)
         harvest.tick()
         refused = {e.job: e.reason for e in harvest.events(EventKind.ARRAY_REFUSED)}
         assert "asks for licences (fluent:1)" in refused[1]

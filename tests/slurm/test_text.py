@@ -188,3 +188,17 @@ def test_sdiag() -> None:
     assert seen.server_threads == 3
     assert not seen.plan.is_stale(1795192395.0 + 60)
     assert seen.plan.is_stale(1795192395.0 + 61)
+
+
+def test_errors_name_their_tasks_in_both_spellings() -> None:
+    old = "7_3: Job has already finished; 12_0: Invalid job id specified"
+    assert text.task_errors(old) == {"7_3": "Job has already finished", "12_0": "Invalid job id specified"}
+    assert text.task_errors("1_[2,5-6]: Job has already finished") == dict.fromkeys(
+        ("1_2", "1_5", "1_6"), "Job has already finished"
+    )
+    assert text.task_errors("slurm_update error: Invalid user id") == {}
+
+
+@given(st.text(max_size=60))
+def test_noise_names_no_task_or_a_real_one(noise: str) -> None:
+    assert all(name.replace("_", "").isdigit() for name in text.task_errors(noise))

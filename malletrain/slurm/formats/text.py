@@ -18,6 +18,9 @@ from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
 _CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
 _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
 
+#: How scontrol names tasks before an error.
+_TASK_ERROR = re.compile(r"(?<![0-9_])(\d+)_(?:(\d+)|\[([0-9,\-]+)\]): ([^;\n]*)")
+
 #: Text that Slurm prints, with exit status 0, where there is nothing to show.
 _NOTHING = ("No reservations in the system", "No nodes in the system", "No jobs in the system")
 
@@ -189,6 +192,19 @@ def config(text: str) -> dict[str, str]:
         match = _CONFIG_LINE.match(line)
         if match is not None:
             found.setdefault(match[1], values.text_or_empty(match[2]))
+    return found
+
+
+def task_errors(error: str) -> dict[str, str]:
+    """The error of each task that is named in scontrol's words: `7_3: Invalid job id specified`, or, from 26.05 on,
+    `7_[3,5]: Job has already finished`."""
+    found: dict[str, str] = {}
+    for array, task, several, why in _TASK_ERROR.findall(error):
+        try:
+            numbers = values.tasks(several) if several else (int(task),)
+        except InvalidInput:
+            continue  # not a list of tasks: then nobody is named
+        found |= {f"{array}_{number}": why.strip() for number in numbers}
     return found
 
 

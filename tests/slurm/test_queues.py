@@ -1,0 +1,131 @@
+"""Queues as sites have them, on a real Slurm: heterogeneous jobs, arrays of 10,000, thousands waiting, and the limits
+of the controller reached."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from malletrain.domain.event import EventKind
+from malletrain.domain.snapshot import NodeState
+from malletrain.slurm import limits, submit
+from malletrain.slurm.command import Commands
+from malletrain.slurm.sbatch import Submission
+from scripts.lab import Lab, LabConfig, LabError
+from tests.slurm.harvesting import Harvesting
+from tests.slurm_fixtures import LabFactory
+
+pytestmark = pytest.mark.slurm
+
+
+def hetjob(lab: Lab, *sizes: int) -> int:
+    """A waiting heterogeneous job of bob's with a component of each size."""
+    script = lab.output / "het.sh"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    parts = [["-p", "batch", f"--nodes={size}", "--exclusive", "--time=5"] for size in sizes]
+    words = [word for part in parts for word in (":", *part)][1:]
+    return int(lab.run(["sbatch", "--parsable", *words, script], "bob").stdout.split(";")[0])
+
+
+def test_nodes_of_a_heterogeneous_job_that_is_next_are_left_before_it_starts(any_lab: Lab) -> None:
+    lab, n = any_lab, any_lab.nodes
+    main = lab.submit("sleep 600", "-p", "batch", "--nodes=4", "--exclusive", "--time=5", user="bob")
+    lab.wait_for_state(main, "RUNNING")
+    harvest = Harvesting(lab)
+    harvest.submit()
+    rest = sorted(set(n) - set(harvest.snapshot().holders.keys()))
+    harvest.fill(rest)
+    job = hetjob(lab, 3, 3)
+
+    def planned() -> bool:
+        harvest.tick()
+        rows = [row for row in harvest.snapshot().jobs if row.het_id == job]
+        return len(rows) == 2 and bool(rows[0].planned_nodes or rows[1].planned_nodes)
+
+    lab.wait_for(planned, 30, "a plan for it")
+    lab.wait_for(lambda: harvest.tick() and len(harvest.held()) == 1, 30, "its three nodes are left, one is not")
+    lab.run(["scancel", str(main)])
+    lab.wait_for(lambda: harvest.tick() and lab.job_state(job) == "RUNNING", 40, "it runs")
+    assert {row.state for row in harvest.snapshot().jobs if row.het_id == job} == {"running"}
+    assert lab.job(job)["Restarts"] == "0", "no component was requeued"
+    assert not [e for e in harvest.events(EventKind.PILOT_ENDED) if e.data["preempted"]]
+
+
+def test_nodes_kept_for_a_planned_start_are_used_until_then(any_lab: Lab) -> None:
+    lab, n = any_lab, any_lab.nodes
+    main = lab.submit("sleep 600", "-p", "batch", "-w", n[0], "--exclusive", "--time=15", user="bob")
+    lab.wait_for_state(main, "RUNNING")
+    big = lab.submit("sleep 60", "-p", "batch", f"--nodes={len(n)}", "--exclusive", "--time=5", user="bob")
+    lab.wait_for(lambda: lab.job(big)["StartTime"] != "Unknown", 30)
+    harvest = Harvesting(lab)
+    lab.wait_for(lambda: harvest.snapshot().node[n[1]].state is NodeState.PLANNED, 30)
+    harvest.submit()
+    harvest.fill(n[1:])
+    ends = [row.end_time for row in harvest.snapshot().jobs if row.partition == "harvest" and row.holds_nodes]
+    planned = next(row.start_time for row in harvest.snapshot().jobs if row.raw_id == big)
+    assert planned is not None
+    assert max(end for end in ends if end is not None) <= planned, "every limit ends before the planned start"
+    assert min(end for end in ends if end is not None) > time.time() + 600
+
+
+def test_arrays_of_ten_thousand_and_thousands_of_waiting_jobs(lab_factory: LabFactory) -> None:
+    """One round, with what it reads: the array is one row, 5,000 held jobs are 5,000."""
+    if os.geteuid() != 0:
+        pytest.skip("needs plain users: run as root")
+    lab = lab_factory(LabConfig(nodes=4, users=True, settings=(("MaxArraySize", "10001"),)))
+    lab.submit("true", "-p", "batch", "--array=0-9999", "--hold", user="bob")
+    flood = lab.submit("true", "-p", "batch", "--array=0-4999", "--hold", user="bob")
+    # A held task that is touched becomes a job of its own: thousands of rows without thousands of sbatch.
+    lab.run(["scontrol", "update", f"JobId={flood}_[0-1999]", "Comment=x"], "bob", timeout=120)
+    harvest = Harvesting(lab)
+    harvest.submit()
+    started = time.process_time()
+    seen = harvest.snapshot()
+    spent = time.process_time() - started
+    whole = [job for job in seen.jobs if job.task_count == 10_000]
+    assert len(whole) == 1
+    assert sum(job.task_count for job in seen.jobs if job.array_id == flood) == 5000
+    # A bound against a loop over tasks, generous for slow machines; docs/explanation/measurements.md has figures.
+    assert spent < 2.0, f"{spent:.2f} s of processor time for {len(seen.jobs)} rows"
+    harvest.fill(lab.nodes)
+    lab.run(["scancel", "-u", "bob"])
+
+
+def crowded(lab_factory: LabFactory) -> Lab:
+    return lab_factory(LabConfig(nodes=2, users=True, settings=(("MaxJobCount", "100"), ("MaxArraySize", "16"))))
+
+
+def test_a_job_asks_for_no_more_held_tasks_than_the_site_can_bear(lab_factory: LabFactory) -> None:
+    read = limits.read(Commands(crowded(lab_factory).env))
+    assert (read.max_job_count, read.max_array_size, read.most_tasks) == (100, 16, 5)
+    assert limits.affordable(read, wanted=8, least=1, asked=False) == 5
+    with pytest.raises(limits.TooMany, match=r"--tasks=8: at most 5 are possible \(5% of MaxJobCount=100\)"):
+        limits.affordable(read, wanted=8, least=1, asked=True)
+    with pytest.raises(limits.TooMany, match="--nodes: 6 nodes need as many held tasks"):
+        limits.affordable(read, wanted=6, least=6, asked=False)
+
+
+def test_a_full_controller_is_told_in_one_line_and_the_daemon_goes_on(lab_factory: LabFactory) -> None:
+    """sbatch itself would wait and try again for minutes."""
+    lab = crowded(lab_factory)
+    harvest = Harvesting(lab)
+    harvest.submit(tasks=4)
+    harvest.fill(lab.nodes)
+    with pytest.raises(LabError, match="Invalid job array"):
+        lab.submit("true", "-p", "batch", "--hold", "--array=0-16", user="bob")
+    for _ in range(6):
+        lab.submit("true", "-p", "batch", "--hold", "--array=0-14", user="bob")
+    known = limits.read(harvest.commands)
+    with pytest.raises(limits.TooMany, match=r"Slurm has 94 of at most 100 jobs \(MaxJobCount\)") as refusal:
+        limits.check_headroom(harvest.commands, known, tasks=2)
+    assert "\n" not in str(refusal.value)
+    submission = Submission(("sbatch", "--parsable", "--hold", "--array=0-14", "--wrap=true"), b"", lab.env)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(submit, "SBATCH_TIMEOUT_S", 2.0)
+        with pytest.raises(submit.NotTaken, match="its queue is full"):
+            submit.run_sbatch(submission, "/", print)
+    harvest.tick()
+    assert set(harvest.held()) == set(lab.nodes), "pilots and daemon go on"
+    lab.clear()
