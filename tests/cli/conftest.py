@@ -54,6 +54,7 @@ class Desk:
         self.fake("sinfo", "echo 'gpu:a100:4(S:0-1),shard:16'\n")
         self.fake("sbatch", f"env > {self.folder}/sbatch.env; cat > {self.folder}/sbatch.in; echo 4711\n")
         self.fake("scancel", "")
+        self.fake("squeue", "")
         (self.work / "train.sh").write_text(SCRIPT)
 
     @property
