@@ -16,6 +16,7 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.pace import Pace
 from malletrain.daemon.rules import rules_from
 from malletrain.daemon.slurm_environment import slurm_environment
 from malletrain.domain.event import Event, EventKind, JsonValue
@@ -67,7 +68,8 @@ class Observing:
         real = SlurmCluster(self._commands, harvest, lambda _job: None, clock.now, facts.bf_interval_s)
         self._shadow = ShadowCluster(real, config.slurm.partition, clock.now)
         self._deeds, self._closed = threading.Lock(), threading.Event()
-        self._watched_at = self._noted_at = float("-inf")
+        self._noted_at = float("-inf")
+        self._pace = Pace(clock.elapsed)
         self.path = observed_path(Path(config.store.path))
         self._journal = SqliteJournal(self.path)
         self._workers = ShadowWorkers(self._shadow, 0, clock.now)
@@ -109,11 +111,7 @@ class Observing:
 
     def watch(self) -> None:
         """The light look at the waiting main jobs, left out while the controller is slow."""
-        now = self._clock.elapsed()
-        if now - self._watched_at < self._commands.backoff_s:
-            return
-        self._watched_at = now
-        snapshot = self._loop.ask_look()
+        snapshot = self._pace.timed(self._loop.ask_look) if self._pace.may_look() else None
         if snapshot is not None:
             with self._deeds:
                 self._loop.watch_on(snapshot)

@@ -14,12 +14,17 @@ from malletrain.slurm.site import SiteFacts
 #: Beyond this Slurm has had every chance to start a released pilot, whatever the backfill interval says.
 LEAST_PATIENCE_S = 20.0
 
+#: A site's epilog may take so long, until it has been measured.
+UNKNOWN_EPILOG_S = 60.0
+
 
 def rules_from(config: Config, facts: SiteFacts) -> Rules:
     """The rules of decisions. Times that the file leaves to `auto` come from Slurm:
 
     - margin: KillWait and OverTimeLimit, which a task that ignores SIGTERM may use up after its limit. A worker
       leaves by the daemon's clock well before the limit, so Slurm's own check every 30 s is not in it.
+    - exit: how long nodes take to be free after a pilot's end is measured; no configuration says how long an epilog
+      takes, so one that is not known yet is taken for a long one.
     - patience with a start: two backfill cycles, since low tiers start in those only.
     - patience with a leave for a main job: the cycle must find the node empty.
     """
@@ -40,6 +45,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         max_pilots=config.pool.max_pilots,
         max_pilot_s=longest,
         margin_s=margin_s,
+        exit_s=None if margin != "auto" else UNKNOWN_EPILOG_S if facts.has_epilog else 0.0,
         # Less than a minute's limit cannot be given, and the worker leaves `leave_lead_s` before that.
         min_hole_s=60.0 + margin_s + leave_lead_s,
         leave_lead_s=leave_lead_s,

@@ -20,6 +20,7 @@ from malletrain.api.workers import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.metrics import Metrics
+from malletrain.daemon.pace import Pace
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.rules import rules_from
@@ -91,7 +92,7 @@ class Service:
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
-        self._begun, self._watched_at = self._clock.now(), float("-inf")
+        self._begun, self._pace = self._clock.now(), Pace(self._clock.elapsed)
         self.metrics = Metrics(self._clock)
         self._commands = commands = Commands(
             slurm_environment(config), config.slurm.command_timeout_s, heard=self._heard_of_command
@@ -150,16 +151,19 @@ class Service:
     def watch(self) -> None:
         """A light look at the waiting main jobs, for yielding before Slurm's next cycle preempts.
 
-        Left out while the controller is slow: a look must not cost the main queue more than it gives.
+        Left out while the controller is slow: a look must not cost the main queue more than it gives. Main jobs
+        that come in a burst are seen one look after the other, so a look that found some is followed by another.
         """
-        now = self._clock.elapsed()
-        if now - self._watched_at < self._commands.backoff_s:
-            return
-        self._watched_at = now
-        snapshot = self._loop.ask_look()
-        if snapshot is not None:
+        end = self._clock.elapsed() + self._config.loop.watch_interval_s
+        while self._pace.may_look():
+            snapshot = self._pace.timed(self._loop.ask_look)
+            if snapshot is None:
+                return
             with self._deeds:
-                self._loop.watch_on(snapshot)
+                gave_way = self._loop.watch_on(snapshot)
+            soon = self._pace.soon_s
+            if not gave_way or self._clock.elapsed() + soon > end or self._closed.wait(soon):
+                return
 
     def react(self) -> None:
         """Let workers' deadlines pass, and free the nodes of those that have left."""

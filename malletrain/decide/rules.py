@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from malletrain.decide.advisor import ProbeRules
 
@@ -19,6 +19,8 @@ class Rules:
         max_pilots: most pilots at once; their number is what costs the controller.
         max_pilot_s: longest time limit of a pilot.
         margin_s: a pilot's limit ends so long before its hole does: exit, KillWait and epilog.
+        exit_s: a node is free again so long after its pilot's end (epilog), until that has been measured; None: what
+            `margin_s` holds is all.
         min_hole_s: a shorter hole is left alone: Slurm's limits are whole minutes.
         leave_lead_s: a worker is asked to leave so long before its limit runs out.
         leave_patience_s: a worker that was asked to leave is recycled after so long regardless.
@@ -45,6 +47,7 @@ class Rules:
     max_pilots: int = 200
     max_pilot_s: float = 3600.0
     margin_s: float = 30.0
+    exit_s: float | None = None
     min_hole_s: float = 90.0
     leave_lead_s: float = 20.0
     leave_patience_s: float = 15.0
@@ -62,6 +65,13 @@ class Rules:
     auto_horizon: bool = False
     include_nodes: frozenset[str] = frozenset()
     exclude_nodes: frozenset[str] = frozenset()
+
+    def with_exits(self, measured_s: float | None) -> Rules:
+        """These rules with a margin in which a node is free again after its pilot has ended, too."""
+        if self.exit_s is None:
+            return self
+        exit_s = self.exit_s if measured_s is None else measured_s
+        return replace(self, margin_s=self.margin_s + exit_s, min_hole_s=self.min_hole_s + exit_s)
 
     def may_harvest(self, node: str) -> bool:
         """Whether the site lets this node be harvested at all."""

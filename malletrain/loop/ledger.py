@@ -33,6 +33,7 @@ from malletrain.domain.job import (
     World,
 )
 from malletrain.domain.snapshot import SlurmState
+from malletrain.loop.exits import Exits
 from malletrain.loop.hole_history import Holes
 from malletrain.loop.unstarted import Unstarted
 
@@ -159,6 +160,7 @@ class Ledger:
         self._drained: dict[str, float] = {}
         self._earlier: dict[tuple[str, str], deque[Evidence]] = {}
         self.holes = Holes()
+        self.exits = Exits()
         self.unstarted = Unstarted()
         self.last_seq = 0
         #: When Slurm preempted pilots lately (Unix seconds).
@@ -169,6 +171,7 @@ class Ledger:
         for event in events:
             self.last_seq = max(self.last_seq, event.seq)
             self.holes.apply(event)
+            self.exits.apply(event)
             self.unstarted.apply(event)
             if event.kind is EventKind.PILOT_ENDED and event.data.get("preempted"):
                 self.preempted_at.append(event.at)

@@ -145,7 +145,7 @@ class Loop:
             self.record([*seen, *hole_events(snapshot, self.ledger.holes.open(), self._last_look, self.rules)])
             self._last_look = snapshot.taken_at
             self._end_the_hopeless()
-        decided = decide(self._situation(snapshot), self.policy, self.rules, self._memo)
+        decided = decide(self._situation(snapshot), self.policy, self._rules_now(), self._memo)
         self._startable_since = decided.startable_since
         self.last_decision = decided.decision
         self.advice = decided.advice
@@ -163,11 +163,12 @@ class Loop:
         if snapshot is not None:
             self.watch_on(snapshot)
 
-    def watch_on(self, snapshot: Snapshot) -> None:
-        """Yielding after the light look."""
+    def watch_on(self, snapshot: Snapshot) -> bool:
+        """Yielding after the light look; whether any pilot was asked to give way."""
         self.last_snapshot = snapshot
-        actions, self._startable_since = yield_now(self._situation(snapshot), self.rules, self._memo)
+        actions, self._startable_since = yield_now(self._situation(snapshot), self._rules_now(), self._memo)
         self._apply(actions)
+        return bool(actions)
 
     def react(self) -> None:
         """Take in what workers reported; a worker that has left frees its node at once, not at the next tick."""
@@ -189,6 +190,10 @@ class Loop:
         self._apply(actions)
 
     # -- parts -------------------------------------------------------------------------------------------------
+
+    def _rules_now(self) -> Rules:
+        """The site's rules, with the margin that its epilogs have been seen to need."""
+        return self.rules.with_exits(self.ledger.exits.usual_s())
 
     def _situation(self, snapshot: Snapshot) -> Situation:
         now = self._clock.now()

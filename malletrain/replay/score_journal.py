@@ -65,6 +65,7 @@ class _Fold:
         self.jobs: dict[int, _Job] = {}
         self.holding: dict[str, tuple[int, float]] = {}  # pilot -> job, since
         self.cold: dict[str, float] = {}  # pilot -> since
+        self.warm_at: dict[str, float] = {}  # pilot -> when its worker was warm, before Slurm showed its start
         self.idle_nodes = 0.0
         self.idle = self.occupied = self.activating = self.stalled = 0.0
         self.rescales = self.activations = self.preemptions = 0
@@ -94,9 +95,15 @@ class _Fold:
             since = min(float(data.get("started_at") or event.at), event.at)
             self.holding[pilot] = (job.job.id, since)
             job.first_start = since if job.first_start is None else job.first_start
-            self.cold[pilot] = since
+            warm_at = self.warm_at.pop(pilot, None)
+            if warm_at is None:
+                self.cold[pilot] = since
+            else:
+                self.activating += max(0.0, warm_at - since)
             self.activations += 1
         elif event.kind is EventKind.WORKER_WARM and pilot is not None:
+            if pilot not in self.holding:
+                self.warm_at[pilot] = event.at  # a look every few seconds tells of the start later than the worker
             self._warm(pilot)
         elif event.kind in _STOPPED and pilot is not None:
             if event.kind is EventKind.PILOT_ENDED and data.get("preempted"):
@@ -127,6 +134,7 @@ class _Fold:
 
     def _release(self, pilot: str) -> None:
         self._warm(pilot)
+        self.warm_at.pop(pilot, None)
         held = self.holding.pop(pilot, None)
         if held is not None:
             job_id, since = held

@@ -47,7 +47,7 @@ class Answer:
 
 
 class Commands:
-    """Runs Slurm's commands in one environment, and slows down the callers when the controller is slow.
+    """Runs Slurm's commands in one environment.
 
     `pretends`: changes are noted, not made (a rehearsal), so there is no use in looking whether Slurm made them.
 
@@ -79,7 +79,6 @@ class Commands:
         self._timeout_s = timeout_s
         self._elapsed = elapsed
         self._heard = heard
-        self._slowness = 0.0
         self._end_at: float | None = None
 
     def end_within(self, seconds: float) -> None:
@@ -92,11 +91,6 @@ class Commands:
     @property
     def environment(self) -> Mapping[str, str]:
         return self._environment
-
-    @property
-    def backoff_s(self) -> float:
-        """How long a considerate caller waits before its next round: ten times what a call took lately."""
-        return 10 * self._slowness
 
     @staticmethod
     def mark() -> str:
@@ -142,7 +136,6 @@ class Commands:
         except TimeoutError:
             if self._elapsed() < start + limit:
                 raise ClusterUnavailable(f"{argv[0]}: given up after so long, the daemon is ending") from None
-            self._slowness = limit
             self._tell(argv, limit, well=False)
             raise ClusterUnavailable(
                 f"{argv[0]}: no answer within {limit:g} s; is slurmctld up? try `scontrol ping`"
@@ -152,7 +145,6 @@ class Commands:
         finally:
             _end(process)
         seconds = self._elapsed() - start
-        self._slowness = max(seconds, 0.7 * self._slowness)
         answer = Answer(output, _failure(process.returncode, output, errors), seconds)
         self._tell(argv, seconds, well=answer.ok)
         return answer

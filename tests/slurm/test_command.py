@@ -48,7 +48,6 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
     while time.monotonic() < end and _runs(child):
         time.sleep(0.01)
     assert not _runs(child)
-    assert run.backoff_s == pytest.approx(5.0), "ten times what the call took"
 
 
 def _runs(pid: int) -> bool:
@@ -78,7 +77,6 @@ def test_the_end_of_the_daemon_cuts_off_what_runs_and_begins_nothing(tmp_path: P
     assert told == ["squeue: given up after so long, the daemon is ending"]
     with pytest.raises(ClusterUnavailable, match="scontrol: not run, the daemon is ending"):
         run.ask(["scontrol"])
-    assert run.backoff_s < 600, "the time-out was not what ended it"
 
 
 def test_a_child_that_keeps_the_pipe_open_does_not_hold_us(tmp_path: Path) -> None:
