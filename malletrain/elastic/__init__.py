@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from malletrain.elastic.errors import ElasticError
     from malletrain.elastic.rates import LearningRate, Schedule
     from malletrain.elastic.session import Session
+    from malletrain.elastic.sync_norm import sync_batchnorm
 
-__all__ = ["Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session"]
+__all__ = ["Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "sync_batchnorm"]
 
 _HOMES = {
     "Chosen": "malletrain.elastic.batch",
@@ -23,6 +24,7 @@ _HOMES = {
     "PerWorker": "malletrain.elastic.batch",
     "Schedule": "malletrain.elastic.rates",
     "Session": "malletrain.elastic.session",
+    "sync_batchnorm": "malletrain.elastic.sync_norm",
 }
 
 

@@ -35,6 +35,7 @@ from malletrain.elastic.batch import BatchRule, as_rule
 from malletrain.elastic.batching import Batching
 from malletrain.elastic.checkpoint import Checkpoints
 from malletrain.elastic.data import Loader
+from malletrain.elastic.equality import Equality, judge, layers_of
 from malletrain.elastic.errors import Aborted, ElasticError, Released, TrainingOver
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.groups import all_closed
@@ -48,6 +49,7 @@ from malletrain.elastic.state import Position, Stateful, TrainingState
 from malletrain.elastic.step import Step
 from malletrain.elastic.switch import Switch
 from malletrain.elastic.sync import GradientSync
+from malletrain.elastic.sync_norm import SyncNorms
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
@@ -71,6 +73,8 @@ class Session:
         reduction: whether the script's loss is a `mean` over samples, or a `sum`.
         warm_up: called with a batch before this worker joins, to run the model forward and backward once; by
             default the model is called with the batch's first part.
+        additive_loss: whether the loss is a mean or sum of one term for each sample; False for contrastive losses,
+            which compare samples of a batch.
         virtual_shards: cut each batch into so many shards (see `shards`), so that layers that look at a whole batch
             see the same ones at every size.
         balance: give each worker a share of the batch in proportion to how fast it computes, where nodes differ; by
@@ -104,6 +108,7 @@ class Session:
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_s: float = 600.0,
         virtual_shards: int | None = None,
+        additive_loss: bool = True,
         balance: bool = False,
         must_be_finite: bool | None = None,
     ) -> None:
@@ -144,6 +149,13 @@ class Session:
         self._paces = Paces(balance=balance)
         self._shards = (
             VirtualShards(virtual_shards, model, self._sync, seed, reduction == "mean") if virtual_shards else None
+        )
+        norms = layers_of(model)
+        if norms and virtual_shards:
+            raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
+        self._norms = SyncNorms(norms, self._rounds, self._sync, reduction == "mean") if norms else None
+        self._judgement = judge(
+            model, shards=bool(virtual_shards), fixed_batch=self._batching.fixed, additive=additive_loss
         )
         self._meter = Meter(self._say_for_all)
         self._when_main: list[Callable[[], object]] = []
@@ -272,13 +284,7 @@ class Session:
     @property
     def equality(self) -> str:
         """In which sense the result is that of a static run."""
-        found = [] if self._shards else start.batch_dependent(self.model)
-        if not found:
-            return "equal to a static run up to rounding, as far as the loss adds up over samples or shards"
-        return (
-            f"statistically like a static run, not equal: {', '.join(found)} depend on the part of the batch that a "
-            "worker has; use virtual_shards, GroupNorm or LayerNorm where equality matters"
-        )
+        return str(self._judgement)
 
     def step(self, weight: int | None = None) -> AbstractContextManager[None]:
         """One step: committed or repeated. `weight`: samples or tokens that this worker's loss is the mean of, where
@@ -467,7 +473,8 @@ class Session:
             self._paces.begin(1)
             self._hand_over()
             return
-        log.info("%s", self.equality)
+        weak = self._judgement.equality is Equality.STATISTICAL
+        log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.equality)
         imported = time.monotonic() - self._began
         began = time.monotonic()
         start.warm_up(self.model, self._loader, self._sampler, self._warm_up)

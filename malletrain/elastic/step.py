@@ -37,7 +37,10 @@ class Step:
         torch.manual_seed(mix(s._sampler.seed, s._position.step, s._rounds.world.rank))
         if s._shards is not None:
             s._shards.begin(share.batch)
-        s._sync.arm(share.weight if weight is None or not share.weight else weight, share.batch, self._commit)
+        counts = share.weight if weight is None or not share.weight else weight
+        if s._norms is not None:
+            s._norms.begin(counts, share.batch)
+        s._sync.arm(counts, share.batch, self._commit)
 
     def _commit(self, outcome: Outcome) -> None:
         """Gradients are there, everywhere or soon: from here on there is no way back."""
@@ -59,6 +62,8 @@ class Step:
         s = self._session
         share, s._share = s._share, None
         s._sync.disarm()
+        if s._norms is not None:
+            s._norms.end()
         if isinstance(error, Aborted):
             self._undo()
             s._must_recover = True

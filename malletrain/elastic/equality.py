@@ -1,0 +1,111 @@
+"""In which sense a resized run is a static one: four classes, and what in a model decides between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import nn
+
+from malletrain.elastic.sync_norm import SyncBatchNorm
+
+
+class Equality(StrEnum):
+    """From strong to weak."""
+
+    ADDITIVE = "additive"  #: the loss adds up over samples: equal up to rounding
+    VIRTUAL_SHARDS = "virtual shards"  #: equal up to rounding to a static run with the same shards
+    SYNC_BATCHNORM = "sync batchnorm"  #: equal up to rounding, statistics over the whole batch
+    STATISTICAL = "statistical"  #: the same in distribution, not in numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The class, and why it is no stronger one; `cure` says what would make it stronger."""
+
+    equality: Equality
+    because: tuple[str, ...] = ()
+    cure: str = ""
+
+    def __str__(self) -> str:
+        if self.equality is not Equality.STATISTICAL:
+            return f"{self.equality.value}: {_MEANING[self.equality]}"
+        return f"statistical: {_MEANING[self.equality]}, because {'; '.join(self.because)}. {self.cure}".rstrip()
+
+
+_MEANING = {
+    Equality.ADDITIVE: "equal to a static run up to rounding, as far as the loss adds up over samples",
+    Equality.VIRTUAL_SHARDS: "equal up to rounding to a static run with the same number of shards",
+    Equality.SYNC_BATCHNORM: "equal to a static run up to rounding: BatchNorm sees the whole batch at every size",
+    Equality.STATISTICAL: "like a static run, not equal to it",
+}
+
+
+def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool) -> Judgement:
+    """The class of a session.
+
+    Args:
+        shards: whether it has virtual shards.
+        fixed_batch: whether the batch is the same at every size.
+        additive: whether the loss adds up over samples, as the script says.
+    """
+    because = []
+    batch = [] if shards else whole_batch_layers(model)
+    chance = [] if shards else random_layers(model)
+    cures = []
+    if batch:
+        because.append(f"{_some(batch)} look at the part of the batch that a worker has")
+        cures.append("GroupNorm or LayerNorm, sync_batchnorm(model), or virtual_shards=N")
+    if chance:
+        because.append(f"{_some(chance)} draw random numbers by worker")
+        cures.append("virtual_shards=N")
+    if not additive and not shards:
+        because.append("the loss compares samples of a batch with each other (additive_loss=False)")
+        cures.append("virtual_shards=N")
+    if not fixed_batch:
+        because.append("the batch changes with the number of workers")
+        cures.append("a batch_size that is a number")
+    if because:
+        cure = f"Where equality matters: {'; '.join(dict.fromkeys(cures))}."
+        return Judgement(Equality.STATISTICAL, tuple(because), cure)
+    if shards:
+        return Judgement(Equality.VIRTUAL_SHARDS)
+    synced = any(isinstance(module, SyncBatchNorm) for module in model.modules())
+    return Judgement(Equality.SYNC_BATCHNORM if synced else Equality.ADDITIVE)
+
+
+def whole_batch_layers(model: nn.Module) -> list[str]:
+    """Layers in which a sample's result, or a running statistic, depends on the others of the local batch."""
+    return [
+        f"{name or 'the model'} ({type(module).__name__})"
+        for name, module in model.named_modules()
+        if (isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, SyncBatchNorm))
+        or (isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats)
+    ]
+
+
+def random_layers(model: nn.Module) -> list[str]:
+    """Layers that draw random numbers in training. What a forward draws by itself cannot be seen."""
+    return [
+        f"{name or 'the model'} ({type(module).__name__})" for name, module in model.named_modules() if _draws(module)
+    ]
+
+
+def _draws(module: nn.Module) -> bool:
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RReLU):
+        return True
+    # Attention and recurrent layers, of PyTorch and of others, drop out inside.
+    dropout = getattr(module, "dropout", 0.0)
+    return isinstance(dropout, float) and dropout > 0 and isinstance(module, nn.MultiheadAttention | nn.RNNBase)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def layers_of(model: torch.nn.Module) -> list[SyncBatchNorm]:
+    """The layers that `sync_batchnorm` made, in order."""
+    return [module for module in model.modules() if isinstance(module, SyncBatchNorm)]

@@ -1,0 +1,66 @@
+"""SyncBatchNorm at changing sizes, over lost nodes and missed rounds: that of one process, in real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import ROOT, running, wait_until
+from tests.elastic.test_live import assert_equal, assert_every_sample_once, diary
+
+SCRIPT = str(Path(__file__).parent / "train_norm.py")
+
+
+def alone(home: Path, *options: str) -> dict[str, torch.Tensor]:
+    """The same model with PyTorch's BatchNorm, in one process."""
+    home.mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, SCRIPT, *options], env=env, check=True, timeout=120)
+    return torch.load(home / "final.pt")
+
+
+@pytest.mark.parametrize("options", [(), ("--sum",)], ids=["mean", "sum"])
+def test_batchnorm_over_the_whole_batch_is_that_of_one_process(tmp_path: Path, options: tuple[str, ...]) -> None:
+    epochs = ["--epochs", "6"]
+    slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, *epochs, *options, *slow])
+        daemon.wait_world([0])
+        for task in (1, 2):
+            pod.spawn(daemon.url, task, [SCRIPT, *epochs, *options, *slow], **({"LAG_AT": "20"} if task == 2 else {}))
+        daemon.wait_world([0, 1, 2])
+        wait_until(lambda: any(line["step"] > 24 for line in diary(tmp_path)), 60, "a missed round is made good")
+        pod.kill(1)
+        daemon.wait_world([0, 2], 20)
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of two")
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(2) == 0
+        assert any("made to lag" in event.reason for event in daemon.seen(EventKind.GENERATION))
+    assert (tmp_path / "equality-0.0").read_text().startswith("sync batchnorm: equal")
+    lines = diary(tmp_path)
+    assert_every_sample_once(lines, 6)
+    static = alone(tmp_path / "alone", *epochs, *options)
+    assert (tmp_path / "alone" / "equality-x.0").read_text().startswith("statistical")
+    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-10)
+
+
+def test_members_without_a_sample_take_no_part_in_the_statistics(tmp_path: Path) -> None:
+    """Batches of three on four workers: one of them computes on a sample of weight 0. (Few steps: BatchNorm over
+    three samples makes much of rounding.)"""
+    options = ["--epochs", "1", "--batch", "3", "--samples", "45"]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(4):
+            slow = ["--step-seconds", "0.3", "--slow-until", str(tmp_path / "go")]
+            pod.spawn(daemon.url, task, [SCRIPT, *options, "--wait-for", "4", *slow])
+        wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four")
+        (tmp_path / "go").touch()
+        assert [pod.wait(task) for task in range(4)] == [0, 0, 0, 0]
+    assert_equal(torch.load(tmp_path / "final.pt"), alone(tmp_path / "alone", *options), 1e-9)
