@@ -209,6 +209,7 @@ class Switch:
                 pass
             if build.group is None:
                 return
+            log.debug("generation %d: ready", plan.generation)
             self._ready = max(self._ready, plan.generation)
         except PeerLost as lost:
             if not build.given_up:
@@ -336,8 +337,10 @@ class Switch:
     def _enter(self, plan: messages.Plan, group: Group) -> None:
         """Call the roll, bring everyone to the same state, and make the plan's world the present one."""
         world = World(plan.generation, tuple(seat.worker for seat in plan.members), group, plan.batch)
+        began = time.monotonic()
         try:
             self._roll_call(plan, group)
+            log.debug("generation %d: state alike after %.3f s", plan.generation, time.monotonic() - began)
         except PeerLost as lost:
             group.bury()
             self.fault(plan.generation, "closed", str(lost))
@@ -361,7 +364,9 @@ class Switch:
         rounds = self.rounds
         mine = torch.tensor([int(self.whole), rounds.done, self._state.signature()], dtype=torch.int64)
         roll = [torch.zeros_like(mine) for _ in range(group.size)]
+        began = time.monotonic()
         self._wait(group.all_gather(roll, mine), plan)
+        log.debug("generation %d: roll called after %.3f s", plan.generation, time.monotonic() - began)
         names = [seat.worker for seat in plan.members]
         table = [(bool(row[0]), int(row[1]), int(row[2])) for row in roll]
         holders = [rank for rank, row in enumerate(table) if row[0]]

@@ -1,10 +1,12 @@
 """How long a resize stops training: grow 2 -> 4, shrink 4 -> 2, kill -9 and SIGSTOP one of 4.
 
-    python -m scripts.bench.elastic.resize [--repeats 10] [--width 4166] [--only grow,shrink,kill,stop]
+    python -m scripts.bench.elastic.resize [--repeats 10] [--width 4166] [--small 2] [--large 4]
+        [--only grow,shrink,kill,stop]
 
 Real processes over loopback, the real protocol. Pause: the longest time between two commits on the oldest member
 around the event, less the median step of the world after it. Latency: from the event to the first commit after the
-switch, less that median.
+switch, less that median; of a growing world the event is that the last newcomer is warm, of a frozen worker that it
+was given up.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import signal
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from malletrain.domain.event import EventKind
 from malletrain.loop.membership import MembershipSettings
 from tests.elastic.coordinator import Coordinator, Pod, free_port, wait_until
 
@@ -25,17 +29,27 @@ SCRIPT = str(Path(__file__).with_name("train_large.py"))
 
 
 class Field:
-    """Four seats, of which the oldest two stay."""
+    """So many seats, of which the oldest stay."""
 
-    def __init__(self, directory: Path, width: int) -> None:
+    def __init__(self, directory: Path, width: int, seats: int) -> None:
         self.directory = directory
-        self.daemon = Coordinator(free_port(), settings=MembershipSettings(gather_s=5.0))
+        self.daemon = Coordinator(free_port())
         self.daemon.start()
         self.pod = Pod(directory)
-        self.restarts = dict.fromkeys(range(4), -1)
+        self.restarts = dict.fromkeys(range(seats), -1)
         self.options = ["--width", str(width), "--stop", str(directory / "stop")]
 
+    def _gather(self, seconds: float) -> None:
+        """Newcomers wait so long for each other. (Leavers wait for a tenth of it.)"""
+        self.daemon.membership._settings = MembershipSettings(gather_s=seconds)
+
+    def leave(self, *tasks: int) -> None:
+        self._gather(MembershipSettings().gather_s)
+        for task in tasks:
+            self.daemon.leave(task)
+
     def add(self, *tasks: int) -> None:
+        self._gather(5.0)  # a machine with few cores warms them up one after the other
         for task in tasks:
             self.restarts[task] += 1
             self.pod.spawn(self.daemon.url, task, [SCRIPT, *self.options], restart=self.restarts[task])
@@ -59,7 +73,19 @@ class Field:
         self.daemon.stop()
 
 
-def pause(commits: list[tuple[float, int, int]], at: float, size: int) -> tuple[float, float]:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """See the module: seconds. `latency_s` of a frozen worker is that after it was given up, at `detected_s`."""
+
+    pause_s: float
+    latency_s: float
+    detected_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"pause {self.pause_s:.3f} s, latency {self.latency_s:.3f} s, detected {self.detected_s:.2f} s"
+
+
+def waited(commits: list[tuple[float, int, int]], at: float, size: int) -> tuple[float, float]:
     """(pause, latency) of the first switch to `size` after `at`."""
     times = [row[0] for row in commits]
     after = [i for i in range(1, len(commits)) if times[i] > at and commits[i][2] == size]
@@ -76,35 +102,35 @@ def spread(values: list[float]) -> dict[str, float]:
     }
 
 
-def measure(field: Field, kind: str) -> tuple[float, float]:
-    """One event, from four workers to four workers."""
-    begin = time.time()
-    field.steps_of_size(4, 8, begin)
-    victims = {"shrink": (2, 3), "kill": (2,), "stop": (2,), "grow": (2, 3)}[kind]
+def measure(field: Field, kind: str, small: int, large: int) -> Measured:
+    """One event, from `large` workers to `large` workers."""
+    field.steps_of_size(large, 8, time.time())
+    victims = tuple(range(small, large)) if kind in ("shrink", "grow") else (large - 1,)
     at = time.time()
     before = field.pod.processes.copy()
-    if kind == "kill":
-        before[2].send_signal(signal.SIGKILL)
-    elif kind == "stop":
-        before[2].send_signal(signal.SIGSTOP)
-    else:
-        for task in victims:
-            field.daemon.leave(task)
-    size = 4 - len(victims)
+    for task in victims:
+        if kind in ("kill", "stop"):
+            before[task].send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+    if kind in ("shrink", "grow"):
+        field.leave(*victims)
+    size = large - len(victims)
     field.steps_of_size(size, 8, at)
-    result = pause(field.commits(0), at, size)
+    pause, latency = waited(field.commits(0), at, size)
+    result = Measured(pause, latency)
+    if kind == "stop":
+        lost = max(event.at for event in field.daemon.seen(EventKind.WORKER_LOST))
+        result = Measured(pause, latency - (lost - at), lost - at)
     for task in victims:
         if before[task].poll() is None and kind in ("kill", "stop"):
             before[task].kill()
         before[task].wait(30)
     at = time.time()
     field.add(*victims)
-    field.steps_of_size(4, 8, at)
+    field.steps_of_size(large, 8, at)
     if kind == "grow":
-        warm = max(e.at for e in field.daemon.events if e.kind == "worker_warm")
-        grown, _ = pause(field.commits(0), at, 4)
-        first = next(row[0] for row in field.commits(0) if row[0] > at and row[2] == 4)
-        return grown, first - warm
+        warm = max(event.at for event in field.daemon.seen(EventKind.WORKER_WARM))
+        pause, latency = waited(field.commits(0), at, large)
+        result = Measured(pause, latency - (warm - at))
     return result
 
 
@@ -112,33 +138,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--width", type=int, default=4166)
+    parser.add_argument("--small", type=int, default=2)
+    parser.add_argument("--large", type=int, default=4)
     parser.add_argument("--only", default="grow,shrink,kill,stop")
     options = parser.parse_args()
+    small, large = options.small, options.large
     with tempfile.TemporaryDirectory() as directory:
-        field = Field(Path(directory), options.width)
+        field = Field(Path(directory), options.width, large)
         try:
-            field.add(0, 1)
-            wait_until(lambda: len(field.daemon.world()) == 2, 120, "a world of 2")
-            field.add(2, 3)
-            results: dict[str, list[tuple[float, float]]] = {kind: [] for kind in options.only.split(",")}
+            field.add(*range(small))
+            wait_until(lambda: len(field.daemon.world()) == small, 120, f"a world of {small}")
+            field.add(*range(small, large))
+            results: dict[str, list[Measured]] = {kind: [] for kind in options.only.split(",")}
             for number in range(options.repeats):
                 for kind, rows in results.items():
-                    rows.append(measure(field, kind))
-                    load = os.getloadavg()[0]
-                    print(
-                        f"{number} {kind}: pause {rows[-1][0]:.3f} s, latency {rows[-1][1]:.3f} s, load {load:.1f}",
-                        flush=True,
-                    )
+                    rows.append(measure(field, kind, small, large))
+                    print(f"{number} {kind}: {rows[-1]}, load {os.getloadavg()[0]:.1f}", flush=True)
         except BaseException:
             print(field.pod.logs()[-6000:])
             raise
         finally:
             field.close()
-    summary = {
-        kind: {"pause_s": spread([p for p, _ in rows]), "latency_s": spread([q for _, q in rows])}
-        for kind, rows in results.items()
-    }
-    print(json.dumps(summary, indent=1))
+    for kind, rows in results.items():
+        print(
+            json.dumps(
+                {
+                    "kind": kind,
+                    "sizes": [small, large],
+                    "n": len(rows),
+                    "pause_s": spread([row.pause_s for row in rows]),
+                    "latency_s": spread([row.latency_s for row in rows]),
+                    "detected_s": spread([row.detected_s for row in rows]),
+                }
+            )
+        )
 
 
 if __name__ == "__main__":
