@@ -1,4 +1,7 @@
-"""An architecture of convolutional cells for handwritten digits: accuracy against the number of parameters.
+"""An architecture of convolutional cells for images: accuracy against the number of parameters.
+
+On scikit-learn's digits, or with NAS_DATA=FOLDER on CIFAR-10 or folders of images (see images_data.py). With
+NAS_INHERIT=1 a child begins with those weights of the best one before it that have the same name and shape.
 
 malletrain study run examples/study_nas.py --trials 30
 malletrain study best examples/study_nas.py --json > best.json
@@ -9,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import optuna
 import torch
 from digits_data import Shifted, digits
+from images_data import images
 from torch import nn
 
 from malletrain import elastic, study
@@ -49,27 +54,41 @@ class Cell(nn.Module):
         return y if self.around is None else y + self.around(x)
 
 
-def build(architecture: dict[str, Any]) -> nn.Module:
+def build(architecture: dict[str, Any], inputs: int = 1, classes: int = 10) -> nn.Module:
     """The network that an architecture describes."""
     layers: list[nn.Module] = []
-    inputs = 1
     for position, cell in enumerate(architecture["cells"]):
         outputs = architecture["width"] * (1 if position == 0 else 2)
         layers.append(Cell(cell["kind"], inputs, outputs, architecture["activation"], cell["skip"]))
         if cell["pool"]:
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
         inputs = outputs
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(inputs * 4, 10))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(inputs * 4, classes))
 
 
-def fit(architecture: dict[str, Any], epochs: int, export: str = "") -> None:
+def inherit(model: nn.Module, parent: str) -> int:
+    """Take over the parent's weights of the same name and shape; how many tensors that were."""
+    theirs, own = torch.load(parent, weights_only=True)["state"], model.state_dict()
+    same = {name: value for name, value in theirs.items() if name in own and own[name].shape == value.shape}
+    model.load_state_dict({**own, **same})
+    return len(same)
+
+
+def fit(architecture: dict[str, Any], epochs: int, export: str = "", data: str = "", parent: str = "") -> None:
     """An ordinary elastic training."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    train, test = digits(image=True)
-    model = build(architecture)
+    channels, classes = 1, 10
+    if data:
+        train, test, channels, classes = images(data)
+    else:
+        digits_train, test = digits(image=True)
+        train = Shifted(digits_train)
+    model = build(architecture, channels, classes)
+    if parent:
+        inherit(model, parent)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    s = elastic.Session(model, optimizer, Shifted(train), batch_size=64)
+    s = elastic.Session(model, optimizer, train, batch_size=64)
 
     def score(batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).sum()}
@@ -102,8 +121,19 @@ def objective(trial: optuna.Trial) -> tuple[float, float]:
         ],
     }
     trial.set_user_attr("architecture", architecture)
-    result = study.train(trial, fit, {"architecture": architecture, "epochs": 5})
+    params: dict[str, Any] = {"architecture": architecture, "epochs": 5, "data": os.environ.get("NAS_DATA", "")}
+    if os.environ.get("NAS_INHERIT"):
+        params |= {"export": str(Path(__file__).with_name(f"child-{trial.number}.pt")), "parent": best_so_far(trial)}
+        trial.set_user_attr("weights", params["export"])
+    result = study.train(trial, fit, params)
     return float(result["accuracy"]), float(result["parameters"])
+
+
+def best_so_far(trial: optuna.Trial) -> str:
+    """The weights of the most accurate child that has completed; empty where there is none."""
+    done = trial.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    kept = [each for each in done if Path(each.user_attrs.get("weights", "")).is_file()]
+    return str(max(kept, key=lambda each: each.values[0]).user_attrs["weights"]) if kept else ""
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from malletrain.cli import study_top
 from malletrain.cli.jobs import as_json, say_json
 from malletrain.domain.errors import InvalidInput
 from malletrain.study import book, definition, report, storage
@@ -153,6 +154,18 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
         told = _values(row["values"]) if row["values"] else row["reason"]
         params = " ".join(f"{name}={_short(value)}" for name, value in row["params"].items())
         click.echo(f"{row['trial']:>5}  {row['ended_as']:<13} {told:<24} {params}")
+
+
+@study.command(epilog="Example:  malletrain study top study.py --interval 1")
+@click.argument("file", metavar="STUDY", type=click.Path(path_type=Path))
+@_storage
+@click.option(
+    "--interval", "-n", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between looks."
+)
+@click.option("--once", is_flag=True, help="Draw once and end.")
+def top(file: Path, place: str | None, interval: float, once: bool) -> None:
+    """Watch the study live, until Ctrl-C: every trial, its job, nodes and last figure."""
+    study_top.watch(lambda: _load(file, place), interval, once)
 
 
 @study.command("report", epilog="Example:  malletrain study report study.py --output study.html")

@@ -10,6 +10,7 @@ from typing import Any
 import optuna
 import plotly.graph_objects as go
 from optuna import visualization
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from malletrain.study import book
@@ -82,12 +83,9 @@ def page(study: optuna.Study) -> str:
         ("Pareto front", lambda: visualization.plot_pareto_front(study)),
     ]
     if not several:
-        plots = [
-            ("Optimisation history", lambda: visualization.plot_optimization_history(study)),
-            ("Reported figures", lambda: visualization.plot_intermediate_values(study)),
-            ("Parallel coordinates", lambda: visualization.plot_parallel_coordinate(study)),
-            ("Importance of parameters", lambda: visualization.plot_param_importances(study)),
-        ]
+        plots = [("Reported figures", lambda: visualization.plot_intermediate_values(study))]
+    for number in range(len(study.directions)):
+        plots += _of_value(study, number if several else None)
     plots += [
         ("Trials over time", lambda: visualization.plot_timeline(study)),
         ("Node-hours by trial", lambda: _hours_by_trial(trials)),
@@ -103,6 +101,27 @@ def page(study: optuna.Study) -> str:
         parts.append(f"<h2>{name}</h2>{figure}")
     parts += [_failures(trials), "</html>"]
     return "\n".join(parts)
+
+
+def _of_value(study: optuna.Study, number: int | None) -> list[tuple[str, Callable[[], go.Figure]]]:
+    """Optuna's plots of one value; `number` is None where there is only one."""
+
+    def target(trial: FrozenTrial) -> float:
+        return float(trial.values[number or 0])
+
+    which: dict[str, Any] = {}
+    importance: dict[str, Any] = {}
+    if number is not None:
+        which = {"target": target, "target_name": f"value {number + 1}"}
+        # Given a target, Optuna weighs what makes it low.
+        sign = -1.0 if study.directions[number] is StudyDirection.MAXIMIZE else 1.0
+        importance = which | {"target": lambda trial: sign * target(trial)}
+    suffix = "" if number is None else f", value {number + 1}"
+    return [
+        (f"Optimisation history{suffix}", lambda: visualization.plot_optimization_history(study, **which)),
+        (f"Parallel coordinates{suffix}", lambda: visualization.plot_parallel_coordinate(study, **which)),
+        (f"Importance of parameters{suffix}", lambda: visualization.plot_param_importances(study, **importance)),
+    ]
 
 
 def _best(study: optuna.Study) -> str:
