@@ -134,8 +134,8 @@ class Loop(Section):
     """Seconds between two full looks at the cluster."""
     watch_interval_s: Annotated[float, Field(ge=0.5, le=60)] = 2.0
     """Seconds between two light looks at the pending queue, for yielding in time; at most tick_s."""
-    horizon_s: Annotated[float, Field(ge=10, le=86400)] = 300.0
-    """Seconds within which a change of size must pay."""
+    horizon_s: Literal["auto"] | Annotated[float, Field(ge=10, le=86400)] = 300.0
+    """Seconds within which a change of size must pay; `auto`: as long as holes probably last, 120 to 600."""
 
     @field_validator("watch_interval_s")
     @classmethod
@@ -145,15 +145,56 @@ class Loop(Section):
         return value
 
 
+class Limit(Section):
+    """A limit on the malleable jobs of some users and accounts together; on all of them where none is named."""
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    """What `malletrain explain` calls it."""
+    users: list[Word] = []
+    """Jobs of these users count."""
+    accounts: list[Word] = []
+    """Jobs of these accounts count too."""
+    most_nodes: Annotated[int, Field(ge=0)] | None = None
+    """They hold at most so many nodes."""
+    least_nodes: Annotated[int, Field(ge=1)] | None = None
+    """They are given at least so many, as far as they want them and the nodes are there."""
+    available: Annotated[float, Field(ge=0)] | None = None
+    """Of something that each node draws (watts, licences), so much is there."""
+    per_node: Annotated[float, Field(gt=0)] = 1.0
+    """What a node of a job draws of it."""
+    by_user: dict[Word, Annotated[float, Field(ge=0)]] = {}
+    """What it draws in jobs of these users, where that differs."""
+    by_account: dict[Word, Annotated[float, Field(ge=0)]] = {}
+    """The same by account; a user's goes before."""
+
+
 class Sizing(Section):
     """How nodes are shared out between malleable jobs."""
 
     policy: NonEmptyWord = "auto"
     """Sizing policy by name: auto, exact, milp, lp, equal, or one that a plug-in brings."""
+    objective: Literal["throughput", "jct", "fair"] = "throughput"
+    """What sizes are best for: most training in all, short completion times, or accounts' fair shares."""
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
     profile: Literal["none", "passive", "active"] = "passive"
     """How jobs' scalability is learnt: from sizes that are tried for it, from those that come anyway, or not."""
+    max_wait_minutes: Annotated[float, Field(ge=0)] = 30.0
+    """A job without nodes for so long gets its fewest, before anything that others gain; 0: no such promise."""
+    turn_minutes: Annotated[float, Field(gt=0)] = 10.0
+    """It then keeps some for so long."""
+    user_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Most of the nodes that one user's jobs hold while another user's want some, as a part of them."""
+    max_resizes: Annotated[int, Field(ge=0)] = 0
+    """Most jobs that change their size at one tick; 0: any number."""
+    user_weights: dict[Word, Annotated[float, Field(gt=0, le=1000)]] = {}
+    """Weight of the jobs of each user named, such as {alice = 2.0}; 1 for the others."""
+    account_weights: dict[Word, Annotated[float, Field(gt=0, le=1000)]] = {}
+    """The same by account."""
+    account_shares: dict[Word, Annotated[float, Field(gt=0)]] = {}
+    """For objective fair: parts of the node time that accounts should have; 1 for those that are not named."""
+    limits: list[Limit] = []
+    """Caps, guaranteed shares, power and licences, each a [[sizing.limits]] with keys of its own."""
 
 
 class Api(Section):
@@ -338,6 +379,7 @@ def _say(kind: str, message: str, keys: tuple[str, ...], detail: Mapping[str, An
     given = given if len(given) <= 60 else given[:57] + "..."
     if kind == "extra_forbidden":
         section = SECTIONS.get(keys[0]) if len(keys) > 1 else Config
+        section = Limit if keys[:2] == ("sizing", "limits") and len(keys) > 2 else section
         known = list(section.model_fields) if section else []
         return f"unknown key{_nearest(keys[-1], known, whole_file=len(keys) == 1)}"
     if kind == "value_error":

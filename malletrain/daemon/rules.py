@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ClusterShell.NodeSet import NodeSet
 
-from malletrain.config import Config
+from malletrain.config import Config, Limit
 from malletrain.decide.advisor import ProbeRules
+from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Profile
+from malletrain.sizing.objective import Objective
 from malletrain.slurm.limits import Limits
 from malletrain.slurm.site import SiteFacts
 
@@ -38,8 +40,18 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
     leave_lead_s = config.loop.tick_s + 5.0
     return Rules(
         harvest_partition=config.slurm.partition,
-        horizon_s=config.loop.horizon_s,
+        horizon_s=300.0 if config.loop.horizon_s == "auto" else config.loop.horizon_s,
+        auto_horizon=config.loop.horizon_s == "auto",
+        objective=Objective(config.sizing.objective),
         alpha=config.sizing.alpha,
+        user_weights=config.sizing.user_weights,
+        account_weights=config.sizing.account_weights,
+        account_shares=config.sizing.account_shares,
+        limits=tuple(_limit(each) for each in config.sizing.limits),
+        user_share=config.sizing.user_share,
+        max_resizes=config.sizing.max_resizes or None,
+        max_wait_s=60.0 * config.sizing.max_wait_minutes,
+        turn_s=60.0 * config.sizing.turn_minutes,
         probing=ProbeRules(profile=Profile(config.sizing.profile)),
         keep_idle=config.pool.keep_idle,
         max_pilots=config.pool.max_pilots,
@@ -57,4 +69,18 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         max_top_up=min(50, Limits(facts.max_job_count, facts.max_array_size).most_tasks),
         include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
         exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
+    )
+
+
+def _limit(limit: Limit) -> SiteLimit:
+    return SiteLimit(
+        name=limit.name,
+        users=frozenset(limit.users),
+        accounts=frozenset(limit.accounts),
+        most_nodes=limit.most_nodes,
+        least_nodes=limit.least_nodes,
+        available=limit.available,
+        per_node=limit.per_node,
+        by_user=limit.by_user,
+        by_account=limit.by_account,
     )

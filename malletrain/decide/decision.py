@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from malletrain.decide.admission import owed
 from malletrain.decide.advisor import Known
 from malletrain.decide.batches import chosen_batches
 from malletrain.decide.demand import Memo, may_train
 from malletrain.decide.forecast import Forecast
 from malletrain.decide.holes import Foresight, pilot_limit_s
 from malletrain.decide.holes import holes as find_holes
+from malletrain.decide.limits import constraints_for
 from malletrain.decide.place import place, rank
 from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes
 from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
@@ -19,7 +21,9 @@ from malletrain.decide.yielding import Yields, anyone_fits, yields
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, OpenHole, Refusal, TopUp
 from malletrain.domain.job import JobPhase, JobView, Pilot
 from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
-from malletrain.sizing.problem import Policy, Problem
+from malletrain.sizing.limiting import sized
+from malletrain.sizing.objective import Objective, alpha_of, urgency_by_use
+from malletrain.sizing.problem import JobDemand, Policy, Problem
 
 _UNKNOWN = Known()
 
@@ -30,7 +34,8 @@ class Situation:
     main jobs could have started; `paused`: why nothing new may start (the breaker), or ''; `drained`:
     nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled; `open_holes`,
     `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan); `resting`: nodes
-    and jobs (`job 7`) on which pilots did not start lately, with the reason."""
+    and jobs (`job 7`) on which pilots did not start lately, with the reason; `used`: node-seconds by account, old
+    ones fading."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
@@ -39,6 +44,7 @@ class Situation:
     startable_since: Mapping[str, float] = field(default_factory=dict)
     paused: str = ""
     drained: frozenset[str] = frozenset()
+    used: Mapping[str, float] = field(default_factory=dict)
     known: Mapping[int, Known] = field(default_factory=dict)
     open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
     forecast: Forecast | None = None
@@ -115,9 +121,17 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         else memo.demand(view, stays[j], _UNKNOWN, site)
         for j, view in training.items()
     ]
-    problem = Problem(horizon_s=rules.horizon_s, nodes=nodes, jobs=tuple(demands), alpha=rules.alpha)
+    demands = _weighed(demands, training, nodes, situation, rules)
+    problem = Problem(
+        horizon_s=rules.horizon_s,
+        nodes=nodes,
+        jobs=tuple(demands),
+        alpha=alpha_of(rules.objective, rules.alpha),
+        constraints=constraints_for(rules.limits, rules.max_resizes, rules.user_share, training, demands, nodes),
+    )
     advice = advice_for(problem, training, known, now, rules)
-    answer = policy.size(advised(problem, advice))
+    answer, put_off = sized(policy, advised(problem, advice))
+    refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
     batches = chosen_batches(demands, answer)
     probes = changes(advice, sizes, known)
@@ -142,6 +156,21 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         batches=batches,
     )
     return Decided(decision, given.startable, probes, advice.reasons)
+
+
+def _weighed(
+    demands: Sequence[JobDemand], views: Mapping[int, JobView], nodes: int, situation: Situation, rules: Rules
+) -> list[JobDemand]:
+    """The demands with what does not follow from a job alone: who has waited too long, and who has used most."""
+    waited = owed(views, demands, nodes, situation.now, rules)
+    weighed = []
+    for demand in demands:
+        job, weight = views[int(demand.id)].job, demand.weight
+        if rules.objective is Objective.FAIR:
+            weight *= urgency_by_use(situation.used, rules.account_shares, job.account)
+        changed = weight != demand.weight or job.id in waited
+        weighed.append(replace(demand, weight=weight, owed=job.id in waited) if changed else demand)
+    return weighed
 
 
 def yield_now(

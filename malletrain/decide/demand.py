@@ -6,6 +6,7 @@ job's view is: with a `Memo` or without, the answer is the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from malletrain.decide.profiling import expected_curve
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot
+from malletrain.sizing.objective import Objective, urgency_by_rest
 from malletrain.sizing.problem import JobDemand
 
 
@@ -27,7 +29,7 @@ class Memo:
 
     def demand(self, view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
         """As `demand_of`."""
-        key = (view, len(stays), known.pooled, rules)
+        key = (view, len(stays), known.fit, known.pooled, *_used(rules))
         job_id = view.job.id
         last = self._demands.get(job_id)
         # By identity: comparing what a job is would cost as much as making its demand.
@@ -35,7 +37,7 @@ class Memo:
             curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
             if before is None or before[0] is not curve:
                 before = self._curves[job_id] = (curve, curve.over_one())
-            last = self._demands[job_id] = (key, _demand(view, stays, before[1]))
+            last = self._demands[job_id] = (key, _demand(view, stays, before[1], known, rules))
         return last[1]
 
     def harvested(self, view: JobView) -> tuple[HarvestedNode, ...]:
@@ -64,10 +66,10 @@ def demand_of(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules)
     Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
     nobody has measured they are not known.
     """
-    return _demand(view, stays, expected_curve(view, known, rules).over_one())
+    return _demand(view, stays, expected_curve(view, known, rules).over_one(), known, rules)
 
 
-def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve) -> JobDemand:
+def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: Known, rules: Rules) -> JobDemand:
     job = view.job
     most = min(job.max_nodes, len(stays) + view.held_count)
     one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
@@ -79,7 +81,8 @@ def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve) -> JobDemand
         min=job.min_nodes,
         max=most,
         sizes=tuple(k for k in job.sizes if k <= most),
-        weight=job.weight,
+        weight=weight_of(view, rules),
+        doubt=_doubt(known, len(stays)),
         grow_s=view.costs.grow_s,
         shrink_s=view.costs.shrink_s,
         activate_s=view.costs.activate_s,
@@ -87,6 +90,28 @@ def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve) -> JobDemand
         batches=tuple((batch, Curve(tuple((n, rate / one) for n, rate in of.points))) for batch, of in view.batches),
         noise_scale=view.noise_scale,
     )
+
+
+def weight_of(view: JobView, rules: Rules) -> float:
+    """The job's weight with its user's, its account's, and its urgency where that follows from the job alone."""
+    job = view.job
+    weight = job.weight * rules.user_weights.get(job.user, 1.0) * rules.account_weights.get(job.account, 1.0)
+    if rules.objective is not Objective.JCT:
+        return weight
+    one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
+    left = None if job.total_samples is None or view.curve is None else job.total_samples - view.samples_done
+    return weight * urgency_by_rest(None if left is None else max(left, 0.0) / one, view.samples_done / one)
+
+
+def _used(rules: Rules) -> tuple[object, ...]:
+    """The parts of the rules that a demand depends on; they stay the same objects while others change."""
+    return rules.objective, rules.user_weights, rules.account_weights, rules.probing
+
+
+def _doubt(known: Known, size: int) -> float:
+    """The standard error of what was measured at the job's present size, relative; none where nothing was."""
+    windows = known.windows.get(size, 0) if known.fit else 0
+    return known.fit.noise / math.sqrt(windows) if known.fit and windows else 0.0
 
 
 def harvested(view: JobView) -> tuple[HarvestedNode, ...]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from malletrain.decide.advisor import ProbeRules
+from malletrain.decide.limits import SiteLimit
+from malletrain.sizing.objective import Objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,12 @@ class Rules:
     Attributes:
         harvest_partition: where pilots run; jobs of every other partition are the main queue.
         horizon_s: how far ahead sizing looks (T of the gain formula).
-        alpha: fairness of sizing; 0 is throughput (design: alpha-fair over normalised speed-ups).
+        objective: what sizing is best for; `alpha`: fairness over speed-ups, 0 is throughput (`sizing.objective`).
+        user_weights, account_weights: multiply the weights of their jobs; 1 for those that are not named.
+        account_shares: parts of the node time that accounts should have, for `fair`; 1 where not named.
+        limits: caps, guaranteed shares and resources of groups of jobs; `user_share`: most of the nodes for one user
+            while others want some, as a part; `max_resizes`: most jobs that change size at one decision.
+        max_wait_s: a job that has had no node for so long comes before the others' gain, for `turn_s`; 0: never.
         keep_idle: free nodes that stay free, for `srun -I`, reservations and good placement.
         max_pilots: most pilots at once; their number is what costs the controller.
         max_pilot_s: longest time limit of a pilot.
@@ -42,7 +50,16 @@ class Rules:
 
     harvest_partition: str = "harvest"
     horizon_s: float = 300.0
+    objective: Objective = Objective.THROUGHPUT
     alpha: float = 0.0
+    user_weights: Mapping[str, float] = field(default_factory=dict)
+    account_weights: Mapping[str, float] = field(default_factory=dict)
+    account_shares: Mapping[str, float] = field(default_factory=dict)
+    limits: tuple[SiteLimit, ...] = ()
+    user_share: float = 1.0
+    max_resizes: int | None = None
+    max_wait_s: float = 1800.0
+    turn_s: float = 600.0
     keep_idle: int = 0
     max_pilots: int = 200
     max_pilot_s: float = 3600.0

@@ -225,6 +225,8 @@ class JobView:
     reason: str = ""
     topped_up_at: float | None = None
     failures: int = 0  #: pilots that failed one after the other before any worker was ready
+    turned_at: float = 0.0  #: since when it has nodes, or has none though it wants some (Unix seconds)
+    waited_s: float = 0.0  #: how long it had waited for the nodes that it has now
     batches: tuple[tuple[int, Curve], ...] = ()  #: samples/s by batch, where the daemon chooses it and knows enough
     noise_scale: float | None = None  #: the gradient noise scale that it reports, in samples
 

@@ -36,11 +36,15 @@ from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.exits import Exits
 from malletrain.loop.hole_history import Holes
 from malletrain.loop.unstarted import Unstarted
+from malletrain.loop.usage import Usage
 
 #: Samples kept for each job's curve: windows of seconds, so this is hours of training.
 SAMPLES_KEPT = 512
 #: Applications whose curves are kept after their jobs are over.
 APPLICATIONS_KEPT = 1000
+
+#: In these phases a job does not wait for nodes.
+_WAITS_NOT = (JobPhase.ANNOUNCED, JobPhase.HELD)
 
 _ACTIONS: Mapping[str, type[Action]] = {
     "start": StartPilot,
@@ -123,6 +127,9 @@ class _Record:
     batches: tuple[tuple[int, Curve], ...] = ()
     batches_at: int = 0  #: `samples_taken` when `batches` was fitted
     noise_scale: float | None = None
+    active: int = 0  #: pilots that hold a node or are about to
+    turned_at: float = 0.0
+    waited_s: float = 0.0
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     view: JobView | None = None
 
@@ -160,6 +167,7 @@ class Ledger:
         self._drained: dict[str, float] = {}
         self._earlier: dict[tuple[str, str], deque[Evidence]] = {}
         self.holes = Holes()
+        self.usage = Usage()
         self.exits = Exits()
         self.unstarted = Unstarted()
         self.last_seq = 0
@@ -185,11 +193,38 @@ class Ledger:
                 continue
             record, fold = self._records.get(event.job), self._folds.get(event.kind)
             if record is not None and fold is not None:
-                was_over = record.phase.is_over
+                was_over, phase = record.phase.is_over, record.phase
+                before = record.pilots.get(event.pilot or "")
                 fold(record, event)
                 record.view = None
+                if phase in _WAITS_NOT and record.phase not in _WAITS_NOT:
+                    record.turned_at = event.at
+                if before is not None:
+                    self._turned(record, before, record.pilots[before.id], event.at)
                 if record.phase.is_over and not was_over:
                     self._remember(record)
+
+    def _turned(self, record: _Record, before: Pilot, after: Pilot, at: float) -> None:
+        """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
+        if before.is_active == after.is_active:
+            return
+        record.active += 1 if after.is_active else -1
+        if after.is_active and record.active == 1:
+            record.waited_s, record.turned_at = max(0.0, at - record.turned_at), at
+        elif not after.is_active:
+            if record.active == 0:
+                record.turned_at = at
+            if before.started_at is not None:
+                self.usage.add(record.job.account, at, at - before.started_at)
+
+    def used(self, now: float) -> Mapping[str, float]:
+        """Node-seconds by account, old ones fading, running pilots included."""
+        running: dict[str, float] = {}
+        for _, record in sorted(self._records.items()):
+            if record.active:
+                held = sum(now - p.started_at for p in record.pilots.values() if p.is_active and p.started_at)
+                running[record.job.account] = running.get(record.job.account, 0.0) + held
+        return self.usage.lately(running)
 
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id; immutable, and built anew only for jobs that changed."""
@@ -262,6 +297,8 @@ class Ledger:
                 reason=record.reason,
                 topped_up_at=record.topped_up_at,
                 failures=record.failures,
+                turned_at=record.turned_at,
+                waited_s=record.waited_s,
                 batches=self._batch_curves(record),
                 noise_scale=record.noise_scale,
             )

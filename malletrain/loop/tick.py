@@ -35,6 +35,7 @@ from malletrain.loop.hole_history import hole_events
 from malletrain.loop.ledger import Ledger, action_data
 from malletrain.loop.observe import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
+from malletrain.sizing.objective import Objective
 from malletrain.sizing.problem import Policy
 
 T = TypeVar("T")
@@ -199,6 +200,7 @@ class Loop:
         now = self._clock.now()
         with self._guard:  # samples may come in meanwhile
             known = self.ledger.known()
+            used = self.ledger.used(now) if self.rules.objective is Objective.FAIR else {}
         return Situation(
             snapshot=snapshot,
             views=self.views,
@@ -207,6 +209,7 @@ class Loop:
             startable_since=self._startable_since,
             paused=self.paused,
             drained=self.ledger.drained(now),
+            used=used,
             resting=self.ledger.unstarted.resting(now),
             known=known,
             open_holes=self.ledger.holes.open() if self.rules.forecast else {},

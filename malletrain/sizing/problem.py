@@ -112,6 +112,9 @@ class JobDemand:
         synchronous: how it runs on nodes of several classes (policy `matching`).
         noise_scale: the gradient noise scale, in samples, where the job reports it (policy `goodput`).
         bonus: (size, added value) pairs, in the units of the problem's values: what measuring that size is worth.
+        doubt: how wrong the curve may be where the job trains now, relative: it is not shrunk for less.
+        owed: it has waited so long that it comes before everything but locks: no nodes cost more than all other jobs
+            together can gain.
         locked: the only size besides zero that it may have, because it is being measured there; zero then costs more
             than all other jobs together can gain, so that the lock holds as long as the nodes are there.
 
@@ -135,6 +138,8 @@ class JobDemand:
     synchronous: Synchronous | None = None
     bonus: tuple[tuple[int, float], ...] = ()
     locked: int | None = None
+    doubt: float = 0.0
+    owed: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
@@ -147,7 +152,7 @@ class JobDemand:
             raise InvalidInput(f"{here}: min", f"{self.min} is above max {self.max}")
         for size in self.sizes:
             _count(f"{here}: sizes", size)
-        for name in ("weight", "grow_s", "shrink_s", "activate_s"):
+        for name in ("weight", "grow_s", "shrink_s", "activate_s", "doubt"):
             _finite(f"{here}: {name}", getattr(self, name))
         for name in ("remaining_samples", "noise_scale"):
             if getattr(self, name) is not None:

@@ -13,12 +13,17 @@ of growing and shrinking and W the activation of new nodes, a job's value is wei
 `bftrainer` (arXiv 2106.12091, its objective):
     T O(k) - [k > c] P_up O(c) - [k < c] P_down O(c)
 
+Taking nodes from a job, k < c, is worth  doubt T O(c)  less, with `doubt` the relative error that its curve may have
+at c: what does not gain more than the curves themselves leave open moves nobody. Growing has no such term: nodes that
+nobody else can use are taken for the least gain.
+
 Either is capped by the samples that remain. With alpha > 0 it is then made alpha-fair (Mo and Walrand, 2000) over the
 mean speed-up x = v / (T O(1)):  T U(x),  U(x) = x^(1-alpha)/(1-alpha), and log x at alpha = 1. From alpha = 1 on,
 where no nodes would be worth minus infinity, U is taken as U(max(x, 0.001)) - U(0.001).
 
 Last come what measuring is worth: `bonus` of a size is added as it is; a job that is `locked` at a size while it is
-measured there has no other size but zero, and zero costs it more than everyone together can gain.
+measured there has no other size but zero, and zero costs it more than everyone together can gain; so does zero for a
+job that is `owed` nodes, with any of its sizes. What the objective makes of weights: `malletrain.sizing.objective`.
 """
 
 from __future__ import annotations
@@ -114,6 +119,9 @@ def value_table(problem: Problem) -> ValueTable:
         *(np.array([getattr(job, name) for job in jobs], dtype=np.float64)[row_job]
           for name in ("grow_s", "shrink_s", "activate_s")),
     )  # fmt: skip
+    doubt = np.array([job.doubt for job in jobs], dtype=np.float64)
+    if doubt.any():
+        value -= np.where(size < current[row_job], (doubt * rate_now)[row_job] * problem.horizon_s, 0.0)
     left = np.array([np.inf if j.remaining_samples is None else j.remaining_samples for j in jobs], dtype=np.float64)
     value = np.minimum(value, left[row_job])
     if problem.alpha > 0:
@@ -129,9 +137,12 @@ def _add_measuring(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: I
         sizes = size[start[i] : start[i + 1]]
         for k, added in job.bonus:
             value[start[i] : start[i + 1]][sizes == k] += added
-    locked = [i for i, job in enumerate(jobs) if job.locked is not None and job.locked <= min(job.max, nodes)]
+    locked = [
+        i for i, job in enumerate(jobs)
+        if job.owed or (job.locked is not None and job.locked <= min(job.max, nodes))
+    ]  # fmt: skip
     if locked:
-        # Whoever leaves a lock frees nodes by which all others cannot gain more than this.
+        # Whoever leaves a lock, or waits though owed, frees nodes by which all others cannot gain more than this.
         most = np.maximum.reduceat(value, start[:-1]) - np.minimum.reduceat(value, start[:-1])
         value[start[locked]] -= float(most.sum()) + 1.0
 

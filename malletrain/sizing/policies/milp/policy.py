@@ -10,7 +10,7 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import check, checked, fallback
 from malletrain.sizing.matrix import Limits, limits
-from malletrain.sizing.policies.milp.model import FEW_BRANCHES, MAX_BRANCHES, fewest_changes, least_loss
+from malletrain.sizing.policies.milp.model import LITTLE_WORK, MUCH_WORK, fewest_changes, least_loss
 from malletrain.sizing.policies.milp.pricing import NoPlan, Prices, best_prices
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.ties import lower_ids_first
@@ -48,9 +48,9 @@ class Milp:
         search = _Search(table, lines, prices, plan)
         search.by_exchanges()
         if len(search.survivors()) > len(prices.seen):
-            search.over(prices.seen, FEW_BRANCHES)
+            search.over(prices.seen, LITTLE_WORK)
         survivors = search.survivors()
-        proven = search.gap == 0 or search.over(survivors, MAX_BRANCHES)
+        proven = search.gap == 0 or search.over(survivors, MUCH_WORK)
         if proven:
             search.least_loss = search.gap
         if search.plan is None:
@@ -134,11 +134,11 @@ class _Search:
             if limits.hold(plan) and table.worth(plan) > self.worth:
                 self.plan = plan
 
-    def over(self, rows: Ints, branches: int) -> bool:
+    def over(self, rows: Ints, work: int) -> bool:
         """Looks for a better plan among `rows`. Returns whether it is proven that they hold no better one."""
         rows = rows if self.plan is None else np.union1d(rows, self.plan)
         gap = self.gap if np.isfinite(self.gap) else self.prices.scale
-        found = least_loss(self.table, self.limits, self.prices, rows, self.plan, gap, branches)
+        found = least_loss(self.table, self.limits, self.prices, rows, self.plan, gap, work)
         self.branches += found.branches
         if found.rows is not None and self.table.worth(found.rows) > self.worth:
             self.plan = found.rows

@@ -1,0 +1,87 @@
+"""What a site allows groups of malleable jobs to hold, as constraints of one sizing problem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from malletrain.domain.job import JobView
+from malletrain.sizing.constraints import cap, guaranteed_share, resource_cap
+from malletrain.sizing.problem import Constraint, JobDemand, ResizeLimit
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLimit:
+    """A limit on jobs of some users and accounts together; on all jobs of the harvest partition where none is named.
+
+    Attributes:
+        name: what reasons call it.
+        users, accounts: a job counts if its user or its account is named.
+        most_nodes, least_nodes: a cap, and a guaranteed share, which is given as far as the group wants it.
+        available: of something that each node draws (watts, licences, ...), so much is there.
+        per_node: what a node of a job draws; `by_user`, `by_account` where that differs.
+    """
+
+    name: str
+    users: frozenset[str] = frozenset()
+    accounts: frozenset[str] = frozenset()
+    most_nodes: int | None = None
+    least_nodes: int | None = None
+    available: float | None = None
+    per_node: float = 1.0
+    by_user: Mapping[str, float] = field(default_factory=dict)
+    by_account: Mapping[str, float] = field(default_factory=dict)
+
+    def covers(self, view: JobView) -> bool:
+        """Whether the job counts."""
+        everyone = not self.users and not self.accounts
+        return everyone or view.job.user in self.users or view.job.account in self.accounts
+
+    def draw(self, view: JobView) -> float:
+        """What a node of the job draws."""
+        by_account = self.by_account.get(view.job.account, self.per_node)
+        return self.by_user.get(view.job.user, by_account)
+
+
+def constraints_for(
+    limits: Sequence[SiteLimit],
+    max_resizes: int | None,
+    user_share: float,
+    views: Mapping[int, JobView],
+    demands: Sequence[JobDemand],
+    nodes: int,
+) -> tuple[Constraint, ...]:
+    """The constraints of one problem; those that no sizes could break are left out.
+
+    `max_resizes`: most jobs that change their size at one time. `user_share`: most of the nodes that one user's jobs
+    hold while others want some, as a part of them; each user may hold the least job's minimum in any case.
+    """
+    found: list[Constraint] = []
+    by_id = {int(demand.id): demand for demand in demands}
+    for limit in limits:
+        mine = [demand for job, demand in by_id.items() if limit.covers(views[job])]
+        if not mine:
+            continue
+        if limit.most_nodes is not None and _most(mine, nodes) > limit.most_nodes:
+            found.append(cap(f"{limit.name} (most_nodes)", [demand.id for demand in mine], limit.most_nodes))
+        if limit.least_nodes:
+            found.append(guaranteed_share(f"{limit.name} (least_nodes)", mine, limit.least_nodes, nodes))
+        if limit.available is not None:
+            drawn = {demand.id: limit.draw(views[int(demand.id)]) for demand in mine}
+            found.append(resource_cap(f"{limit.name} (available)", drawn, limit.available))
+    if user_share < 1.0:
+        users: dict[str, list[JobDemand]] = {}
+        for job, demand in by_id.items():
+            users.setdefault(views[job].job.user, []).append(demand)
+        for user, mine in sorted(users.items()) if len(users) > 1 else ():
+            most = max(math.floor(user_share * nodes), min(max(demand.min, 1) for demand in mine))
+            if _most(mine, nodes) > most:
+                found.append(cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most))
+    if max_resizes is not None and len(demands) > max_resizes:
+        found.append(ResizeLimit(max_resizes, "sizing.max_resizes"))
+    return tuple(found)
+
+
+def _most(demands: Sequence[JobDemand], nodes: int) -> int:
+    return min(nodes, sum(demand.max for demand in demands))

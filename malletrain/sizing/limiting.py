@@ -1,0 +1,75 @@
+"""Any policy under side constraints: its own plan where that keeps them, else the best plan within it.
+
+Few policies know side constraints. What such a policy says is taken as what each job may have at most, and the
+exact programme (policy `milp`) finds the best sizes within that which keep every constraint. Constraints that cannot
+be kept at all are put off, guaranteed shares first, then the limit of resizes: a cap always holds, since no nodes
+keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from malletrain.domain.decision import SizingStatus
+from malletrain.sizing.constraints import check
+from malletrain.sizing.problem import Constraint, JobDemand, LinearLimit, Policy, Problem, Sizes
+from malletrain.sizing.values import permitted_sizes
+
+#: Policies that look at side constraints themselves, and those whose best plan is then that of another.
+_KNOWING = frozenset({"auto", "milp", "lp"})
+_INSTEAD = {"exact": "auto"}
+
+
+def sized(policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
+    """The policy's sizes within the problem's constraints, and the names of those that had to be put off."""
+    put_off: tuple[str, ...] = ()
+    answer = _within(policy, problem)
+    for dropped in (_is_share, _is_resizes):
+        if answer.status is not SizingStatus.FALLBACK or not problem.constraints:
+            break
+        left = tuple(each for each in problem.constraints if not dropped(each))
+        if len(left) < len(problem.constraints):
+            put_off += tuple(each.name for each in problem.constraints if dropped(each))
+            problem = replace(problem, constraints=left)
+            answer = _within(policy, problem)
+    return answer, put_off
+
+
+def _within(policy: Policy, problem: Problem) -> Sizes:
+    from malletrain.sizing.registry import policy as named
+
+    if problem.constraints and policy.name in _INSTEAD:
+        policy = named(_INSTEAD[policy.name])
+    if not problem.constraints or policy.name in _KNOWING:
+        return policy.size(problem)
+    free = policy.size(replace(problem, constraints=()))
+    wrong = check(problem, free.sizes)
+    if not wrong:
+        return free
+    jobs = tuple(_at_most(job, free.sizes[job.id], problem.nodes) for job in problem.jobs)
+    cut = named("milp").size(replace(problem, jobs=jobs))
+    if cut.status is SizingStatus.FALLBACK:
+        return cut
+    reason = f"{free.reason}; cut to keep {_names(problem.constraints)}"
+    return replace(cut, status=SizingStatus.FEASIBLE, bound=free.bound, reason=reason, batches=free.batches)
+
+
+def _at_most(job: JobDemand, size: int, nodes: int) -> JobDemand:
+    """The job with no sizes beyond `size` but its present one, which costs no resize."""
+    kept = [k for k in permitted_sizes(job, nodes).tolist()[1:] if k <= size]
+    if job.current > size and job.permits(job.current):
+        kept.append(job.current)
+    return replace(job, sizes=tuple(kept), min=min(kept, default=0), max=max(kept, default=0), locked=None, bonus=())
+
+
+def _names(constraints: Iterable[Constraint]) -> str:
+    return ", ".join(constraint.name for constraint in constraints)
+
+
+def _is_share(constraint: Constraint) -> bool:
+    return isinstance(constraint, LinearLimit) and constraint.lower > float("-inf")
+
+
+def _is_resizes(constraint: Constraint) -> bool:
+    return not isinstance(constraint, LinearLimit)

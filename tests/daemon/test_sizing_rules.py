@@ -1,0 +1,72 @@
+"""What the configuration says of sizing reaches the rules of decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain import config
+from malletrain.daemon.rules import rules_from
+from malletrain.decide.limits import SiteLimit
+from malletrain.decide.rules import Rules
+from malletrain.sizing.objective import Objective
+from malletrain.slurm.site import PartitionFacts, SiteFacts
+
+
+def rules(text: str) -> Rules:
+    harvest = PartitionFacts("harvest", 1, "REQUEUE", 0.0, None, frozenset({"n1"}), "UP")
+    facts = SiteFacts(
+        "22.05.8", "c", 30.0, 0.0, 30.0, 60.0, 500, 10_000, 1001, 300.0, 10.0, "partition_prio", "REQUEUE",
+        "cons_tres", True, False, False, frozenset(), partitions={"harvest": harvest},
+    )  # fmt: skip
+    return rules_from(config.parse(text, "malletrain.toml"), facts)
+
+
+def test_objective_weights_wait_and_limits() -> None:
+    found = rules(
+        """
+        [loop]
+        horizon_s = "auto"
+        [sizing]
+        objective = "fair"
+        account_shares = { vision = 3.0 }
+        user_weights = { ann = 2.0 }
+        max_wait_minutes = 5
+        user_share = 0.5
+        max_resizes = 7
+        [[sizing.limits]]
+        name = "power"
+        available = 9000.0
+        per_node = 450.0
+        by_account = { vision = 700.0 }
+        [[sizing.limits]]
+        name = "ann's"
+        users = ["ann"]
+        most_nodes = 4
+        """
+    )
+    assert found.auto_horizon and found.objective is Objective.FAIR
+    assert (found.max_wait_s, found.user_share, found.max_resizes) == (300.0, 0.5, 7)
+    assert (dict(found.account_shares), dict(found.user_weights)) == ({"vision": 3.0}, {"ann": 2.0})
+    assert found.limits == (
+        SiteLimit("power", available=9000.0, per_node=450.0, by_account={"vision": 700.0}),
+        SiteLimit("ann's", users=frozenset({"ann"}), most_nodes=4),
+    )
+
+
+def test_by_default_nothing_is_limited() -> None:
+    found = rules("")
+    assert (found.limits, found.max_resizes, found.user_share, found.auto_horizon) == ((), None, 1.0, False)
+    assert found.max_wait_s == 1800.0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("most_node = 3", "did you mean most_nodes?"),
+        ("most_nodes = -1", "sizing.limits.0.most_nodes"),
+        ("users = ['a b']", "letters, digits"),
+    ],
+)
+def test_a_wrong_limit_is_named(line: str, says: str) -> None:
+    with pytest.raises(config.ConfigError, match=says.replace("?", r"\?")):
+        config.parse(f"[[sizing.limits]]\nname = 'x'\n{line}\n", "malletrain.toml")
