@@ -106,6 +106,10 @@ class Pool(Section):
 
     keep_idle: Annotated[int, Field(ge=0)] = 1
     """Idle nodes left alone, for `srun -I`, new reservations and good placement."""
+    stage: Literal["few", "whole"] = "whole"
+    """How far the site has taken MalleTrain on: `few` allows `few_pilots` only, until its criteria are met."""
+    few_pilots: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Most pilots at a time in stage `few`."""
     max_pilots: Annotated[int, Field(ge=1, le=5000)] = 200
     """Most pilots at a time: preempting hundreds at once costs slurmctld seconds."""
     include: list[NodeList] = []
@@ -236,6 +240,12 @@ class Breaker(Section):
 
     preemptions_per_hour: Annotated[int, Field(ge=1)] = 20
     """Preempted pilots in an hour above which no new pilot starts: yielding should come first."""
+    slow_exits_per_hour: Annotated[int, Field(ge=0)] = 10
+    """The same for pilots that were still there a minute after they should have left."""
+    ailing_nodes_per_hour: Annotated[int, Field(ge=0)] = 2
+    """The same for nodes that Slurm itself drained or set down within 15 minutes after a pilot."""
+    slow_cycles_per_hour: Annotated[int, Field(ge=0)] = 30
+    """The same for looks that find slurmctld's cycles above half a second and twice those without pilots."""
     pause_minutes: Annotated[float, Field(ge=1, le=1440)] = 30.0
     """Minutes that it then stands back."""
 

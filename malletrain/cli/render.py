@@ -76,7 +76,8 @@ def printable(text: str) -> str:
 
 def status(picture: StatusRow, *, width: int, zone: tzinfo | None = None, over: bool = False) -> list[Line]:
     """The whole picture: pool, strip, jobs; `over`: those that have ended too."""
-    lines = [header(picture, zone), *strip(picture.nodes, width=width), ()]
+    notices: list[Line] = [(Span(notice, color="yellow"),) for notice in picture.notices]
+    lines = [header(picture, zone), *notices, *strip(picture.nodes, width=width), ()]
     shown = [job for job in picture.jobs if over or job.ended_at is None]
     lines += jobs(shown, width=width) if shown else [(Span("no malleable jobs; submit one with mtbatch", dim=True),)]
     return lines

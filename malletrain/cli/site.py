@@ -20,7 +20,7 @@ from malletrain.slurm import doctor as site_doctor
 from malletrain.slurm import read_files
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.site import Harvest, Level
+from malletrain.slurm.site import Finding, Harvest, Level
 
 _CONFIG = click.option(
     "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
@@ -82,6 +82,7 @@ def doctor(
         config.slurm.qos if qos is None else qos,
     )
     found = site_doctor.examine(_commands(config), harvest, time.time, config.pilot.max_minutes * 60.0)
+    found += (_stage(config),)
     if as_text:
         click.echo(json.dumps([{"level": f.level.value, "what": f.what, "mend": f.mend} for f in found], indent=1))
     else:
@@ -92,6 +93,16 @@ def doctor(
                 click.echo(f"{'':8}-> {finding.mend}")
     if any(finding.level is Level.ERROR for finding in found):
         sys.exit(1)
+
+
+def _stage(config: configuration.Config) -> Finding:
+    """How far the site has taken MalleTrain on, and where its next step is decided."""
+    pool = config.pool
+    if pool.stage == "few":
+        most = min(pool.few_pilots, pool.max_pilots)
+        what = f"stage few: at most {most} pilots; `malletrain status` says what is missing for the whole"
+        return Finding(Level.OK, what)
+    return Finding(Level.OK, f"stage whole: at most {pool.max_pilots} pilots")
 
 
 def as_json(seen: Snapshot) -> dict[str, Any]:

@@ -20,6 +20,12 @@ LEAST_PATIENCE_S = 20.0
 UNKNOWN_EPILOG_S = 60.0
 
 
+def most_pilots(config: Config) -> int:
+    """How many pilots the site's stage allows at a time."""
+    pool = config.pool
+    return min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots
+
+
 def rules_from(config: Config, facts: SiteFacts) -> Rules:
     """The rules of decisions. Times that the file leaves to `auto` come from Slurm:
 
@@ -54,7 +60,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         turn_s=60.0 * config.sizing.turn_minutes,
         probing=ProbeRules(profile=Profile(config.sizing.profile)),
         keep_idle=config.pool.keep_idle,
-        max_pilots=config.pool.max_pilots,
+        max_pilots=most_pilots(config),
         max_pilot_s=longest,
         margin_s=margin_s,
         exit_s=None if margin != "auto" else UNKNOWN_EPILOG_S if facts.has_epilog else 0.0,

@@ -25,10 +25,11 @@ from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.rules import rules_from
 from malletrain.daemon.slurm_environment import slurm_environment
-from malletrain.decide.breaker import why_to_pause
+from malletrain.decide.breaker import BreakerRules, why_no_more_tasks, why_to_pause
+from malletrain.decide.stages import summary
 from malletrain.domain.decision import Action, Decision
-from malletrain.domain.errors import InvalidInput, Refused
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput, Refused
+from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Elastic, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.generation import JobTerms
@@ -43,6 +44,9 @@ from malletrain.store.journal import SqliteJournal
 from malletrain.store.reading import read_events
 from malletrain.store.upkeep import Upkeep
 from malletrain.store.views import Views
+
+#: slurm.conf is read again so often, in seconds: its partitions may change while the daemon runs.
+SITE_S = 300.0
 
 #: A pilot in one of these phases may have a worker.
 _HAS_WORKER = (PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.LEAVING)
@@ -102,6 +106,7 @@ class Service:
         max_time_s = None if partition is None else partition.max_time_s
         harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos, max_time_s)
         self._refuse_unfit(facts, harvest)
+        self._site_facts, self._site_read_at, self._unsound = facts, self._clock.elapsed(), ""
         self._facts, self._deeds = threading.RLock(), threading.Lock()
         self._wake, self._closed = threading.Event(), threading.Event()
         path = Path(config.store.path)
@@ -143,7 +148,7 @@ class Service:
         if snapshot is not None:
             self.metrics.snapshot_taken(snapshot.taken_at)
             with self._deeds, self.metrics.stage("decide and act"):
-                self._mind_breaker()
+                self._mind_breaker(snapshot)
                 decision = self._loop.tick_on(snapshot)
         self.metrics.show_jobs(self._loop.views.values())
         return decision or Decision(at=self._clock.now())
@@ -238,7 +243,7 @@ class Service:
         auth = Auth((self.url,), roles, self._clock)
         bell = Bell()
         journal.on_append(bell.ring)
-        self._views = Views(journal.path, self._last_snapshot, self._last_decision, __version__)
+        self._views = Views(journal.path, self._last_snapshot, self._last_decision, __version__, self.notices)
 
         def latest(count: int) -> Sequence[Event]:
             return tuple(journal.read(max(0, journal.last - count)))
@@ -257,7 +262,8 @@ class Service:
             ailments=self.ailments,
         )
         self._server = serve(app, config.api.host, port)
-        self._record([Event(self._clock.now(), EventKind.DAEMON_STARTED, data={"version": __version__})])
+        begun: dict[str, JsonValue] = {"version": __version__, "stage": config.pool.stage}
+        self._record([Event(self._clock.now(), EventKind.DAEMON_STARTED, data=begun)])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
         self._reactor.start()
 
@@ -306,18 +312,48 @@ class Service:
         view = self._loop.views.get(job_id)
         return None if view is None else view.job.uid
 
-    def _mind_breaker(self) -> None:
+    def _mind_breaker(self, snapshot: Snapshot) -> None:
+        """Step back at signs of harm, and say so in log, journal and `status`."""
         breaker = self._config.breaker
-        why = why_to_pause(
-            tuple(self._loop.ledger.preempted_at),
-            self._clock.now(),
+        rules = BreakerRules(
             breaker.preemptions_per_hour,
+            breaker.slow_exits_per_hour,
+            breaker.ailing_nodes_per_hour,
+            breaker.slow_cycles_per_hour,
             60.0 * breaker.pause_minutes,
         )
+        why = why_to_pause(self._loop.ledger.signs.seen(self._watch_site()), self._clock.now(), rules)
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")
+            self._record([Event(self._clock.now(), EventKind.BREAKER, reason=why, data={"open": bool(why)})])
         self._loop.paused = why
+        self._loop.crowded = why_no_more_tasks(
+            sum(job.task_count for job in snapshot.jobs), self._site_facts.max_job_count
+        )
         self.metrics.breaker(is_open=bool(why))
+
+    def _watch_site(self) -> str:
+        """What is wrong with the harvest partition by now: staff may change slurm.conf while the daemon runs."""
+        now = self._clock.elapsed()
+        if now - self._site_read_at >= SITE_S:
+            self._site_read_at = now
+            try:
+                self._site_facts = site.read(self._commands)
+            except ClusterUnavailable as error:
+                self._log.warning("site", what=f"slurm.conf was not read again: {error}")
+                return self._unsound
+            findings = site.check_harvest_partition(self._site_facts, self._harvest)
+            self._unsound = "; ".join(f.what for f in findings if f.level is site.Level.ERROR)
+        return self._unsound
+
+    def notices(self) -> Sequence[str]:
+        """What people should know besides: why nothing starts, and how far the stage of adoption is."""
+        found = [self._loop.paused] if self._loop.paused else []
+        if self._loop.crowded:
+            found.append(f"no held tasks are added: {self._loop.crowded}")
+        lately = self._loop.ledger.signs.lately()
+        told = summary(lately, self._clock.now()) if lately is not None else ""
+        return [*found, told] if told else found
 
     def _record(self, events: Sequence[Event]) -> None:
         self._loop.record(events)

@@ -3,21 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Beyond this share of MaxJobCount no held tasks are submitted: at 1 the main queue's submissions are refused.
+FULL = 0.9
 
 
-def why_to_pause(preempted_at: Sequence[float], now: float, per_hour: int, pause_s: float) -> str:
-    """Why nothing new may start now; empty when all is well.
+@dataclass(frozen=True, slots=True)
+class BreakerRules:
+    """How many signs of harm within an hour are too many, and how long starts pause after the one that was."""
 
-    Yielding should come before preemption. More than `per_hour` preemptions within an hour say that it does not,
-    and starts pause until `pause_s` after the one that was too many. `preempted_at`: Unix seconds, rising.
-    """
-    for last in range(len(preempted_at) - 1, per_hour - 1, -1):
-        if now - preempted_at[last] >= pause_s:
-            return ""
-        if preempted_at[last] - preempted_at[last - per_hour] <= 3600.0:
-            left = pause_s - (now - preempted_at[last])
-            return (
-                f"more than {per_hour} pilots were preempted within an hour, so yielding comes too late: "
-                f"nothing new starts for {left:.0f} s (breaker.preemptions_per_hour)"
-            )
+    preemptions_per_hour: int = 20
+    slow_exits_per_hour: int = 10
+    ailing_nodes_per_hour: int = 2
+    slow_cycles_per_hour: int = 30
+    pause_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Signs of harm, as the times (Unix seconds, rising) at which each was seen; `unsound`: what is wrong with the
+    harvest partition by now."""
+
+    preempted: Sequence[float] = ()
+    slow_exits: Sequence[float] = ()
+    ailing_nodes: Sequence[float] = ()
+    slow_cycles: Sequence[float] = ()
+    unsound: str = ""
+
+
+def why_to_pause(signs: Signs, now: float, rules: BreakerRules) -> str:
+    """Why nothing new may start now; empty when all is well. The gravest sign speaks."""
+    if signs.unsound:
+        return f"the harvest partition no longer gives way: {signs.unsound}"
+    for seen, per_hour, words, key in (
+        (signs.ailing_nodes, rules.ailing_nodes_per_hour, "nodes ailed after pilots", "ailing_nodes_per_hour"),
+        (
+            signs.preempted,
+            rules.preemptions_per_hour,
+            "pilots were preempted, so yielding comes too late",
+            "preemptions_per_hour",
+        ),
+        (signs.slow_exits, rules.slow_exits_per_hour, "pilots were slow to leave", "slow_exits_per_hour"),
+        (
+            signs.slow_cycles,
+            rules.slow_cycles_per_hour,
+            "looks found slurmctld's cycles longer than without pilots",
+            "slow_cycles_per_hour",
+        ),
+    ):
+        left = _left_s(seen, now, per_hour, rules.pause_s)
+        if left > 0:
+            return f"within an hour more than {per_hour} {words}: nothing new starts for {left:.0f} s (breaker.{key})"
     return ""
+
+
+def why_no_more_tasks(known_jobs: int, max_job_count: int) -> str:
+    """Why no held tasks may be submitted now: Slurm's queue is nearly full, and refuses the main queue's next."""
+    if max_job_count <= 0 or known_jobs < FULL * max_job_count:
+        return ""
+    return f"Slurm has {known_jobs} of at most {max_job_count} jobs (MaxJobCount)"
+
+
+def _left_s(at: Sequence[float], now: float, per_hour: int, pause_s: float) -> float:
+    """For how long starts still pause: until `pause_s` after the last one that made more than `per_hour`."""
+    for last in range(len(at) - 1, per_hour - 1, -1):
+        if now - at[last] >= pause_s:
+            return 0.0
+        if at[last] - at[last - per_hour] <= 3600.0:
+            return pause_s - (now - at[last])
+    return 0.0

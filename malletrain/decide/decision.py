@@ -31,7 +31,8 @@ _UNKNOWN = Known()
 @dataclass(frozen=True, slots=True)
 class Situation:
     """All that a decision looks at. `over_since`: when jobs that are over ended; `startable_since`: since when
-    main jobs could have started; `paused`: why nothing new may start (the breaker), or ''; `drained`:
+    main jobs could have started; `paused`: why nothing new may start (the breaker), or '';
+    `crowded`: why no more held tasks may be submitted, or ''; `drained`:
     nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled; `open_holes`,
     `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan); `resting`: nodes
     and jobs (`job 7`) on which pilots did not start lately, with the reason; `used`: node-seconds by account, old
@@ -43,6 +44,7 @@ class Situation:
     over_since: Mapping[int, float] = field(default_factory=dict)
     startable_since: Mapping[str, float] = field(default_factory=dict)
     paused: str = ""
+    crowded: str = ""
     drained: frozenset[str] = frozenset()
     used: Mapping[str, float] = field(default_factory=dict)
     known: Mapping[int, Known] = field(default_factory=dict)
@@ -144,7 +146,10 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}
     actions += [cut for cut in cuts(live, holes, now, rules) if cut.pilot not in given_up | dropped]
-    actions += top_ups(live, now, rules)
+    if situation.crowded:
+        refusals.append(Refusal("top-up", situation.crowded))
+    else:
+        actions += top_ups(live, now, rules)
     decision = Decision(
         at=now,
         sizes=sizes,

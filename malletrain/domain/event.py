@@ -44,9 +44,11 @@ class EventKind(StrEnum):
     PROBE_ENDED = "probe_ended"  #: nodes
     METRIC = "metric"  #: name, value, samples: a figure that the training script reported
     # The daemon itself
-    DAEMON_STARTED = "daemon_started"  #: version, pid; with --observe: look_s, leave_s, keep_idle, max_pilots
+    DAEMON_STARTED = "daemon_started"  #: version, pid, stage; with --observe: look_s, leave_s, keep_idle, max_pilots
     DAEMON_STOPPED = "daemon_stopped"
     DECIDED = "decided"  #: sizes, status, objective, idle, harvested
+    BREAKER = "breaker"  #: open: bool; the reason says which sign of harm there were too many of
+    NODE_AILS = "node_ails"  #: Slurm took the node out of service soon after a pilot
     CLUSTER_UNAVAILABLE = "cluster_unavailable"
     MAIN_STARTED = "main_started"  #: jobs: how many main jobs were first seen running; with --observe only
     POOL = "pool"  #: idle, planned, harvested, main, down: node counts, when they changed

@@ -139,6 +139,7 @@ class BackfillPlan:
     interval_s: float = 30.0
     depth: int | None = None
     queue_length: int | None = None
+    main_cycle_s: float | None = None  #: how long slurmctld's main scheduler took last
 
     def is_stale(self, now: float) -> bool:
         """Whether planned starts can no longer be relied on: the last cycle is older than two intervals."""

@@ -35,6 +35,7 @@ from malletrain.domain.job import (
 from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.exits import Exits
 from malletrain.loop.hole_history import Holes
+from malletrain.loop.signs import Signs
 from malletrain.loop.unstarted import Unstarted
 from malletrain.loop.usage import Usage
 
@@ -170,9 +171,8 @@ class Ledger:
         self.usage = Usage()
         self.exits = Exits()
         self.unstarted = Unstarted()
+        self.signs = Signs()
         self.last_seq = 0
-        #: When Slurm preempted pilots lately (Unix seconds).
-        self.preempted_at: deque[float] = deque(maxlen=10_000)
 
     def apply(self, events: Iterable[Event]) -> None:
         """Fold events in the order of the journal."""
@@ -181,8 +181,7 @@ class Ledger:
             self.holes.apply(event)
             self.exits.apply(event)
             self.unstarted.apply(event)
-            if event.kind is EventKind.PILOT_ENDED and event.data.get("preempted"):
-                self.preempted_at.append(event.at)
+            self.signs.apply(event)
             if event.kind is EventKind.OPERATOR and event.data.get("verb") == "drain":
                 until = float(cast(float, event.data["until"]))
                 self._drained.update(dict.fromkeys(cast(list[str], event.data["nodes"]), until))

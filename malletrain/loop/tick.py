@@ -67,6 +67,7 @@ class Loop:
         self.rules = rules
         self.policy = policy
         self.paused = ""
+        self.crowded = ""
         self.last_snapshot: Snapshot | None = None
         self.last_decision: Decision | None = None
         self.views: Mapping[int, JobView] = {}
@@ -145,6 +146,9 @@ class Loop:
                 return None
             self.record([*seen, *hole_events(snapshot, self.ledger.holes.open(), self._last_look, self.rules)])
             self._last_look = snapshot.taken_at
+            pilots = sum(len(view.staying) for view in self.views.values())
+            if ailing := self.ledger.signs.look(snapshot, pilots, self._clock.now()):
+                self.record(ailing)
             self._end_the_hopeless()
         decided = decide(self._situation(snapshot), self.policy, self._rules_now(), self._memo)
         self._startable_since = decided.startable_since
@@ -208,6 +212,7 @@ class Loop:
             over_since=self.ledger.over_since(),
             startable_since=self._startable_since,
             paused=self.paused,
+            crowded=self.crowded,
             drained=self.ledger.drained(now),
             used=used,
             resting=self.ledger.unstarted.resting(now),

@@ -45,13 +45,16 @@ class Views:
         snapshot: Callable[[], Snapshot | None] = _nothing_seen,
         decision: Callable[[], Decision | None] = _nothing_decided,
         version: str = "",
+        notices: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`path` is the journal's; `snapshot` and `decision` give the daemon's last ones, which no journal keeps."""
+        """`path` is the journal's; `snapshot` and `decision` give the daemon's last ones, which no journal keeps;
+        `notices` what it wants people to know."""
         self._path = path
         self._engine = reader_engine(path)
         self._snapshot = snapshot
         self._decision = decision
         self._version = version
+        self._notices = notices
 
     def close(self) -> None:
         """Give the connections back."""
@@ -99,6 +102,7 @@ class Views:
             decision=_decision_row(decision),
             taken_at=None if snapshot is None else snapshot.taken_at,
             version=self._version,
+            notices=tuple(self._notices()),
         )
 
     def last_event(self) -> int:

@@ -197,6 +197,7 @@ class StatusRow(Row):
     decision: DecisionRow = DecisionRow()
     taken_at: float | None = None
     version: str = ""
+    notices: tuple[str, ...] = ()  #: why nothing starts, how far the stage of adoption is
 
 
 @dataclass(frozen=True, slots=True)

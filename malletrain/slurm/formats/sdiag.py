@@ -50,6 +50,7 @@ def parse(text: str, interval_s: float = 30.0) -> Diagnosis:
             interval_s=interval_s,
             depth=None if depth is None else values.number(depth),
             queue_length=None if queue is None else values.number(queue),
+            main_cycle_s=_micros(main.get("Last cycle")),
         ),
         at=at,
         main_cycle_s=_micros(main.get("Last cycle")),
