@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm import limits, site
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import sdiag
+from malletrain.slurm.formats import sdiag, text
 from malletrain.slurm.site import Finding, Harvest, Level, SiteFacts
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
@@ -37,7 +37,7 @@ def examine(
             ),
         )
     found = [_release(facts), *_partition(facts, harvest, max_pilot_s), _clock(facts, now()), _munge(facts)]
-    for check in (_rights, _backfill, _headroom, _fair_share):
+    for check in (_rights, _privacy, _qos_preemption, _backfill, _headroom, _fair_share, _weights):
         try:
             found.extend(check(commands, facts, harvest))
         except (ClusterUnavailable, InvalidInput) as error:
@@ -133,12 +133,7 @@ def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[
             "use `malletraind --user` for one researcher, or set up slurmdbd and a coordinator",
         )
         return
-    answer = commands.ask(
-        ["sacctmgr", "-n", "-P", "show", "user", me, "withcoord", "format=user,adminlevel,coordinators"]
-    )
-    fields = answer.strip().split("|")
-    level = fields[1].strip() if len(fields) > 2 else ""
-    coordinated = fields[2].split(",") if len(fields) > 2 else []
+    level, coordinated = _standing(commands, me)
     if level in ("Administrator", "Operator"):
         yield Finding(
             Level.WARNING,
@@ -155,6 +150,63 @@ def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[
         )
 
 
+def _standing(commands: Commands, user: str) -> tuple[str, list[str]]:
+    """The user's AdminLevel, and the accounts that it coordinates."""
+    answer = commands.ask(
+        ["sacctmgr", "-n", "-P", "show", "user", user, "withcoord", "format=user,adminlevel,coordinators"]
+    )
+    fields = answer.strip().split("|")
+    return (fields[1].strip(), fields[2].split(",")) if len(fields) > 2 else ("", [])
+
+
+def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    if "jobs" not in facts.private_data:
+        return
+    me = _user_name()
+    sees_all = me in (facts.slurm_user, "root") or (
+        facts.accounting and _standing(commands, me)[0] in ("Administrator", "Operator")
+    )
+    if sees_all:
+        yield Finding(Level.OK, f"PrivateData=jobs hides nothing from {me}")
+    else:
+        yield Finding(
+            Level.ERROR,
+            f"PrivateData=jobs hides the main queue from {me}: pilots cannot leave before Slurm preempts them",
+            f"take jobs out of PrivateData, or `sacctmgr modify user {me} set AdminLevel=Operator`",
+        )
+
+
+def _qos_preemption(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    if not facts.preempt_type.endswith("/qos") or not facts.accounting:
+        return
+    answer = commands.ask(["sacctmgr", "-n", "-P", "show", "qos", "format=name,preempt"])
+    rows = [line.split("|") for line in answer.splitlines() if "|" in line]
+    lacking = [
+        name for name, preempts, *_ in rows if name != harvest.qos and not _in(harvest.qos, preempts.replace(" ", ""))
+    ]
+    if not harvest.qos or lacking:
+        names = ",".join(lacking)
+        yield Finding(
+            Level.ERROR,
+            f"preemption is by QOS, and {names or 'every QOS'} does not preempt {harvest.qos or 'the pilots'}",
+            f"sacctmgr modify qos {names or 'NAME'} set preempt+={harvest.qos or 'harvest'}",
+        )
+    else:
+        yield Finding(Level.OK, f"every other QOS preempts {harvest.qos}")
+
+
+def _weights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    rows = text.nodes(commands.ask(["scontrol", "-a", "-o", "show", "node"]))
+    weights = {row.weight for row in rows if harvest.partition in row.partitions}
+    if len(weights) > 1:
+        yield Finding(
+            Level.WARNING,
+            f"nodes of {harvest.partition} have Weight {min(weights)} to {max(weights)}: Slurm places a main job "
+            "around pilots, on nodes of a higher Weight, before it preempts any",
+            "raise pool.keep_idle; pilots take nodes of the highest Weight first",
+        )
+
+
 def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
     seen = sdiag.parse(commands.ask(["sdiag"]), facts.bf_interval_s)
     plan = seen.plan
@@ -163,9 +215,10 @@ def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
     elif plan.depth is not None and plan.queue_length is not None and plan.depth < plan.queue_length:
         yield Finding(
             Level.WARNING,
-            f"backfill does not reach the whole queue: depth {plan.depth} of {plan.queue_length}; "
-            f"partition {harvest.partition} comes last and may never be reached",
-            "raise bf_max_job_test, or set bf_max_job_part (it caps the main partitions too), with bf_continue",
+            f"backfill does not reach the whole queue: depth {plan.depth} of {plan.queue_length} "
+            f"(bf_max_job_test={facts.bf_max_job_test}); {harvest.partition} comes last and may never start",
+            f"set bf_max_job_test={_round_up(plan.queue_length)} and bf_continue, or "
+            f"bf_max_job_part={max(1, facts.bf_max_job_test // 2)} (it caps the main partitions too)",
         )
     else:
         yield Finding(Level.OK, "backfill reaches the whole queue")
@@ -219,11 +272,25 @@ def _fair_share(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Itera
 
 
 def _settings(facts: SiteFacts) -> Iterator[Finding]:
-    if "jobs" in facts.private_data:
+    if facts.burst_buffer:
         yield Finding(
             Level.WARNING,
-            "PrivateData=jobs hides other users' jobs: holes before them cannot be seen",
-            "make the daemon's user a coordinator of the main accounts, or an operator",
+            f"burst buffers ({facts.burst_buffer}) are not supported: a main job that stages data in starts when "
+            "backfill does not plan it",
+            "pilots that ask for one are refused by name; watch preemptions (malletrain_preemptions_total)",
+        )
+    if facts.licenses:
+        yield Finding(Level.OK, f"licences ({facts.licenses[:60]}): pilots that ask for any are refused by name")
+    if facts.job_submit:
+        yield Finding(
+            Level.OK,
+            f"job_submit plug-ins ({facts.job_submit}): a task that one rewrites stays held, and its owner is told",
+        )
+    if "rl_enable" in facts.controller:
+        yield Finding(
+            Level.WARNING,
+            "rl_enable limits requests: the daemon makes up to 5 a look and 4 an action, and waits when told to",
+            "exempt its user or host, or leave rl_refill_rate at 10 a second or more",
         )
     if facts.min_job_age_s < 60:
         yield Finding(
@@ -253,6 +320,11 @@ def _settings(facts: SiteFacts) -> Iterator[Finding]:
             f"{facts.topology}: Slurm places a job around pilots before it preempts any, on more leaf switches",
             "set pool.keep_idle to a leaf's size; main jobs that need one leaf use --switches=1",
         )
+
+
+def _round_up(count: int) -> int:
+    """The next round number above twice `count`: queues grow."""
+    return -(-2 * count // 100) * 100
 
 
 def _user_name() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
@@ -87,6 +87,11 @@ class SiteFacts:
     slurm_user: str = "slurm"
     munge_socket: str = ""  #: empty: munged's default
     topology: str = ""
+    burst_buffer: str = ""  #: BurstBufferType
+    licenses: str = ""
+    job_submit: str = ""  #: JobSubmitPlugins
+    controller: Mapping[str, str] = field(default_factory=dict)  #: SlurmctldParameters
+    federation: str = ""  #: the name of the one that the cluster is in
     parameters: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, PartitionFacts] = field(default_factory=dict)
 
@@ -116,7 +121,10 @@ def read(commands: Commands) -> SiteFacts:
     config = commands.ask(["scontrol", "show", "config"])
     partitions = commands.ask(["scontrol", "-a", "-o", "show", "partition"])
     try:
-        return parse(config, partitions)
+        facts = parse(config, partitions)
+        if facts.accounting:  # federations live in slurmdbd
+            facts = replace(facts, federation=_federation(commands.ask(["scontrol", "show", "federation"])))
+        return facts
     except InvalidInput as error:
         raise ClusterUnavailable(f"scontrol: {error}") from error
 
@@ -158,6 +166,12 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
         slurm_user=config.get("SlurmUser", "slurm").partition("(")[0],
         munge_socket=socket[1] if socket else "",
         topology=config.get("TopologyPlugin", ""),
+        burst_buffer=config.get("BurstBufferType", ""),
+        licenses=config.get("Licenses", ""),
+        job_submit=config.get("JobSubmitPlugins", ""),
+        controller=dict(
+            part.partition("=")[::2] for part in config.get("SlurmctldParameters", "").split(",") if part
+        ),
         parameters=parameters,
         partitions={name: _partition(name, words) for name, words in text.partitions(partitions_text).items()},
     )
@@ -197,6 +211,14 @@ def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding
             ),
         )
     found: list[Finding] = []
+    if facts.federation:
+        found.append(
+            Finding(
+                Level.ERROR,
+                f"the cluster is in federation {facts.federation}: its jobs may go to other clusters",
+                "federations are not supported; take the cluster out of it (sacctmgr modify federation)",
+            )
+        )
     if not mine.nodes:
         found.append(Finding(Level.ERROR, f"partition {mine.name} has no nodes", "give it Nodes= in slurm.conf"))
     if mine.state != "UP":
@@ -268,6 +290,15 @@ def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding
             )
         )
     return tuple(found)
+
+
+def _federation(answer: str) -> str:
+    """The name in `scontrol show federation`; empty where the cluster is in none."""
+    for line in answer.splitlines():
+        key, colon, name = line.partition(":")
+        if colon and key.strip() == "Federation":
+            return name.strip()
+    return ""
 
 
 def _is_set(config: Mapping[str, str], *names: str) -> bool:

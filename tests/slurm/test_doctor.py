@@ -1,0 +1,193 @@
+"""`malletrain doctor` on real labs that are misconfigured, each in one way: the finding, its level, and its mend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.event import EventKind
+from malletrain.slurm import doctor, site
+from malletrain.slurm.command import Commands
+from malletrain.slurm.site import Finding, Harvest, Level
+from scripts.lab import Change, Lab, LabConfig
+from tests.slurm.harvesting import Harvesting
+from tests.slurm.test_authority import HARVEST, accounted, commands_as
+from tests.slurm_fixtures import LabFactory
+
+__all__ = ["accounted"]
+
+pytestmark = pytest.mark.slurm
+
+
+def examine(lab: Lab, ahead_s: float = 0.0, harvest: Harvest | None = None) -> tuple[Finding, ...]:
+    return doctor.examine(Commands(lab.env), harvest or Harvest("harvest"), lambda: time.time() + ahead_s)
+
+
+def only(found: tuple[Finding, ...], said: str) -> Finding:
+    """The one finding that says so; it has a mend if it is none to be glad of."""
+    (finding,) = [f for f in found if said in f.what]
+    assert finding.level is Level.OK or finding.mend, finding
+    return finding
+
+
+LUA = "function slurm_job_submit() return slurm.SUCCESS end\nfunction slurm_job_modify() return slurm.SUCCESS end\n"
+
+#: Change, whether it takes a restart, what is said, level, and a word of the mend.
+CASES = {
+    "preemption missing": (
+        Change(settings={"PreemptType": "preempt/none", "PreemptMode": "OFF"}, partitions={
+            "harvest": {"PreemptMode": "OFF", "GraceTime": "0"}}),
+        True, "Slurm preempts nothing", Level.ERROR, "PreemptType=preempt/partition_prio",
+    ),
+    "harvest not preempted": (
+        Change(partitions={"harvest": {"PreemptMode": "OFF"}}),
+        False, "jobs of partition harvest are not preempted", Level.ERROR, "PreemptMode=REQUEUE",
+    ),
+    "weights": (
+        Change(nodes={"n000": {"Weight": "50"}}), False, "Weight 1 to 50", Level.WARNING, "pool.keep_idle",
+    ),
+    "topology": (
+        Change(settings={"TopologyPlugin": "topology/tree"},
+               files={"topology.conf": "SwitchName=leaf Nodes=n[000-007]\n"}),
+        True, "topology/tree", Level.WARNING, "--switches=1",
+    ),
+    "kill wait": (Change(settings={"KillWait": "90"}), False, "KillWait is 90 s", Level.WARNING, "30 s"),
+    "over time": (Change(settings={"OverTimeLimit": "10"}), False, "OverTimeLimit is 10 min", Level.WARNING, "=0"),
+    "grace": (Change(partitions={"harvest": {"GraceTime": "300"}}), False, "GraceTime of harvest", Level.WARNING, "10"),
+    "max time": (
+        Change(partitions={"harvest": {"MaxTime": "30"}}), False, "MaxTime of harvest is 30 min", Level.WARNING,
+        "pilot.max_minutes = 30",
+    ),
+    "min job age": (Change(settings={"MinJobAge": "10"}), False, "MinJobAge is 10 s", Level.WARNING, "MinJobAge=300"),
+    "licences": (Change(settings={"Licenses": "fluent:4"}), False, "licences (fluent:4)", Level.OK, ""),
+    "job_submit": (
+        Change(settings={"JobSubmitPlugins": "lua"}, files={"job_submit.lua": LUA}), True,
+        "job_submit plug-ins (lua)", Level.OK, "",
+    ),
+    "rate limits": (
+        Change(settings={"SlurmctldParameters": "rl_enable"}), False, "rl_enable", Level.WARNING, "rl_refill_rate",
+    ),
+    "burst buffers": (
+        Change(settings={"BurstBufferType": "burst_buffer/lua"}, files={
+            "burst_buffer.conf": "", "burst_buffer.lua": "function slurm_bb_pools() return slurm.SUCCESS, '' end\n"}),
+        True, "burst buffers (burst_buffer/lua) are not supported", Level.WARNING, "refused by name",
+    ),
+}  # fmt: skip
+
+#: In the default suite: one of each kind.
+CORE = ("preemption missing", "weights", "licences", "grace")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=[] if name in CORE else pytest.mark.nightly) for name in CASES]
+)
+def test_each_misconfiguration_is_found_with_its_mend(any_lab: Lab, case: str) -> None:
+    change, restart, said, level, mend = CASES[case]
+    assert not [f for f in examine(any_lab) if said in f.what], "not where all is well"
+    with any_lab.changed(change, restart=restart):
+        finding = only(examine(any_lab), said)
+        assert finding.level is level
+        assert mend in finding.mend
+
+
+def test_clocks_that_differ(any_lab: Lab) -> None:
+    assert only(examine(any_lab, 60.0), "ahead of slurmctld's").level is Level.WARNING
+    assert only(examine(any_lab, -60.0), "behind slurmctld's").level is Level.WARNING
+    assert only(examine(any_lab), "agrees with slurmctld's").level is Level.OK
+
+
+def test_backfill_that_does_not_reach_the_pilots(any_lab: Lab) -> None:
+    change = Change(settings={"SchedulerParameters": "bf_interval=1,bf_max_job_test=5,bf_continue,sched_interval=2"})
+    with any_lab.changed(change):
+        blocker = any_lab.submit(
+            "sleep 60", "-p", "batch", f"--nodes={len(any_lab.nodes)}", "--exclusive", "--time=5"
+        )
+        any_lab.wait_for_state(blocker, "RUNNING")
+        for _ in range(12):
+            any_lab.submit("true", "-p", "batch", "--nodes=2", "--exclusive", "--time=5")
+
+        def found() -> list[Finding]:
+            return [f for f in examine(any_lab) if "backfill does not reach" in f.what]
+
+        (finding,) = any_lab.wait_for(found, 30, "a backfill cycle")
+        assert "depth 5 of 12 (bf_max_job_test=5)" in finding.what
+        assert "bf_max_job_test=100" in finding.mend
+
+
+def test_a_queue_that_is_nearly_full(lab_factory: LabFactory) -> None:
+    lab = lab_factory(LabConfig(nodes=2, users=True, settings=(("MaxJobCount", "100"), ("MaxArraySize", "16"))))
+    for _ in range(6):
+        lab.submit("true", "-p", "batch", "--hold", "--array=0-14")
+    finding = only(examine(lab), "of at most 100 jobs (MaxJobCount)")
+    assert (finding.level, "raise MaxJobCount" in finding.mend) == (Level.WARNING, True)
+    lab.clear()
+
+
+# With accounting
+
+
+def test_fair_share_that_is_charged(accounted: Lab) -> None:
+    try:
+        accounted.run(["sacctmgr", "-i", "modify", "qos", "harvest", "set", "UsageFactor=1"])
+        finding = only(examine(accounted, harvest=HARVEST), "fair share is charged")
+        assert "set UsageFactor=0" in finding.mend
+    finally:
+        accounted.run(["sacctmgr", "-i", "modify", "qos", "harvest", "set", "UsageFactor=0"])
+    assert only(examine(accounted, harvest=HARVEST), "costs its users no fair share").level is Level.OK
+    assert "qos" in only(examine(accounted, harvest=Harvest("harvest", "harvest")), "no QOS of their own").mend
+
+
+@pytest.mark.nightly
+def test_private_data_hides_the_main_queue_from_a_coordinator(
+    accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with accounted.changed(Change(settings={"PrivateData": "jobs"})):
+        for who, level in (("malletrain", Level.ERROR), ("root", Level.OK)):
+            monkeypatch.setattr(doctor, "_user_name", lambda who=who: who)
+            found = doctor.examine(commands_as(accounted, who, tmp_path), HARVEST, time.time)
+            assert only(found, "PrivateData=jobs hides").level is level
+
+
+@pytest.fixture
+def by_qos(accounted: Lab) -> Iterator[Lab]:
+    change = Change(settings={"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"},
+                    partitions={"harvest": {"PreemptMode": "REQUEUE"}})  # fmt: skip
+    with accounted.changed(change, restart=True):
+        yield accounted
+        accounted.run(["sacctmgr", "-i", "modify", "qos", "normal", "set", "preempt="])
+
+
+@pytest.mark.nightly
+def test_preemption_by_qos(by_qos: Lab) -> None:
+    finding = only(examine(by_qos, harvest=HARVEST), "preemption is by QOS, and normal does not preempt harvest")
+    assert (finding.level, finding.mend) == (Level.ERROR, "sacctmgr modify qos normal set preempt+=harvest")
+    by_qos.run(["sacctmgr", "-i", "modify", "qos", "normal", "set", "preempt=harvest"])
+    assert only(examine(by_qos, harvest=HARVEST), "every other QOS preempts harvest").level is Level.OK
+    # And it does: a pilot gives way, and is known for preempted.
+    harvest = Harvesting(by_qos, HARVEST)
+    harvest.submit()
+    harvest.fill(by_qos.nodes)
+    node = by_qos.nodes[0]
+    main = by_qos.submit("sleep 60", "-p", "batch", "-A", "main", "-w", node, "--exclusive", "--time=5", user="bob")
+    by_qos.wait_for_state(main, "RUNNING", deadline_s=60)
+    by_qos.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 20, "its end is seen")
+    (end,) = harvest.events(EventKind.PILOT_ENDED)
+    assert (end.node, end.data["preempted"]) == (node, True)
+
+
+@pytest.mark.nightly
+def test_a_federation_is_refused_by_name(accounted: Lab) -> None:
+    name = accounted.run(["scontrol", "show", "config"]).stdout.partition("ClusterName")[2].split()[1]
+    accounted.run(["sacctmgr", "-i", "add", "federation", "union", f"clusters={name}"])
+    try:
+        commands = Commands(accounted.env)
+        accounted.wait_for(lambda: site.read(commands).federation == "union", 30, "the cluster knows its federation")
+        finding = only(examine(accounted, harvest=HARVEST), "the cluster is in federation union")
+        assert finding.level is Level.ERROR
+        # What the daemon refuses to start on.
+        assert finding in site.check_harvest_partition(site.read(commands), HARVEST)
+    finally:
+        accounted.run(["sacctmgr", "-i", "delete", "federation", "union"])
