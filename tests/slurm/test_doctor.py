@@ -56,7 +56,9 @@ CASES = {
     ),
     "kill wait": (Change(settings={"KillWait": "90"}), False, "KillWait is 90 s", Level.WARNING, "30 s"),
     "over time": (Change(settings={"OverTimeLimit": "10"}), False, "OverTimeLimit is 10 min", Level.WARNING, "=0"),
-    "grace": (Change(partitions={"harvest": {"GraceTime": "300"}}), False, "GraceTime of harvest", Level.WARNING, "10"),
+    "grace": (
+        Change(partitions={"harvest": {"GraceTime": "300"}}), False, "GraceTime of harvest", Level.WARNING, "10",
+    ),
     "max time": (
         Change(partitions={"harvest": {"MaxTime": "30"}}), False, "MaxTime of harvest is 30 min", Level.WARNING,
         "pilot.max_minutes = 30",
@@ -94,8 +96,8 @@ def test_each_misconfiguration_is_found_with_its_mend(any_lab: Lab, case: str) -
 
 
 def test_clocks_that_differ(any_lab: Lab) -> None:
-    assert only(examine(any_lab, 60.0), "ahead of slurmctld's").level is Level.WARNING
-    assert only(examine(any_lab, -60.0), "behind slurmctld's").level is Level.WARNING
+    assert only(examine(any_lab, 60.0), "ahead of slurmctld's").level is Level.ERROR
+    assert only(examine(any_lab, -60.0), "behind slurmctld's").level is Level.ERROR
     assert only(examine(any_lab), "agrees with slurmctld's").level is Level.OK
 
 
