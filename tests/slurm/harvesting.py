@@ -14,6 +14,7 @@ from malletrain import config
 from malletrain.daemon.rules import rules_from
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Decision
+from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import Snapshot
@@ -105,10 +106,14 @@ class Harvesting:
         self.lab.wait_for(filled, deadline_s, f"pilots on {', '.join(nodes)}; {self.said()[-12:]}")
 
     def held(self) -> dict[str, str]:
-        """Node -> pilot that Slurm runs there now."""
+        """Node -> pilot that Slurm runs there now; nothing where Slurm does not answer."""
+        try:
+            seen = self.snapshot()
+        except ClusterUnavailable:
+            return {}
         return {
             node: job.id
-            for job in self.snapshot().jobs
+            for job in seen.jobs
             if job.partition == self.harvest.partition and job.holds_nodes
             for node in job.nodes
         }

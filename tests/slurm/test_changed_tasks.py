@@ -119,8 +119,8 @@ return slurm.SUCCESS
 @pytest.mark.parametrize(
     ("submit", "modify", "said"),
     [
-        ("job.time_limit = 600", "", "its time limit is above 1 minute"),
-        ('job.partition = "batch"', "", "its partition is batch"),
+        pytest.param("job.time_limit = 600", "", "its time limit is above 1 minute", marks=pytest.mark.nightly),
+        pytest.param('job.partition = "batch"', "", "its partition is batch", marks=pytest.mark.nightly),
         ("", "if job.time_limit ~= slurm.NO_VAL then job.time_limit = 59 end", "its limit is 59 min"),
     ],
     ids=["limit at submission", "partition at submission", "limit at update"],

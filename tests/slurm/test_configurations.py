@@ -54,6 +54,7 @@ def test_select_linear(any_lab: Lab) -> None:
         lab.wait_for(lambda: harvest.tick() and len(harvest.view().held) == 4, 20, "its task waits again")
 
 
+@pytest.mark.nightly
 def test_features_gres_weights_and_topology(any_lab: Lab) -> None:
     lab, n = any_lab, any_lab.nodes
     change = Change(
@@ -121,7 +122,6 @@ def test_several_partitions_over_the_same_nodes(any_lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("mode", "grace"),
     [
-        ("CANCEL", "300"),
         *(
             pytest.param(mode, grace, marks=pytest.mark.nightly)
             for mode in ("REQUEUE", "CANCEL")

@@ -80,7 +80,7 @@ CASES = {
 }  # fmt: skip
 
 #: In the default suite: one of each kind.
-CORE = ("preemption missing", "weights", "licences", "grace")
+CORE = ("weights", "licences", "grace")
 
 
 @pytest.mark.parametrize(

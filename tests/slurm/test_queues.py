@@ -70,6 +70,7 @@ def test_nodes_kept_for_a_planned_start_are_used_until_then(any_lab: Lab) -> Non
     assert min(end for end in ends if end is not None) > time.time() + 600
 
 
+@pytest.mark.nightly
 def test_arrays_of_ten_thousand_and_thousands_of_waiting_jobs(lab_factory: LabFactory) -> None:
     """One round, with what it reads: the array is one row, 5,000 held jobs are 5,000."""
     if os.geteuid() != 0:
@@ -107,6 +108,7 @@ def test_a_job_asks_for_no_more_held_tasks_than_the_site_can_bear(lab_factory: L
         limits.affordable(read, wanted=6, least=6, asked=False)
 
 
+@pytest.mark.nightly
 def test_a_full_controller_is_told_in_one_line_and_the_daemon_goes_on(lab_factory: LabFactory) -> None:
     """sbatch itself would wait and try again for minutes."""
     lab = crowded(lab_factory)

@@ -202,3 +202,10 @@ def test_errors_name_their_tasks_in_both_spellings() -> None:
 @given(st.text(max_size=60))
 def test_noise_names_no_task_or_a_real_one(noise: str) -> None:
     assert all(name.replace("_", "").isdigit() for name in text.task_errors(noise))
+
+
+def test_a_node_that_slurmctld_has_not_heard_of_is_unknown_and_no_fault_of_the_answer() -> None:
+    (row,) = text.nodes(NODE.replace("State=IDLE+DRAIN", "State=UNKNOWN*"))
+    assert normalise.node(row).state is not NodeState.IDLE
+    (row,) = text.nodes(NODE.replace("State=IDLE+DRAIN", "State=UNKNOWN"))
+    assert normalise.node(row).state is NodeState.UNKNOWN

@@ -21,6 +21,8 @@ _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
 #: How scontrol names tasks before an error.
 _TASK_ERROR = re.compile(r"(?<![0-9_])(\d+)_(?:(\d+)|\[([0-9,\-]+)\]): ([^;\n]*)")
 
+_STATE = re.compile(r" State=(\S+)")
+
 #: Text that Slurm prints, with exit status 0, where there is nothing to show.
 _NOTHING = ("No reservations in the system", "No nodes in the system", "No jobs in the system")
 
@@ -60,6 +62,12 @@ def word(record: str, key: str) -> str:
     return "" if value in values.ABSENT else value
 
 
+def _state(record: str) -> str:
+    """A node's state as it stands: `UNKNOWN` is one (of nodes that a restarted slurmctld has not heard of yet)."""
+    found = _STATE.search(record)
+    return found[1] if found else ""
+
+
 def phrase(record: str, key: str) -> str:
     """The value of `key` up to the next key: for values that hold spaces."""
     at = record.find(f" {key}=")
@@ -78,7 +86,7 @@ def nodes(text: str) -> list[NodeRow]:
     """
     rows = []
     for record in records(text, "NodeName"):
-        name, state = word(record, "NodeName"), word(record, "State")
+        name, state = word(record, "NodeName"), _state(record)
         if not name or not state:
             raise InvalidInput("scontrol show node", f"a node without a name or a state: {record.strip()[:80]!r}")
         rows.append(

@@ -1,0 +1,270 @@
+"""Slurm failing in every way that could be produced: no wrong action, no leak, and recovery without a hand."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.event import EventKind
+from malletrain.domain.job import PilotPhase
+from malletrain.domain.snapshot import NodeState
+from malletrain.slurm import doctor
+from malletrain.slurm.command import Commands
+from malletrain.slurm.site import Harvest
+from scripts.lab import Lab
+from tests.munged import munged
+from tests.slurm.harvesting import Harvesting
+
+__all__ = ["munged"]
+
+pytestmark = pytest.mark.slurm
+
+
+def tasks_of(lab: Lab) -> dict[str, str]:
+    """Every task of the harvest partition, with its state."""
+    rows = lab.run(["squeue", "-a", "-h", "-r", "-p", "harvest", "-o", "%i %T"]).stdout.split("\n")
+    return dict(row.split() for row in rows if row)
+
+
+def nothing_leaked(harvest: Harvesting) -> None:
+    """Slurm and the ledger agree on every task: none runs unknown to us, none of ours is lost."""
+    shown = tasks_of(harvest.lab)
+    pilots = {i: p for i, p in harvest.view().pilots.items() if p.phase is not PilotPhase.ENDED}
+    assert set(shown) == set(pilots)
+    assert {i for i, state in shown.items() if state == "RUNNING"} == {
+        i for i, p in pilots.items() if p.phase is PilotPhase.RUNNING
+    }
+
+
+def settled(harvest: Harvesting, nodes: tuple[str, ...], deadline_s: float = 60.0) -> None:
+    """Pilots on these nodes again, and nothing leaked, without a hand."""
+
+    def so() -> bool:
+        harvest.loop.tick()
+        harvest.loop.react()
+        if set(harvest.held()) != set(nodes) or harvest.running() != set(nodes):
+            return False
+        nothing_leaked(harvest)
+        return True
+
+    harvest.lab.wait_for(so, deadline_s, f"pilots on {nodes}; {harvest.said()[-10:]}")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("down_s", [2.0, 60.0])
+def test_slurmctld_that_is_away_and_comes_back(any_lab: Lab, down_s: float) -> None:
+    lab = any_lab
+    harvest = Harvesting(lab)
+    harvest.submit()
+    harvest.fill(lab.nodes)
+    settled(harvest, lab.nodes)
+    time.sleep(6)  # slurmctld saves its jobs every 5 s; what it has not saved is gone with a SIGKILL
+    lab.kill("slurmctld", signal.SIGKILL)
+    try:
+        before = len(harvest.journal.events)
+        end = time.monotonic() + down_s
+        while True:
+            assert harvest.loop.tick() is None, "no answer, no decision"
+            if time.monotonic() > end:
+                break
+        said = harvest.journal.events[before:]
+        assert [e.kind for e in said] == [EventKind.CLUSTER_UNAVAILABLE], "said once, and nothing done"
+    finally:
+        lab.start("slurmctld")
+    lab.wait_for(lambda: lab.run(["scontrol", "ping"], check=False).returncode == 0, 30)
+    settled(harvest, lab.nodes)
+    assert not harvest.events(EventKind.PILOT_ENDED)
+
+
+@pytest.mark.nightly
+def test_slurmctld_restarted_in_the_midst_of_starts(any_lab: Lab) -> None:
+    lab = any_lab
+    harvest = Harvesting(lab)
+    harvest.submit(tasks=16)
+    harvest.tick()  # pilots released, some not running yet
+    lab.kill("slurmctld", signal.SIGTERM)
+    lab.wait_for(lambda: not lab.is_running("slurmctld"), 30)
+    lab.start("slurmctld")
+    lab.wait_for(lambda: lab.run(["scontrol", "ping"], check=False).returncode == 0, 30)
+    settled(harvest, lab.nodes, 90)
+
+
+@pytest.mark.nightly
+def test_a_slurmd_that_is_killed(any_lab: Lab) -> None:
+    lab, n = any_lab, any_lab.nodes
+    harvest = Harvesting(lab)
+    harvest.submit(tasks=16)
+    harvest.fill(n)
+    lab.kill(f"slurmd.{n[0]}")
+    try:
+        lab.wait_for(
+            lambda: harvest.tick() and harvest.snapshot().node[n[0]].state is NodeState.DOWN, 120, "Slurm sees it"
+        )
+        lab.wait_for(lambda: harvest.tick() and harvest.running() == set(n[1:]), 60, "the others train on")
+    finally:
+        lab.start(f"slurmd.{n[0]}")
+    lab.wait_for(lambda: lab.node_states()[n[0]].startswith("idle"), 60)
+    settled(harvest, n, 90)
+    (end,) = [e for e in harvest.events(EventKind.PILOT_ENDED) if e.node == n[0]]
+    assert end.data["state"] in ("node_fail", "cancelled", "failed", "completed")
+
+
+def test_a_munge_key_that_is_not_the_clusters(any_lab: Lab, munged: str, tmp_path: Path) -> None:
+    lab = any_lab
+    text = (lab.path / "slurm.conf").read_text().replace(str(lab.munge_socket), munged)
+    (tmp_path / "slurm.conf").write_text(text)
+    shutil.copy(lab.path / "cgroup.conf", tmp_path)
+    stranger = Commands({**lab.env, "SLURM_CONF": str(tmp_path / "slurm.conf")}, timeout_s=10.0)
+    harvest = Harvesting(lab)
+    harvest.submit()
+    harvest.fill(lab.nodes)
+    harvest.cluster._commands = stranger
+    harvest.cluster._reader._commands = stranger
+    before = len(harvest.journal.events)
+    assert harvest.loop.tick() is None
+    assert {e.kind for e in harvest.journal.events[before:]} <= {EventKind.CLUSTER_UNAVAILABLE}
+    (found,) = doctor.examine(stranger, Harvest("harvest"), time.time)
+    assert "does not answer" in found.what
+    assert "munge" in found.mend
+    harvest.cluster._commands = harvest.commands
+    harvest.cluster._reader._commands = harvest.commands
+    settled(harvest, lab.nodes)
+
+
+WRAPPER = """#!/bin/sh
+# {name}: does what the file says that Slurm's does not: `match mode`.
+if [ -s {fault} ]; then
+  read -r match mode < {fault}
+  case "$*" in *"$match"*)
+    case $mode in
+      hang) exec sleep 60;;
+      half) {real} "$@" | head -c 150; exit 0;;
+      empty) exit 0;;
+      error) echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 0;;
+      deed) {real} "$@"; echo "slurm_update error: Socket timed out on send/recv operation" >&2; exit 1;;
+      refuse) echo "slurm_update error: Access/permission denied" >&2; exit 1;;
+    esac;;
+  esac
+fi
+exec {real} "$@"
+"""
+
+
+class Faulty:
+    """Slurm's commands, those of `lab`, made to fail on demand."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self._fault = folder / "fault"
+        environment = lab.env
+        for name in ("scontrol", "squeue", "scancel", "sdiag", "sinfo"):
+            real = shutil.which(name, path=environment["PATH"])
+            script = folder / name
+            script.write_text(WRAPPER.format(name=name, fault=self._fault, real=real))
+            script.chmod(0o755)
+        self.environment = {**environment, "PATH": f"{folder}:{environment['PATH']}"}
+
+    def fail(self, match: str, mode: str) -> None:
+        self._fault.write_text(f"{match} {mode}\n")
+
+    def work(self) -> None:
+        self._fault.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def faulty(any_lab: Lab, tmp_path: Path) -> Iterator[tuple[Lab, Harvesting, Faulty]]:
+    faults = Faulty(any_lab, tmp_path)
+    harvest = Harvesting(any_lab, environment=faults.environment)
+    harvest.commands._timeout_s = 2.0
+    yield any_lab, harvest, faults
+    faults.work()
+
+
+#: In the default suite: one of each mode; the rest nightly.
+LOOKS = [
+    *(("node", mode) for mode in ("half", "empty", "error")),
+    *(("-o", mode) for mode in ("half", "error")),
+    ("reservation", "error"),
+]
+
+
+@pytest.mark.parametrize(
+    ("match", "mode"),
+    [case if case == ("-o", "half") else pytest.param(*case, marks=pytest.mark.nightly) for case in LOOKS],
+)
+def test_an_answer_that_cannot_be_right_is_no_answer(
+    faulty: tuple[Lab, Harvesting, Faulty], match: str, mode: str
+) -> None:
+    lab, harvest, faults = faulty
+    harvest.submit()
+    harvest.fill(lab.nodes)
+    settled(harvest, lab.nodes)
+    before = len(harvest.journal.events)
+    faults.fail(match, mode)
+    assert harvest.loop.tick() is None
+    assert {e.kind for e in harvest.journal.events[before:]} == {EventKind.CLUSTER_UNAVAILABLE}
+    faults.work()
+    settled(harvest, lab.nodes)
+    assert not harvest.events(EventKind.PILOT_ENDED)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("match", ["node", "-o", "reservation"])
+def test_a_look_that_hangs_is_given_up(faulty: tuple[Lab, Harvesting, Faulty], match: str) -> None:
+    lab, harvest, faults = faulty
+    harvest.submit()
+    harvest.fill(lab.nodes)
+    faults.fail(match, "hang")
+    assert harvest.loop.tick() is None
+    faults.work()
+    settled(harvest, lab.nodes)
+
+
+#: What fails while pilots are started or recycled; `deed`: it was done, and the answer is lost.
+DEEDS = [
+    ("NodeList=", "refuse"), ("NodeList=", "deed"), ("release", "deed"), ("release", "refuse"), ("release", "empty"),
+    ("requeuehold", "deed"), ("requeuehold", "refuse"), ("requeuehold", "empty"), ("Requeue=1", "refuse"),
+    ("Requeue=0", "refuse"),
+]  # fmt: skip
+HANGS = [(match, "hang") for match in ("NodeList=", "release", "requeuehold", "Requeue=1", "Requeue=0")]
+
+
+@pytest.mark.parametrize(
+    ("match", "mode"),
+    [
+        *(
+            case if case == ("requeuehold", "deed") else pytest.param(*case, marks=pytest.mark.nightly)
+            for case in DEEDS
+        ),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in HANGS),
+    ],
+)
+def test_deeds_that_fail_or_whose_answer_is_lost(
+    faulty: tuple[Lab, Harvesting, Faulty], match: str, mode: str
+) -> None:
+    """Starting and recycling under the fault, then without it: every node ends in use, every task is accounted for,
+    and a main job that comes is served."""
+    lab, harvest, faults = faulty
+    n = lab.nodes
+    harvest.loop.rules = harvest.rules()
+    harvest.submit(tasks=20)
+    faults.fail(match, mode)
+    harvest.loop.tick()
+    harvest.loop.react()
+    faults.work()
+    settled(harvest, n, 120)
+    faults.fail(match, mode)
+    lab.run(["scontrol", "update", f"NodeName={n[0]}", "State=DRAIN", "Reason=x"])
+    harvest.loop.tick()
+    harvest.loop.react()
+    faults.work()
+    settled(harvest, n[1:], 120)
+    lab.run(["scontrol", "update", f"NodeName={n[0]}", "State=RESUME"])
+    main = lab.submit("sleep 600", "-p", "batch", "--nodes=8", "--exclusive", "--time=5", user="bob")
+    lab.wait_for(lambda: harvest.loop.tick() and lab.job_state(main) == "RUNNING", 60, "the main job runs")
+    for task, state in tasks_of(lab).items():
+        assert state == "PENDING", f"{task} is {state} beside a job that has every node"
