@@ -63,6 +63,13 @@ Examples:
     "--alpha", type=float, default=0.0, show_default=True, help="Fairness: 0 is throughput, 1 proportional."
 )
 @click.option(
+    "--objective",
+    type=click.Choice(["throughput", "jct", "fair"]),
+    default="throughput",
+    show_default=True,
+    help="What sizes are best for: most training in all, short completion times, or fairness (alpha .5).",
+)
+@click.option(
     "--nodes",
     metavar="N|A:B",
     help="The first N nodes by name, or those from A up to B; for logs without node lists the machine's size.",
@@ -161,8 +168,8 @@ Examples:
 )  # fmt: skip
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
-    alpha: float, nodes: str | None, procs_per_node: int | None, placement: str, schedule: str, start: str | None,
-    end: str | None, at_once: int | None, rescale: str | None, activate: float | None, tick: float,
+    alpha: float, objective: str, nodes: str | None, procs_per_node: int | None, placement: str, schedule: str,
+    start: str | None, end: str | None, at_once: int | None, rescale: str | None, activate: float | None, tick: float,
     pilot_limit: float | None, keep_idle: int, node_order: str, outages: Path | None,
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
@@ -187,12 +194,15 @@ def replay(
     from malletrain.replay.summary import summary
     from malletrain.replay.traces import read_trace
     from malletrain.replay.traces.outages import read_outages
+    from malletrain.sizing.objective import Objective
 
     zone = _zone(timezone)
     power = _watts(watts)
     reaction = Reaction() if scheduler is None else parse_reaction(_text(scheduler), str(scheduler))
     costs = _costs(rescale, activate)
-    choices = [sizer.parse_policy(name, horizon, alpha) for name in policies.split(",") if name.strip()]
+    choices = [
+        sizer.parse_policy(name, horizon, alpha, Objective(objective)) for name in policies.split(",") if name.strip()
+    ]
     first, count = _node_range(nodes)
     begin, finish = _moment("--start", start, zone), _moment("--end", end, zone)
     if jobs_file is None:

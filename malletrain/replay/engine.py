@@ -26,7 +26,7 @@ from malletrain.replay.lives import Lives
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.plans import PlanBook
 from malletrain.replay.result import Cause, Log, Result, Totals
-from malletrain.replay.sizer import Sizer, rate_of_one, speedups
+from malletrain.replay.sizer import PolicySizer, Sizer, rate_of_one, speedups
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 
@@ -75,6 +75,8 @@ class Engine:
         self.live: tuple[int, ...] = ()
         self._live = np.empty(0, np.int64)
         # what happens of itself
+        if isinstance(sizer, PolicySizer):
+            sizer.left = lambda j: float(self.total[j] - self.done[j] * self.unit[j])
         self._ready: list[tuple[float, int]] = []
         self._limits: list[tuple[float, int, float]] = []
         self._plans = PlanBook(trace.plans, nodes)

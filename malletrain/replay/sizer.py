@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.workload import TrainingJob
+from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest
 from malletrain.sizing.problem import JobDemand, Policy, Problem, Value
 from malletrain.sizing.registry import policy as registered
 
@@ -43,10 +44,13 @@ class PolicyChoice:
     horizon_s: float
     value: Value = Value.ELASTIC
     alpha: float = 0.0
+    objective: Objective = Objective.THROUGHPUT
     clairvoyant: bool = False
 
 
-def parse_policy(text: str, horizon_s: float | None, alpha: float = 0.0) -> PolicyChoice:
+def parse_policy(
+    text: str, horizon_s: float | None, alpha: float = 0.0, objective: Objective = Objective.THROUGHPUT
+) -> PolicyChoice:
     """Reads `NAME[:HORIZON]`. Besides the policies by name: `bftrainer` is the published objective, solved exactly,
     at its own horizon of 10 s; `one-node` gives each job its least size; `clairvoyant` sizes exactly and places each
     job on the nodes that it will keep longest.
@@ -55,6 +59,7 @@ def parse_policy(text: str, horizon_s: float | None, alpha: float = 0.0) -> Poli
         InvalidInput: no such policy, or no sound horizon.
     """
     name, colon, given = text.strip().partition(":")
+    alpha = alpha_of(objective, alpha)
     own = BFTRAINER_HORIZON_S if name == "bftrainer" else 300.0
     horizon = own if horizon_s is None else horizon_s
     if colon:
@@ -69,9 +74,9 @@ def parse_policy(text: str, horizon_s: float | None, alpha: float = 0.0) -> Poli
     if name == ONE_NODE:
         return PolicyChoice(text.strip(), ONE_NODE, horizon)
     if name == "clairvoyant":
-        return PolicyChoice(text.strip(), "exact", horizon, Value.ELASTIC, alpha, clairvoyant=True)
+        return PolicyChoice(text.strip(), "exact", horizon, Value.ELASTIC, alpha, objective, clairvoyant=True)
     registered(name)
-    return PolicyChoice(text.strip(), name, horizon, Value.ELASTIC, alpha)
+    return PolicyChoice(text.strip(), name, horizon, Value.ELASTIC, alpha, objective)
 
 
 class PolicySizer:
@@ -87,17 +92,25 @@ class PolicySizer:
         self._policy: Policy = registered(choice.policy)
         self._choice, self._jobs = choice, jobs
         self._demands: dict[tuple[int, int], JobDemand] = {}
+        #: Samples that a job has left (inf: it is endless), as the replay has it; for the objective `jct`.
+        self.left: Callable[[int], float] | None = None
 
     def __call__(
         self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
     ) -> list[int]:
         choice = self._choice
         demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
+        if choice.objective is Objective.JCT and self.left is not None:
+            demands = tuple(self._urgent(j, each, self.left(j)) for j, each in zip(live, demands, strict=True))
         if any(pending):
             demands = tuple(map(_still, demands, pending))
         problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha)
         sizes = self._policy.size(problem).sizes
         return [sizes[self._jobs[j].job.id] for j in live]
+
+    def _urgent(self, j: int, each: JobDemand, left: float) -> JobDemand:
+        rest = None if left == float("inf") else left / rate_of_one(self._jobs[j])
+        return replace(each, weight=each.weight * urgency_by_rest(rest, 0.0))
 
     def _demand(self, j: int, count: int) -> JobDemand:
         known = self._demands.get((j, count))
