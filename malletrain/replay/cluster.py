@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.replay.changes import Changes, Holdings, Outages, from_events, from_holdings, windowed
 from malletrain.replay.placement import Placed, Placement, place_jobs
 from malletrain.replay.plans import PlanChanges
 from malletrain.replay.queue import Schedule, simulate
@@ -77,15 +79,16 @@ class ClusterTrace:
 
     def intervals(self) -> IdleIntervals:
         """Every idle interval of every node, by node and time."""
-        order = np.lexsort((np.arange(len(self.node)), self.node))
-        at = np.repeat(self.time, np.diff(self.first))[order]
-        node, state = self.node[order], self.state[order]
+        order = np.argsort(self.node, kind="stable")  # within a node by time
+        step = np.repeat(np.arange(len(self.time), dtype=np.int32), np.diff(self.first))[order]
+        node, idle = self.node[order], np.flatnonzero(self.state[order] == IDLE)
+        del order
         last = np.append(node[1:] != node[:-1], True) if len(node) else np.empty(0, bool)
-        until = np.where(last, self.end, np.append(at[1:], self.end))
-        idle = state == IDLE
-        starts_first = np.append(True, node[1:] != node[:-1]) if len(node) else np.empty(0, bool)
-        cut = (starts_first & (at == self.start)) | last
-        return IdleIntervals(node[idle], at[idle], until[idle], cut[idle])
+        cut = last[idle]
+        following = step[np.minimum(idle + 1, max(len(step) - 1, 0))]
+        begin = self.time[step[idle]]
+        end = np.where(cut, self.end, self.time[following])
+        return IdleIntervals(node[idle], begin, end, cut | (begin == self.start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +107,13 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
     Raises:
         InvalidInput: the window is empty, or outside the trace.
     """
-    plans: PlanChanges | None = None
     if window.schedule is not Schedule.LOGGED:
-        names, number, time, state, bounds, warnings, plans = _from_queue(trace, window, outages)
+        machine = _from_queue(trace, window, outages)
     elif isinstance(trace, NodeChanges):
-        names, number, time, state, bounds, warnings = _from_events(trace, window)
+        machine = _from_events(trace, window)
     else:
-        names, number, time, state, bounds, warnings = _from_jobs(trace, window, outages)
+        machine = _from_jobs(trace, window, outages)
+    bounds, warnings = machine.bounds, machine.warnings
     start = _edge(window.start, window.start_after, bounds[0], bounds[0])
     end = _edge(window.end, window.end_after, bounds[0], bounds[1])
     if not start < end:
@@ -122,7 +125,10 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
         )
     if start < bounds[0] or end > bounds[1]:
         warnings = [*warnings, "The window is wider than the trace: nodes keep their last known state outside it."]
-    return _windowed(trace.account, names, number, time, state, start, end, tuple(warnings), plans)
+    time, first, node, state = windowed(machine.changes, start, end)
+    return ClusterTrace(
+        trace.account, machine.names, start, end, time, first, node, state, tuple(warnings), machine.plans
+    )
 
 
 def _edge(given: float | None, after: float | None, begin: float, otherwise: float) -> float:
@@ -131,23 +137,34 @@ def _edge(given: float | None, after: float | None, begin: float, otherwise: flo
     return otherwise if after is None else begin + after
 
 
-_Changes = tuple[
-    tuple[str, ...], NDArray[np.int32], NDArray[np.float64], NDArray[np.int8], tuple[float, float], list[str]
-]
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """Names of the nodes, their changes, and for which span the log tells what ran."""
+
+    names: tuple[str, ...]
+    changes: Changes
+    bounds: tuple[float, float]
+    warnings: list[str]
+    plans: PlanChanges | None = None
 
 
-def _from_events(trace: NodeChanges, window: Window) -> _Changes:
+def _from_events(trace: NodeChanges, window: Window) -> _Machine:
     order = sorted(range(len(trace.nodes)), key=lambda i: trace.nodes[i])
     chosen = _chosen(order, window)
-    rank = np.full(len(trace.nodes), -1, np.int32)
-    rank[chosen] = np.arange(len(chosen), dtype=np.int32)
+    rank = _ranks(chosen, len(trace.nodes))
     keep = rank[trace.node] >= 0
-    names = tuple(trace.nodes[i] for i in chosen)
-    bounds = (float(trace.time[0]), float(trace.time[-1]))
-    return names, rank[trace.node[keep]], trace.time[keep], trace.state[keep], bounds, []
+    changes = from_events(rank[trace.node[keep]], trace.time[keep], trace.state[keep], len(chosen))
+    return _Machine(tuple(trace.nodes[i] for i in chosen), changes, (float(trace.time[0]), float(trace.time[-1])), [])
 
 
-def _from_queue(trace: Trace, window: Window, outages: NodeChanges | None) -> tuple[*_Changes, PlanChanges]:
+def _ranks(chosen: Sequence[int], nodes: int) -> NDArray[np.int32]:
+    """The number of each node among those chosen, -1 where it is not."""
+    rank = np.full(nodes, -1, np.int32)
+    rank[chosen] = np.arange(len(chosen), dtype=np.int32)
+    return rank
+
+
+def _from_queue(trace: Trace, window: Window, outages: NodeChanges | None) -> _Machine:
     """The machine under a simulated queue, from its first submission to its last."""
     if isinstance(trace, NodeChanges):
         raise InvalidInput("--schedule", "a log of node events has no jobs to schedule")
@@ -171,10 +188,10 @@ def _from_queue(trace: Trace, window: Window, outages: NodeChanges | None) -> tu
         warnings.append(f"{unlimited:,} jobs have no time limit in the log: they are planned by how long they ran.")
     if done.too_wide:
         warnings.append(f"{done.too_wide:,} jobs are wider than the machine and were left out.")
-    names, who, when, state, _, _ = _from_jobs(done.jobs, replace(window, node_count=nodes), None, done.placed)
+    machine = _from_jobs(done.jobs, replace(window, node_count=nodes), None, done.placed)
     begin = float(done.jobs.start.min())
     bounds = (begin, max(float(done.jobs.submit.max()), begin + 1.0))
-    return names, who, when, state, bounds, warnings, done.plans
+    return replace(machine, bounds=bounds, warnings=warnings, plans=done.plans)
 
 
 def _chosen(order: list[int], window: Window) -> list[int]:
@@ -186,45 +203,24 @@ def _chosen(order: list[int], window: Window) -> list[int]:
 
 def _from_jobs(
     jobs: JobRecords, window: Window, outages: NodeChanges | None, placed: Placed | None = None
-) -> _Changes:
+) -> _Machine:
     warnings: list[str] = []
     if jobs.has_node_lists:
-        all_names, first, node = list(jobs.nodes), jobs.first, jobs.node
+        names, first, node = list(jobs.nodes), jobs.first, jobs.node
         if outages is not None:
-            known = set(all_names)
-            all_names += [name for name in outages.nodes if name not in known]
-    elif placed is not None:
-        all_names, first, node = _numbered(window.node_count or 0), placed.first, placed.node
+            known = set(names)
+            names += [name for name in outages.nodes if name not in known]
+        chosen = _chosen(sorted(range(len(names)), key=lambda i: names[i]), window)
     else:
-        all_names, first, node = _placed(jobs, window, warnings)
-    counts = np.diff(first)
-    begin, end = np.repeat(jobs.start, counts), np.repeat(jobs.end, counts)
-    names = tuple(all_names)
-    events = [(node, begin, np.ones(len(node), np.int32), BUSY), (node, end, -np.ones(len(node), np.int32), BUSY)]
-    down_node, down_time, down_delta = _outage_deltas(outages, names)
-    who = np.concatenate([node, node, down_node])
-    when = np.concatenate([begin, end, down_time])
-    main = np.concatenate([events[0][2], events[1][2], np.zeros(len(down_node), np.int32)])
-    down = np.concatenate([np.zeros(2 * len(node), np.int32), down_delta])
-    keep = np.isfinite(when)
-    who, when, state = _states(who[keep], when[keep], main[keep], down[keep])
-    # Every node is idle before its first job: the log would have shown a job there.
-    begin_of_all = float(jobs.start.min())
-    who = np.concatenate([np.arange(len(names), dtype=np.int32), who])
-    when = np.concatenate([np.full(len(names), begin_of_all - 1.0), when])
-    state = np.concatenate([np.full(len(names), IDLE, np.int8), state])
-    if jobs.has_node_lists:
-        order = sorted(range(len(names)), key=lambda i: names[i])
-        chosen = _chosen(order, window)
-    else:
+        if placed is not None:
+            names, first, node = _numbered(window.node_count or 0), placed.first, placed.node
+        else:
+            names, first, node = _placed(jobs, window, warnings)
         chosen = list(range(len(names)))
-    rank = np.full(len(names), -1, np.int32)
-    rank[chosen] = np.arange(len(chosen), dtype=np.int32)
-    keep = rank[who] >= 0
-    who, when, state = rank[who[keep]], when[keep], state[keep]
-    by_time = np.argsort(when, kind="stable")
-    bounds = _complete_part(jobs, warnings)
-    return tuple(names[i] for i in chosen), who[by_time], when[by_time], state[by_time], bounds, warnings
+    changes = from_holdings(
+        Holdings(first, node, jobs.start, jobs.end), _ranks(chosen, len(names)), len(chosen), _outages(outages, names)
+    )
+    return _Machine(tuple(names[i] for i in chosen), changes, _complete_part(jobs, warnings), warnings)
 
 
 def _placed(
@@ -275,34 +271,14 @@ def _peak(jobs: JobRecords, per_node: int) -> int:
     return int(np.cumsum(delta[order]).max(initial=1))
 
 
-def _outage_deltas(
-    outages: NodeChanges | None, names: tuple[str, ...]
-) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int32]]:
+def _outages(outages: NodeChanges | None, names: list[str]) -> Outages | None:
     if outages is None:
-        return np.empty(0, np.int32), np.empty(0), np.empty(0, np.int32)
+        return None
     index = {name: i for i, name in enumerate(names)}
     number = np.array([index.get(name, -1) for name in outages.nodes], np.int32)
     keep = number[outages.node] >= 0
     delta = np.where(outages.state == DOWN, 1, -1).astype(np.int32)
-    return number[outages.node[keep]], outages.time[keep], delta[keep]
-
-
-def _states(
-    who: NDArray[np.int32], when: NDArray[np.float64], main: NDArray[np.int32], down: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int8]]:
-    """States from overlapping intervals: down wherever an outage is, else busy wherever a job is, else idle."""
-    order = np.lexsort((when, who))
-    who, when, main, down = who[order], when[order], main[order], down[order]
-    if not len(who):
-        return who, when, np.empty(0, np.int8)
-    in_use, out = np.cumsum(main), np.cumsum(down)  # each node's own deltas may not sum to 0: take its start off
-    begins = np.flatnonzero(np.append(True, who[1:] != who[:-1]))
-    sizes = np.diff(np.append(begins, len(who)))
-    in_use = in_use - np.repeat(in_use[begins] - main[begins], sizes)
-    out = out - np.repeat(out[begins] - down[begins], sizes)
-    state = np.where(out > 0, DOWN, np.where(in_use > 0, BUSY, IDLE)).astype(np.int8)
-    final = np.append((who[1:] != who[:-1]) | (when[1:] != when[:-1]), True)  # the last word at each moment
-    return who[final], when[final], state[final]
+    return Outages(number[outages.node[keep]], outages.time[keep], delta[keep])
 
 
 def _complete_part(jobs: JobRecords, warnings: list[str]) -> tuple[float, float]:
@@ -322,36 +298,6 @@ def _complete_part(jobs: JobRecords, warnings: list[str]) -> tuple[float, float]
             "there. Ask sacct for running jobs too (`malletrain replay --how`), or set --end earlier."
         )
     return first_end, last
-
-
-def _windowed(
-    account: Account, names: tuple[str, ...], node: NDArray[np.int32], time: NDArray[np.float64],
-    state: NDArray[np.int8], start: float, end: float, warnings: tuple[str, ...], plans: PlanChanges | None,
-) -> ClusterTrace:  # fmt: skip
-    """Cuts the changes to the window, leaves out those that change nothing, groups them by time."""
-    begin = np.full(len(names), BUSY, np.int8)
-    cut = int(np.searchsorted(time, start, side="right"))
-    begin[node[:cut]] = state[:cut]  # later rows overwrite earlier ones
-    stop = int(np.searchsorted(time, end, side="left"))
-    not_busy = np.flatnonzero(begin != BUSY).astype(np.int32)
-    node = np.concatenate([not_busy, node[cut:stop]])
-    time = np.concatenate([np.full(len(not_busy), start), time[cut:stop]])
-    state = np.concatenate([begin[not_busy], state[cut:stop]])
-    order = np.lexsort((np.arange(len(node)), time, node))
-    n, t, s = node[order], time[order], state[order]
-    same_node = np.append(False, n[1:] == n[:-1]) if len(n) else np.empty(0, bool)
-    # Of several changes of a node at one moment the last stands.
-    stands = np.append((n[1:] != n[:-1]) | (t[1:] != t[:-1]), True) if len(n) else np.empty(0, bool)
-    n, t, s, order = n[stands], t[stands], s[stands], order[stands]
-    same_node = np.append(False, n[1:] == n[:-1]) if len(n) else np.empty(0, bool)
-    before = np.where(same_node, np.append(BUSY, s[:-1]), BUSY)
-    real = s != before
-    n, t, s = n[real], t[real], s[real]
-    by_time = np.lexsort((n, t))
-    n, t, s = n[by_time], t[by_time], s[by_time]
-    times = np.unique(np.append(t, start))
-    first = np.append(np.searchsorted(t, times, side="left"), len(t)).astype(np.int64)
-    return ClusterTrace(account, names, start, end, times, first, n, s, warnings, plans)
 
 
 def _iso(seconds: float) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from malletrain.replay.traces import JobRecords
 
 Ints = NDArray[np.int64]
+Nodes = NDArray[np.int32]
 
 
 class Placement(StrEnum):
@@ -42,7 +43,7 @@ def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: Placemen
     """
     wanted, part = wanted_nodes(jobs, procs_per_node)
     machine = Machine(nodes, procs_per_node, rule, seed)
-    held: list[Ints] = [_NONE] * len(wanted)
+    held: list[Nodes] = [_NONE] * len(wanted)
     ends = np.where(np.isfinite(jobs.end), jobs.end, np.inf)
     by_start, by_end = np.argsort(jobs.start, kind="stable").tolist(), np.argsort(ends, kind="stable").tolist()
     start, end = jobs.start.tolist(), ends.tolist()
@@ -56,7 +57,7 @@ def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: Placemen
         held[i] = machine.take(want[i], parts[i])
     counts = np.array([len(nodes_of) for nodes_of in held], dtype=np.int64)
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    node = np.concatenate(held).astype(np.int32) if held else np.empty(0, np.int32)
+    node = np.concatenate(held) if held else np.empty(0, np.int32)
     need = np.where(part > 0, part / max(1, procs_per_node), wanted)
     return Placed(first, node, *_overcommitted(jobs, need, nodes))
 
@@ -73,7 +74,7 @@ def _overcommitted(jobs: JobRecords, need: NDArray[np.float64], nodes: int) -> t
     return (float(lasts[excess > 0].sum()) / span if span > 0 else 0.0), float(excess @ lasts)
 
 
-_NONE: Ints = np.empty(0, np.int64)
+_NONE: Nodes = np.empty(0, np.int32)
 
 
 def wanted_nodes(jobs: JobRecords, procs_per_node: int) -> tuple[Ints, Ints]:
@@ -101,7 +102,7 @@ class Machine:
             Placement.BEST_FIT: self._best_fit,
         }[rule]
 
-    def take(self, wanted: int, part: int) -> Ints:
+    def take(self, wanted: int, part: int) -> Nodes:
         """Nodes for a job; with `part` one node of which it uses so many processors."""
         if part:
             shared = np.flatnonzero((self.used > 0) & (self.used + part <= self.procs_per_node))
@@ -110,7 +111,7 @@ class Machine:
         else:
             chosen = self.pick(wanted)
         self.is_free[chosen] = False
-        return chosen
+        return chosen.astype(np.int32)  # a copy: a view would keep all free nodes' numbers alive
 
     @property
     def free_count(self) -> int:
@@ -120,7 +121,7 @@ class Machine:
         """Whether a shared node has so many processors left."""
         return bool(((self.used > 0) & (self.used + part <= self.procs_per_node)).any())
 
-    def free(self, nodes: Ints, part: int, now: float) -> None:
+    def free(self, nodes: Nodes, part: int, now: float) -> None:
         if part:
             self.used[nodes] -= part
             nodes = nodes[self.used[nodes] == 0]

@@ -75,7 +75,7 @@ def simulate(
         node=np.empty(0, np.int32), last_seen=float(end.max(initial=0.0)),
     )  # fmt: skip
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(each) for each in held], dtype=np.int64)])
-    node = np.concatenate(held).astype(np.int32) if held else np.empty(0, np.int32)
+    node = np.concatenate(held) if held else np.empty(0, np.int32)
     return Scheduled(simulated, Placed(first, node, 0.0, 0.0), queue.plan_changes(), int((~fits).sum()))
 
 
@@ -97,7 +97,7 @@ class _Queue:
         self.wanted, self.part = wanted.tolist(), part.tolist()
         self.length, self.limit = length.tolist(), limit.tolist()
         self.start = np.full(len(wanted), math.inf)
-        self.held: dict[int, Ints] = {}
+        self.held: dict[int, NDArray[np.int32]] = {}
         self.waiting: list[tuple[float, float, int]] = []
         self.running: dict[int, tuple[float, int]] = {}  # job -> end by its limit, nodes that it frees
         self.ends: list[tuple[float, int]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,12 +99,15 @@ class Log:
         self._cause.frombytes(np.full(n, int(cause), np.int8).tobytes())
 
     def columns(self) -> Columns:
+        def whole(values: array[Any], kind: type[np.generic]) -> NDArray[Any]:
+            return np.frombuffer(values, kind) if len(values) else np.empty(0, kind)  # no second copy
+
         return Columns(
-            np.array(self._time), np.array(self._idle), np.array(self._held), np.array(self._speed),
-            np.array(self._jobs, np.int64), np.array(self._trained), np.array(self._best),
-            np.array(self._node, np.int32), np.array(self._start),
-            np.array(self._end), np.array(self._job, np.int32), np.array(self._cause, np.int8),
-            np.array(self.solve_s),
+            whole(self._time, np.float64), whole(self._idle, np.int64), whole(self._held, np.int64),
+            whole(self._speed, np.float64), whole(self._jobs, np.int32).astype(np.int64),
+            whole(self._trained, np.float64), whole(self._best, np.float64), whole(self._node, np.int32),
+            whole(self._start, np.float64), whole(self._end, np.float64), whole(self._job, np.int32),
+            whole(self._cause, np.int8), whole(self.solve_s, np.float64),
         )  # fmt: skip
 
 

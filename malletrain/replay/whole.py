@@ -36,10 +36,10 @@ FIRST_TASK = 100
 
 
 def replay_rules(horizon_s: float = 300.0, keep_idle: int = 0) -> Rules:
-    """The daemon's rules without limits on pilots, as the fast path has none."""
+    """The daemon's rules without limits on pilots and on waits, as the fast path has none."""
     return Rules(
         horizon_s=horizon_s, keep_idle=keep_idle, max_pilots=10**9, max_pilot_s=NO_LIMIT_S, max_top_up=0,
-        max_failures=10**9,
+        max_failures=10**9, max_wait_s=0.0,
     )  # fmt: skip
 
 

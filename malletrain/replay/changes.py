@@ -1,0 +1,174 @@
+"""Every node's changes between busy, idle and down, from events or from jobs that held it, in bounded memory.
+
+A year of a large machine has tens of millions of changes. Jobs are turned into changes some nodes at a time, and only
+real changes are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Nodes = NDArray[np.int32]
+States = NDArray[np.int8]
+
+#: Rows that are worked on at a time.
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows (node, time, state): from then on the node is in that state. Within a part sorted by node, then time, one
+    row a moment; no node is in two parts. `initial`: the state of every node before its first row."""
+
+    parts: list[tuple[Nodes, Floats, States]]
+    initial: States
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Record i held `node[first[i]:first[i + 1]]` from `start[i]` to `end[i]` (inf: still running)."""
+
+    first: Ints
+    node: Nodes
+    start: Floats
+    end: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Outages:
+    """At `time[i]` one outage of node `node[i]` begins (`delta[i]` 1) or ends (-1)."""
+
+    node: Nodes
+    time: Floats
+    delta: Nodes
+
+
+def from_events(node: Nodes, time: Floats, state: States, nodes: int) -> Changes:
+    """Events in order of time; before its first event a node counts as busy."""
+    order = np.argsort(node, kind="stable")
+    node, time, state = node[order], time[order], state[order]
+    stands = _last_of_each(node, time)
+    return Changes([(node[stands], time[stands], state[stands])], np.full(nodes, BUSY, np.int8))
+
+
+def from_holdings(held: Holdings, rank: Nodes, nodes: int, outages: Outages | None = None) -> Changes:
+    """Down wherever an outage is, else busy wherever a job is, else idle: a log would have shown a job there.
+
+    `rank` gives the number among the `nodes` chosen of each node that `held` and `outages` name, -1 where not chosen.
+    """
+    counts = np.diff(held.first)
+    record = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    node = rank[held.node]
+    chosen = node >= 0
+    if not chosen.all():
+        node, record = node[chosen], record[chosen]
+    order = np.argsort(node, kind="stable")
+    node, record = node[order], record[order]
+    del order
+    out_node, out_time, out_delta = _sorted(outages, rank)
+    parts: list[tuple[Nodes, Floats, States]] = []
+    low = 0
+    while low < nodes:
+        # As many nodes as have a chunk of rows, at least one.
+        begin = int(np.searchsorted(node, low))
+        high = int(node[min(begin + CHUNK, len(node) - 1)]) if begin < len(node) else nodes
+        high = nodes if begin + CHUNK >= len(node) else max(high, low + 1)
+        part = slice(begin, int(np.searchsorted(node, high)))
+        down = slice(*np.searchsorted(out_node, [low, high]))
+        parts.append(
+            _states(node[part], held.start[record[part]], held.end[record[part]],
+                    out_node[down], out_time[down], out_delta[down])
+        )  # fmt: skip
+        low = high
+    return Changes(parts, np.full(nodes, IDLE, np.int8))
+
+
+def windowed(changes: Changes, start: float, end: float) -> tuple[Floats, Ints, Nodes, States]:
+    """Steps of equal time from `start` to `end`: step i is at `time[i]`, its rows are `first[i]` to `first[i + 1]` of
+    nodes and their new states. Step 0 holds the nodes that are not busy at `start`. Uses `changes.parts` up."""
+    then = changes.initial.copy()
+    nodes, times, states = [], [], []
+    changes.parts.reverse()
+    while changes.parts:  # from the first on, letting go of each
+        node, time, state = changes.parts.pop()
+        known = time <= start
+        then[node[known]] = state[known]  # later rows overwrite earlier ones
+        inside = (time > start) & (time < end)
+        node, time, state = node[inside], time[inside], state[inside]
+        real = state != np.where(_first_of_each(node), then[node], np.append(BUSY, state[:-1]))
+        nodes.append(node[real])
+        times.append(time[real])
+        states.append(state[real])
+    time = np.concatenate([np.empty(0), *times])
+    times.clear()
+    order = np.argsort(time, kind="stable")  # within a moment by node, as parts are
+    time = time[order]
+    news = _changes_of(time)
+    begin = np.flatnonzero(then != BUSY).astype(np.int32)
+    moments = np.append(start, time[news])
+    first = np.concatenate([[0], len(begin) + np.flatnonzero(news), [len(begin) + len(time)]]).astype(np.int64)
+    del time, news
+    node = np.concatenate([np.empty(0, np.int32), *nodes])[order]
+    nodes.clear()
+    state = np.concatenate([np.empty(0, np.int8), *states])[order]
+    return moments, first, np.concatenate([begin, node]), np.concatenate([then[begin], state])
+
+
+def _states(
+    node: Nodes, start: Floats, end: Floats, out_node: Nodes, out_time: Floats, out_delta: Nodes
+) -> tuple[Nodes, Floats, States]:
+    """Changes of some nodes, from their jobs and outages."""
+    who = np.concatenate([node, node, out_node])
+    when = np.concatenate([start, end, out_time])
+    main = np.concatenate([np.ones(len(node), np.int32), -np.ones(len(node), np.int32), np.zeros_like(out_delta)])
+    down = np.concatenate([np.zeros(2 * len(node), np.int32), out_delta])
+    keep = np.flatnonzero(np.isfinite(when))
+    order = keep[np.lexsort((when[keep], who[keep]))]
+    who, when, main, down = who[order], when[order], main[order], down[order]
+    begins = np.flatnonzero(_first_of_each(who))
+    sizes = np.diff(np.append(begins, len(who)))
+    in_use, out = (_running_sum(delta, begins, sizes) for delta in (main, down))
+    state = np.where(out > 0, DOWN, np.where(in_use > 0, BUSY, IDLE)).astype(np.int8)
+    stands = _last_of_each(who, when)
+    who, when, state = who[stands], when[stands], state[stands]
+    real = state != np.where(_first_of_each(who), IDLE, np.append(IDLE, state[:-1])) if len(who) else stands
+    return who[real], when[real], state[real]
+
+
+def _running_sum(delta: Nodes, begins: Ints, sizes: Ints) -> Ints:
+    """Sums of each node's own deltas, which may not add up to 0."""
+    total: Ints = np.cumsum(delta)
+    if len(begins):
+        total -= np.repeat(total[begins] - delta[begins], sizes)
+    return total
+
+
+def _sorted(outages: Outages | None, rank: Nodes) -> tuple[Nodes, Floats, Nodes]:
+    if outages is None:
+        return np.empty(0, np.int32), np.empty(0), np.empty(0, np.int32)
+    node = rank[outages.node]
+    order = np.argsort(node, kind="stable")
+    order = order[node[order] >= 0]
+    return node[order], outages.time[order], outages.delta[order]
+
+
+def _first_of_each(node: Nodes) -> NDArray[np.bool_]:
+    return np.append(True, node[1:] != node[:-1]) if len(node) else np.empty(0, np.bool_)
+
+
+def _last_of_each(node: Nodes, time: Floats) -> NDArray[np.bool_]:
+    """Of several rows of a node at one moment the last."""
+    if not len(node):
+        return np.empty(0, np.bool_)
+    return np.append((node[1:] != node[:-1]) | (time[1:] != time[:-1]), True)
+
+
+def _changes_of(time: Floats) -> NDArray[np.bool_]:
+    return np.append(True, time[1:] != time[:-1]) if len(time) else np.empty(0, np.bool_)
