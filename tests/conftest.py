@@ -21,15 +21,32 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the long tests too")
+    parser.addoption(
+        "--release",
+        choices=("own", "trixie", "forky"),
+        help="only tests on real Slurm of this release (Debian's name)",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--nightly"):
-        return
-    skip = pytest.mark.skip(reason="long: run with --nightly")
+    nightly, only = config.getoption("--nightly"), config.getoption("--release")
+    if only is not None:
+        kept = [item for item in items if _release(item) == only]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
+    long = pytest.mark.skip(reason="long: run with --nightly")
+    other = pytest.mark.skip(reason="another release of Slurm: run with --nightly, or --release")
     for item in items:
-        if "nightly" in item.keywords:
-            item.add_marker(skip)
+        if "nightly" in item.keywords and not nightly:
+            item.add_marker(long)
+        elif only is None and not nightly and _release(item) not in (None, "own"):
+            item.add_marker(other)
+
+
+def _release(item: pytest.Item) -> str | None:
+    """The release of Slurm that a test runs on; None for one on no real Slurm, or on the machine's alone."""
+    mark = item.get_closest_marker("release")
+    return None if mark is None else str(mark.args[0])
 
 
 @pytest.fixture(scope="session")

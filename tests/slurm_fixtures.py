@@ -95,10 +95,10 @@ def _take_down(labs: dict[LabConfig, Lab]) -> None:
         lab.down()
 
 
-#: This machine's own Slurm always; the others with --nightly.
+#: Slurm's releases, by Debian's names: this machine's own always; the others with --nightly, or --release NAME.
 RELEASES = [
-    pytest.param(None, id="own"),
-    *(pytest.param(release, id=release, marks=pytest.mark.nightly) for release in ("trixie", "forky")),
+    pytest.param(None, id="own", marks=pytest.mark.release("own")),
+    *(pytest.param(release, id=release, marks=pytest.mark.release(release)) for release in ("trixie", "forky")),
 ]
 
 

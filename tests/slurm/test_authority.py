@@ -19,7 +19,7 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.pilots import EndKind
 from malletrain.slurm.site import Harvest, Level
 from scripts.lab import Lab, LabConfig
-from tests.slurm_fixtures import LabFactory
+from tests.slurm_fixtures import RELEASES, LabFactory
 
 pytestmark = pytest.mark.slurm
 
@@ -27,12 +27,7 @@ HARVEST = Harvest("harvest", "harvest", "harvest")
 PROGRAMS = ("scontrol", "squeue", "scancel", "sdiag", "sinfo", "sacctmgr")
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(None, id="own"),
-        *(pytest.param(release, id=release, marks=pytest.mark.nightly) for release in ("trixie", "forky")),
-    ]
-)
+@pytest.fixture(params=RELEASES)
 def accounted(request: pytest.FixtureRequest, lab_factory: LabFactory) -> Iterator[Lab]:
     if os.geteuid() != 0:
         pytest.skip("needs plain users: run as root")

@@ -24,15 +24,9 @@ from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.sbatch import Defaults
 from malletrain.slurm.site import Harvest, Level
 from scripts.lab import Lab, LabConfig
-from tests.slurm_fixtures import LabFactory
+from tests.slurm_fixtures import RELEASES, LabFactory
 
 pytestmark = pytest.mark.slurm
-
-#: This machine's own Slurm always; the others with --nightly.
-RELEASES = [
-    pytest.param(None, id="own"),
-    *(pytest.param(release, id=release, marks=pytest.mark.nightly) for release in ("trixie", "forky")),
-]
 
 PAYLOAD = "exec srun --ntasks=1 sleep 300"
 
