@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from malletrain.decide.deviation import Points, log_likelihood, normal_quantile, posterior
 from malletrain.decide.families import grid
 from malletrain.decide.pooled import MISFITS, Evidence, Pooled, kinds
-from malletrain.decide.samples import believable, since_drift
+from malletrain.decide.samples import agreeing, since_drift, sound
 from malletrain.domain.job import Curve, ThroughputSample
 
 Floats = NDArray[np.float64]
@@ -205,14 +205,16 @@ def fit(samples: Iterable[ThroughputSample], pooled: Pooled | None = None) -> Cu
     data, a slower network), the windows from before count as those of another run of the application: sizes that were
     measured then are to be measured again.
     """
-    before, now = since_drift(list(samples))
-    windows, ignored = believable(now)
+    kept, ignored = sound(samples)
+    before, now = since_drift(kept)
+    windows, more = agreeing(now)
     if not windows:
         return None
+    ignored |= more
     if before:
-        ignored = {**ignored, "from before its throughput changed": len(before)}
+        ignored["from before its throughput changed"] = len(before)
         pooled = _as_another_run(before, pooled)
-    return _fit(_measured(windows), _scatter(windows), ignored, pooled)
+    return _fit(_measured(windows), _scatter(windows), dict(sorted(ignored.items())), pooled)
 
 
 def _measured(windows: Mapping[int, Sequence[float]]) -> tuple[Measured, ...]:
@@ -220,7 +222,7 @@ def _measured(windows: Mapping[int, Sequence[float]]) -> tuple[Measured, ...]:
 
 
 def _as_another_run(samples: Iterable[ThroughputSample], pooled: Pooled | None) -> Pooled | None:
-    windows, _ = believable(samples)
+    windows, _ = agreeing(samples)
     if len(windows) < 2:
         return pooled
     noise = _scatter(windows)

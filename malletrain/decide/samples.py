@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from statistics import median
 
 import numpy as np
@@ -12,6 +12,8 @@ import numpy as np
 from malletrain.domain.job import ThroughputSample
 
 MOST_NODES = 1_000_000
+#: Windows that are kept of each size.
+_KEPT = 32
 #: Samples/s beyond which a number is taken for nonsense.
 _ABSURD_RATE = 1e15
 #: A window this far from its size's median (as a ratio) is a fault, where three or more windows tell.
@@ -24,16 +26,44 @@ _DRIFT_WINDOWS = 5
 _DRIFT = 0.1
 
 
-def believable(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
-    """The rates by size, and how many samples were left out, by reason."""
-    ignored: Counter[str] = Counter()
-    windows: dict[int, list[float]] = {}
+def remember(samples: MutableSequence[ThroughputSample], sample: ThroughputSample) -> None:
+    """Add a sample, the oldest first, and forget the oldest of its size and batch beyond `_KEPT`: hours at one size
+    must not make others forgotten."""
+    same = [i for i, other in enumerate(samples) if _kind(other) == _kind(sample)]
+    if len(same) >= _KEPT:
+        del samples[same[0]]
+    samples.append(sample)
+
+
+def _kind(sample: ThroughputSample) -> tuple[int, int]:
+    return sample.nodes, round(sample.samples / sample.steps) if sample.steps > 0 else 0
+
+
+def sound(samples: Iterable[ThroughputSample]) -> tuple[list[ThroughputSample], dict[str, int]]:
+    """The samples that can be right by themselves, and how many were left out, by reason."""
+    kept, ignored = [], Counter[str]()
     for sample in samples:
         wrong = nonsense(sample)
         if wrong:
             ignored[wrong] += 1
         else:
-            windows.setdefault(sample.nodes, []).append(sample.rate)
+            kept.append(sample)
+    return kept, dict(ignored)
+
+
+def believable(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
+    """The rates by size, and how many samples were left out, by reason."""
+    kept, found = sound(samples)
+    windows, more = agreeing(kept)
+    return windows, dict(sorted({**found, **more}.items()))
+
+
+def agreeing(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
+    """Of sound samples the rates by size, without those that the others contradict."""
+    ignored: Counter[str] = Counter()
+    windows: dict[int, list[float]] = {}
+    for sample in samples:
+        windows.setdefault(sample.nodes, []).append(sample.rate)
     for nodes, rates in windows.items():
         if len(rates) >= 3:
             middle = median(rates)
@@ -47,14 +77,13 @@ def believable(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[floa
 
 
 def since_drift(samples: Sequence[ThroughputSample]) -> tuple[list[ThroughputSample], list[ThroughputSample]]:
-    """The samples from before throughput last changed at a size that was seen before and after, and those since.
+    """Sound samples from before throughput last changed at a size that was seen before and after, and those since.
 
     A single slow window is no change, nor is one of another size: sizes differ.
     """
     by_size: dict[int, list[ThroughputSample]] = {}
     for sample in samples:
-        if not nonsense(sample):
-            by_size.setdefault(sample.nodes, []).append(sample)
+        by_size.setdefault(sample.nodes, []).append(sample)
     changed = [at for windows in by_size.values() if (at := _changed_at(windows)) is not None]
     if not changed:
         return [], list(samples)

@@ -14,7 +14,7 @@ from malletrain.decide.advisor import Known
 from malletrain.decide.batches import batch_curves
 from malletrain.decide.curve import CurveFit, fit, telling
 from malletrain.decide.pooled import MOST, Evidence, Pooled, application
-from malletrain.decide.samples import nonsense
+from malletrain.decide.samples import nonsense, remember
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
@@ -321,7 +321,6 @@ class Ledger:
             record.batches_at = record.samples_taken
         return record.batches
 
-
     def _pooled(self, key: tuple[str, str], but: int) -> Pooled | None:
         """What other jobs of an application have measured, each on two sizes or more; the newest few."""
         jobs = list(self._earlier.get(key, ()))
@@ -516,7 +515,7 @@ def _samples(record: _Record, event: Event) -> None:
     record.samples_taken += 1
     if record.first_sample_at is None:
         record.first_sample_at = event.at
-    record.samples.append(sample)
+    remember(record.samples, sample)
     if record.probe is not None and record.probe.nodes == sample.nodes:
         record.probe_windows[event.pilot or ""] += 1
         windows = max(record.probe_windows.values())

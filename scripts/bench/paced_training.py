@@ -18,6 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample-s", type=float, default=0.005, help="seconds of one sample on one node")
     parser.add_argument("--epochs", type=int, default=1_000_000)
+    parser.add_argument("--stall-beyond", type=int, default=1_000_000, help="on more nodes than this it trains worse")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -31,6 +32,8 @@ def main() -> None:
             with session.step():
                 optimizer.zero_grad()
                 time.sleep(options.sample_s * len(inputs))  # stands for the computation
+                if session.size > options.stall_beyond:
+                    time.sleep(options.sample_s * 64)
                 nn.functional.mse_loss(model(inputs), targets).backward()
                 optimizer.step()
     session.finish({})

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.curve import Estimate, fit
-from malletrain.decide.samples import believable
+from malletrain.decide.samples import believable, remember
 from malletrain.domain.job import ThroughputSample
 
 
@@ -110,6 +110,14 @@ def test_throughput_that_changes_is_measured_again(windows: int) -> None:
     assert found.at([1])[0].rate == pytest.approx(60.0, rel=0.05), "its shape is not forgotten"
     slow_once = fit([*before, sample(8, 60.0 * 8**0.9), *before])
     assert slow_once is not None and len(slow_once.measured) == 3
+
+
+def test_hours_at_one_size_do_not_make_others_forgotten() -> None:
+    kept: list[ThroughputSample] = []
+    for at, n in enumerate((1, 4, *(8 for _ in range(500)))):
+        remember(kept, ThroughputSample(float(at), n, 100.0 * n, 10.0, 10))
+    assert [s.nodes for s in kept] == [1, 4, *(8 for _ in range(32))]
+    assert [s.at for s in kept[-2:]] == [500.0, 501.0]
 
 
 any_float = st.floats() | st.floats(1e-3, 1e6)

@@ -158,6 +158,41 @@ def test_study_and_daemon_are_killed_and_go_on(site: Site) -> None:
     lab.wait_for(lambda: empty(lab), 60, "an empty harvest partition")
 
 
+@pytest.mark.nightly
+def test_a_study_runs_on_a_daemon_of_ones_own(lab_factory) -> None:  # type: ignore[no-untyped-def]
+    """`malletraind --user`, which neither root nor Slurm's user had a hand in."""
+    lab: Lab = lab_factory(LabConfig(nodes=4, users=True))
+    if not lab.users:
+        pytest.skip("only root can run jobs as several users")
+    lab.clear()
+    folder = Path(lab.env_for("alice")["HOME"]) / f"own-{time.monotonic_ns()}"
+    environ = {"XDG_STATE_HOME": f"{folder}/state", "XDG_CONFIG_HOME": f"{folder}/config"}
+    lab.run(["mkdir", "-p", folder], user="alice")
+    path, file = folder / "small.py", folder / "daemon.toml"
+    lab.run(["tee", path], user="alice", input=HEAD + PACED)
+    quick = "".join(f"[{name}]\n" + "\n".join(lines) + "\n" for name, lines in QUICK.items())
+    lab.run(["tee", file], user="alice", input=quick)
+    own = ["env", *(f"{name}={value}" for name, value in environ.items())]
+    with (lab.output / f"{folder.name}.log").open("w") as log:
+        daemon = lab.popen(
+            [*own, "setpriv", "--pdeathsig", "TERM", BIN / "malletraind", "--user", "--config", file],
+            user="alice", cwd=folder, stdout=log.fileno(), stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        lab.wait_for((folder / "state/malletrain/client.toml").exists, 60, "the daemon's address")
+        done = lab.run(
+            [*own, BIN / "malletrain", "study", "run", path, "--trials", "3"],
+            user="alice", cwd=folder, check=False, timeout=240,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        told = lab.run([*own, BIN / "malletrain", "study", "trials", path, "--json"], user="alice", cwd=folder).stdout
+    finally:
+        daemon.terminate()
+        daemon.wait(60)
+    assert [row["ended_as"] for row in json.loads(told)] == ["completed"] * 3
+    lab.wait_for(lambda: empty(lab), 60, "an empty harvest partition")
+
+
 def workers() -> list[psutil.Process]:
     """Processes that train for a study as somebody else than this test's user."""
     found = []

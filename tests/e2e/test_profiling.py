@@ -1,0 +1,75 @@
+"""Unknown scalability on real Slurm: two models of opposite kinds end where their true curves say."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.lab import Lab, LabConfig
+from scripts.play.site import Site
+
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+
+PACED = Path(__file__).resolve().parents[2] / "scripts/bench/paced_training.py"
+QUICK = {
+    "loop": ["tick_s = 2.0", "watch_interval_s = 0.5"],
+    "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
+}
+
+
+@pytest.fixture
+def site(lab_factory) -> Iterator[Site]:  # type: ignore[no-untyped-def]
+    lab: Lab = lab_factory(LabConfig(nodes=6, users=True))
+    if not lab.users:
+        pytest.skip("only root can run jobs as several users")
+    lab.clear()
+    with Site(lab, settings=QUICK) as running:
+        running.start(deadline_s=90)
+        yield running
+        print(running.last_log(), running.malletrain("alice", "events").stdout[-8000:])  # seen when a test fails
+        lab.clear()
+
+
+def begin(site: Site, name: str, *options: str) -> int:
+    path = Path(site.lab.env_for("alice")["HOME"]) / f"{name}.sh"
+    path.write_text(
+        f"#!/bin/bash\n#SBATCH --job-name={name}\n#MALLETRAIN --nodes=1-6 --profile=active\n"
+        f"{sys.executable} {PACED} {' '.join(options)}\n"
+    )
+    return site.mtbatch("alice", path)
+
+
+def members(site: Site, job: int) -> int:
+    return int(json.loads(site.malletrain("alice", "status", str(job), "--json").stdout)["members"])
+
+
+def test_two_models_of_opposite_scalability_end_at_the_allocation_of_their_true_curves(site: Site) -> None:
+    """One halves its time with twice the nodes; the other does so up to two, and is slower than on one beyond.
+
+    By their true curves the best is four nodes and two: the fifth brings the first less than the second brings the
+    other.
+    """
+    grows = begin(site, "grows")
+    stalls = begin(site, "stalls", "--stall-beyond", "2")
+    rested: list[float] = []
+
+    def at_rest() -> bool:
+        if (members(site, grows), members(site, stalls)) != (4, 2):
+            rested.clear()
+            return False
+        rested.append(time.monotonic())
+        return rested[-1] - rested[0] > 30
+
+    began = time.monotonic()
+    site.lab.wait_for(at_rest, 420, "half a minute with 4 and 2 nodes")
+    print(f"at rest after {rested[0] - began:.0f} s")
+    known = json.loads(site.malletrain("alice", "profile", str(stalls), "--json").stdout)
+    rate = {size["nodes"]: size["rate"] for size in known["sizes"]}
+    assert any(size["windows"] and size["nodes"] > 2 for size in known["sizes"]), "it was seen beyond its peak"
+    assert rate[2] == max(rate.values())
+    assert "samples/s by nodes" in site.malletrain("alice", "status", str(stalls)).stdout
