@@ -85,7 +85,7 @@ def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: Known
         doubt=_doubt(known, len(stays)),
         grow_s=view.costs.grow_s,
         shrink_s=view.costs.shrink_s,
-        activate_s=view.costs.activate_s,
+        activate_s=view.costs.start_s + view.costs.activate_s,
         curve=speedups,
         batches=tuple((batch, Curve(tuple((n, rate / one) for n, rate in of.points))) for batch, of in view.batches),
         noise_scale=view.noise_scale,

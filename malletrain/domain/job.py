@@ -190,11 +190,13 @@ class ThroughputSample:
 @dataclass(frozen=True, slots=True)
 class ResizeCosts:
     """Seconds that a change of size costs a job: `activate_s` a node's start until its worker is warm (the old
-    world trains on), `grow_s` and `shrink_s` the stall of the whole world."""
+    world trains on), `grow_s` and `shrink_s` the stall of the whole world; `start_s` what Slurm takes from a
+    pilot's release until it runs (its cycle, the prolog), before activation begins."""
 
     activate_s: float = 5.0
     grow_s: float = 0.3
     shrink_s: float = 0.1
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

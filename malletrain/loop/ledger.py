@@ -167,6 +167,7 @@ class Ledger:
         }
         self._drained: dict[str, float] = {}
         self._earlier: dict[tuple[str, str], deque[Evidence]] = {}
+        self._starts: deque[float] = deque(maxlen=64)  #: of all jobs: they are the site's, not theirs
         self.holes = Holes()
         self.usage = Usage()
         self.exits = Exits()
@@ -205,6 +206,8 @@ class Ledger:
 
     def _turned(self, record: _Record, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
+        if before.phase is PilotPhase.RELEASED and after.phase is PilotPhase.RUNNING and after.started_at is not None:
+            self._starts.append(max(0.0, after.started_at - before.since))
         if before.is_active == after.is_active:
             return
         record.active += 1 if after.is_active else -1
@@ -342,6 +345,7 @@ class Ledger:
 
     def _measured_costs(self, record: _Record) -> ResizeCosts:
         return ResizeCosts(
+            start_s=_median(self._starts, self._costs.start_s),
             activate_s=_median(record.activations, self._costs.activate_s),
             grow_s=_median(record.pauses[True], self._costs.grow_s),
             shrink_s=_median(record.pauses[False], self._costs.shrink_s),
