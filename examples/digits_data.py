@@ -7,10 +7,10 @@ from sklearn.datasets import load_digits
 from torch.utils.data import Dataset, TensorDataset
 
 
-def digits(*, image: bool) -> tuple[TensorDataset, TensorDataset]:
+def digits(*, image: bool, dtype: torch.dtype = torch.float32) -> tuple[TensorDataset, TensorDataset]:
     """Four fifths to train on, one fifth to test with; always the same ones."""
     raw = load_digits()
-    pixels = torch.tensor(raw.data, dtype=torch.float32) / 16
+    pixels = torch.tensor(raw.data, dtype=dtype) / 16
     if image:
         pixels = pixels.reshape(-1, 1, 8, 8)
     labels = torch.tensor(raw.target)

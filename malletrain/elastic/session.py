@@ -211,6 +211,11 @@ class Session:
         return self._batching.rates.batch
 
     @property
+    def fixed_batch(self) -> bool:
+        """Whether `batch_size` is the same at every size."""
+        return self._batching.fixed
+
+    @property
     def gain(self) -> float:
         """What the learning rate is multiplied by now, because of the batch."""
         return self._batching.rates.gain
@@ -239,6 +244,10 @@ class Session:
             raise ElasticError("track() must be called before the first epoch: a newcomer would miss it")
         for name, thing in things.items():
             self._state.track(name, thing)
+
+    def join(self) -> None:
+        """Enter the world now, and take over its state; by itself the first epoch or evaluation does."""
+        self._join()
 
     def epochs(self, count: int) -> Iterator[int]:
         """Epochs from wherever training is up to `count`."""

@@ -37,6 +37,8 @@ def forgotten(model: torch.nn.Module, state: TrainingState, variables: dict[str,
     for name, thing in variables.items():
         if id(thing) in known or name.startswith("_"):
             continue
+        if isinstance(thing, torch.optim.Optimizer) and id(getattr(thing, "optimizer", None)) in known:
+            continue  # some libraries wrap the optimizer
         if isinstance(thing, _KINDS) or (isinstance(thing, torch.nn.Module) and _trains(thing, parameters)):
             known.add(id(thing))
             yield name, thing

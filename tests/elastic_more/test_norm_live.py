@@ -26,7 +26,7 @@ def alone(home: Path, *options: str) -> dict[str, torch.Tensor]:
     return torch.load(home / "final.pt")
 
 
-@pytest.mark.parametrize("options", [(), ("--sum",)], ids=["mean", "sum"])
+@pytest.mark.parametrize("options", [(), pytest.param(("--sum",), marks=pytest.mark.nightly)], ids=["mean", "sum"])
 def test_batchnorm_over_the_whole_batch_is_that_of_one_process(tmp_path: Path, options: tuple[str, ...]) -> None:
     epochs = ["--epochs", "6"]
     slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]

@@ -1,0 +1,81 @@
+"""Hugging Face accelerate: `ElasticAccelerator` for what a script asks of an Accelerator besides distribution.
+
+Mixed precision, backward, clipping and devices are accelerate's; workers, batches and evaluation are the session's.
+So `prepare` takes model and optimizer, and the session makes the batches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate import Accelerator
+
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.session import Session
+
+
+class ElasticAccelerator(Accelerator):
+    """An Accelerator that knows of a session which worker it is on: `attach(session)`.
+
+    Raises:
+        ElasticError: several processes were started by other means, or gradients would be accumulated twice.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self._session: Session | None = None
+        super().__init__(*args, **more)
+        if super().num_processes != 1:
+            raise ElasticError("one process a node: do not start this script by `accelerate launch` or torchrun")
+        if self.gradient_accumulation_steps != 1:
+            raise ElasticError("accumulate by session.accumulate(): gradient_accumulation_steps must be 1")
+
+    def attach(self, session: Session) -> None:
+        """From here on, the main process is the session's main worker."""
+        self._session = session
+
+    @property
+    def num_processes(self) -> int:
+        """Workers that train now."""
+        return 1 if self._session is None else self._session.size
+
+    @property
+    def process_index(self) -> int:
+        """0 on the main worker, 1 on every other one: ranks change, so nothing should be built on them."""
+        return 0 if self.is_main_process else 1
+
+    @property
+    def is_main_process(self) -> bool:
+        return self._session is None or self._session.is_main
+
+    @property
+    def is_local_main_process(self) -> bool:
+        return self.is_main_process
+
+    def print(self, *args: Any, **more: Any) -> None:
+        """By the main worker alone."""
+        if self.is_main_process:
+            print(*args, **more)
+
+    def wait_for_everyone(self) -> None:
+        """Nothing: members meet at each step, and nowhere else."""
+
+    def gather(self, tensor: Any) -> Any:
+        """Not to be had: members may come and go between two calls.
+
+        Raises:
+            ElasticError: always, among several workers.
+        """
+        return self._alone("gather", tensor)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        return self._alone("gather_for_metrics", input_data)
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        return self._alone("reduce", tensor)
+
+    def _alone(self, what: str, value: Any) -> Any:
+        if self._session is not None:
+            raise ElasticError(
+                f"accelerator.{what}(): members may change meanwhile; use session.evaluate(metrics, data)"
+            )
+        return value

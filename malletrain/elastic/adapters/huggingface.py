@@ -1,0 +1,174 @@
+"""Hugging Face Trainer: `ElasticTrainer` instead of `Trainer`, and nothing else changes in the script.
+
+`per_device_train_batch_size` is the batch of all workers together. Every worker evaluates the whole evaluation set,
+so that all have the same metrics and stop at the same time; the main one logs and saves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+
+from malletrain.elastic.adapters.steps import Steps
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.session import Session
+
+#: Of TrainerState: what a newcomer must know.
+_STATE = ("global_step", "best_metric", "best_global_step", "best_model_checkpoint", "num_input_tokens_seen",
+          "total_flos", "log_history")  # fmt: skip
+
+
+class ElasticTrainer(Trainer):
+    """A Trainer whose workers may come and go.
+
+    Args:
+        session: further arguments of `malletrain.elastic.Session`, such as `seed` or `checkpoint_dir`.
+
+    Raises:
+        ElasticError: the arguments ask for what cannot be had; the message says what to change.
+    """
+
+    def __init__(self, *args: Any, session: Mapping[str, Any] | None = None, **more: Any) -> None:
+        self._steps: Steps | None = None
+        super().__init__(*args, **more)
+        if self.args.gradient_accumulation_steps != 1:
+            raise ElasticError("gradient_accumulation_steps must be 1: per_device_train_batch_size is of all workers")
+        if self.args.world_size != 1 or self.args.n_gpu > 1:
+            raise ElasticError("one process and one GPU a node: do not start this script by torchrun or accelerate")
+        if self.args.max_steps > 0:
+            raise ElasticError("max_steps is not supported: give num_train_epochs")
+        self._more = dict(session or {})
+        self.add_callback(_InStep(self))
+
+    @property
+    def session(self) -> Session:
+        """The elastic session; there is one as soon as `train()` has begun."""
+        if self._steps is None:
+            raise ElasticError("there is no session before train()")
+        return self._steps.session
+
+    # --- what Trainer calls -------------------------------------------------------------------------------------
+
+    def train(self, *args: Any, **more: Any) -> Any:
+        """As of Trainer, whose `resume_from_checkpoint` is not needed: the session goes on where it was."""
+        if more.get("resume_from_checkpoint") or args:
+            raise ElasticError("leave resume_from_checkpoint out: the session goes on where it was by itself")
+        result = super().train()
+        metrics = {name: value for name, value in result.metrics.items() if isinstance(value, int | float)}
+        self.session.finish(metrics)
+        return result
+
+    def get_train_dataloader(self) -> Any:
+        """Its length alone, until there is a session."""
+        return _Length(self.train_dataset, self.args.per_device_train_batch_size)
+
+    def _prepare_for_training(self, *args: Any, **more: Any) -> tuple[Any, Any]:
+        model, _ = super()._prepare_for_training(*args, **more)
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
+        collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
+        session = Session(
+            self.model,
+            optimizer,
+            self.train_dataset,
+            batch_size=self.args.per_device_train_batch_size,
+            **{"seed": self.args.seed, "collate": collate, "drop_last": self.args.dataloader_drop_last, **self._more},
+        )
+        session.track(scheduler=self.lr_scheduler, trainer=_TrainerState(self))
+        if getattr(self.accelerator, "scaler", None) is not None:
+            session.track(scaler=self.accelerator.scaler)
+        self._steps = Steps(session, self.train_dataset, int(self.args.num_train_epochs))
+        session.join()
+        return model, self._steps
+
+    def _run_epoch(self, *args: Any, **more: Any) -> None:
+        if more["epoch"] >= self.session.epoch:  # a newcomer was not there before
+            super()._run_epoch(*args, **more)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """The next batch, or none where a newcomer's epoch is over sooner."""
+        batch = next(epoch_iterator, None)
+        return ([] if batch is None else [batch]), None
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward, until the step is committed."""
+        steps = self._steps
+        if steps is None:
+            raise ElasticError("training_step() before train()")
+        whole = super().training_step
+
+        def train(batch: Any) -> torch.Tensor:
+            self.current_gradient_accumulation_steps = 1
+            loss: torch.Tensor = whole(model, dict(batch), self._items(batch))
+            return loss
+
+        return steps.train_on(inputs, train, self._weight)
+
+    def _items(self, batch: Any) -> Any:
+        return self._get_num_items_in_batch([batch], self.args.device)
+
+    def _weight(self, batch: Any) -> int | None:
+        """Tokens, where the loss is their mean; else samples."""
+        counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        items = self._items(batch) if counts else None
+        return None if items is None else int(items)
+
+    # --- one writes --------------------------------------------------------------------------------------------
+
+    def is_world_process_zero(self) -> bool:
+        """Whether this worker logs and saves: the session's main one."""
+        return self._steps is None or self._steps.session.is_main
+
+    def is_local_process_zero(self) -> bool:
+        return self.is_world_process_zero()
+
+    def _save_checkpoint(self, *args: Any, **more: Any) -> None:
+        if self.is_world_process_zero():
+            super()._save_checkpoint(*args, **more)
+
+    def save_model(self, *args: Any, **more: Any) -> None:
+        """By the main worker alone."""
+        if self.is_world_process_zero():
+            super().save_model(*args, **more)
+
+
+class _Length:
+    """A loader that is only asked how long it is."""
+
+    def __init__(self, dataset: Any, batch_size: int) -> None:
+        self.dataset, self.batch_size = dataset, batch_size
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.dataset) / self.batch_size)
+
+
+class _TrainerState:
+    """The part of `trainer.state` that travels."""
+
+    def __init__(self, trainer: ElasticTrainer) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        state = asdict(self._trainer.state)
+        return {name: state[name] for name in _STATE if name in state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self._trainer.state, name, value)
+        self._trainer._globalstep_last_logged = self._trainer.state.global_step
+
+
+class _InStep(TrainerCallback):
+    """Keeps Trainer's own idea of where it is right for a worker that joined in the middle."""
+
+    def __init__(self, trainer: ElasticTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        session = self._trainer.session
+        state.is_world_process_zero = state.is_local_process_zero = session.is_main
+        state.epoch = session.steps_done / len(self._trainer.get_train_dataloader())

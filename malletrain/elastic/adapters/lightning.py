@@ -1,0 +1,163 @@
+"""Lightning: an `ElasticStrategy` for the Trainer, and `loader()` in place of the training data loader.
+
+    strategy = ElasticStrategy(dataset, batch_size=64)
+    trainer = Trainer(strategy=strategy, plugins=strategy.plugins(), max_epochs=20, num_sanity_val_steps=0)
+    trainer.fit(module, strategy.loader())
+
+The module, callbacks and loggers stay as they are. Lightning's own loops are part of the training state: a worker
+that joins goes on where the others are, as Lightning does after a checkpoint in the middle of an epoch. Every worker
+validates on the whole set, so that callbacks decide alike on all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.states import TrainerFn
+
+from malletrain.elastic.adapters.steps import Steps
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.session import Session
+
+
+class ElasticStrategy(SingleDeviceStrategy):
+    """One device a node, any number of nodes.
+
+    Args:
+        dataset: map-style, to train on.
+        batch_size: samples of one step, over all workers.
+        device: of this process; by default the GPU, if there is one.
+        session: further arguments of `malletrain.elastic.Session`, such as `seed` or `virtual_shards`.
+
+    Raises:
+        ElasticError: the Trainer was asked for what cannot be had; the message says what to change.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int, device: str | None = None, **session: Any) -> None:
+        super().__init__(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+        self._dataset = dataset
+        self._trainer: Any = None
+        self._batch: Any = None
+        self._more: dict[str, Any] = {"batch_size": batch_size, **session}
+        self._steps: Steps | None = None
+
+    @property
+    def session(self) -> Session:
+        """The elastic session; there is one as soon as `fit()` has begun."""
+        if self._steps is None:
+            raise ElasticError("there is no session before fit()")
+        return self._steps.session
+
+    def loader(self) -> _Loader:
+        """For `trainer.fit(module, strategy.loader())`."""
+        return _Loader(self, self._dataset, self._more["batch_size"])
+
+    def plugins(self) -> list[Any]:
+        """For `Trainer(plugins=...)`: one process, whatever Slurm's or MPI's environment says. Left to itself
+        Lightning would take a pilot for a job of its own, and requeue it on a signal."""
+        return [LightningEnvironment()]
+
+    # --- what Trainer calls -------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Any) -> None:
+        """Once model and optimizer are there: the session, and this worker's place in it."""
+        super().setup(trainer)
+        self._trainer = trainer
+        if trainer.state.fn != TrainerFn.FITTING:
+            return
+        module = self.lightning_module
+        if module is None or not module.automatic_optimization or len(self.optimizers) != 1:
+            raise ElasticError("automatic optimization with one optimizer is needed; or write the loop by hand")
+        if not isinstance(trainer._accelerator_connector.cluster_environment, LightningEnvironment):
+            raise ElasticError(
+                "Trainer(plugins=strategy.plugins()) is needed: else Lightning handles Slurm's signals"
+            )
+        if trainer.accumulate_grad_batches != 1:
+            raise ElasticError("accumulate_grad_batches must be 1: batch_size is that of all workers")
+        if trainer.num_sanity_val_steps or trainer.max_epochs is None or trainer.max_epochs < 0:
+            raise ElasticError("Trainer(num_sanity_val_steps=0, max_epochs=N) is needed: workers join in the middle")
+        session = Session(module, self.optimizers[0], self._dataset, **self._more)
+        session.track(lightning=_Progress(trainer))
+        self._steps = Steps(session, self._dataset, trainer.max_epochs)
+        session.join()
+
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **more: Any) -> Any:
+        """Forward and backward until the step is committed, then the optimizer's own step, once."""
+        steps = self._steps
+        if steps is None:
+            raise ElasticError("a step before setup()")
+        loader = steps
+
+        def repeated() -> Any:
+            def train(batch: Any) -> Any:
+                self._batch = batch
+                return closure()
+
+            return loader.train_on(self._batch, train, lambda _: None)
+
+        return super().optimizer_step(optimizer, repeated, model, **more)
+
+    def training_step(self, batch: Any, *args: Any, **more: Any) -> Any:
+        """On this worker's part of the batch, as it is by now."""
+        return super().training_step(self.batch_to_device(self._batch), *args, **more)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_start(batch, batch_idx)
+        self._batch = batch
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this worker logs and saves: the session's main one."""
+        return self._steps is None or self._steps.session.is_main
+
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        figures = {name: float(value) for name, value in self._trainer.callback_metrics.items()}
+        self.session.finish(figures)
+
+
+class _Loader:
+    """Looks like a data loader; the batches are the session's."""
+
+    def __init__(self, strategy: ElasticStrategy, dataset: Any, batch_size: int) -> None:
+        self._strategy = strategy
+        self.dataset, self.batch_size = dataset, batch_size
+
+    def __len__(self) -> int:
+        return max(1, -(-len(self.dataset) // self.batch_size))
+
+    def __iter__(self) -> Iterator[Any]:
+        steps = self._strategy._steps
+        if steps is None:
+            raise ElasticError("strategy.loader() is for trainer.fit() with this strategy")
+        return iter(steps)
+
+
+class _Progress:
+    """Lightning's loops, schedulers, callbacks and precision, as part of the training state."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        trainer = self._trainer
+        return {
+            "loops": trainer.fit_loop.state_dict(),
+            "schedulers": [config.scheduler.state_dict() for config in trainer.strategy.lr_scheduler_configs],
+            "callbacks": dict(call._call_callbacks_state_dict(trainer)),
+            "precision": trainer.precision_plugin.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        trainer = self._trainer
+        trainer.fit_loop.load_state_dict(state["loops"])
+        for config, its in zip(trainer.strategy.lr_scheduler_configs, state["schedulers"], strict=True):
+            config.scheduler.load_state_dict(its)
+        call._call_callbacks_load_state_dict(trainer, {"callbacks": state["callbacks"]})
+        if state["precision"]:
+            trainer.precision_plugin.load_state_dict(state["precision"])

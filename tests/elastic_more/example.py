@@ -1,0 +1,67 @@
+"""Runs a script of examples/ as it is, but slowly until a file `go` is there; keeps a diary and the final model.
+
+As a worker it writes `ready-N` when all is imported and built, and enters its world once `start-N` is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from malletrain.elastic import session, step
+
+HOME = Path(os.environ["MALLETRAIN_TEST_DIR"])
+ME = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+
+
+def watch() -> None:
+    enter, leave, finish = step.Step.__enter__, step.Step.__exit__, session.Session.finish
+    join = session.Session._join
+
+    def told(self: session.Session) -> None:
+        if "SLURM_JOB_ID" in os.environ and not self._joined:
+            (HOME / f"ready-{ME}").touch()
+            while not (HOME / f"start-{ME}").exists():
+                time.sleep(0.01)
+        join(self)
+
+    def slow(self: step.Step) -> None:
+        if "SLURM_JOB_ID" in os.environ and not (HOME / "go").exists():
+            time.sleep(0.1)
+        enter(self)
+
+    def noted(self: step.Step, *error: object) -> bool:
+        s = self._session
+        before = s._share
+        swallowed = leave(self, *error)
+        if not swallowed and error[0] is None:
+            line = {
+                "step": s.steps_done,
+                "epoch": s.epoch,
+                "size": s.size,
+                "indices": before.indices[: before.weight],
+            }
+            with (HOME / f"diary-{ME}.jsonl").open("a") as diary:
+                diary.write(json.dumps(line) + "\n")
+        return swallowed
+
+    def kept(self: session.Session, result: object = None) -> None:
+        if self.is_main:
+            torch.save(self.model.state_dict(), HOME / "final.pt")
+        finish(self, result)
+
+    step.Step.__enter__, step.Step.__exit__, session.Session.finish = slow, noted, kept
+    session.Session._join = told
+
+
+if __name__ == "__main__":
+    watch()
+    sys.argv = sys.argv[1:]
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    runpy.run_path(sys.argv[0], run_name="__main__")
