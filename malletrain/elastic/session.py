@@ -137,6 +137,7 @@ class Session:
             load=self._load,
             top_up=self._top_up,
             board=self._spot.store.board if self._spot else None,
+            prepare=lambda: self._sync.prepare(),  # noqa: PLW0108 - it is made after this
         )
         self._rounds = self._switch.rounds
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]

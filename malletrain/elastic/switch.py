@@ -28,7 +28,7 @@ from malletrain.elastic.majority import Muster, Stand
 from malletrain.elastic.rounds import SLICE_S, Rounds, World
 from malletrain.elastic.start import end_script
 from malletrain.elastic.state import TrainingState, pack, unpack
-from malletrain.elastic.transfer import give, take
+from malletrain.elastic.transfer import give, take, tree
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
@@ -84,6 +84,7 @@ class Switch:
         load: restore the newest checkpoint; whether there was one.
         top_up: submit so many held tasks more.
         board: in the store that this worker serves.
+        prepare: called by the builder of a group, to make ready what the first step with peers needs.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Switch:
         load: Callable[[], bool],
         top_up: Callable[[int], None],
         board: Board | None = None,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
         self._worker = worker
         self._host = host
@@ -110,6 +112,7 @@ class Switch:
         self.ending = ""  #: why this process was told to end
         self._top_up = top_up
         self._board = board
+        self._prepare = prepare
         #: The plan whose group this member began to build last: it meets for no older one any more.
         self._bound: messages.Plan | None = None
         self._broken = 0  #: the highest generation that does not work, as this member has found
@@ -200,6 +203,8 @@ class Switch:
 
     def _make(self, plan: messages.Plan) -> Group:
         rank = [seat.worker for seat in plan.members].index(self._worker)
+        if len(plan.members) > 1 and self.rounds.world.size == 1:
+            self._prepare()
         return make_group(plan.store, plan.generation, rank, len(plan.members), self._host, BUILD_PATIENCE)
 
     def _await_build(self, build: _Build) -> None:
@@ -396,21 +401,23 @@ class Switch:
     def _move(
         self, plan: messages.Plan, group: Group, donors: list[int], behind: list[int], fresh: list[int]
     ) -> None:
-        """Give and take, all at once: each taker has one giver, givers have about equally many takers."""
-        giver = {taker: donors[n % len(donors)] for n, taker in enumerate([*fresh, *behind])}
+        """Give and take, all at once: the state down a tree to newcomers, the last sums to those that lack them."""
         work: list[Background] = []
-        if group.rank in donors:
-            mine = [taker for taker, source in giver.items() if source == group.rank]
-            if any(taker in fresh for taker in mine):
-                self._state.position.rounds = self.rounds.done
-                whole = self._state.capture()
-            for taker in mine:
-                packed = whole if taker in fresh else pack(self.rounds.last)
-                work.append(Background(lambda to=taker, what=packed: give(group, to, to, *what), "give"))  # type: ignore[misc]
         got: list[tuple[bytes, list[torch.Tensor]]] = []
-        if group.rank in giver:
-            source = giver[group.rank]
-            work.append(Background(lambda: got.append(take(group, source, group.rank)), "take"))
+        givers = tree(donors, fresh)
+        source = {taker: giver for giver, takers in givers.items() for taker in takers}
+        source |= {taker: donors[n % len(donors)] for n, taker in enumerate(behind)}
+        late = [taker for taker in behind if source[taker] == group.rank]
+        if group.rank in donors and givers[group.rank]:
+            self._state.position.rounds = self.rounds.done
+            whole = self._state.capture()
+            work.append(Background(lambda: give(group, givers[group.rank], *whole), "give"))
+        if late:
+            sums = pack(self.rounds.last)
+            work.append(Background(lambda: give(group, late, *sums), "give"))
+        if group.rank in source:
+            on = givers.get(group.rank, ())
+            work.append(Background(lambda: got.append(take(group, source[group.rank], on)), "take"))
         for each in work:
             self._wait(each, plan, firm=True)
         if not got:

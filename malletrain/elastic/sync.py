@@ -101,6 +101,11 @@ class GradientSync:
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
         self._armed, self._running, self._hold = True, False, False
 
+    def prepare(self) -> None:
+        """Get the buffers, and have the system back them by memory, while this worker is alone: not in the first step
+        with others, who would wait for it. From any thread."""
+        self._flats = [flats or self._empty_flats(torch.zeros) for flats in self._flats]
+
     def disarm(self) -> None:
         """Backward is the script's own business again."""
         self._armed = self._running = False
@@ -188,6 +193,9 @@ class GradientSync:
         while self._launched < len(self._buckets) and self._buckets[self._launched].missing == 0:
             self._launch()
 
+    def _empty_flats(self, make: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        return [make(bucket.length, dtype=bucket.dtype, device=bucket.device) for bucket in self._buckets]
+
     def _begin(self) -> None:
         self._running = True
         self._rounds.check()
@@ -202,9 +210,7 @@ class GradientSync:
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
         if not self._alone and self._flats[self._turn] is None:
-            self._flats[self._turn] = [
-                torch.empty(bucket.length, dtype=bucket.dtype, device=bucket.device) for bucket in self._buckets
-            ]
+            self._flats[self._turn] = self._empty_flats(torch.empty)
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._complete)
 

@@ -1,12 +1,13 @@
-"""Tensors from one member to another: in pieces, each summed, believed only when all sums agree.
+"""Tensors from one member to others: in pieces, each summed, believed only when all sums agree.
 
 TCP guards each byte; the sums guard against a giver that died and was mistaken for whole, and against two states
-mixed.
+mixed. A taker may hand each piece on while the next is on its way, so that many newcomers cost a giver no more than
+two do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -17,66 +18,145 @@ from malletrain.elastic.state import specs_of
 PIECE_BYTES = 16 * 1024 * 1024
 MAX_SKELETON_BYTES = 256 * 1024 * 1024
 
+#: So many takers have a giver to themselves; with more of them, takers hand on.
+FAN_OUT = 2
 
-def give(group: Group, to: int, tag: int, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
-    """Send a packed state. Blocks.
+
+def tree(givers: Sequence[int], takers: Sequence[int]) -> dict[int, list[int]]:
+    """Who gives to whom: each taker has one giver, nobody more than `FAN_OUT` takers, and all givers take part."""
+    children: dict[int, list[int]] = {rank: [] for rank in [*givers, *takers]}
+    level, left = list(givers), list(takers)
+    while left:
+        below: list[int] = []
+        for _ in range(FAN_OUT):
+            for giver in level:
+                if left:
+                    below.append(left.pop(0))
+                    children[giver].append(below[-1])
+        level = below
+    return children
+
+
+class _Handing:
+    """Pieces on their way to some members, one at a time to each. A message's tag is the rank that takes it."""
+
+    def __init__(self, group: Group, to: Sequence[int]) -> None:
+        self._group = group
+        self._to = to
+        self._under_way: list[Background] = []
+
+    def send(self, piece: torch.Tensor) -> None:
+        """Begin to send, once the piece before has gone. Raises `PeerLost`."""
+        self.settle()
+        for taker in self._to:
+            call = lambda taker=taker: self._group.send(piece, taker, taker)  # noqa: E731
+            self._under_way.append(Background(call, "give"))
+
+    def settle(self) -> None:
+        """Wait until the piece has gone. Raises `PeerLost`."""
+        for sending in self._under_way:
+            while not sending.wait(60.0):
+                pass
+        self._under_way = []
+
+
+def give(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[torch.Tensor]) -> None:
+    """Send a packed state to some members. Blocks.
 
     Raises:
-        PeerLost: the taker is gone.
+        PeerLost: a taker is gone.
     """
     text = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
-    group.send(torch.tensor([len(skeleton)]), to, tag)
-    group.send(text, to, tag)
-    sums = []
-    for piece in pieces([as_bytes(tensor) for tensor in tensors]):
-        on_its_way = Background(lambda piece=piece: group.send(piece, to, tag), "give")  # type: ignore[misc]
+    handing = _Handing(group, to)
+    handing.send(torch.tensor([len(skeleton)]))
+    handing.send(text)
+    sums = [digest(text)]
+    for packet in packets(tensors):
+        piece = packet.filled()
+        handing.send(piece)
         sums.append(digest(piece))
-        while not on_its_way.wait(60.0):
-            pass
-    group.send(torch.tensor([digest(text), *sums], dtype=torch.int64), to, tag)
+    handing.send(torch.tensor(sums, dtype=torch.int64))
+    handing.settle()
 
 
-def take(group: Group, source: int, tag: int) -> tuple[bytes, list[torch.Tensor]]:
-    """Receive a packed state whole. Blocks.
+def take(group: Group, source: int, on: Sequence[int] = ()) -> tuple[bytes, list[torch.Tensor]]:
+    """Receive a packed state whole, and hand each piece `on` to other members. Blocks.
 
     Raises:
-        PeerLost: the giver is gone, or what came is not what it sent.
+        PeerLost: the giver or a taker is gone, or what came is not what was sent.
     """
-    length = torch.zeros(1, dtype=torch.int64)
-    group.receive(length, source, tag)
-    if not 0 < int(length) <= MAX_SKELETON_BYTES:
-        raise PeerLost(f"rank {source} offers a skeleton of {int(length)} bytes")
-    text = torch.empty(int(length), dtype=torch.uint8)
-    group.receive(text, source, tag)
+    handing = _Handing(group, on)
+
+    def receive(tensor: torch.Tensor) -> torch.Tensor:
+        group.receive(tensor, source, group.rank)
+        handing.send(tensor)
+        return tensor
+
+    length = int(receive(torch.zeros(1, dtype=torch.int64)))
+    if not 0 < length <= MAX_SKELETON_BYTES:
+        raise PeerLost(f"rank {source} offers a skeleton of {length} bytes")
+    text = receive(torch.empty(length, dtype=torch.uint8))
     skeleton = text.numpy().tobytes()
     tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in specs_of(skeleton)]
-    sums, last = [digest(text)], None
-    for piece in pieces([as_bytes(tensor) for tensor in tensors]):
-        coming = Background(lambda piece=piece: group.receive(piece, source, tag), "take")  # type: ignore[misc]
-        if last is not None:
-            sums.append(digest(last))
-        while not coming.wait(60.0):
-            pass
-        last = piece
-    if last is not None:
-        sums.append(digest(last))
-    theirs = torch.empty(len(sums), dtype=torch.int64)
-    group.receive(theirs, source, tag)
+    sums: list[int] = []
+    summing = Background(lambda: sums.append(digest(text)), "sum")
+    for packet in packets(tensors):
+        piece = receive(packet.place())
+        summing.wait(60.0)
+        summing = Background(lambda piece=piece, packet=packet: sums.append(packet.settle(piece)), "sum")  # type: ignore[misc]
+    theirs = receive(torch.empty(1 + sum(1 for _ in packets(tensors)), dtype=torch.int64))
+    while not summing.wait(60.0):
+        pass
+    handing.settle()
     if theirs.tolist() != sums:
         raise PeerLost(f"the state from rank {source} is not whole: its sums differ")
     return skeleton, tensors
 
 
+class Packet:
+    """What travels as one message: a slice of a large tensor, where it lies; or some small tensors, side by side."""
+
+    def __init__(self, parts: list[torch.Tensor]) -> None:
+        self._parts = parts
+
+    def filled(self) -> torch.Tensor:
+        """The bytes to send."""
+        return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
+
+    def place(self) -> torch.Tensor:
+        """Where the bytes are to be received; `settle` follows."""
+        return self._parts[0] if len(self._parts) == 1 else torch.empty_like(self.filled())
+
+    def settle(self, piece: torch.Tensor) -> int:
+        """Put what came where it belongs; its sum."""
+        if len(self._parts) > 1:
+            begin = 0
+            for part in self._parts:
+                part.copy_(piece[begin : begin + part.numel()])
+                begin += part.numel()
+        return digest(piece)
+
+
+def packets(tensors: Sequence[torch.Tensor]) -> Iterator[Packet]:
+    """All the bytes of all tensors, in order, at most `PIECE_BYTES` at a time."""
+    small: list[torch.Tensor] = []
+    for tensor in tensors:
+        flat = as_bytes(tensor)
+        if sum(part.numel() for part in small) + flat.numel() > PIECE_BYTES and small:
+            yield Packet(small)
+            small = []
+        if flat.numel() <= PIECE_BYTES:
+            small.append(flat)
+            continue
+        for begin in range(0, flat.numel(), PIECE_BYTES):
+            yield Packet([flat[begin : begin + PIECE_BYTES]])
+    if small:
+        yield Packet(small)
+
+
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor's memory, on the host."""
     return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-
-
-def pieces(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Byte tensors cut into pieces that are sent each on its own."""
-    for tensor in tensors:
-        for begin in range(0, tensor.numel(), PIECE_BYTES):
-            yield tensor[begin : begin + PIECE_BYTES]
 
 
 def digest(piece: torch.Tensor) -> int:

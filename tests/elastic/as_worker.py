@@ -86,7 +86,9 @@ def forked(env: dict[str, str], log: str, arguments: list[str]) -> None:
 def main(arguments: list[str]) -> None:
     faulthandler.enable(all_threads=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    logging.basicConfig(level=os.environ.get("LOG_LEVEL", "INFO"), format="%(relativeCreated)d %(threadName)s %(message)s")
+    logging.basicConfig(
+        level=os.environ.get("LOG_LEVEL", "INFO"), format="%(relativeCreated)d %(threadName)s %(message)s"
+    )
     torch.set_num_threads(1)
     worker_client.credential_for = lambda url: "credential-for-tests"
     if "LAG_AT" in os.environ:

@@ -1,0 +1,117 @@
+"""The state on its way: down a tree, in pieces, believed only when its sums agree."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.elastic import transfer
+from malletrain.elastic.errors import PeerLost
+from malletrain.elastic.groups import Group, StoreServer, make_group
+from malletrain.elastic.state import pack, unpack
+from malletrain.elastic.transfer import FAN_OUT, digest, give, packets, take, tree
+
+
+@given(st.integers(1, 20), st.integers(0, 300))
+def test_a_tree_reaches_everyone_once_and_is_not_deep(givers: int, takers: int) -> None:
+    children = tree(range(givers), range(givers, givers + takers))
+    reached = [taker for below in children.values() for taker in below]
+    assert sorted(reached) == list(range(givers, givers + takers))
+    assert max((len(below) for below in children.values()), default=0) <= FAN_OUT
+    level, depth = list(range(givers)), 0
+    while any(children[rank] for rank in level):
+        level = [taker for rank in level for taker in children[rank]]
+        depth += 1
+    assert givers * (2 ** (depth + 1) - 2) >= takers > (givers * (2**depth - 2) if depth else -1)
+
+
+def test_with_enough_givers_each_newcomer_has_its_own() -> None:
+    assert [len(below) for below in tree([0, 1, 2, 3], [4, 5]).values()] == [1, 1, 0, 0, 0, 0]
+
+
+@given(st.lists(st.integers(0, 300), max_size=30))
+def test_packets_hold_every_byte_in_order(sizes: list[int]) -> None:
+    tensors = [torch.arange(size, dtype=torch.int32) for size in sizes]
+    taken = [torch.full_like(tensor, -1) for tensor in tensors]
+    for packet, other in zip(packets(tensors), packets(taken), strict=True):
+        piece = other.place()
+        piece.copy_(packet.filled())
+        assert other.settle(piece) == digest(packet.filled())
+    assert all(torch.equal(left, right) for left, right in zip(tensors, taken, strict=True))
+
+
+def test_a_sum_tells_any_byte() -> None:
+    piece = torch.arange(101, dtype=torch.uint8)
+    for place in range(101):
+        other = piece.clone()
+        other[place] ^= 1
+        assert digest(other) != digest(piece)
+
+
+STATE = {
+    "model": {"w": torch.randn(70, 30), "b": torch.randn(3), "n": torch.tensor(7), "none": torch.zeros(0)},
+    "half": [torch.randn(33).to(torch.bfloat16), True, "text"],
+}
+
+
+def run(size: int, act) -> list[object]:
+    """`act(group)` in a thread for each member of a real group; results or errors by rank."""
+    server = StoreServer("127.0.0.1")
+    results: list[object] = [None] * size
+
+    def member(rank: int) -> None:
+        group = make_group(server.address, 1, rank, size, "127.0.0.1", timedelta(seconds=30))
+        try:
+            results[rank] = act(group)
+        except PeerLost as lost:
+            results[rank] = lost
+        finally:
+            done.wait(60)
+            group.bury()
+
+    done = threading.Barrier(size)
+    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def hand_down(group: Group, givers: int) -> object:
+    children = tree(range(givers), range(givers, group.size))
+    if group.rank < givers:
+        give(group, children[group.rank], *pack(STATE))
+        return STATE
+    source = next(rank for rank, below in children.items() if group.rank in below)
+    return unpack(*take(group, source, children[group.rank]))
+
+
+@pytest.mark.parametrize("piece_bytes", [512, 16 * 1024 * 1024], ids=["many pieces", "one piece"])
+@pytest.mark.parametrize(("givers", "size"), [(1, 8), (2, 5)])
+def test_everyone_gets_all_of_it(monkeypatch: pytest.MonkeyPatch, givers: int, size: int, piece_bytes: int) -> None:
+    monkeypatch.setattr(transfer, "PIECE_BYTES", piece_bytes)
+    for got in run(size, lambda group: hand_down(group, givers)):
+        assert isinstance(got, dict), got
+        for name, tensor in STATE["model"].items():
+            assert torch.equal(got["model"][name], tensor)
+        assert torch.equal(got["half"][0], STATE["half"][0])
+        assert got["half"][1:] == [True, "text"]
+
+
+def test_what_changed_on_its_way_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = transfer.Packet.settle
+
+    def settle(self, piece: torch.Tensor) -> int:
+        piece[0] ^= 1
+        return honest(self, piece)
+
+    monkeypatch.setattr(transfer.Packet, "settle", settle)
+    results = run(2, lambda group: hand_down(group, 1))
+    assert isinstance(results[1], PeerLost)
+    assert "is not whole: its sums differ" in str(results[1])
