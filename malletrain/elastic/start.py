@@ -118,15 +118,20 @@ def batch_dependent(model: torch.nn.Module) -> list[str]:
 
 def warm_up(model: torch.nn.Module, loader: Loader, sampler: Sampler, rehearse: Callable[[Any], Any] | None) -> None:
     """Load a batch, run the model forward and backward once, and leave no trace: the first true step is then as
-    quick as any. A model that the default cannot call just begins a little slower."""
+    quick as any. A model that the default cannot call just begins a little slower.
+
+    A compiled one is run with several sizes, so that its graphs are made here, for every share that may come.
+    """
     rng = torch.get_rng_state()
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    batch = loader.load(0, sampler.share(0, 0, 0, 1).indices[: max(1, sampler.batch_size // 4)])
+    indices = sampler.share(0, 0, 0, 1).indices
     try:
-        out = rehearse(batch) if rehearse is not None else _call(model, batch)
-        total = sum(t.float().sum() for t in _floats(out) if t.requires_grad)
-        if isinstance(total, torch.Tensor):
-            total.backward()  # type: ignore[no-untyped-call]
+        for size in _sizes(model, sampler.batch_size):
+            batch = loader.load(0, indices[:size])
+            out = rehearse(batch) if rehearse is not None else _call(model, batch)
+            total = sum(t.float().sum() for t in _floats(out) if t.requires_grad)
+            if isinstance(total, torch.Tensor):
+                total.backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         if rehearse is not None:
             raise
@@ -138,6 +143,18 @@ def warm_up(model: torch.nn.Module, loader: Loader, sampler: Sampler, rehearse: 
             for buffer, before in buffers:
                 buffer.copy_(before)
         torch.set_rng_state(rng)
+
+
+def _sizes(model: torch.nn.Module, batch_size: int) -> list[int]:
+    """Samples of each rehearsal. torch.compile makes a graph for the first size that it sees, at the second one a
+    graph for any, and one for a single sample, which layers like BatchNorm may refuse: that comes last."""
+    # By name: loading the compiler takes seconds, and where nothing is compiled nobody has loaded it.
+    compiled = any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+    first = max(1, batch_size // 4)
+    return [max(2, first), max(2, first) + 1, 1] if compiled else [first]
 
 
 def _call(model: torch.nn.Module, batch: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ALONE = {"test_adapters.py", "test_batch_live.py", "test_norm_live.py"}
+ALONE = {"test_compiled.py", "test_adapters.py", "test_batch_live.py", "test_norm_live.py"}
 
 
 @pytest.hookimpl(tryfirst=True)

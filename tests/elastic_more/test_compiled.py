@@ -1,0 +1,44 @@
+"""torch.compile where each size has other shares: compiled while warming up, never on the path, equal to eager."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.elastic.coordinator import ROOT, running, wait_until
+from tests.elastic.test_live import assert_equal, diary
+
+SCRIPT = str(Path(__file__).parent / "train_compiled.py")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.nightly)])
+def test_a_compiled_model_meets_every_share_without_compiling_anew(tmp_path: Path, backend: str) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            pod.spawn(daemon.url, task, [SCRIPT, backend], TORCHINDUCTOR_CACHE_DIR=str(tmp_path / f"cache-{task}"))
+        wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 3, 120, "three workers are built")
+        (tmp_path / "start-0").touch()
+        daemon.wait_world([0], 120)
+        wait_until(lambda: len(diary(tmp_path)) > 3, 60, "steps alone")
+        (tmp_path / "start-1").touch()
+        (tmp_path / "start-2").touch()
+        daemon.wait_world([0, 1, 2], 120)
+        wait_until(lambda: any(line["size"] == 3 for line in diary(tmp_path)), 60, "a step of three")
+        pod.kill(0)
+        daemon.wait_world([1, 2], 20)
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of two")
+        (tmp_path / "go").touch()
+        assert pod.wait(1, 120) == pod.wait(2) == 0
+    assert {line["n"] for line in diary(tmp_path)} >= {50, 17, 16, 25, 24}, "shares of three sizes"
+    home = tmp_path / "alone"
+    home.mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, SCRIPT, backend], env=env, check=True, timeout=120)
+    assert_equal(torch.load(tmp_path / "final.pt"), torch.load(home / "final.pt"), 1e-10)

@@ -1,0 +1,63 @@
+"""The rehearsal before a worker joins: enough of it for compiled models, no trace of it, for any."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from malletrain.elastic.data import Loader
+from malletrain.elastic.sampler import Sampler
+from malletrain.elastic.start import warm_up
+
+
+class Counted(nn.Module):
+    """Counts the sizes that it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.norm = nn.BatchNorm1d(2)
+        self.sizes: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sizes.append(len(x))
+        return self.norm(self.layer(x)) if len(x) > 1 else self.layer(x)
+
+
+def rehearse(model: nn.Module, length: int = 64, batch: int = 32) -> None:
+    data = TensorDataset(torch.randn(length, 4), torch.zeros(length))
+    sampler = Sampler(length, batch, seed=0, shuffle=True, drop_last=False)
+    warm_up(model, Loader(data, 0, None), sampler, None)
+
+
+def test_an_eager_model_is_called_once_and_keeps_no_trace() -> None:
+    model = Counted()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    seed = torch.initial_seed()
+    rehearse(model)
+    assert model.sizes == [8]
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.initial_seed() == seed
+
+
+def test_a_compiled_model_sees_sizes_that_make_its_graphs_general() -> None:
+    seen: list[int] = []
+
+    def backend(graph, inputs):
+        seen.append(1)
+        return graph.forward
+
+    model = torch.compile(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), backend=backend)
+    rehearse(model)
+    compiled = len(seen)
+    assert compiled >= 2
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for size in (2, 3, 7, 9, 16, 31, 32):
+            model(torch.randn(size, 4)).sum().backward()
+    assert len(seen) == compiled, "no share is compiled for on the path"
+
+
+def test_a_tiny_data_set_is_enough() -> None:
+    rehearse(torch.compile(nn.Linear(4, 2), backend="eager"), length=1, batch=1)

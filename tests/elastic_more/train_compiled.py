@@ -1,0 +1,52 @@
+"""A compiled model; from the moment that this worker has entered its world, compiling anew is an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from malletrain import elastic
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    home = Path(os.environ["MALLETRAIN_TEST_DIR"])
+    me = os.environ.get("SLURM_ARRAY_TASK_ID", "x")
+    digits = load_digits()
+    data = TensorDataset(torch.tensor(digits.data) / 16, torch.tensor(digits.target))
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double()
+    if "SLURM_JOB_ID" in os.environ:
+        model = torch.compile(model, backend=sys.argv[1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    s = elastic.Session(model, optimizer, data, batch_size=50)
+    (home / f"ready-{me}").touch()
+    while "SLURM_JOB_ID" in os.environ and not (home / f"start-{me}").exists():
+        time.sleep(0.01)
+    s.join()
+    torch._dynamo.config.error_on_recompile = True
+    with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
+        for epoch in s.epochs(4):
+            for x, y in s.batches():
+                with s.step():
+                    if "SLURM_JOB_ID" in os.environ and not (home / "go").exists():
+                        time.sleep(0.1)
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+                    diary.write(
+                        json.dumps({"step": s.steps_done, "epoch": epoch, "size": s.size, "n": len(y)}) + "\n"
+                    )
+    if s.is_main:
+        torch.save(getattr(model, "_orig_mod", model).state_dict(), home / "final.pt")
+    s.finish()
+
+
+main()
