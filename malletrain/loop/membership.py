@@ -386,9 +386,9 @@ class Membership:
                 self._lose(worker, worker.lost_how, silent=True)
             elif worker.answered_at is not None and now >= worker.answered_at + self._settings.reconnect_s:
                 self._lose(worker, "it does not poll any more", silent=True)
-            elif now - worker.last_seen > self._settings.silence_s:
+            elif now >= worker.last_seen + self._settings.silence_s:
                 self._lose(worker, f"silent for {now - worker.last_seen:.0f} s", silent=True)
-            elif worker.phase is Phase.JOINING and now - worker.joined_at > self._settings.warm_up_s:
+            elif worker.phase is Phase.JOINING and now >= worker.joined_at + self._settings.warm_up_s:
                 worker.end = f"not warm after {self._settings.warm_up_s:.0f} s"
                 self._lose(worker, worker.end)
         self._due = None
@@ -488,11 +488,37 @@ class Membership:
         job = self._jobs[job_id]
         if job.over is not None:
             return
+        self._decide(job_id, job)
+        self._release_idle_leavers(job_id, job)
+
+    def _release_idle_leavers(self, job_id: int, job: JobState) -> None:
+        """A newcomer that was asked to leave while a plan had it, and has no part in any by now, may go.
+
+        A withdrawn plan may have been agreed on in the same moment: then somebody says so soon.
+        """
+        now = self._clock.elapsed()
+        current = [plan for plan in (job.world, job.pending) if plan is not None]
+        for worker in self._living(job_id):
+            if worker.leaving_since is None or worker.phase is Phase.SERVING:
+                continue
+            if any(plan.has(worker.id) for plan in current):
+                continue
+            until = worker.leaving_since + self._settings.arrive_s
+            if now < until and any(plan.has(worker.id) for plan in job.published.values()):
+                self._look_at(until)
+                continue
+            worker.end = worker.leave_reason
+            self._leave(worker, worker.leave_reason)
+
+    def _decide(self, job_id: int, job: JobState) -> None:
         for worker in self._living(job_id):
             if worker.lost_at is not None:
                 self._look_at(worker.lost_at)
             if worker.answered_at is not None:
                 self._look_at(worker.answered_at + self._settings.reconnect_s)
+            self._look_at(worker.last_seen + self._settings.silence_s)
+            if worker.phase is Phase.JOINING:
+                self._look_at(worker.joined_at + self._settings.warm_up_s)
         if job.check is None and job.pending is not None and not job.pending.urgent:
             # A newcomer that froze while it joined is missed by nobody who trains.
             if self._clock.elapsed() >= job.ask_again_at:

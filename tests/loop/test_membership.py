@@ -598,3 +598,27 @@ def test_a_member_that_ends_before_it_was_out_of_its_world_is_mended_at_once(thr
     assert three.world() == [A, B]
     assert three.seen(EventKind.GENERATION)[-1].data["switched_by"] == "fault"
     assert not three.seen(EventKind.WORKER_LOST)
+
+
+def test_a_newcomer_that_is_to_go_while_a_plan_has_it_goes_when_that_is_withdrawn(three: Stage) -> None:
+    """Found by simulation: it had no part in any world, and held its node without end."""
+    three.warm(3)
+    three.leave(3)
+    withdrawn = three.plan(A)
+    assert withdrawn is not None
+    assert not withdrawn.has(D)
+    assert three.members.directive_for(D).end is None, "they may have agreed on the first plan in this moment"
+    three.obey(A, B, C)
+    assert three.world() == [A, B, C]
+    assert three.members.directive_for(D).end == "wanted"
+    assert [event.pilot for event in three.seen(EventKind.WORKER_LEFT)] == ["9_3"]
+
+
+def test_silence_is_noticed_without_anybody_else_saying_something() -> None:
+    """Found by simulation: a process that froze before it was warm; nothing made the daemon look."""
+    stage = Stage()
+    worker = stage.hello(0)
+    due = stage.members.due()
+    assert due == stage.clock.at + 120.0
+    stage.pass_time(120.0)
+    assert [event.data["worker"] for event in stage.seen(EventKind.WORKER_LOST)] == [worker]
