@@ -17,7 +17,7 @@ import click
 from malletrain.cli import study_top
 from malletrain.cli.jobs import as_json, say_json
 from malletrain.domain.errors import InvalidInput
-from malletrain.study import book, definition, report, storage
+from malletrain.study import book, definition, live, report, storage
 from malletrain.study.cluster import JobRuns
 from malletrain.study.conduct import Conductor, Limits
 from malletrain.study.endings import StudyError
@@ -165,7 +165,7 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
 @click.option("--once", is_flag=True, help="Draw once and end.")
 def top(file: Path, place: str | None, interval: float, once: bool) -> None:
     """Watch the study live, until Ctrl-C: every trial, its job, nodes and last figure."""
-    study_top.watch(lambda: _load(file, place), interval, once)
+    study_top.watch(lambda: live.now(_load(file, place)), interval, once)
 
 
 @study.command("report", epilog="Example:  malletrain study report study.py --output study.html")

@@ -8,13 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import count
 
-import optuna
-from optuna.trial import FrozenTrial, TrialState
-
 from malletrain.cli.render import Line, Span
 from malletrain.cli.top import clip, screen
 from malletrain.domain.errors import MalletrainError
-from malletrain.study import book, report
+from malletrain.study.live import StudyNow, TrialNow
 from malletrain.wire.daemon import connect
 from malletrain.wire.errors import WireError
 from malletrain.wire.rows import JobRow
@@ -22,44 +19,43 @@ from malletrain.wire.rows import JobRow
 _COLORS = {"completed": "green", "pruned": "cyan", "running": "yellow", "waiting": "yellow"}
 
 
-def watch(load: Callable[[], optuna.Study], interval: float, once: bool) -> None:
-    """Draw the study again and again until it stands still for good (Ctrl-C), or once."""
+def watch(look: Callable[[], StudyNow], interval: float, once: bool) -> None:
+    """Draw the study again and again, until Ctrl-C, or once."""
     with screen(live=sys.stdout.isatty() and not once) as draw:
-        for look in count():
-            if look:
+        for number in count():
+            if number:
                 time.sleep(interval)
             size = shutil.get_terminal_size((120, 40))
-            lines = picture(load(), _jobs(), height=size.lines)
+            lines = picture(look(), _jobs(), height=size.lines)
             draw([clip(line, size.columns) for line in lines])
             if once:
                 return
 
 
-def picture(study: optuna.Study, jobs: Mapping[int, JobRow], *, height: int) -> list[Line]:
-    """The whole screen: totals, what runs, and the trials that ended last as far as there is room."""
-    trials = study.get_trials(deepcopy=False)
-    counted = report.counts(study)
-    hours = sum(report.node_hours(trial) for trial in trials)
-    told = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counted.items()) or "no trials yet"
-    lines: list[Line] = [(Span(f"study {study.study_name}", bold=True), Span(f": {told}; {hours:.2f} node-hours"))]
-    best = report.best_trials(study)[:3]
-    lines += [(Span(f"best: trial {trial.number}, {_values(trial)}  {_params(trial)}"),) for trial in best]
+def picture(study: StudyNow, jobs: Mapping[int, JobRow], *, height: int) -> list[Line]:
+    """The whole screen: totals, the best, and trials as far as there is room."""
+    told = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in study.counts.items()) or "no trials yet"
+    lines: list[Line] = [
+        (Span(f"study {study.name}", bold=True), Span(f": {told}; {study.node_hours:.2f} node-hours"))
+    ]
+    lines += [(Span(f"best: trial {t.number}, {t.figure}  {_params(t)}"),) for t in study.best]
     lines += [
         (),
         (Span(f"{'trial':>6}  {'state':<14}{'job':>6}{'nodes':>6}  {'last figure':<22} parameters", bold=True),),
     ]
-    running = [trial for trial in trials if trial.state is TrialState.RUNNING]
-    ended = [trial for trial in reversed(trials) if trial.state.is_finished()]
-    for trial in [*running, *ended][: max(1, height - len(lines) - 1)]:
-        state = report.ending_of(trial)
-        job, nodes = _job_of(trial, jobs)
-        waits = state == "running" and nodes == "0"
-        words = "waits" if waits else state.replace("_", " ")
-        lines.append((
-            Span(f"{trial.number:>6}  "), Span(f"{words:<14}", color=_COLORS.get(state, "red")),
-            Span(f"{job:>6}{nodes:>6}  {_values(trial) or _last(trial):<22} {_params(trial)}"),
-        ))  # fmt: skip
-    return lines
+    return lines + [_line(trial, jobs) for trial in study.trials[: max(1, height - len(lines) - 1)]]
+
+
+def _line(trial: TrialNow, jobs: Mapping[int, JobRow]) -> Line:
+    row = jobs.get(trial.job) if trial.job is not None else None
+    waits = trial.state == "running" and row is not None and not row.members
+    words = "waits" if waits else trial.state.replace("_", " ")
+    job, nodes = trial.job or "", row.members if row is not None else ""
+    return (
+        Span(f"{trial.number:>6}  "),
+        Span(f"{words:<14}", color=_COLORS.get(trial.state, "red")),
+        Span(f"{job:>6}{nodes:>6}  {trial.figure:<22} {_params(trial)}"),
+    )
 
 
 def _jobs() -> Mapping[int, JobRow]:
@@ -70,26 +66,7 @@ def _jobs() -> Mapping[int, JobRow]:
         return {}
 
 
-def _job_of(trial: FrozenTrial, jobs: Mapping[int, JobRow]) -> tuple[str, str]:
-    keys = trial.user_attrs.get(book.JOBS, ())
-    if not keys:
-        return "", ""
-    row = jobs.get(int(keys[-1])) if str(keys[-1]).isdecimal() else None
-    return str(keys[-1]), str(row.members) if row is not None else ""
-
-
-def _values(trial: FrozenTrial) -> str:
-    return ", ".join(f"{value:.6g}" for value in trial.values or ())
-
-
-def _last(trial: FrozenTrial) -> str:
-    if not trial.intermediate_values:
-        return ""
-    step = max(trial.intermediate_values)
-    return f"{trial.intermediate_values[step]:.4g} at step {step}"
-
-
-def _params(trial: FrozenTrial) -> str:
+def _params(trial: TrialNow) -> str:
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in trial.params.items()
