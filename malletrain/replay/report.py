@@ -63,6 +63,7 @@ def write_report(answer: Replay, folder: Path) -> Path:
         trace=_trace(answer),
         best=html.escape(name),
         method=_method(answer),
+        main_delay=_main_delay(answer),
         plotly=get_plotlyjs(),
         **{f"plot_{key}": _html(figure, key) for key, figure in figures.items()},
     )
@@ -82,7 +83,10 @@ def _policies(answer: Replay) -> tuple[list[str], list[list[Any]]]:
     rows: list[list[Any]] = []
     header: list[str] = []
     for name, score in answer.scores.items():
-        data = {k: v for k, v in score.as_json().items() if k not in ("solve_s", "wall_s")}
+        data = {k: v for k, v in score.as_json().items() if k not in ("solve_s", "wall_s", "main_delay")}
+        if score.main_delay is not None:
+            delay = {k: v for k, v in score.main_delay.as_json().items() if k != "assumed"}
+            data |= {f"main_delay_{k}": v for k, v in delay.items()}
         header = ["policy", *data]
         rows.append([name, *data.values()])
     return header, rows
@@ -225,6 +229,28 @@ def _trace(answer: Replay) -> str:
     ]
     body = "".join(f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in rows[1:])
     return f'<table class="facts"><tbody>{body}</tbody></table>'
+
+
+def _main_delay(answer: Replay) -> str:
+    """What the main queue would have felt, by policy, with what was assumed."""
+    rows = [["policy", "main starts", "met a pilot", "mean delay s", "pay a cycle", "worst s"]]
+    assumed = None
+    for name, score in answer.scores.items():
+        delay = score.main_delay
+        if delay is not None:
+            assumed = delay.assumed
+            rows.append([
+                name, f"{delay.starts:,}", f"{delay.starts_on_pilots:,}", f"{delay.mean_s:.2f}",
+                f"{delay.cycle_share:.1%}", f"{delay.worst_s:.1f}",
+            ])  # fmt: skip
+    if assumed is None:
+        return "<p>Not modelled.</p>"
+    words = (
+        f"As modelled from {assumed.source}: {assumed.look_s:g} s until the daemon looks, {assumed.exit_s:g} s until "
+        f"a worker has left, an epilog of {assumed.epilog_s:g} s, a backfill cycle every {assumed.cycle_s:g} s. "
+        "Means are over all main starts; a cycle is paid by starts that backfill makes, of those that met a pilot."
+    )
+    return f'<div class="scroll">{_html_table(rows)}</div><p>{html.escape(words)}</p>'
 
 
 def _method(answer: Replay) -> str:

@@ -27,7 +27,8 @@ def headline(answer: Replay) -> str:
 def table(answer: Replay) -> list[list[str]]:
     """Head and one row a policy."""
     head = (
-        "policy|of ideal|used|productive|worth (nodes)|rescales|starts|preempted|jobs done|mean JCT h|ms a decision"
+        "policy|of ideal|used|productive|worth (nodes)|rescales|starts|preempted|jobs done|mean wait h|mean JCT h|"
+        "ms a decision"
     )
     rows = [head.split("|")]
     for name, s in answer.scores.items():
@@ -42,6 +43,7 @@ def table(answer: Replay) -> list[list[str]]:
             f"{s.activations:,}",
             f"{s.preemptions:,}",
             f"{s.jobs_completed:,}",
+            "-" if s.mean_wait_s is None else f"{s.mean_wait_s / 3600:,.2f}",
             "-" if s.mean_jct_s is None else f"{s.mean_jct_s / 3600:,.2f}",
             "-" if s.solve_s is None else f"{s.solve_s.median * 1e3:.2f}",
         ])  # fmt: skip

@@ -256,6 +256,9 @@ def test_each_figure_is_traceable_to_a_csv_row(report: Path) -> None:
         assert used * 3600 == pytest.approx(float(row["occupied_node_seconds"]), rel=1e-6)
         by_job = sum(float(line["node_hours"]) for line in rows("jobs.csv") if line["policy"] == name)
         assert by_job * 3600 == pytest.approx(float(row["occupied_node_seconds"]), rel=1e-6)
+        assert 0 < int(row["main_delay_starts_on_pilots"]) <= int(row["main_delay_starts"])
+        page = (report / "index.html").read_text(encoding="utf-8")
+        assert f"<td>{int(row['main_delay_starts']):,}</td>" in page.partition('id="main-delay"')[2]
     times = rows("timeline.csv")
     span = float(times[1]["time"]) - float(times[0]["time"])
     assert sum(float(t["idle"]) for t in times) * span == pytest.approx(
