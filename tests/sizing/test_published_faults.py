@@ -78,8 +78,8 @@ def test_a_plan_that_is_not_proven_is_used(monkeypatch: pytest.MonkeyPatch) -> N
     problem = Problem(300, 23, demands, constraints=(*limits, resource_cap("watts", watts, 31.0)))
     best = Milp().size(problem)
     assert best.status is SizingStatus.OPTIMAL
-    monkeypatch.setattr(milp, "MUCH_WORK", -1)
-    monkeypatch.setattr(milp, "LITTLE_WORK", -1)
+    monkeypatch.setattr(milp, "MAX_BRANCHES", 0)
+    monkeypatch.setattr(milp, "FEW_BRANCHES", 0)
     hurried = Milp().size(problem)
     assert hurried.status in (SizingStatus.FEASIBLE, SizingStatus.OPTIMAL)
     assert 0 < hurried.objective <= best.objective * (1 + 1e-12) <= hurried.bound * (1 + 1e-9)

@@ -22,12 +22,14 @@ Ints = NDArray[np.int64]
 
 #: Rows times branching nodes after which the best plan so far is taken: a limit in work is the same on every machine.
 MUCH_WORK = 300_000
-#: The same for a first plan, and for settling ties: there the proof is worth less than the time.
-LITTLE_WORK = 30_000
-#: Most branching nodes, however few rows there are.
-MAX_BRANCHES = 5_000
+#: Branching nodes at most and at least, however few or many rows there are.
+MAX_BRANCHES, MIN_BRANCHES = 5_000, 100
+#: Branching nodes for a first plan and for settling ties: there the proof is worth less than the time.
+FEW_BRANCHES = 100
+#: Above so many rows ties are not settled by a solve of their own: it would cost as much as the plan.
+MOST_TO_SETTLE = 2_000
 #: Seconds after which HiGHS is stopped in any case. Only a watchdog: a plan found so is marked feasible, not optimal.
-WATCHDOG_S = 5.0
+WATCHDOG_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,13 @@ def _segments(table: ValueTable, rows: Ints, loss: Floats, scale: float) -> _Seg
 
 
 def least_loss(
-    table: ValueTable, limits: Limits, prices: Prices, rows: Ints, start: Ints | None, gap: float, work: int
+    table: ValueTable, limits: Limits, prices: Prices, rows: Ints, start: Ints | None, gap: float, branches: int
 ) -> Found:
     """The plan over `rows` that loses least; `start` is a plan to begin with, `gap` the loss it is known to have."""
     factor = 1e3 / max(gap, 1e-9 * prices.scale)
-    return _solve(table, limits, prices, rows, start, prices.loss * factor, prices.limit * factor, None, factor, work)
+    return _solve(
+        table, limits, prices, rows, start, prices.loss * factor, prices.limit * factor, None, factor, branches
+    )
 
 
 def fewest_changes(
@@ -105,7 +109,7 @@ def fewest_changes(
         np.zeros(len(limits.upper)),
         (loss + allowed) * factor,
         factor,
-        LITTLE_WORK,
+        FEW_BRANCHES,
     )
 
 
@@ -119,7 +123,7 @@ def _solve(
     unused_cost: Floats,
     most_loss: float | None,
     factor: float,
-    work: int,
+    branches: int,
 ) -> Found:
     seg = _segments(table, rows, prices.loss, prices.scale)
     long = np.flatnonzero(seg.length > 1)
@@ -160,7 +164,6 @@ def _solve(
     whole = highspy.HighsVarType.kInteger
     model.integrality_ = [whole] * (binaries + offsets) + [highspy.HighsVarType.kContinuous] * lines
 
-    branches = min(MAX_BRANCHES, 1 + work // len(rows))
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, setting in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
                             ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0), ("mip_max_nodes", branches),

@@ -10,7 +10,15 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import check, checked, fallback
 from malletrain.sizing.matrix import Limits, limits
-from malletrain.sizing.policies.milp.model import LITTLE_WORK, MUCH_WORK, fewest_changes, least_loss
+from malletrain.sizing.policies.milp.model import (
+    FEW_BRANCHES,
+    MAX_BRANCHES,
+    MIN_BRANCHES,
+    MOST_TO_SETTLE,
+    MUCH_WORK,
+    fewest_changes,
+    least_loss,
+)
 from malletrain.sizing.policies.milp.pricing import NoPlan, Prices, best_prices
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.ties import lower_ids_first
@@ -48,9 +56,10 @@ class Milp:
         search = _Search(table, lines, prices, plan)
         search.by_exchanges()
         if len(search.survivors()) > len(prices.seen):
-            search.over(prices.seen, LITTLE_WORK)
+            search.over(prices.seen, FEW_BRANCHES)
         survivors = search.survivors()
-        proven = search.gap == 0 or search.over(survivors, MUCH_WORK)
+        branches = min(MAX_BRANCHES, max(MIN_BRANCHES, MUCH_WORK // max(len(survivors), 1)))
+        proven = search.gap <= _TIE * prices.scale or search.over(survivors, branches)
         if proven:
             search.least_loss = search.gap
         if search.plan is None:
@@ -134,11 +143,11 @@ class _Search:
             if limits.hold(plan) and table.worth(plan) > self.worth:
                 self.plan = plan
 
-    def over(self, rows: Ints, work: int) -> bool:
+    def over(self, rows: Ints, branches: int) -> bool:
         """Looks for a better plan among `rows`. Returns whether it is proven that they hold no better one."""
         rows = rows if self.plan is None else np.union1d(rows, self.plan)
         gap = self.gap if np.isfinite(self.gap) else self.prices.scale
-        found = least_loss(self.table, self.limits, self.prices, rows, self.plan, gap, work)
+        found = least_loss(self.table, self.limits, self.prices, rows, self.plan, gap, branches)
         self.branches += found.branches
         if found.rows is not None and self.table.worth(found.rows) > self.worth:
             self.plan = found.rows
@@ -149,6 +158,8 @@ class _Search:
         """The plan of the fewest changes among the equally good ones."""
         slack = _TIE * self.prices.scale
         rows = np.union1d(self.survivors(), plan)
+        if len(rows) > MOST_TO_SETTLE:
+            return plan
         found = fewest_changes(self.table, self.limits, self.prices, rows, plan, self.gap, slack)
         self.branches += found.branches
         return plan if found.rows is None else found.rows
