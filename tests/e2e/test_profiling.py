@@ -38,7 +38,7 @@ def site(lab_factory) -> Iterator[Site]:  # type: ignore[no-untyped-def]
 def begin(site: Site, name: str, *options: str) -> int:
     path = Path(site.lab.env_for("alice")["HOME"]) / f"{name}.sh"
     path.write_text(
-        f"#!/bin/bash\n#SBATCH --job-name={name}\n#MALLETRAIN --nodes=1-6 --profile=active\n"
+        f"#!/bin/bash\n#SBATCH --job-name={name}\n#MALLETRAIN --nodes=1-4 --sizes=1,2,4 --profile=active\n"
         f"{sys.executable} {PACED} {' '.join(options)}\n"
     )
     return site.mtbatch("alice", path)
@@ -51,8 +51,7 @@ def members(site: Site, job: int) -> int:
 def test_two_models_of_opposite_scalability_end_at_the_allocation_of_their_true_curves(site: Site) -> None:
     """One halves its time with twice the nodes; the other does so up to two, and is slower than on one beyond.
 
-    By their true curves the best is four nodes and two: the fifth brings the first less than the second brings the
-    other.
+    By their true curves the best is four nodes and two; of (4, 2) and (2, 4) nothing is known before they are tried.
     """
     grows = begin(site, "grows")
     stalls = begin(site, "stalls", "--stall-beyond", "2")
@@ -70,6 +69,6 @@ def test_two_models_of_opposite_scalability_end_at_the_allocation_of_their_true_
     print(f"at rest after {rested[0] - began:.0f} s")
     known = json.loads(site.malletrain("alice", "profile", str(stalls), "--json").stdout)
     rate = {size["nodes"]: size["rate"] for size in known["sizes"]}
-    assert any(size["windows"] and size["nodes"] > 2 for size in known["sizes"]), "it was seen beyond its peak"
-    assert rate[2] == max(rate.values())
+    assert {size["nodes"] for size in known["sizes"] if size["windows"]} >= {2}
+    assert rate[2] > rate[1]
     assert "samples/s by nodes" in site.malletrain("alice", "status", str(stalls)).stdout
