@@ -75,6 +75,16 @@ def test_the_same_figures(machine: ClusterTrace, jobs: list[TrainingJob]) -> Non
     assert whole.samples == pytest.approx(fast.samples, rel=0.02, abs=100.0)
 
 
+@settings(max_examples=10)
+@given(machine=traces(max_nodes=4), jobs=workloads())
+def test_the_daemons_loop_over_the_same_trace_writes_the_same_journal(
+    machine: ClusterTrace, jobs: list[TrainingJob]
+) -> None:
+    first, second = (replay_whole(machine, jobs, policy("exact")) for _ in range(2))
+    assert first == second
+    assert any(event.kind is EventKind.DAEMON_STOPPED for event in first)
+
+
 def test_a_journal_scores_as_the_engine_counts() -> None:
     machine = trace([(0.0, 0, IDLE), (50.0, 1, IDLE), (120.0, 0, BUSY), (300.0, 2, IDLE), (400.0, 1, BUSY)], 3, 600.0)
     fast, whole = both(machine, [job(costs=COSTS)])
