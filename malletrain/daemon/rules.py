@@ -13,6 +13,9 @@ from malletrain.sizing.objective import Objective
 from malletrain.slurm.limits import Limits
 from malletrain.slurm.site import SiteFacts
 
+#: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
+MAX_STARTS = 50
+
 #: Beyond this Slurm has had every chance to start a released pilot, whatever the backfill interval says.
 LEAST_PATIENCE_S = 20.0
 
@@ -61,6 +64,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         probing=ProbeRules(profile=Profile(config.sizing.profile)),
         keep_idle=config.pool.keep_idle,
         max_pilots=most_pilots(config),
+        max_starts=MAX_STARTS,
         max_pilot_s=longest,
         margin_s=margin_s,
         exit_s=None if margin != "auto" else UNKNOWN_EPILOG_S if facts.has_epilog else 0.0,

@@ -20,7 +20,7 @@ from malletrain.api.workers import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.metrics import Metrics
-from malletrain.daemon.pace import Pace
+from malletrain.daemon.pace import REST, Pace
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.rules import rules_from
@@ -44,6 +44,10 @@ from malletrain.store.journal import SqliteJournal
 from malletrain.store.reading import read_events
 from malletrain.store.upkeep import Upkeep
 from malletrain.store.views import Views
+
+#: A look that Slurm took long to answer is followed by rest, ten times as long, up to this (seconds): ticks come
+#: less often then.
+LONGEST_REST_S = 120.0
 
 #: slurm.conf is read again so often, in seconds: its partitions may change while the daemon runs.
 SITE_S = 300.0
@@ -96,6 +100,7 @@ class Service:
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
+        self._rested_at = float("-inf")
         self._begun, self._pace = self._clock.now(), Pace(self._clock.elapsed)
         self.metrics = Metrics(self._clock)
         self._commands = commands = Commands(
@@ -139,11 +144,16 @@ class Service:
     # -- what timers call --------------------------------------------------------------------------------------
 
     def tick(self) -> Decision:
-        """Look, decide, act. Without an answer from Slurm: an empty decision."""
+        """Look, decide, act. Without an answer from Slurm, or while it rests from a slow one: an empty decision."""
         with self._deeds:
             self._loop.react()
+        if self._clock.elapsed() < self._rested_at:
+            return Decision(at=self._clock.now())
+        begun = self._clock.elapsed()
         with self.metrics.stage("look"):
             snapshot = self._loop.ask_snapshot()
+        ended = self._clock.elapsed()
+        self._rested_at = ended + min(LONGEST_REST_S, REST * (ended - begun)) if snapshot is not None else ended
         decision = None
         if snapshot is not None:
             self.metrics.snapshot_taken(snapshot.taken_at)

@@ -26,6 +26,9 @@ from malletrain.domain.decision import (
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 
+#: A main cycle of slurmctld's that takes longer is slow (seconds): less is asked of it then.
+SLOW_CYCLE_S = 0.5
+
 
 def leaving(pilot: Pilot, cause: LeaveCause, now: float, rules: Rules, reason: str) -> Action:
     """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once."""
@@ -78,6 +81,8 @@ def start_and_leave(
         for pilot in pilots:
             reason = f"job {job_id} shrinks to {size} nodes"
             actions.append(leaving(pilot, LeaveCause.SHRINK, now, rules, reason))
+    most = _most_starts(snapshot, rules)
+    begun = 0
     for job_id, holes in sorted(placement.take.items()):
         tasks = list(views[job_id].held)
         if (why := resting.get(f"job {job_id}")) and holes:
@@ -86,6 +91,9 @@ def start_and_leave(
         for hole in holes:
             if not snapshot.is_free(hole.node):
                 refusals.append(Refusal(f"job {job_id}", f"{hole.node} is not free yet"))
+            elif begun >= most:
+                reason = f"{hole.node} is for the next look: at most {most} pilots start at one"
+                refusals.append(Refusal(f"job {job_id}", reason))
             elif not tasks:
                 refusals.append(Refusal(f"job {job_id}", f"no held task left to start on {hole.node}"))
             else:
@@ -93,9 +101,19 @@ def start_and_leave(
                 probably = "" if hole.expected_s is None else f", probably {hole.expected_s:.0f} s"
                 reason = f"hole of {hole.until - now:.0f} s ({hole.reason}){probably}"
                 actions.append(StartPilot(job_id, tasks.pop(0).id, hole.node, limit, reason))
+                begun += 1
     for job_id, lacking in sorted(placement.short.items()):
         refusals.append(Refusal(f"job {job_id}", f"waits for {lacking} nodes that others are leaving"))
     return actions, refusals
+
+
+def _most_starts(snapshot: Snapshot, rules: Rules) -> float:
+    """How many pilots may start at this look: a fifth of the usual while slurmctld's cycles are slow."""
+    if not rules.max_starts:
+        return float("inf")
+    cycle_s = snapshot.plan.main_cycle_s
+    slow = cycle_s is not None and cycle_s > SLOW_CYCLE_S
+    return max(1, rules.max_starts // 5) if slow else rules.max_starts
 
 
 def cuts(views: Mapping[int, JobView], holes: Mapping[str, Hole], now: float, rules: Rules) -> list[CutLimit]:

@@ -38,6 +38,7 @@ class Rules:
         claim_patience_s: free nodes are kept so long for a main job that could start on them; after that
             something else holds the job up, and the nodes are harvested again.
         claim_again_s: so long after its first claim such a job may claim anew.
+        max_starts: most pilots started at one look; 0: any number. Each takes the controller some milliseconds.
         max_queue: so many waiting main jobs are looked at, the best first: no more than Slurm's backfill reaches.
         exit_patience_s: pilots of a job that is over are cancelled after so long.
         max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
@@ -73,6 +74,7 @@ class Rules:
     start_patience_s: float = 90.0
     claim_patience_s: float = 90.0
     claim_again_s: float = 1800.0
+    max_starts: int = 0
     max_queue: int = 500
     exit_patience_s: float = 30.0
     max_top_up: int = 50
