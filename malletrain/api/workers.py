@@ -114,7 +114,8 @@ class WorkersGate:
                 loop.call_soon_threadsafe(event.set)
 
     def issue_token(self, worker: str) -> str:
-        """A new secret for the worker; older ones stay good. Only digests are kept."""
+        """A new secret for the worker; older ones stay good. Only digests are kept, of workers that are known."""
+        self._tokens = {key: name for key, name in self._tokens.items() if self.membership.worker(name) is not None}
         token = secrets.token_urlsafe(32)
         self._tokens[hashlib.sha256(token.encode()).digest()] = worker
         return token

@@ -123,6 +123,9 @@ class Session:
         self._sampler = Sampler(len(dataset), reference, seed=seed, shuffle=shuffle, drop_last=drop_last)
         self._position = Position()
         self._state = TrainingState(model, optimizer, self._position)
+        self._state.terms = repr(
+            (len(dataset), reference, seed, shuffle, drop_last, reduction, virtual_shards, balance)
+        )
         self._batching.enter(self._state, optimizer)
         self._warm_up = warm_up
         self._spot = start.find_spot(os.environ)

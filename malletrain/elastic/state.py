@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from malletrain import __version__
 from malletrain.elastic.errors import ElasticError
 
 log = logging.getLogger("malletrain.elastic")
@@ -114,6 +115,7 @@ class TrainingState:
         self.optimizer = optimizer
         self.position = position
         self.tracked: dict[str, Stateful] = {}
+        self.terms = ""  #: of training, as far as the result depends on them
         self._boundary: dict[str, Any] | None = None
 
     def track(self, name: str, thing: Stateful) -> None:
@@ -122,12 +124,22 @@ class TrainingState:
             raise ElasticError(f"track({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
         self.tracked[name] = thing
 
-    def signature(self) -> int:
-        """63 bits that differ when two workers' models, optimizers or tracked names differ."""
-        names = [f"{n}:{tuple(p.shape)}:{p.dtype}" for n, p in self.model.named_parameters()]
-        names += [f"{n}:{tuple(b.shape)}:{b.dtype}" for n, b in self.model.named_buffers()]
-        names += [type(self.optimizer).__name__, *sorted(self.tracked)]
-        return int.from_bytes(hashlib.sha256("\n".join(names).encode()).digest()[:8]) >> 1
+    def signatures(self) -> dict[str, int]:
+        """What must be the same on every worker, by name: 63 bits each, which differ when it differs."""
+        model = [f"{n}:{tuple(p.shape)}:{p.dtype}" for n, p in self.model.named_parameters()]
+        model += [f"{n}:{tuple(b.shape)}:{b.dtype}" for n, b in self.model.named_buffers()]
+        optimizer = [type(self.optimizer).__name__, *(str(len(g["params"])) for g in self.optimizer.param_groups)]
+        said = {
+            "model": model,
+            "optimizer": optimizer,
+            "tracked objects": sorted(self.tracked),
+            "data set, batch or seed": [self.terms],
+            "releases of torch or malletrain": [torch.__version__, __version__],
+        }
+        return {
+            name: int.from_bytes(hashlib.sha256("\n".join(lines).encode()).digest()[:8]) >> 1
+            for name, lines in said.items()
+        }
 
     def mark_boundary(self) -> None:
         """Remember tracked objects as they are at the end of an epoch's batches: whoever joins or resumes later

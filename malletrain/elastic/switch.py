@@ -367,13 +367,14 @@ class Switch:
 
     def _roll_call(self, plan: messages.Plan, group: Group) -> None:
         rounds = self.rounds
-        mine = torch.tensor([int(self.whole), rounds.done, self._state.signature()], dtype=torch.int64)
+        signatures = self._state.signatures()
+        mine = torch.tensor([int(self.whole), rounds.done, *signatures.values()], dtype=torch.int64)
         roll = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
         self._wait(group.all_gather(roll, mine), plan)
         log.debug("generation %d: roll called after %.3f s", plan.generation, time.monotonic() - began)
         names = [seat.worker for seat in plan.members]
-        table = [(bool(row[0]), int(row[1]), int(row[2])) for row in roll]
+        table = [(bool(row[0]), int(row[1])) for row in roll]
         holders = [rank for rank, row in enumerate(table) if row[0]]
         if not holders:
             # A world that begins, or begins again: its oldest member knows where.
@@ -385,12 +386,12 @@ class Switch:
         else:
             newest = max(table[rank][1] for rank in holders)
         donors = [rank for rank in holders if newest < 0 or table[rank][1] == newest]
-        like = table[donors[0]][2]
-        odd = [names[rank] for rank, row in enumerate(table) if row[2] != like]
-        if self._worker in odd:
+        theirs = roll[donors[0]][2:].tolist()
+        odd = [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
+        if odd:
             raise ElasticError(
-                f"{self._worker}: its model, optimizer or tracked objects are not those of {names[donors[0]]}: "
-                "every worker must run the same script and versions"
+                f"{self._worker} is not like {names[donors[0]]} in its {', '.join(odd)}: every worker must run "
+                "the same script, with the same arguments and releases"
             )
         if newest >= 0 and self.whole and rounds.done < newest - 1:
             self.release("fell behind: the others are more than one round ahead")

@@ -106,9 +106,12 @@ def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)])
         daemon.wait_world([0])
-        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path), "--width", "33"])
-        assert pod.wait(1) == 1
-        assert "are not those of 100_0.0: every worker must run the same script" in pod.log(1)
+        for task, other in ((1, ["--width", "33"]), (2, ["--batch", "63"]), (3, ["--optimizer", "adamw"])):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), *other])
+            assert pod.wait(task) == 1
+        assert "100_1.0 is not like 100_0.0 in its model: every worker must run the same script" in pod.log(1)
+        assert "100_2.0 is not like 100_0.0 in its data set, batch or seed" in pod.log(2)
+        assert "100_3.0 is not like 100_0.0 in its optimizer" in pod.log(3)
         (tmp_path / "go").touch()
         assert pod.wait(0) == 0
         assert daemon.seen(EventKind.JOB_COMPLETED)
