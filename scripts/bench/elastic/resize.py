@@ -16,6 +16,7 @@ import json
 import os
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=4)
     parser.add_argument("--only", default="grow,shrink,kill,stop")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `finally`: nothing is left running
     small, large = options.small, options.large
     with tempfile.TemporaryDirectory() as directory:
         field = Field(Path(directory), options.width, large)
