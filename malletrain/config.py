@@ -101,6 +101,15 @@ class Slurm(Section):
     """Seconds after which a Slurm command that has not answered is given up."""
 
 
+class Actuator(Section):
+    """The process that steers Slurm, where that is to be another one than the one that listens on the network."""
+
+    socket: AbsolutePath = ""
+    """Its Unix socket, such as /run/malletrain/actuator.sock; empty: malletraind steers Slurm itself."""
+    listener: NonEmptyWord = "malletrain"
+    """The user that malletraind runs as: nobody else may give the actuator orders."""
+
+
 class Pool(Section):
     """Which nodes may be harvested, and how many at most."""
 
@@ -256,6 +265,7 @@ class Config(Section):
     operators: list[Word] = []
     """Users who may drain nodes and steer everybody's malleable jobs; root always may."""
     slurm: Slurm = Slurm()
+    actuator: Actuator = Actuator()
     pool: Pool = Pool()
     pilot: Pilot = Pilot()
     loop: Loop = Loop()

@@ -22,6 +22,7 @@ from malletrain.config import Config, ConfigError
 from malletrain.daemon import log
 from malletrain.daemon.describe import describe
 from malletrain.daemon.notify import Notifier
+from malletrain.daemon.steering import steer
 from malletrain.daemon.timers import Timers, schedule
 from malletrain.domain.errors import MalletrainError
 from malletrain.sizing.registry import policy
@@ -50,21 +51,29 @@ _STOP, _RELOAD, _API_ENDED = "stop", "reload", "api-ended"
 @click.option("--once", is_flag=True, help="Look, decide and act once, print what was done, and end.")
 @click.option("--dry-run", is_flag=True, help="Look and decide once, print what would be run and why, touch nothing.")
 @click.option("--observe", is_flag=True, help="Run without acting, and record what would have been harvested.")
+@click.option("--actuator", is_flag=True, help="Be the process that steers Slurm for another that listens.")
 @click.option("--check-config", is_flag=True, help="Check the configuration, say what is wrong with it, and end.")
 @click.version_option(__version__, prog_name="malletraind")
-def command(file: Path | None, user_mode: bool, once: bool, dry_run: bool, observe: bool, check_config: bool) -> None:
+def command(
+    file: Path | None, user_mode: bool, once: bool, dry_run: bool, observe: bool, actuator: bool, check_config: bool
+) -> None:
     """Train malleable PyTorch jobs on idle nodes, and leave before the main queue wants them.
 
     SIGTERM and SIGINT end it in order; SIGHUP makes it read its configuration again.
     """
     if observe and (once or dry_run):
         raise click.UsageError("--observe runs on: it does not go with --once or --dry-run")
+    if actuator and (once or dry_run or observe or user_mode):
+        raise click.UsageError("--actuator steers for another daemon: it goes with --config alone")
     settings = read_config(file, user_mode=user_mode, environ=os.environ)
     if check_config:
         policy(settings.sizing.policy)
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
     log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)
+    if actuator:
+        steer(settings, os.environ)
+        return
     if user_mode and not dry_run:  # a service's folder is its unit's business (StateDirectory=)
         Path(settings.store.path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if once or dry_run:

@@ -35,9 +35,11 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.generation import JobTerms
 from malletrain.loop.membership import Membership, MembershipSettings
 from malletrain.loop.memory import MemoryJournal
+from malletrain.loop.ports import Cluster
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy as policy_named
 from malletrain.slurm import site
+from malletrain.slurm.apart import ApartCluster
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.store.journal import SqliteJournal
@@ -106,6 +108,7 @@ class Service:
         self._commands = commands = Commands(
             slurm_environment(config), config.slurm.command_timeout_s, heard=self._heard_of_command
         )
+        self._apart: ApartCluster | None = None
         facts = site.read(commands)
         partition = facts.partitions.get(config.slurm.partition)
         max_time_s = None if partition is None else partition.max_time_s
@@ -123,7 +126,7 @@ class Service:
         )
         self._gate = WorkersGate(self._membership, self._facts, self._persist, self._clock)
         self._loop = Loop(
-            SlurmCluster(commands, harvest, self._owner_of, self._clock.now, facts.bf_interval_s),
+            self._cluster(commands, harvest, facts.bf_interval_s),
             self._gate,
             journal,
             self._clock,
@@ -227,6 +230,8 @@ class Service:
     def hurry(self) -> None:
         """The end is near: a round that Slurm keeps waiting is not waited for any longer than this."""
         self._commands.end_within(GOODBYE_S)
+        if self._apart is not None:
+            self._apart.end_within(GOODBYE_S)
 
     def close(self) -> None:
         """Stop serving, record it, give the journal back. Pilots train on: Slurm and their limits hold them."""
@@ -242,6 +247,17 @@ class Service:
             self._views.close()
         if self._disk is not None:
             self._disk.close()
+
+    def _cluster(self, commands: Commands, harvest: site.Harvest, bf_interval_s: float) -> Cluster:
+        """Slurm, steered by this process, or by the actuator where there is one."""
+        here = SlurmCluster(commands, harvest, self._owner_of, self._clock.now, bf_interval_s)
+        socket_path = self._config.actuator.socket
+        if not socket_path:
+            return here
+        # The longest order is four of Slurm's commands.
+        patience_s = 4 * self._config.slurm.command_timeout_s + 5.0
+        self._apart = ApartCluster(here, Path(socket_path), self._owner_of, patience_s)
+        return self._apart
 
     def _begin(self, journal: SqliteJournal, user_mode: bool) -> None:
         """Listen, and answer workers as they speak."""

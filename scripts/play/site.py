@@ -81,7 +81,7 @@ class Site:
 
     # -- the daemon --------------------------------------------------------------------------------------------
 
-    def start(self, *options: str, deadline_s: float = 20.0) -> None:
+    def start(self, *options: str, deadline_s: float = 90.0) -> None:
         """Start malletraind and wait until its API answers.
 
         Raises:
@@ -101,6 +101,17 @@ class Site:
             if self._process.poll() is not None or time.monotonic() > end:
                 raise LabError(f"malletraind is not up after {deadline_s:g} s:\n{self.last_log()}")
             time.sleep(0.05)
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process: setpriv, through which it is started, becomes it.
+
+        Raises:
+            LabError: it does not run.
+        """
+        if self._process is None:
+            raise LabError("malletraind does not run")
+        return self._process.pid
 
     def is_up(self) -> bool:
         try:

@@ -62,16 +62,17 @@ def test_the_clients_example_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    unit = (SITES / "systemd" / "malletraind.service").read_text()
+@pytest.mark.parametrize("name", ["malletraind.service", "malletrain-actuator.service"])
+def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
+    unit = (SITES / "systemd" / name).read_text()
     assert "/opt/malletrain/bin/malletraind" in unit
-    here = tmp_path / "malletraind.service"
+    here = tmp_path / name
     # systemd checks that the program is there: any will do.
     here.write_text(unit.replace("/opt/malletrain/bin/malletraind", "/bin/true"))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(here)], capture_output=True, text=True, timeout=60, check=False
     )
-    said = [line for line in done.stderr.splitlines() if "malletraind" in line]
+    said = [line for line in done.stderr.splitlines() if "malletrain" in line]
     assert said == []
 
 
@@ -87,6 +88,26 @@ def test_the_unit_starts_what_the_daemon_understands() -> None:
     assert Config().store.path.startswith(f"/var/lib/{unit['StateDirectory']}/")
     assert f"--config {config.SYSTEM_FILE}" in unit["ExecStart"]
     assert unit["User"] not in ("root", "slurm")
+
+
+def test_the_actuators_unit_goes_with_the_daemons() -> None:
+    units = [
+        dict(
+            line.split("=", 1)
+            for line in (SITES / "systemd" / name).read_text().splitlines()
+            if "=" in line and not line.startswith("#")
+        )
+        for name in ("malletraind.service", "malletrain-actuator.service")
+    ]
+    assert units[1]["ExecStart"] == units[0]["ExecStart"].replace("--config", "--actuator --config")
+    assert units[1]["User"] != units[0]["User"] == Config().actuator.listener
+    assert units[1]["Group"] == units[0]["Group"], "the socket is for its group"
+    socket = config.load(SITES / "large.toml").actuator.socket
+    assert socket.startswith(f"/run/{units[1]['RuntimeDirectory']}/")
+    hardening = [
+        {k: v for k, v in unit.items() if k.startswith(("Protect", "Private", "Restrict"))} for unit in units
+    ]
+    assert hardening[0] == hardening[1]
 
 
 @pytest.mark.parametrize(

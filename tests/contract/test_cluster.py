@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -17,6 +22,8 @@ from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.memory import ManualClock, MemoryCluster
 from malletrain.loop.ports import Cluster
+from malletrain.slurm.actuator import Actuator, Server
+from malletrain.slurm.apart import ApartCluster
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import Harvest
@@ -124,10 +131,31 @@ def _live(lab_factory: LabFactory, release: str | None) -> LiveStage:
     return LiveStage(lab)
 
 
+@contextmanager
+def acting_apart(live: LiveStage) -> Iterator[None]:
+    """The live cluster with its deeds done by an actuator, at the other end of a socket."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    actuator = Actuator(Commands(live.lab.env, timeout_s=5.0), Harvest("harvest"), 3600.0)
+    server = Server(folder / "socket", actuator, frozenset({os.geteuid()}), lambda: None)
+    serving = threading.Thread(target=server.run)
+    serving.start()
+    looks = live.cluster
+    assert isinstance(looks, SlurmCluster)
+    live.cluster = ApartCluster(looks, folder / "socket", {3: live.job.uid}.get, 30.0)
+    try:
+        yield
+    finally:
+        server.stop()
+        serving.join()
+        server.close()
+        shutil.rmtree(folder)
+
+
 @pytest.fixture(
     params=[
         pytest.param("memory", id="memory"),
         pytest.param(None, id="live", marks=pytest.mark.slurm),
+        pytest.param("apart", id="apart", marks=pytest.mark.slurm),
         pytest.param("trixie", id="live-trixie", marks=[pytest.mark.slurm, pytest.mark.nightly]),
         pytest.param("forky", id="live-forky", marks=[pytest.mark.slurm, pytest.mark.nightly]),
     ]
@@ -136,8 +164,10 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     if request.param == "memory":
         yield MemoryStage()
         return
-    live = _live(request.getfixturevalue("lab_factory"), request.param)
-    yield live
+    apart = request.param == "apart"
+    live = _live(request.getfixturevalue("lab_factory"), None if apart else request.param)
+    with acting_apart(live) if apart else nullcontext():
+        yield live
     live.lab.clear()
 
 

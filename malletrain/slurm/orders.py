@@ -1,0 +1,167 @@
+"""What the daemon may ask of the actuator, and nothing else: four verbs with fields of known form.
+
+One order is one line of JSON, as is its answer. Reading refuses whatever is not exactly of this form: the side that
+reads holds Slurm's rights, the side that writes listens on the network.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.errors import InvalidInput
+
+#: A longer line is no order.
+MAX_LINE = 4 * 1024 * 1024
+
+#: More pilots than any site runs at a time.
+MAX_PILOTS = 5000
+
+_PILOT = re.compile(r"[1-9][0-9]{0,9}_[0-9]{1,7}")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One verb with its actions, all of one kind. `owners`: the uid that announced each job, as the daemon has it."""
+
+    actions: tuple[StartPilot, ...] | tuple[RecyclePilot, ...] | tuple[CutLimit] | tuple[CancelTasks]
+    owners: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An outcome for each action; or why Slurm, or the actuator, would not: `unavailable`, `refused`."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    unavailable: str = ""
+    refused: str = ""
+
+
+def write_order(order: Order) -> bytes:
+    """The line. Reasons stay with the daemon."""
+    first = order.actions[0]
+    verb = next(verb for verb, (kind, _) in _VERBS.items() if isinstance(first, kind))
+    rows: list[dict[str, Any]] = []
+    for action in order.actions:
+        row: dict[str, Any] = {"job": action.job_id}
+        match action:
+            case StartPilot():
+                uid = order.owners.get(action.job_id)
+                row |= {"pilot": action.pilot, "node": action.node, "limit_s": action.limit_s, "uid": uid}
+            case RecyclePilot():
+                row |= {"pilot": action.pilot, "node": action.node}
+            case CutLimit():
+                row |= {"pilot": action.pilot, "node": action.node, "ends_at": action.ends_at}
+            case CancelTasks():
+                row |= {"pilots": list(action.pilots)}
+        rows.append(row)
+    return json.dumps({"verb": verb, "actions": rows}).encode() + b"\n"
+
+
+def read_order(line: bytes, most_s: float) -> Order:
+    """The order in a line. `most_s`: no limit may be longer.
+
+    Raises:
+        InvalidInput: it is none, or a field is not as it must be.
+    """
+    body = _json(line, "order")
+    verb = body.get("verb") if isinstance(body, dict) else None
+    if not isinstance(verb, str) or verb not in _VERBS or set(body) != {"verb", "actions"}:
+        raise InvalidInput("order", f"is none of {', '.join(_VERBS)} with its actions")
+    _, wanted = _VERBS[verb]
+    rows = body["actions"]
+    if not isinstance(rows, list) or not 1 <= len(rows) <= (MAX_PILOTS if verb in _MANY else 1):
+        raise InvalidInput("order.actions", "must be a list of some actions, and not of too many")
+    actions: list[Any] = []
+    owners: dict[int, int] = {}
+    for row in rows:
+        if not isinstance(row, dict) or set(row) != wanted:
+            raise InvalidInput("order.actions", f"each must have {', '.join(sorted(wanted))}, no more and no less")
+        job = _whole(row["job"], "job", 2**53)
+        match verb:
+            case "start":
+                owners[job] = _whole(row["uid"], "uid", 2**32 - 2)
+                limit = _seconds(row["limit_s"], "limit_s", 0.0, most_s)
+                actions.append(StartPilot(job, _pilot(row["pilot"]), _node(row["node"]), limit, ""))
+            case "recycle":
+                actions.append(RecyclePilot(job, _pilot(row["pilot"]), _node(row["node"]), ""))
+            case "cut":
+                ends_at = _seconds(row["ends_at"], "ends_at", 0.0, 1e11)
+                actions.append(CutLimit(job, _pilot(row["pilot"]), _node(row["node"]), ends_at, ""))
+            case _:
+                if not isinstance(row["pilots"], list) or len(row["pilots"]) > MAX_PILOTS:
+                    raise InvalidInput("order.pilots", "must be a list of pilots, and not of too many")
+                actions.append(CancelTasks(job, tuple(_pilot(pilot) for pilot in row["pilots"]), ""))
+    return Order(tuple(actions), owners)
+
+
+def write_answer(answer: Answer) -> bytes:
+    """The line."""
+    rows = [{"done": o.done, "detail": o.detail, "unfit": o.unfit} for o in answer.outcomes]
+    body = {"outcomes": rows, "unavailable": answer.unavailable, "refused": answer.refused}
+    return json.dumps(body).encode() + b"\n"
+
+
+def read_answer(line: bytes) -> Answer:
+    """The answer in a line.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    body = _json(line, "answer")
+    try:
+        outcomes = tuple(Outcome(bool(o["done"]), str(o["detail"]), unfit=bool(o["unfit"])) for o in body["outcomes"])
+        return Answer(outcomes, str(body["unavailable"]), str(body["refused"]))
+    except (KeyError, TypeError) as error:
+        raise InvalidInput("answer", f"is none of an actuator of this release ({error})") from error
+
+
+#: Each verb: the kind of its actions, and the fields that they must have.
+_VERBS: Mapping[str, tuple[type, frozenset[str]]] = {
+    "start": (StartPilot, frozenset({"job", "pilot", "node", "limit_s", "uid"})),
+    "recycle": (RecyclePilot, frozenset({"job", "pilot", "node"})),
+    "cut": (CutLimit, frozenset({"job", "pilot", "node", "ends_at"})),
+    "cancel": (CancelTasks, frozenset({"job", "pilots"})),
+}
+
+#: Verbs that take many actions at once.
+_MANY: Sequence[str] = ("start", "recycle")
+
+
+def _json(line: bytes, what: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(what, "is no line of JSON") from error
+
+
+def _whole(value: object, name: str, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise InvalidInput(f"order.{name}", "must be a whole number of 0 or more")
+    return value
+
+
+def _seconds(value: object, name: str, least: float, most: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise InvalidInput(f"order.{name}", "must be a number of seconds")
+    if not least <= value <= most:
+        raise InvalidInput(f"order.{name}", f"must be from {least:g} to {most:g} s")
+    return float(value)
+
+
+def _pilot(value: object) -> str:
+    if not isinstance(value, str) or not _PILOT.fullmatch(value):
+        raise InvalidInput("order.pilot", "must be an array's number and a task's, as 123_4")
+    return value
+
+
+def _node(value: object) -> str:
+    if not isinstance(value, str) or not _NODE.fullmatch(value):
+        raise InvalidInput("order.node", "must be a node's name")
+    return value

@@ -1,0 +1,141 @@
+"""Listener and actuator as two processes of two users, on a real Slurm with accounts: either may be killed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.event import EventKind
+from malletrain.store.reading import read_events
+from scripts.lab import Lab, LabConfig
+from scripts.play.site import Site
+from tests.daemon.running import Systemd, file, run
+from tests.slurm_fixtures import LabFactory
+
+__all__ = ["file"]
+
+BIN = Path(sys.executable).parent
+LISTENER, STEERER = "bob", "malletrain"  # only the second is a coordinator of the harvest account
+
+
+def test_without_a_socket_there_is_nothing_to_serve(tmp_path: Path, file: Path) -> None:
+    done = run(tmp_path, "--actuator", "--config", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "actuator.socket: is empty" in done.stderr
+    assert run(tmp_path, "--actuator", "--user").returncode == 2
+
+
+class Actuator:
+    """`malletraind --actuator` as the user with Slurm's rights, and systemd's end of its line."""
+
+    def __init__(self, lab: Lab, config: Path, folder: Path) -> None:
+        self.lab, self.config = lab, config
+        self.systemd = Systemd(folder / "notify")
+        (folder / "notify").chmod(0o777)
+        self.log = (folder / "log").open("w")
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [
+            "env",
+            f"NOTIFY_SOCKET={self.systemd.path}",
+            "WATCHDOG_USEC=60000000",
+            "setpriv",
+            "--pdeathsig",
+            "TERM",
+        ]
+        command += [str(BIN / "malletraind"), "--actuator", "--config", str(self.config)]
+        self.process = process = self.lab.popen(command, user=STEERER, stderr=self.log.fileno())
+        self.systemd.wait(lambda said: said.startswith("READY=1"), lambda: process.poll() is None)
+
+    def end(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the socket is: it belongs to the listener's group, as a unit's RuntimeDirectory does."""
+    made = Path(tempfile.mkdtemp(dir="/tmp"))
+    if os.geteuid() == 0:
+        os.chown(made, pwd.getpwnam(STEERER).pw_uid, pwd.getpwnam(LISTENER).pw_gid)
+    made.chmod(0o2775)
+    yield made
+    shutil.rmtree(made)
+
+
+def pilots(lab: Lab) -> list[str]:
+    return lab.run(["squeue", "-h", "-r", "-p", "harvest", "-t", "R", "-o", "%i"]).stdout.split()
+
+
+@pytest.mark.slurm
+@pytest.mark.nightly
+def test_each_may_be_killed_and_the_other_goes_on(lab_factory: LabFactory, folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs plain users: run as root")
+    lab = lab_factory(LabConfig(nodes=4, users=True, accounting=True))
+    settings = {
+        "actuator": [f'socket = "{folder}/socket"', f'listener = "{LISTENER}"'],
+        "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
+    }
+    with Site(lab, daemon_user=LISTENER, account="harvest", settings=settings) as site:
+        site.config.chmod(0o644)
+        site.directory.chmod(0o755)
+        actuator = Actuator(lab, site.config, folder)
+        try:
+            actuator.start()
+            site.start()
+            script = Path(lab.env_for("alice")["HOME"]) / "asleep.sh"
+            script.write_text("#!/bin/bash\n#MALLETRAIN --nodes=1-4 --elastic=restart --tasks=30\nexec sleep 86400\n")
+            job = site.mtbatch("alice", script)
+            lab.wait_for(lambda: len(pilots(lab)) == 4, 60, "pilots on every node")
+            steered = lab.run(["scontrol", "update", f"JobId={pilots(lab)[0]}", "TimeLimit=5"], LISTENER, check=False)
+            assert steered.returncode != 0, "the listener has no right to steer"
+
+            actuator.end(signal.SIGKILL)
+            main = lab.submit("sleep 600", "--nodes=4", "--exclusive", "--time=20", user="bob")
+            lab.wait_for_state(main, "RUNNING", deadline_s=90)
+            assert site.is_up()
+            actuator.start()
+            lab.run(["scancel", str(main)])
+            lab.wait_for(lambda: len(pilots(lab)) == 4, 120, "pilots on every node again")
+
+            before = pilots(lab)
+            site.stop(signal.SIGKILL)
+            assert actuator.process is not None
+            assert actuator.process.poll() is None
+            time.sleep(3.0)  # several ticks, had there been a daemon
+            assert pilots(lab) == before, "pilots train on"
+            site.start()
+            lab.wait_for(lambda: site.status("alice")["jobs"][0]["members"] == 4, 60, "the world as before")  # type: ignore[index]
+            assert pilots(lab) == before
+            starts = [
+                event
+                for event in read_events(site.directory / "malletrain.db")
+                if event.kind is EventKind.OUTCOME and event.data.get("type") == "start" and event.data["done"]
+            ]
+            assert len(starts) >= 8
+            site.malletrain("alice", "cancel", str(job))
+            lab.wait_for(lambda: not pilots(lab), 60, "no pilot of a cancelled job")
+            for _ in range(12):  # signs of life that nobody has read so far fill the socket
+                actuator.systemd.wait(lambda said: said == "WATCHDOG=1")
+            assert actuator.end(signal.SIGTERM) == 0
+            actuator.systemd.wait(lambda said: said == "STOPPING=1")
+        finally:
+            if actuator.process is not None and actuator.process.poll() is None:
+                actuator.process.kill()
+                actuator.process.wait()
+            actuator.systemd.close()
+            actuator.log.close()
+    lab.clear()
