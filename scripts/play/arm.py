@@ -56,9 +56,12 @@ class Arm:
         self._staff = threading.Thread(target=self._reserve, name=f"staff of {name}", daemon=True)
         self._asked: list[tuple[float, bool]] = []
 
+    def reset(self) -> None:
+        """Count Slurm's cycles from now on."""
+        self.lab.run(["sdiag", "-r"])
+
     def start(self, begin: float) -> None:
         """Play from `begin` (time.time()) on."""
-        self.lab.run(["sdiag", "-r"])
         self._begin = begin
         self.player.start(begin)
         self._staff.start()
