@@ -28,7 +28,7 @@ class Steps:
 
     def __init__(self, session: Session, dataset: Any, epochs: int) -> None:
         if not session.fixed_batch:
-            raise ElasticError("the framework counts steps of an epoch beforehand: give a batch size that is a number")
+            raise ElasticError("the framework counts an epoch's steps beforehand: give a batch size that is a number")
         self.session = session
         self.dataset = dataset
         self.batch_size = session.batch_size
