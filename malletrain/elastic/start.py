@@ -106,16 +106,6 @@ def check_model(model: torch.nn.Module) -> None:
         raise ElasticError("the model has no parameter that requires a gradient")
 
 
-def batch_dependent(model: torch.nn.Module) -> list[str]:
-    """Layers whose result for one sample depends on the others of the local batch, or on chance, by name."""
-    kinds = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._DropoutNd)
-    return [
-        f"{name} ({type(module).__name__})"
-        for name, module in model.named_modules()
-        if isinstance(module, kinds) and getattr(module, "p", 1.0) > 0
-    ]
-
-
 def warm_up(model: torch.nn.Module, loader: Loader, sampler: Sampler, rehearse: Callable[[Any], Any] | None) -> None:
     """Load a batch, run the model forward and backward once, and leave no trace: the first true step is then as
     quick as any. A model that the default cannot call just begins a little slower.
