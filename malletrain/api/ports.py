@@ -46,7 +46,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """What a researcher asks for: the body of POST /v1/jobs, checked. `curve` is (nodes, samples/s), sorted."""
+    """What a researcher asks for: the body of POST /v1/jobs, checked. `curve` is (nodes, samples/s), sorted; empty
+    `profile` is as the site has it; a second request with the same `key` is the first one again."""
 
     name: str
     min_nodes: int
@@ -58,6 +59,8 @@ class NewJob:
     partition: str = ""
     curve: tuple[tuple[int, float], ...] | None = None
     total_samples: float | None = None
+    profile: str = ""
+    key: str = ""
     batch_min: int | None = None
     batch_max: int | None = None
 

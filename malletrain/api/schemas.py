@@ -62,6 +62,8 @@ class JobBody(Body):
         Field(max_length=1024),
     ] = None
     total_samples: Annotated[float, Field(gt=0, le=1e18)] | None = None
+    profile: Literal["", "none", "passive", "active", "given"] = ""
+    key: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] = ""
     batch_min: Batch | None = None
     batch_max: Batch | None = None
 
@@ -77,6 +79,8 @@ class JobBody(Body):
             raise ValueError("curve: node counts must be whole and rise from point to point")
         if self.curve is not None and not nodes:
             raise ValueError("curve: at least one point, or null")
+        if (self.profile == "given") != (self.curve is not None) and self.profile:
+            raise ValueError(f"profile {self.profile}: a job with a curve is `given`, one without is not")
         if (self.batch_min is None) != (self.batch_max is None):
             raise ValueError("batch_min and batch_max: both, or neither")
         if self.batch_min is not None and self.batch_max is not None and self.batch_min > self.batch_max:
@@ -98,6 +102,8 @@ class JobBody(Body):
             partition=self.partition,
             curve=None if self.curve is None else tuple((int(n), rate) for n, rate in self.curve),
             total_samples=self.total_samples,
+            profile=self.profile,
+            key=self.key,
             batch_min=self.batch_min,
             batch_max=self.batch_max,
         )

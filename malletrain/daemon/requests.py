@@ -12,7 +12,7 @@ from malletrain.daemon.explain import explain
 from malletrain.daemon.profile import profile_row
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
-from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, MalleableJob
+from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, MalleableJob, Profile
 from malletrain.loop.ledger import announced
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
@@ -58,6 +58,11 @@ class LoopRequests:
             if given and ours and given != ours:
                 raise InvalidInput(what, f"pilots run in {what} {ours} here, not {given}: leave --{what} out")
         with self._facts:
+            if job.key:
+                # Its answer was lost, and it was sent again: the job is there.
+                for known in self._loop.views.values():
+                    if (known.job.uid, known.job.key) == (identity.uid, job.key):
+                        return known.job.id
             number = self._next_id()
             wanted = MalleableJob(
                 id=number,
@@ -73,6 +78,8 @@ class LoopRequests:
                 elastic=Elastic(job.elastic),
                 given_curve=Curve(job.curve) if job.curve else None,
                 total_samples=job.total_samples,
+                profile=Profile(job.profile) if job.profile else None,
+                key=job.key,
                 batch_min=job.batch_min,
                 batch_max=job.batch_max,
             )

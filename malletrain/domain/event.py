@@ -39,7 +39,7 @@ class EventKind(StrEnum):
     WORKER_LOST = "worker_lost"  #: worker, how
     GENERATION = "generation"  #: generation, members: [pilot], switched_by, batch (if chosen); published
     SWITCHED = "switched"  #: generation, nodes, pause_s, step, grew: bool
-    SAMPLES = "samples"  #: nodes, samples, seconds, steps: an undisturbed window; total: so far; noise_scale: if known
+    SAMPLES = "samples"  #: nodes, samples, seconds, steps: an undisturbed window; total: so far; noise_scale
     PROBE_BEGUN = "probe_begun"  #: nodes: the size that the job is kept on to be measured
     PROBE_ENDED = "probe_ended"  #: nodes
     METRIC = "metric"  #: name, value, samples: a figure that the training script reported

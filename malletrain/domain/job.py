@@ -89,6 +89,7 @@ class MalleableJob:
     given_curve: Curve | None = None
     total_samples: float | None = None
     profile: Profile | None = None  #: None: as the site has it
+    key: str = ""  #: what its owner called the request: asked again with the same, it is the same job
     #: Samples of a step, of all nodes together, that the daemon may choose from; None: the script's own.
     batch_min: int | None = None
     batch_max: int | None = None

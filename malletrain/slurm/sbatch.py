@@ -78,6 +78,7 @@ class BatchRequest:
     weight: float = 1.0
     elastic: str = "live"
     curve: tuple[tuple[int, float], ...] = ()
+    profile: str = ""
     total_samples: float | None = None
     budget_node_hours: float | None = None
     batch_min: int | None = None
@@ -97,6 +98,8 @@ class BatchRequest:
             "curve": [list(point) for point in self.curve] or None,
             "total_samples": self.total_samples,
         }
+        if self.profile:
+            body["profile"] = self.profile
         if self.batch_min is not None:
             body |= {"batch_min": self.batch_min, "batch_max": self.batch_max}
         return body
@@ -216,6 +219,11 @@ def request(
         reader.fault("elastic", f"{elastic[:40]!r} is neither live nor restart")
     if elastic == "restart" and batch_min is not None:
         reader.fault("batch-min", "a script that is restarted chooses its own batch: leave --batch-min and -max out")
+    curve, profile = reader.curve(), reader.text("profile", "")
+    if profile not in ("", "none", "passive", "active", "given"):
+        reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, given")
+    elif profile and (profile == "given") != bool(curve):
+        reader.fault("profile", f"{profile} and " + ("--curve: leave one of them out" if curve else "no --curve"))
     result = BatchRequest(
         name=passed.pop("job-name", where.rpartition("/")[2]),
         min_nodes=least,
@@ -233,7 +241,8 @@ def request(
         sizes=sizes,
         weight=reader.positive("weight", 1.0) or 1.0,
         elastic=elastic,
-        curve=reader.curve(),
+        curve=curve,
+        profile=profile,
         total_samples=reader.positive("total-samples"),
         budget_node_hours=reader.positive("budget"),
         batch_min=batch_min,

@@ -136,7 +136,7 @@ def test_killing_the_daemon_changes_nothing(site: Site) -> None:
 
 
 def test_a_job_that_runs_out_of_tasks_submits_more_itself(site: Site) -> None:
-    """Preemption and scancel consume tasks; a worker runs sbatch as its owner, on this cluster, before none is left."""
+    """Preemption and scancel consume tasks; a worker runs sbatch as its owner before none is left."""
     lab = site.lab
     number = site.mtbatch("alice", write_script(site, paced()))
     wait_members(site, number, 4)
