@@ -70,8 +70,9 @@ class Desk:
     def calls(self, name: str) -> list[str]:
         """How a fake was called, so far."""
         file = self.folder / "calls"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return [line.removeprefix(name).strip() for line in lines if line.split()[0] == name]
+        # Not splitlines: the formats of squeue hold the separators that it knows besides.
+        lines = file.read_text().removesuffix("\n").split("\n") if file.exists() else []
+        return [line.removeprefix(name).strip() for line in lines if line.split(" ")[0] == name]
 
     def run(self, program: str, *argv: str, more: Mapping[str, str] | None = None) -> Done:
         """Run `malletrain` or `mtbatch` as a process of its own."""
