@@ -100,7 +100,7 @@ def test_training_fills_idle_nodes_and_gives_them_back_at_once(site: Site) -> No
 def test_a_hole_before_a_blocked_job_is_used_and_left_in_time(site: Site) -> None:
     """GraceTime is 10 s here; the blocked job waits for all nodes, so backfill plans its start."""
     lab = site.lab
-    lab.submit("sleep 170", "--nodes=1", "--exclusive", "--time=3", user="bob")
+    lab.submit("sleep 115", "--nodes=1", "--exclusive", "--time=2", user="bob")
     top = lab.submit("sleep 1", "--nodes=4", "--exclusive", "--time=5", user="bob")
     lab.wait_for(lambda: lab.job(top).get("StartTime", "Unknown") != "Unknown", 20, "a planned start")
     number = site.mtbatch("alice", write_script(site, paced(), nodes="1-3"))

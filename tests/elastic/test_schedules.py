@@ -117,7 +117,7 @@ def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
             raise
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_short_random_schedule(tmp_path: Path, static, seed: int) -> None:
     play(tmp_path, seed, 12, ["--epochs", "25"])
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "25"), 1e-12)
