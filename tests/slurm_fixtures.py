@@ -103,9 +103,16 @@ RELEASES = [
 
 
 @pytest.fixture(params=RELEASES)
-def any_lab(request: pytest.FixtureRequest, lab_factory: LabFactory) -> Iterator[Lab]:
+def release(request: pytest.FixtureRequest) -> str | None:
+    """Each of Slurm's releases in turn, as LabConfig takes it: for tests with a lab of their own kind."""
+    name: str | None = request.param
+    return name
+
+
+@pytest.fixture
+def any_lab(request: pytest.FixtureRequest, release: str | None, lab_factory: LabFactory) -> Iterator[Lab]:
     """The default lab of each release, emptied after each test; skips where there are no plain users."""
-    used = lab_factory(replace(default_config(), release=request.param))
+    used = lab_factory(replace(default_config(), release=release))
     if not used.users:
         pytest.skip("needs plain users: run as root")
     yield used

@@ -151,22 +151,25 @@ def acting_apart(live: LiveStage) -> Iterator[None]:
         shutil.rmtree(folder)
 
 
+def _on(cluster: str, release: str) -> object:
+    """`live` or `apart` on one release of Slurm: own always, others with --nightly, or --release."""
+    marks = [pytest.mark.slurm, pytest.mark.release(release)]
+    return pytest.param((cluster, release), id=cluster if release == "own" else f"{cluster}-{release}", marks=marks)
+
+
 @pytest.fixture(
     params=[
-        pytest.param("memory", id="memory"),
-        pytest.param(None, id="live", marks=pytest.mark.slurm),
-        pytest.param("apart", id="apart", marks=pytest.mark.slurm),
-        pytest.param("trixie", id="live-trixie", marks=[pytest.mark.slurm, pytest.mark.nightly]),
-        pytest.param("forky", id="live-forky", marks=[pytest.mark.slurm, pytest.mark.nightly]),
+        pytest.param(("memory", ""), id="memory"),
+        *(_on(cluster, release) for release in ("own", "trixie", "forky") for cluster in ("live", "apart")),
     ]
 )
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
-    if request.param == "memory":
+    cluster, release = request.param
+    if cluster == "memory":
         yield MemoryStage()
         return
-    apart = request.param == "apart"
-    live = _live(request.getfixturevalue("lab_factory"), None if apart else request.param)
-    with acting_apart(live) if apart else nullcontext():
+    live = _live(request.getfixturevalue("lab_factory"), None if release == "own" else release)
+    with acting_apart(live) if cluster == "apart" else nullcontext():
         yield live
     live.lab.clear()
 
@@ -320,7 +323,7 @@ def test_a_vanished_pilot_is_unknown(stage: Stage) -> None:
 
 
 def test_a_silent_slurm_is_said_so_by_every_call(stage: Stage, request: pytest.FixtureRequest) -> None:
-    if request.node.callspec.id == "apart" and not request.config.getoption("--nightly"):
+    if "apart" in request.node.callspec.id and not request.config.getoption("--nightly"):
         pytest.skip("seven time-outs more, at the other end of a socket: run with --nightly")
     array = stage.submit(1)
     pilot, node = f"{array}_0", stage.nodes[0]

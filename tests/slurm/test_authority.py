@@ -19,7 +19,7 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.pilots import EndKind
 from malletrain.slurm.site import Harvest, Level
 from scripts.lab import Lab, LabConfig
-from tests.slurm_fixtures import RELEASES, LabFactory
+from tests.slurm_fixtures import LabFactory
 
 pytestmark = pytest.mark.slurm
 
@@ -27,11 +27,11 @@ HARVEST = Harvest("harvest", "harvest", "harvest")
 PROGRAMS = ("scontrol", "squeue", "scancel", "sdiag", "sinfo", "sacctmgr")
 
 
-@pytest.fixture(params=RELEASES)
-def accounted(request: pytest.FixtureRequest, lab_factory: LabFactory) -> Iterator[Lab]:
+@pytest.fixture
+def accounted(release: str | None, lab_factory: LabFactory) -> Iterator[Lab]:
     if os.geteuid() != 0:
         pytest.skip("needs plain users: run as root")
-    lab = lab_factory(LabConfig(nodes=4, users=True, accounting=True, release=request.param))
+    lab = lab_factory(LabConfig(nodes=4, users=True, accounting=True, release=release))
     yield lab
     lab.clear()
 

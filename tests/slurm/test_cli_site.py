@@ -57,7 +57,8 @@ def test_help_has_an_example() -> None:
 
 
 @pytest.mark.slurm
-def test_a_live_snapshot_and_a_live_doctor(lab: Lab) -> None:
+def test_a_live_snapshot_and_a_live_doctor(any_lab: Lab) -> None:
+    lab = any_lab
     lab.submit("true", "-p", "harvest", "--hold", "--array=0-2", "--time=1")
     run = malletrain("snapshot", env=lab.env)
     assert run.returncode == 0, run.stderr

@@ -120,8 +120,9 @@ def test_backfill_that_does_not_reach_the_pilots(any_lab: Lab) -> None:
         assert "bf_max_job_test=100" in finding.mend
 
 
-def test_a_queue_that_is_nearly_full(lab_factory: LabFactory) -> None:
-    lab = lab_factory(LabConfig(nodes=2, users=True, settings=(("MaxJobCount", "100"), ("MaxArraySize", "16"))))
+def test_a_queue_that_is_nearly_full(release: str | None, lab_factory: LabFactory) -> None:
+    small = (("MaxJobCount", "100"), ("MaxArraySize", "16"))
+    lab = lab_factory(LabConfig(nodes=2, users=True, release=release, settings=small))
     for _ in range(6):
         lab.submit("true", "-p", "batch", "--hold", "--array=0-14")
     finding = only(examine(lab), "of at most 100 jobs (MaxJobCount)")

@@ -8,7 +8,7 @@ from malletrain.domain.decision import LeavePilot
 from malletrain.domain.event import EventKind
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
-from tests.slurm_fixtures import RELEASES, LabFactory
+from tests.slurm_fixtures import LabFactory
 
 pytestmark = pytest.mark.slurm
 
@@ -53,7 +53,6 @@ def test_nodes_that_are_drained_failing_rebooting_or_reserved(any_lab: Lab) -> N
         assert len(harvest.view().held) == 8
 
 
-@pytest.mark.parametrize("release", RELEASES)
 def test_nodes_that_are_powered_down(release: str | None, lab_factory: LabFactory) -> None:
     lab = lab_factory(LabConfig(nodes=4, users=True, release=release, settings=POWER))
     n = lab.nodes

@@ -24,7 +24,7 @@ from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.sbatch import Defaults
 from malletrain.slurm.site import Harvest, Level
 from scripts.lab import Lab, LabConfig
-from tests.slurm_fixtures import RELEASES, LabFactory
+from tests.slurm_fixtures import LabFactory
 
 pytestmark = pytest.mark.slurm
 
@@ -58,9 +58,9 @@ class Site:
         return self.cluster.end_state(pilot)
 
 
-@pytest.fixture(params=RELEASES)
-def live(request: pytest.FixtureRequest, lab_factory: LabFactory) -> Iterator[Site]:
-    lab = lab_factory(LabConfig(nodes=8, profile="fast", users=os.geteuid() == 0, release=request.param))
+@pytest.fixture
+def live(release: str | None, lab_factory: LabFactory) -> Iterator[Site]:
+    lab = lab_factory(LabConfig(nodes=8, profile="fast", users=os.geteuid() == 0, release=release))
     if "alice" not in lab.users:
         pytest.skip("needs plain users: run as root")
     commands = Commands(lab.env, timeout_s=5.0)
@@ -329,10 +329,9 @@ def test_the_doctor_names_what_is_wrong_and_how_to_mend_it(live: Site) -> None:
     assert any("ahead of slurmctld's" in finding.what for finding in late)
 
 
-def test_the_doctor_on_a_site_that_preempts_nothing(lab_factory: LabFactory) -> None:
-    lab = lab_factory(
-        LabConfig(nodes=1, users=True, settings=(("PreemptType", "preempt/none"), ("PreemptMode", "OFF")))
-    )
+def test_the_doctor_on_a_site_that_preempts_nothing(release: str | None, lab_factory: LabFactory) -> None:
+    nothing = (("PreemptType", "preempt/none"), ("PreemptMode", "OFF"))
+    lab = lab_factory(LabConfig(nodes=1, users=True, release=release, settings=nothing))
     found = site.check_harvest_partition(site.read(Commands(lab.env)), Harvest("harvest"))
     assert any("preempts nothing" in finding.what and finding.mend for finding in found)
 

@@ -71,11 +71,11 @@ def test_nodes_kept_for_a_planned_start_are_used_until_then(any_lab: Lab) -> Non
 
 
 @pytest.mark.nightly
-def test_arrays_of_ten_thousand_and_thousands_of_waiting_jobs(lab_factory: LabFactory) -> None:
+def test_arrays_of_ten_thousand_and_thousands_of_waiting_jobs(release: str | None, lab_factory: LabFactory) -> None:
     """One round, with what it reads: the array is one row, 5,000 held jobs are 5,000."""
     if os.geteuid() != 0:
         pytest.skip("needs plain users: run as root")
-    lab = lab_factory(LabConfig(nodes=4, users=True, settings=(("MaxArraySize", "10001"),)))
+    lab = lab_factory(LabConfig(nodes=4, users=True, release=release, settings=(("MaxArraySize", "10001"),)))
     lab.submit("true", "-p", "batch", "--array=0-9999", "--hold", user="bob")
     flood = lab.submit("true", "-p", "batch", "--array=0-4999", "--hold", user="bob")
     # A held task that is touched becomes a job of its own: thousands of rows without thousands of sbatch.
@@ -94,12 +94,14 @@ def test_arrays_of_ten_thousand_and_thousands_of_waiting_jobs(lab_factory: LabFa
     lab.run(["scancel", "-u", "bob"])
 
 
-def crowded(lab_factory: LabFactory) -> Lab:
-    return lab_factory(LabConfig(nodes=2, users=True, settings=(("MaxJobCount", "100"), ("MaxArraySize", "16"))))
+@pytest.fixture
+def crowded(release: str | None, lab_factory: LabFactory) -> Lab:
+    small = (("MaxJobCount", "100"), ("MaxArraySize", "16"))
+    return lab_factory(LabConfig(nodes=2, users=True, release=release, settings=small))
 
 
-def test_a_job_asks_for_no_more_held_tasks_than_the_site_can_bear(lab_factory: LabFactory) -> None:
-    read = limits.read(Commands(crowded(lab_factory).env))
+def test_a_job_asks_for_no_more_held_tasks_than_the_site_can_bear(crowded: Lab) -> None:
+    read = limits.read(Commands(crowded.env))
     assert (read.max_job_count, read.max_array_size, read.most_tasks) == (100, 16, 5)
     assert limits.affordable(read, wanted=8, least=1, asked=False) == 5
     with pytest.raises(limits.TooMany, match=r"--tasks=8: at most 5 are possible \(5% of MaxJobCount=100\)"):
@@ -109,9 +111,9 @@ def test_a_job_asks_for_no_more_held_tasks_than_the_site_can_bear(lab_factory: L
 
 
 @pytest.mark.nightly
-def test_a_full_controller_is_told_in_one_line_and_the_daemon_goes_on(lab_factory: LabFactory) -> None:
+def test_a_full_controller_is_told_in_one_line_and_the_daemon_goes_on(crowded: Lab) -> None:
     """sbatch itself would wait and try again for minutes."""
-    lab = crowded(lab_factory)
+    lab = crowded
     harvest = Harvesting(lab)
     harvest.submit(tasks=4)
     harvest.fill(lab.nodes)
