@@ -16,7 +16,9 @@ from malletrain.decide.limits import constraints_for
 from malletrain.decide.place import place, rank
 from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes
 from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
+from malletrain.decide.replacing import replacing
 from malletrain.decide.rules import Rules
+from malletrain.decide.stragglers import Straggler
 from malletrain.decide.yielding import Yields, anyone_fits, yields
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, OpenHole, Refusal, TopUp
 from malletrain.domain.job import JobPhase, JobView, Pilot
@@ -35,8 +37,8 @@ class Situation:
     `crowded`: why no more held tasks may be submitted, or ''; `drained`:
     nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled; `open_holes`,
     `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan); `resting`: nodes
-    and jobs (`job 7`) on which pilots did not start lately, with the reason; `used`: node-seconds by account, old
-    ones fading."""
+    and jobs (`job 7`) on which pilots did not start lately, or were slow, with the reason; `slow`: by job, workers
+    that hold up the others; `used`: node-seconds by account, old ones fading."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
@@ -51,6 +53,7 @@ class Situation:
     open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
     forecast: Forecast | None = None
     resting: Mapping[str, str] = field(default_factory=dict)
+    slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,16 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         refusals.append(Refusal("all", situation.paused))
         free, coming = [], 0
 
-    # 6 What to learn, and sizes.
+    # 6 Stragglers: a free node for the replacement of each, and once that is ready they go.
+    replaced = replacing(situation.slow, live, stays, free, now, rules)
+    actions += replaced.leaves
+    refusals += replaced.refusals
+    given_up |= replaced.gone
+    stays = {j: [p for p in pilots if p.id not in replaced.uncounted] for j, pilots in stays.items()}
+    busy -= len(replaced.uncounted)
+    free = [hole for hole in free if hole.node not in replaced.nodes]
+
+    # 7 What to learn, and sizes.
     nodes = busy + len(free) + coming
     training = {j: view for j, view in sorted(live.items()) if may_train(view)}
     known = {j: situation.known[j] for j in training if j in situation.known}
@@ -139,10 +151,11 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     probes = changes(advice, sizes, known)
     sizes.update({j: 0 for j in live if j not in sizes})
 
-    # 7 Nodes, and the actions that lead there.
+    # 8 Nodes, and the actions that lead there.
     weights = {hole.node: snapshot.node[hole.node].weight for hole in free}
-    placement = place(sizes, live, stays, free, weights, holes, now)
-    moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting)
+    slow = {each.pilot for found in situation.slow.values() for each in found}
+    placement = place(sizes, live, stays, free, weights, holes, now, slow)
+    moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, replaced.starts)
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}
     actions += [cut for cut in cuts(live, holes, now, rules) if cut.pilot not in given_up | dropped]
@@ -314,6 +327,7 @@ def _changing_hands(
         for pilot in leaving
         if pilot.node in holes
         and pilot.node not in wanted
+        and pilot.node not in situation.resting
         and pilot_limit_s(holes[pilot.node], situation.now, rules)
         and all(job.partition == rules.harvest_partition for job in situation.snapshot.holders.get(pilot.node, ()))
     )

@@ -8,7 +8,7 @@ hole were tried and gained nothing (docs/explanation/forecast.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -44,12 +44,13 @@ def place(
     weights: Mapping[str, int],
     holes: Mapping[str, Hole] | None = None,
     now: float = 0.0,
+    slow: Collection[str] = (),
 ) -> Placement:
     """Turn counts into nodes.
 
     `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight (see
-    `rank`), `holes` those of held nodes too. Jobs whose nodes cost most to start choose first, then the lower id.
-    Deterministic.
+    `rank`), `holes` those of held nodes too, `slow` pilots whose workers hold up the others. Jobs whose nodes cost
+    most to start choose first, then the lower id. Deterministic.
     """
     every = {**(holes or {}), **{hole.node: hole for hole in free}}
     pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights)
@@ -66,7 +67,7 @@ def place(
         # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
         ranked = sorted(
             mine,
-            key=lambda p: (p.started_at is None, -_lasts(p, every.get(p.node), now), p.id),
+            key=lambda p: (p.id in slow, p.started_at is None, -_lasts(p, every.get(p.node), now), p.id),
         )
         keep[job_id] = tuple(ranked[:size])
         drop[job_id] = tuple(ranked[size:])

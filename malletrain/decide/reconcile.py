@@ -5,7 +5,7 @@ A node that another job still holds is never handed over: its taker waits for th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from malletrain.decide.diagnosis import diagnose
 from malletrain.decide.holes import pilot_limit_s
@@ -69,10 +69,12 @@ def start_and_leave(
     now: float,
     rules: Rules,
     resting: Mapping[str, str],
+    first: Sequence[StartPilot] = (),
 ) -> tuple[list[Action], list[Refusal]]:
     """Leaves first (they free nodes), then starts on nodes that the snapshot shows free.
 
-    `resting`: jobs whose pilots did not start lately, by `job 7`, with the reason.
+    `resting`: jobs whose pilots did not start lately, by `job 7`, with the reason. `first`: starts that come before
+    all others.
     """
     actions: list[Action] = []
     refusals: list[Refusal] = []
@@ -82,9 +84,10 @@ def start_and_leave(
             reason = f"job {job_id} shrinks to {size} nodes"
             actions.append(leaving(pilot, LeaveCause.SHRINK, now, rules, reason))
     most = _most_starts(snapshot, rules)
-    begun = 0
+    actions += first
+    used, begun = {start.pilot for start in first}, len(first)
     for job_id, holes in sorted(placement.take.items()):
-        tasks = list(views[job_id].held)
+        tasks = [task for task in views[job_id].held if task.id not in used]
         if (why := resting.get(f"job {job_id}")) and holes:
             refusals.append(Refusal(f"job {job_id}", why))
             continue

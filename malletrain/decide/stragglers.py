@@ -7,7 +7,7 @@ second of computing), since all end a step at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -62,12 +62,3 @@ def stragglers(paces: Mapping[str, Pace]) -> tuple[Straggler, ...]:
             found.append(Straggler(pilot, rate / median(peers)))
     found.sort(key=lambda each: (each.share, each.pilot))
     return tuple(found) if 2 * len(found) < len(known) else ()
-
-
-def may_go(slow: Collection[str], members: Collection[str], size: int) -> tuple[str, ...]:
-    """The stragglers whose replacement has joined: as many as the world has members beyond `size`, its wanted size.
-
-    `slow`: pilots of stragglers, the slowest first; `members`: pilots of the world.
-    """
-    spare = max(0, len(members) - size)
-    return tuple(pilot for pilot in slow if pilot in members)[:spare]

@@ -21,13 +21,17 @@ class LeaveCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartPilot:
-    """Pin the held task `pilot` to `node`, limit it to `limit_s` seconds, release it."""
+    """Pin the held task `pilot` to `node`, limit it to `limit_s` seconds, release it.
+
+    `replaces`: the pilot of a slow worker that leaves once this one is ready.
+    """
 
     job_id: int
     pilot: str
     node: str
     limit_s: float
     reason: str
+    replaces: str = ""
 
 
 @dataclass(frozen=True, slots=True)

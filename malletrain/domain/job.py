@@ -122,7 +122,8 @@ class Pilot:
     """A one-node Slurm job that holds one node for one malleable job for one hole. `id` is Slurm's `123_4`.
 
     `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `ended_as` how
-    Slurm says that it ended.
+    Slurm says that it ended; `ready`: its worker is warm, or trains; `replaces`: the pilot of a slow worker that it
+    was started for.
     """
 
     id: str
@@ -134,6 +135,8 @@ class Pilot:
     ends_at: float | None = None
     reason: str = ""
     ended_as: SlurmState | None = None
+    ready: bool = False
+    replaces: str = ""
 
     @property
     def is_active(self) -> bool:

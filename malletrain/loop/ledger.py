@@ -35,6 +35,7 @@ from malletrain.domain.job import (
 from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.exits import Exits
 from malletrain.loop.hole_history import Holes
+from malletrain.loop.paces import Paces
 from malletrain.loop.signs import Signs
 from malletrain.loop.unstarted import Unstarted
 from malletrain.loop.usage import Usage
@@ -172,6 +173,7 @@ class Ledger:
         self.usage = Usage()
         self.exits = Exits()
         self.unstarted = Unstarted()
+        self.paces = Paces()
         self.signs = Signs()
         self.last_seq = 0
 
@@ -182,6 +184,7 @@ class Ledger:
             self.holes.apply(event)
             self.exits.apply(event)
             self.unstarted.apply(event)
+            self.paces.apply(event)
             self.signs.apply(event)
             if event.kind is EventKind.OPERATOR and event.data.get("verb") == "drain":
                 until = float(cast(float, event.data["until"]))
@@ -400,7 +403,10 @@ def _intent(record: _Record, event: Event) -> None:
         return
     node = event.node or pilot.node
     since = event.at if phase is not pilot.phase or phase is PilotPhase.RECYCLING else pilot.since
-    record.pilots[pilot.id] = replace(pilot, phase=phase, since=since, node=node, reason=event.reason)
+    replaces = str(event.data.get("replaces", "")) if kind == "start" else pilot.replaces
+    record.pilots[pilot.id] = replace(
+        pilot, phase=phase, since=since, node=node, reason=event.reason, replaces=replaces
+    )
 
 
 def _outcome(record: _Record, event: Event) -> None:
@@ -469,7 +475,10 @@ def _pilot_ended(record: _Record, event: Event) -> None:
 def _worker_warm(record: _Record, event: Event) -> None:
     record.failures = 0
     pilot = record.pilots.get(event.pilot or "")
-    if pilot is not None and pilot.started_at is not None and event.at > pilot.started_at:
+    if pilot is None:
+        return
+    record.pilots[pilot.id] = replace(pilot, ready=True)
+    if pilot.started_at is not None and event.at > pilot.started_at:
         record.activations.append(event.at - pilot.started_at)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from malletrain.decide.stragglers import LEAST_WINDOWS
 from malletrain.domain.event import EventKind
+from malletrain.loop.paces import Paces
 from tests.elastic.coordinator import running, wait_until
 from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, assert_every_sample_once, diary, static
 
@@ -46,8 +49,13 @@ def test_a_slow_worker_gets_less_and_the_result_is_the_same(tmp_path: Path, stat
             slow = {"SLOW_BY": "0.003" if task == 1 else "0.0005"}
             pod.spawn(daemon.url, task, [SCRIPT, *given, "--wait-for", "3"], **slow)
         assert [pod.wait(task, 120) for task in range(3)] == [0, 0, 0]
-        rates = [event.data["rates"] for event in daemon.seen(EventKind.SAMPLES) if event.data["rates"]][-1]
+        window = [event for event in daemon.seen(EventKind.SAMPLES) if event.data["rates"]][-1]
+        rates = window.data["rates"]
         assert rates["100_1.0"] < 0.6 * rates["100_0.0"]
+        paces = Paces()
+        for _ in range(LEAST_WINDOWS):
+            paces.apply(replace(window, data={**window.data, "steady": True}))
+        assert [straggler.pilot for straggler in paces.slow()[7]] == ["100_1"], "the daemon would replace it"
         assert daemon.seen(EventKind.SAMPLES)[-1].data["memory_bytes"] > 1e8
         assert set(daemon.seen(EventKind.SAMPLES)[-1].data["parts"]) == {"data", "compute", "sync"}
     lines = [line for line in diary(tmp_path) if "step" in line]

@@ -1,0 +1,149 @@
+"""Through the daemon's loop: a slow worker is told from what its world reports, replaced, and goes after that."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from malletrain.decide.stragglers import LEAST_WINDOWS
+from malletrain.domain.decision import LeaveCause, StartPilot
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import Curve
+from malletrain.loop.ledger import Ledger
+from malletrain.loop.paces import REST_S
+from malletrain.wire.messages import Samples, to_json
+from tests.world import World, job
+
+
+def report(world: World, rates: dict[str, float], windows: int = 1) -> None:
+    """What the main worker of job 1 says, as it comes over the wire."""
+    members = sorted(world.running().values())
+    said = Samples(1, 4, 300, 3.0, 10, 0, rates={f"{p}.0": rates.get(p, 100.0) for p in members})
+    body = {key: value for key, value in json.loads(json.dumps(to_json(said))).items() if key != "type"}
+    for _ in range(windows):
+        world.workers.report(Event(world.clock.now(), EventKind.SAMPLES, 1, members[0], data=body))
+
+
+def warm(world: World, *pilots: str) -> None:
+    world.workers.report(*(Event(world.clock.now(), EventKind.WORKER_WARM, 1, p) for p in pilots))
+
+
+def on_four(nodes: int) -> World:
+    """Job 1 trains on four nodes of so many, and may not have more."""
+    world = World(nodes)
+    world.submit(job(1, most=4, given_curve=Curve.linear(4)))
+    world.tick()
+    world.tick()
+    assert len(world.running()) == 4
+    warm(world, *world.running().values())
+    members = tuple(world.running().values())
+    world.workers.report(
+        Event(world.clock.now(), EventKind.GENERATION, 1, data={"generation": 1, "members": list(members)})
+    )
+    world.tick()
+    return world
+
+
+def intents(world: World, kind: str) -> list[Event]:
+    return [e for e in world.journal.events if e.kind is EventKind.INTENT and e.data["type"] == kind]
+
+
+def refused(world: World, subject: str) -> list[str]:
+    decision = world.loop.last_decision
+    assert decision is not None
+    return [r.reason for r in decision.refusals if r.subject == subject]
+
+
+def test_a_straggler_goes_after_its_replacement_is_ready_and_its_node_rests() -> None:
+    world = on_four(6)
+    slow_node, slow = sorted(world.running().items())[1]
+    report(world, {slow: 60.0}, LEAST_WINDOWS)
+    world.tick()
+    started = intents(world, "start")[-1]
+    assert started.data["replaces"] == slow and "60%" in started.reason and slow_node in started.reason
+    replacement = started.pilot or ""
+    assert len(world.running()) == 5, "the replacement starts while the straggler trains"
+    for _ in range(3):
+        report(world, {slow: 60.0})
+        world.tick()
+        assert slow in world.running().values(), "it stays until its replacement is ready"
+        assert len(world.running()) == 5, "nobody replaces it twice"
+        assert "stays until" in refused(world, "job 1")[0]
+    warm(world, replacement)
+    world.tick()
+    assert slow not in world.running().values() and replacement in world.running().values()
+    left = [e for e in intents(world, "leave") if e.pilot == slow]
+    assert left[0].data["cause"] == LeaveCause.STRAGGLER and "is ready" in left[0].reason
+    world.tick()
+    assert world.nodes_of(1) == 4
+    # Another job may have every free node but the slow one, which rests.
+    world.submit(job(2, most=4, given_curve=Curve.linear(4)))
+    for _ in range(3):
+        world.tick()
+    assert len(world.running()) == 5 and slow_node not in world.running()
+    assert "its last worker was replaced" in refused(world, slow_node)[0]
+    world.clock.advance(REST_S)
+    world.tick()
+    world.tick()
+    assert slow_node in world.running()
+
+
+def test_without_a_free_node_it_stays_and_the_reason_is_told() -> None:
+    world = on_four(4)
+    slow = sorted(world.running().values())[0]
+    report(world, {slow: 50.0}, LEAST_WINDOWS)
+    world.tick()
+    assert len(world.running()) == 4 and slow in world.running().values()
+    assert "no free node" in refused(world, "job 1")[0]
+
+
+def test_whoever_has_recovered_by_then_stays() -> None:
+    world = on_four(6)
+    slow = sorted(world.running().values())[2]
+    report(world, {slow: 75.0}, LEAST_WINDOWS)
+    world.tick()
+    assert len(world.running()) == 5
+    report(world, {}, 10)
+    world.tick()
+    assert not [e for e in intents(world, "leave") if e.data["cause"] == LeaveCause.STRAGGLER]
+    assert world.nodes_of(1) == 4, "one is too many then"
+
+
+def test_a_job_that_shrinks_gives_up_its_straggler_first() -> None:
+    world = on_four(4)
+    slow = sorted(world.running().values())[2]
+    report(world, {slow: 50.0}, LEAST_WINDOWS)
+    world.submit(job(2, most=1, weight=100.0))
+    world.tick()
+    assert slow not in world.running().values()
+
+
+def test_one_bad_window_moves_nobody() -> None:
+    world = on_four(6)
+    slow = sorted(world.running().values())[0]
+    report(world, {}, LEAST_WINDOWS)
+    report(world, {slow: 20.0})
+    world.tick()
+    decision = world.loop.last_decision
+    assert decision is not None and not any(isinstance(a, StartPilot) for a in decision.actions)
+
+
+@pytest.mark.parametrize("rates", [{"no_pilot": 5.0}, {"": 1.0, ".": 2.0, "x.y.z": -1.0}])
+def test_rates_of_nobody_change_nothing(rates: dict[str, float]) -> None:
+    world = on_four(6)
+    data = {"nodes": 4, "samples": 300, "seconds": 3.0, "steps": 10, "rates": dict(rates)}
+    world.workers.report(*[Event(world.clock.now(), EventKind.SAMPLES, 1, data=data)] * LEAST_WINDOWS)
+    world.tick()
+    assert len(world.running()) == 4
+
+
+def test_a_restarted_daemon_knows_what_the_last_one_knew() -> None:
+    world = on_four(6)
+    slow = sorted(world.running().values())[0]
+    report(world, {slow: 60.0}, LEAST_WINDOWS)
+    world.tick()
+    again = Ledger()
+    again.apply(world.journal.events)
+    assert again.paces.slow() == world.loop.ledger.paces.slow() != {}
+    assert [p for p in again.views()[1].staying if p.replaces == slow]
