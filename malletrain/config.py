@@ -100,6 +100,10 @@ class Slurm(Section):
     command_timeout_s: Annotated[float, Field(ge=1, le=120)] = 10.0
     """Seconds after which a Slurm command that has not answered is given up."""
 
+    def environment(self, own: Mapping[str, str]) -> dict[str, str]:
+        """What Slurm's commands are run in: this process's `own`, pointed at the slurm.conf that is named."""
+        return {**own, "SLURM_CONF": self.conf} if self.conf else dict(own)
+
 
 class Actuator(Section):
     """The process that steers Slurm, where that is to be another one than the one that listens on the network."""
@@ -291,6 +295,17 @@ def load(path: Path) -> Config:
         ConfigError: the file cannot be read, is not TOML, or holds faults: all of them are named.
     """
     return parse(_read(path), str(path))
+
+
+def load_or_defaults(path: Path | None) -> Config:
+    """The file that is named, or the site's where there is one, or the defaults: for commands that need no daemon.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    if path is not None:
+        return load(path)
+    return load(SYSTEM_FILE) if SYSTEM_FILE.exists() else parse("", "defaults")
 
 
 def load_for_user(environ: Mapping[str, str], path: Path | None = None) -> Config:

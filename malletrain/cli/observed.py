@@ -49,7 +49,7 @@ def observed(
     as_json: bool,
 ) -> None:
     """Say what `malletraind --observe` saw: holes, node-hours that could have been harvested, main jobs met."""
-    path = journal or observed_path(Path(_config(config_file).store.path))
+    path = journal or observed_path(Path(configuration.load_or_defaults(config_file).store.path))
     if not path.exists():
         raise InvalidInput(str(path), "nothing was observed yet: run malletraind --observe, or name its --journal")
     seen = observation(read_events(path), _unix(since, 0.0), _unix(until, float("inf")))
@@ -98,14 +98,6 @@ def _spread(words: str, values: list[float], unit: float, name: str) -> str:
         return ""
     middle, high = found["median"] / unit, found["p90"] / unit
     return f"{words} {middle:.1f} {name} in the median, 9 of 10 up to {high:.1f}"
-
-
-def _config(file: Path | None) -> configuration.Config:
-    if file is not None:
-        return configuration.load(file)
-    if configuration.SYSTEM_FILE.exists():
-        return configuration.load(configuration.SYSTEM_FILE)
-    return configuration.parse("", "defaults")
 
 
 def _unix(at: datetime | None, otherwise: float) -> float:

@@ -51,7 +51,7 @@ def snapshot(folder: Path | None, config_file: Path | None, partition: str | Non
     if folder is not None:
         seen = read_files.snapshot(folder, task_by_task=partition)
     else:
-        config = _config(config_file)
+        config = configuration.load_or_defaults(config_file)
         reader = CommandReader(_commands(config), time.time, partition or config.slurm.partition)
         seen = reader.snapshot()
     json.dump(as_json(seen), sys.stdout, ensure_ascii=True)
@@ -75,7 +75,7 @@ def doctor(
 
     Run it as the user of the daemon, on the daemon's machine.
     """
-    config = _config(config_file)
+    config = configuration.load_or_defaults(config_file)
     harvest = Harvest(
         partition or config.slurm.partition,
         config.slurm.account if account is None else account,
@@ -129,19 +129,7 @@ def _json(value: Any) -> Any:
     return value
 
 
-def _config(file: Path | None) -> configuration.Config:
-    """The configuration that is named, or the site's where there is one, or the defaults."""
-    if file is not None:
-        return configuration.load(file)
-    if configuration.SYSTEM_FILE.exists():
-        return configuration.load(configuration.SYSTEM_FILE)
-    return configuration.parse("", "defaults")
-
-
 def _commands(config: configuration.Config) -> Commands:
-    environment = dict(os.environ)
-    if config.slurm.conf:
-        if not Path(config.slurm.conf).is_file():
-            raise InvalidInput("slurm.conf", f"{config.slurm.conf} is not a file")
-        environment["SLURM_CONF"] = config.slurm.conf
-    return Commands(environment, config.slurm.command_timeout_s)
+    if config.slurm.conf and not Path(config.slurm.conf).is_file():
+        raise InvalidInput("slurm.conf", f"{config.slurm.conf} is not a file")
+    return Commands(config.slurm.environment(os.environ), config.slurm.command_timeout_s)

@@ -6,6 +6,7 @@ It listens on nothing, asks Slurm to change nothing, and writes a journal of its
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,6 @@ from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.pace import Pace
 from malletrain.daemon.rules import rules_from
-from malletrain.daemon.slurm_environment import slurm_environment
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.ledger import announced
@@ -61,7 +61,7 @@ class Observing:
     def __init__(self, config: Config) -> None:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = clock = SystemClock()
-        self._commands = Commands(slurm_environment(config), config.slurm.command_timeout_s)
+        self._commands = Commands(config.slurm.environment(os.environ), config.slurm.command_timeout_s)
         facts = _with_partition(site.read(self._commands), config.slurm.partition)
         rules = rules_from(config, facts)
         harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)

@@ -24,7 +24,6 @@ from malletrain.daemon.pace import REST, Pace
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.rules import rules_from
-from malletrain.daemon.slurm_environment import slurm_environment
 from malletrain.decide.breaker import BreakerRules, why_no_more_tasks, why_to_pause
 from malletrain.decide.stages import summary
 from malletrain.domain.decision import Action, Decision
@@ -106,7 +105,7 @@ class Service:
         self._begun, self._pace = self._clock.now(), Pace(self._clock.elapsed)
         self.metrics = Metrics(self._clock)
         self._commands = commands = Commands(
-            slurm_environment(config), config.slurm.command_timeout_s, heard=self._heard_of_command
+            config.slurm.environment(os.environ), config.slurm.command_timeout_s, heard=self._heard_of_command
         )
         self._apart: ApartCluster | None = None
         facts = site.read(commands)
@@ -215,7 +214,7 @@ class Service:
 
     def rehearse(self, action: Action) -> Rehearsed:
         """The Slurm commands that `action` would come to now; nothing is run but those that look."""
-        commands = Rehearsal(slurm_environment(self._config), self._config.slurm.command_timeout_s)
+        commands = Rehearsal(self._config.slurm.environment(os.environ), self._config.slurm.command_timeout_s)
         return rehearse(action, commands, self._harvest, self._owner_of, self._clock.now)
 
     # -- its life ----------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.notify import Notifier
-from malletrain.daemon.slurm_environment import slurm_environment
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm import site
 from malletrain.slurm.actuator import Actuator, Server
@@ -34,7 +33,7 @@ def steer(settings: Config, environ: Mapping[str, str]) -> None:
     log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
     if not settings.actuator.socket:
         raise InvalidInput("actuator.socket", "is empty: name the socket that malletraind finds this process at")
-    commands = Commands(slurm_environment(settings), settings.slurm.command_timeout_s)
+    commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
     harvest = site.Harvest(settings.slurm.partition, settings.slurm.account, settings.slurm.qos)
     findings = site.check_harvest_partition(site.read(commands), harvest)
     if faults := [f"{f.what}; {f.mend}" for f in findings if f.level is site.Level.ERROR]:

@@ -12,30 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from scripts.lab import Lab, LabConfig
+from scripts.lab import Lab
 from scripts.play.site import Site
+from tests.quick_site import quick_site
 
 pytestmark = pytest.mark.slurm
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = {
-    "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
-    "breaker": ["preemptions_per_hour = 1000"],
-    "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
-}
 
 
 @pytest.fixture
 def site(lab_factory) -> Iterator[Site]:  # type: ignore[no-untyped-def]
-    lab: Lab = lab_factory(LabConfig(nodes=4, users=True))
-    if not lab.users:
-        pytest.skip("only root can run jobs as several users")
-    lab.clear()
-    with Site(lab, settings=QUICK) as running:
-        running.start()
+    with quick_site(lab_factory, outputs) as running:
         yield running
-        print(outputs(running))  # pytest shows it when the test has failed
-        lab.clear()
 
 
 def outputs(site: Site) -> str:

@@ -10,29 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from scripts.lab import Lab, LabConfig
 from scripts.play.site import Site
+from tests.quick_site import QUICK, quick_site
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 PACED = Path(__file__).resolve().parents[2] / "scripts/bench/paced_training.py"
-QUICK = {
-    "loop": ["tick_s = 2.0", "watch_interval_s = 0.5"],
-    "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
-}
+SETTINGS = {"loop": ["tick_s = 2.0", "watch_interval_s = 0.5"], "pilot": QUICK["pilot"]}
 
 
 @pytest.fixture
 def site(lab_factory) -> Iterator[Site]:  # type: ignore[no-untyped-def]
-    lab: Lab = lab_factory(LabConfig(nodes=6, users=True))
-    if not lab.users:
-        pytest.skip("only root can run jobs as several users")
-    lab.clear()
-    with Site(lab, settings=QUICK) as running:
-        running.start(deadline_s=90)
+    with quick_site(lab_factory, last_words, nodes=6, settings=SETTINGS) as running:
         yield running
-        print(running.last_log(), running.malletrain("alice", "events").stdout[-8000:])  # seen when a test fails
-        lab.clear()
+
+
+def last_words(site: Site) -> str:
+    return f"{site.last_log()} {site.malletrain('alice', 'events').stdout[-8000:]}"
 
 
 def begin(site: Site, name: str, *options: str) -> int:

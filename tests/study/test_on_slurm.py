@@ -17,15 +17,11 @@ import pytest
 
 from scripts.lab import Lab, LabConfig
 from scripts.play.site import BIN, Site
+from tests.quick_site import QUICK, quick_site
 from tests.study.tiny import HEAD, OBJECTIVE
 
 pytestmark = pytest.mark.slurm
 
-QUICK = {
-    "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
-    "breaker": ["preemptions_per_hour = 1000"],
-    "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
-}
 PACED = OBJECTIVE.replace('{"x": x}', '{"x": x, "epochs": 8, "pause": 0.25}').replace(
     "samples_per_step=8", 'samples_per_step=8, nodes="1-2"'
 )
@@ -33,15 +29,12 @@ PACED = OBJECTIVE.replace('{"x": x}', '{"x": x, "epochs": 8, "pause": 0.25}').re
 
 @pytest.fixture
 def site(lab_factory) -> Iterator[Site]:  # type: ignore[no-untyped-def]
-    lab: Lab = lab_factory(LabConfig(nodes=4, users=True))
-    if not lab.users:
-        pytest.skip("only root can run jobs as several users")
-    lab.clear()
-    with Site(lab, settings=QUICK) as running:
-        running.start()
+    with quick_site(lab_factory, last_words) as running:
         yield running
-        print(running.last_log(), running.malletrain("alice", "events").stdout[-6000:])  # seen when a test fails
-        lab.clear()
+
+
+def last_words(site: Site) -> str:
+    return f"{site.last_log()} {site.malletrain('alice', 'events').stdout[-6000:]}"
 
 
 def write(site: Site, *parts: str) -> Path:
