@@ -110,6 +110,15 @@ def test_a_job_asks_for_no_more_held_tasks_than_the_site_can_bear(crowded: Lab) 
         limits.affordable(read, wanted=6, least=6, asked=False)
 
 
+def test_jobs_that_have_ended_count_until_slurm_forgets_them(crowded: Lab) -> None:
+    crowded.submit("true", "-p", "batch", "--array=0-9", "--output=/dev/null", user="bob")
+    crowded.submit("true", "-p", "batch", "--array=0-9", "--hold", user="bob")
+    ended = ["squeue", "-h", "-t", "COMPLETED", "-o", "%A"]
+    crowded.wait_for(lambda: len(crowded.run(ended).stdout.split()) == 10, 30, "ten jobs that have ended")
+    assert limits.known_jobs(Commands(crowded.env)) >= 20
+    crowded.clear()
+
+
 @pytest.mark.nightly
 def test_a_full_controller_is_told_in_one_line_and_the_daemon_goes_on(crowded: Lab) -> None:
     """sbatch itself would wait and try again for minutes."""

@@ -1,0 +1,46 @@
+"""How many jobs count against MaxJobCount, from the ids that squeue prints."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.domain.errors import ClusterUnavailable
+from malletrain.slurm.limits import count_jobs
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> tuple[str, int]:
+    """One row of `squeue -o %i`, and how many jobs it stands for."""
+    job = draw(st.integers(1, 10**9))
+    kind = draw(st.sampled_from(("job", "task", "component", "rest")))
+    if kind == "job":
+        return str(job), 1
+    if kind in ("task", "component"):
+        return f"{job}{'_' if kind == 'task' else '+'}{draw(st.integers(0, 9999))}", 1
+    low, count = draw(st.integers(0, 500)), draw(st.integers(1, 500))
+    at_once = draw(st.sampled_from(("", "%1", "%20")))
+    alone = f",{low + count + 5}"
+    return f"{job}_[{low}-{low + count - 1}{alone}{at_once}]", count + 1
+
+
+@given(st.lists(rows()))
+def test_every_task_counts(found: list[tuple[str, int]]) -> None:
+    assert count_jobs("".join(f"{row}\n" for row, _ in found)) == sum(count for _, count in found)
+
+
+@given(st.text(max_size=60))
+def test_no_answer_is_taken_for_what_it_is_not(text: str) -> None:
+    try:
+        counted = count_jobs(text)
+    except ClusterUnavailable as error:
+        assert "is not a job id" in str(error)
+    else:
+        assert counted >= len(text.split())
+
+
+@pytest.mark.parametrize("row", ["7_[0-9", "7x", "7_[a]", "slurm_load_jobs", "7 _3"])
+def test_half_a_row_is_no_row(row: str) -> None:
+    with pytest.raises(ClusterUnavailable, match="is not a job id"):
+        count_jobs(row)
