@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain.decide.admission import owed
 from malletrain.decide.advisor import Known
+from malletrain.decide.ahead import of_holes
 from malletrain.decide.batches import chosen_batches
-from malletrain.decide.demand import Memo, may_train
+from malletrain.decide.demand import Memo, due_of, may_train
 from malletrain.decide.forecast import Forecast
 from malletrain.decide.holes import Foresight, pilot_limit_s
 from malletrain.decide.holes import holes as find_holes
@@ -38,7 +39,8 @@ class Situation:
     nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled; `open_holes`,
     `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan); `resting`: nodes
     and jobs (`job 7`) on which pilots did not start lately, or were slow, with the reason; `slow`: by job, workers
-    that hold up the others; `used`: node-seconds by account, old ones fading."""
+    that hold up the others; `supply`: equally likely numbers of nodes to come, where jobs have deadlines; `used`:
+    node-seconds by account, old ones fading."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
@@ -53,6 +55,7 @@ class Situation:
     open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
     forecast: Forecast | None = None
     resting: Mapping[str, str] = field(default_factory=dict)
+    supply: tuple[int, ...] = ()
     slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)
 
 
@@ -142,6 +145,8 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         jobs=tuple(demands),
         alpha=alpha_of(rules.objective, rules.alpha),
         constraints=constraints_for(rules.limits, rules.max_resizes, rules.user_share, training, demands, nodes),
+        lifetimes=_lifetimes(policy, holes.values(), situation, nodes),
+        supply=situation.supply,
     )
     advice = advice_for(problem, training, known, now, rules)
     answer, put_off = sized(policy, advised(problem, advice))
@@ -179,16 +184,27 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
 def _weighed(
     demands: Sequence[JobDemand], views: Mapping[int, JobView], nodes: int, situation: Situation, rules: Rules
 ) -> list[JobDemand]:
-    """The demands with what does not follow from a job alone: who has waited too long, and who has used most."""
+    """The demands with what does not follow from a job alone: who has waited too long, who has used most, and
+    how long there is until a deadline."""
     waited = owed(views, demands, nodes, situation.now, rules)
     weighed = []
     for demand in demands:
         job, weight = views[int(demand.id)].job, demand.weight
         if rules.objective is Objective.FAIR:
             weight *= urgency_by_use(situation.used, rules.account_shares, job.account)
-        changed = weight != demand.weight or job.id in waited
-        weighed.append(replace(demand, weight=weight, owed=job.id in waited) if changed else demand)
+        changed = weight != demand.weight or job.id in waited or job.deadline is not None
+        due = due_of(views[job.id], situation.now)
+        weighed.append(replace(demand, weight=weight, owed=job.id in waited, due=due) if changed else demand)
     return weighed
+
+
+def _lifetimes(
+    policy: Policy, holes: Iterable[Hole], situation: Situation, nodes: int
+) -> tuple[tuple[float, int], ...]:
+    """For policies that plan ahead: how many of the nodes last how long."""
+    if situation.forecast is None or not getattr(policy, "looks_ahead", False):
+        return ()
+    return of_holes(holes, situation.open_holes, situation.forecast, situation.now, nodes)
 
 
 def yield_now(

@@ -16,7 +16,7 @@ from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot
 from malletrain.sizing.objective import Objective, urgency_by_rest
-from malletrain.sizing.problem import JobDemand
+from malletrain.sizing.problem import Due, JobDemand
 
 
 @dataclass
@@ -90,6 +90,15 @@ def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: Known
         batches=tuple((batch, Curve(tuple((n, rate / one) for n, rate in of.points))) for batch, of in view.batches),
         noise_scale=view.noise_scale,
     )
+
+
+def due_of(view: JobView, now: float) -> Due | None:
+    """What is left until the job's deadline, in the units of its demand; None where it has none."""
+    job = view.job
+    if job.deadline is None or job.total_samples is None:
+        return None
+    one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
+    return Due(max(0.0, job.deadline - now), max(0.0, job.total_samples - view.samples_done) / one)
 
 
 def weight_of(view: JobView, rules: Rules) -> float:

@@ -94,6 +94,18 @@ class Synchronous:
 
 
 @dataclass(frozen=True, slots=True)
+class Due:
+    """A deadline: `samples` are to be trained within `seconds` from now (policy `deadline`)."""
+
+    seconds: float
+    samples: float
+
+    def __post_init__(self) -> None:
+        _finite("due: seconds", self.seconds)
+        _finite("due: samples", self.samples)
+
+
+@dataclass(frozen=True, slots=True)
 class JobDemand:
     """What one job wants, and what a change costs it.
 
@@ -115,6 +127,7 @@ class JobDemand:
         doubt: how wrong the curve may be where the job trains now, relative: it is not shrunk for less.
         owed: it has waited so long that it comes before everything but locks: no nodes cost more than all other jobs
             together can gain.
+        due: its deadline, where it has one (policy `deadline`).
         locked: the only size besides zero that it may have, because it is being measured there; zero then costs more
             than all other jobs together can gain, so that the lock holds as long as the nodes are there.
 
@@ -140,6 +153,7 @@ class JobDemand:
     locked: int | None = None
     doubt: float = 0.0
     owed: bool = False
+    due: Due | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
@@ -226,6 +240,9 @@ class Problem:
         alpha: 0 takes values as they are; above 0 the objective is alpha-fair over speed-ups O(k)/O(1).
         constraints, budgets: what binds the answer; budgets are for policy `budget`.
         classes: how many of the nodes are of each class, where they differ (policy `matching`).
+        lifetimes: (end of a period in seconds from now, how many of the nodes are there in it), seconds rising, nodes
+            falling: how long they last (policy `ladder`).
+        supply: equally likely numbers of nodes in the time to come, ascending (policy `deadline`).
 
     Raises:
         InvalidInput: naming the field.
@@ -239,6 +256,8 @@ class Problem:
     constraints: tuple[Constraint, ...] = ()
     budgets: tuple[NodeBudget, ...] = ()
     classes: Mapping[str, int] = field(default_factory=dict)
+    lifetimes: tuple[tuple[float, int], ...] = ()
+    supply: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _finite("horizon_s", self.horizon_s)
@@ -250,6 +269,17 @@ class Problem:
             _count(f"classes: {name!r}", nodes)
         if self.classes and sum(self.classes.values()) != self.nodes:
             raise InvalidInput("classes", f"add up to {sum(self.classes.values())} nodes, not {self.nodes}")
+        before_s, before = 0.0, self.nodes
+        for seconds, nodes in self.lifetimes:
+            _finite("lifetimes: seconds", seconds)
+            _count("lifetimes: nodes", nodes)
+            if seconds <= before_s or nodes > before:
+                raise InvalidInput("lifetimes", "seconds must rise, and nodes fall from those that are there")
+            before_s, before = seconds, nodes
+        for nodes in self.supply:
+            _count("supply", nodes)
+        if list(self.supply) != sorted(self.supply):
+            raise InvalidInput("supply", "must ascend")
         ids = set()
         for job in self.jobs:
             if job.id in ids:
@@ -293,7 +323,10 @@ class Sizes:
 
 @runtime_checkable
 class Policy(Protocol):
-    """A rule that sizes jobs. Stateless: equal problems get equal answers."""
+    """A rule that sizes jobs. Stateless: equal problems get equal answers.
+
+    One with a true attribute `looks_ahead` is told `Problem.lifetimes`.
+    """
 
     name: str
 

@@ -14,7 +14,11 @@ For policies that use them:
 - `elastic_batch`, `goodput`: a job's `batches`, {"32": {"1": 100.0, ..}} (throughput by batch), and `noise_scale`;
 - `matching`: the problem's `classes`, {"a100": 32, "v100": 32} (they add up to `nodes`), and a job's `synchronous`,
   {"step_samples": 256, "exchange_s": 0.1, "class_rates": {"a100": 90, "v100": 40}};
-- `budget`: the problem's `budgets`, [{"name": "account x", "jobs": ["a"], "node_s": 3600}].
+- `budget`: the problem's `budgets`, [{"name": "account x", "jobs": ["a"], "node_s": 3600}];
+- `deadline`: a job's `due`, {"seconds": 7200, "samples": 1e6}, and the problem's `supply`, [40, 52, 64]: equally
+  likely numbers of nodes in the time to come, ascending;
+- `ladder`: the problem's `lifetimes`, [[60, 64], [600, 20]]: so many of the nodes are there until so many
+  seconds from now.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
 from malletrain.sizing.problem import (
     Constraint,
+    Due,
     JobDemand,
     JobId,
     LinearLimit,
@@ -42,11 +47,12 @@ from malletrain.sizing.problem import (
 MAX_TEXT = 64 * 2**20
 MAX_JOBS = 100_000
 
-_TOP = {"horizon_s", "nodes", "value", "alpha", "jobs", "constraints", "budgets", "classes"}
+_TOP = {"horizon_s", "nodes", "value", "alpha", "jobs", "constraints", "budgets", "classes", "lifetimes", "supply"}
 _JOB = {
     "id", "current", "min", "max", "sizes", "weight", "grow_s", "shrink_s", "activate_s", "remaining_samples",
-    "throughput", "batches", "noise_scale", "synchronous",
+    "throughput", "batches", "noise_scale", "synchronous", "due",
 }  # fmt: skip
+_DUE = {"seconds", "samples"}
 _SYNCHRONOUS = {"step_samples", "exchange_s", "class_rates"}
 _BUDGET = {"name", "jobs", "node_s"}
 _LINEAR = {"name", "coefficients", "upper", "lower"}
@@ -99,6 +105,10 @@ def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
             for i, b in enumerate(_list("budgets", top.get("budgets") or []))
         ),
         classes=_object("classes", top.get("classes") or {}),
+        lifetimes=tuple(
+            _pair(f"lifetimes[{i}]", p) for i, p in enumerate(_list("lifetimes", top.get("lifetimes") or []))
+        ),
+        supply=tuple(_list("supply", top.get("supply") or [])),
     )
     return problem, tuple(unknown)
 
@@ -126,6 +136,7 @@ def _job(where: str, job: dict[str, Any], unknown: list[str]) -> JobDemand:
             batches=tuple(sorted(batches, key=lambda option: option[0])),
             noise_scale=job.get("noise_scale"),
             synchronous=_synchronous(f"{where}.synchronous", job.get("synchronous"), unknown),
+            due=_due(f"{where}.due", job.get("due"), unknown),
         )
     except InvalidInput as error:
         if error.where.startswith(where):
@@ -163,6 +174,21 @@ def _synchronous(where: str, data: Any, unknown: list[str]) -> Synchronous | Non
     unknown += [f"{where}: {key}" for key in given if key not in _SYNCHRONOUS]
     rates = _object(f"{where}.class_rates", _needed(where, given, "class_rates"))
     return Synchronous(_needed(where, given, "step_samples"), rates, given.get("exchange_s", 0.0))
+
+
+def _due(where: str, data: Any, unknown: list[str]) -> Due | None:
+    if data is None:
+        return None
+    given = _object(where, data)
+    unknown += [f"{where}: {key}" for key in given if key not in _DUE]
+    return Due(_needed(where, given, "seconds"), _needed(where, given, "samples"))
+
+
+def _pair(where: str, data: Any) -> tuple[Any, Any]:
+    pair = _list(where, data)
+    if len(pair) != 2:
+        raise InvalidInput(where, f"must be a pair, not {len(pair)} entries")
+    return pair[0], pair[1]
 
 
 def _budget(where: str, data: dict[str, Any], ids: Mapping[str, JobId], unknown: list[str]) -> NodeBudget:
