@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -87,16 +88,15 @@ def run(
             runs = LocalRuns(len(os.sched_getaffinity(0)))
         else:
             runs = JobRuns(connect, os.environ, _say, stopping)
-        kept, known = book.open_study(storage.open_storage(where), wanted)
-        if known:
-            _say(f"going on with study {wanted.name}: {book.answered(kept)} trials have an answer")
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _stopper(stopping))
-        try:
+        with closing(runs):
+            runs.check(wanted.nodes)
+            kept, known = book.open_study(storage.open_storage(where), wanted)
+            if known:
+                _say(f"going on with study {wanted.name}: {book.answered(kept)} trials have an answer")
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, _stopper(stopping))
             limits = Limits(trials, None if hours is None else hours * 3600, concurrent)
             Conductor(kept, wanted, runs, folder, _say, stopping).run(limits)
-        finally:
-            runs.close()
     done = book.answered(kept)
     _say(f"{done} trials have an answer; see: malletrain study best {file}")
     if trials is not None and done < trials:

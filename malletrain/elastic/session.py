@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import signal
 import sys
@@ -332,7 +333,9 @@ class Session:
         """Figures for the daemon's record and for searches; the main worker's count."""
         if self.is_main and self._position.samples:
             for name, value in values.items():
-                self._say(messages.Metric(name[:200], float(value), self._position.samples))
+                figure = float(value)
+                said = figure if math.isfinite(figure) else None  # JSON knows no other numbers
+                self._say(messages.Metric(name[:200], said, self._position.samples))
 
     def finish(self, result: Mapping[str, Any] | None = None) -> None:
         """Training is over: the last thing a script calls. `result`: plain JSON values, for the job's record."""

@@ -319,8 +319,8 @@ class Membership:
         job.step = max(job.step, step)
         self._emit(EventKind.SAMPLES, self._workers[worker], "", **data)
 
-    def metric(self, worker: str, name: str, value: float, samples: int) -> None:
-        """A figure that the script reports."""
+    def metric(self, worker: str, name: str, value: float | None, samples: int) -> None:
+        """A figure that the script reports; None is no number."""
         self._emit(EventKind.METRIC, self._workers[worker], "", name=name, value=value, samples=samples)
 
     def topped_up(self, worker: str) -> None:

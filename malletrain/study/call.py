@@ -28,6 +28,9 @@ LIFELINE_FD = "MALLETRAIN_STUDY_FD"
 #: Exception classes that say that memory ran out, whoever raised them (torch's are told by name: it is not imported).
 _MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
 
+#: The same in words, where the class says nothing: torch's allocator on CPUs and cuBLAS raise RuntimeError.
+_MEMORY_WORDS = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "Cannot allocate memory")
+
 MAX_TRACE = 20_000
 
 
@@ -61,7 +64,7 @@ def leave_word(order: Order, error: BaseException) -> None:
     """Write what failed into the order's folder, whole or not at all."""
     trace = "".join(traceback.format_exception(error))
     word = {
-        "memory": any(type(each).__name__ in _MEMORY for each in _chain(error)),
+        "memory": any(_is_memory(each) for each in _chain(error)),
         "message": f"{type(error).__name__}: {error}"[:2000],
         "traceback": trace[-MAX_TRACE:],
     }
@@ -69,6 +72,11 @@ def leave_word(order: Order, error: BaseException) -> None:
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     draft.write_text(json.dumps(word))
     draft.replace(path)
+
+
+def _is_memory(error: BaseException) -> bool:
+    said = isinstance(error, (RuntimeError, OSError)) and any(words in str(error) for words in _MEMORY_WORDS)
+    return said or type(error).__name__ in _MEMORY
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

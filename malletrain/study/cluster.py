@@ -17,7 +17,7 @@ from malletrain.slurm.sbatch import BatchRequest, default_tasks
 from malletrain.slurm.submit import NotTaken, check_partition, submit, whole_gres
 from malletrain.study.endings import Ending, Figure, Over, TrainingOver
 from malletrain.study.news import News, past
-from malletrain.study.order import Order
+from malletrain.study.order import Order, node_range
 from malletrain.study.verdict import Told
 from malletrain.wire.daemon import Daemon
 from malletrain.wire.errors import WireError
@@ -181,12 +181,14 @@ class JobRuns:
 
     # -- Runs --------------------------------------------------------------------------------------------------
 
-    def start(self, order: Order) -> JobRun:
-        least, most = order.node_range()
+    def check(self, nodes: str) -> None:
+        least, _ = node_range(nodes)
         if self._nodes and least > self._nodes:
-            raise InvalidInput(
-                "nodes", f"{order.nodes} asks for at least {least} nodes, and the cluster has {self._nodes}"
-            )
+            raise InvalidInput("nodes", f"{nodes} asks for at least {least} nodes, and the cluster has {self._nodes}")
+
+    def start(self, order: Order) -> JobRun:
+        self.check(order.nodes)
+        least, most = node_range(order.nodes)
         order.write()
         request = BatchRequest(
             name=order.name,

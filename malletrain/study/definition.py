@@ -15,6 +15,7 @@ from typing import Any
 import optuna
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.study.order import node_range
 
 Values = float | Sequence[float]
 
@@ -63,7 +64,7 @@ def load(path: Path) -> Definition:
         directions=_directions(module, path),
         sampler=_kind(module, path, "sampler", optuna.samplers.BaseSampler),
         pruner=_kind(module, path, "pruner", optuna.pruners.BasePruner),
-        nodes=str(getattr(module, "nodes", "1-4")),
+        nodes=_nodes(module, path),
     )
 
 
@@ -95,6 +96,15 @@ def _directions(module: ModuleType, path: Path) -> tuple[str, ...]:
     if not isinstance(given, (list, tuple)) or not given or any(d not in ("minimize", "maximize") for d in given):
         raise InvalidInput(str(path), f'direction {given!r}: must be "minimize" or "maximize", or a list of them')
     return tuple(given)
+
+
+def _nodes(module: ModuleType, path: Path) -> str:
+    nodes = str(getattr(module, "nodes", "1-4"))
+    try:
+        node_range(nodes)
+    except InvalidInput as error:
+        raise InvalidInput(str(path), str(error)) from error
+    return nodes
 
 
 def _kind(module: ModuleType, path: Path, name: str, kind: type) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from malletrain.elastic.record import RECORD
 from malletrain.study import faults
 from malletrain.study.call import LIFELINE_FD
 from malletrain.study.endings import Ending, Figure, Over
-from malletrain.study.order import Order
+from malletrain.study.order import Order, node_range
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 
@@ -115,13 +116,9 @@ class LocalRun:
                 try:
                     said = messages.message_of(json.loads(line))
                 except (WireError, ValueError):
-                    raw = json.loads(line)
-                    # A figure that is not a number is no message of the wire, but here it is to be seen.
-                    if raw.get("type") == "metric":
-                        return Figure(str(raw["name"]), float(raw["value"]), int(raw["samples"]))
                     continue
                 if isinstance(said, messages.Metric):
-                    return Figure(said.name, said.value, said.samples)
+                    return Figure(said.name, math.nan if said.value is None else said.value, said.samples)
                 if isinstance(said, messages.Finished):
                     self._result = said.result
         return None
@@ -159,8 +156,11 @@ class LocalRuns:
         self._most = most
         self._environ = dict(os.environ if environ is None else environ)
 
+    def check(self, nodes: str) -> None:
+        node_range(nodes)  # as many as it asks for or not, it gets this machine
+
     def start(self, order: Order) -> LocalRun:
-        order.node_range()
+        self.check(order.nodes)
         order.write()
         return LocalRun(order, self._environ)
 

@@ -32,20 +32,6 @@ class Order:
     params: Mapping[str, Any] = field(default_factory=dict)
     nodes: str = "1-4"
 
-    def node_range(self) -> tuple[int, int]:
-        """The least and most nodes.
-
-        Raises:
-            InvalidInput: `nodes` is neither a count nor MIN-MAX.
-        """
-        match = _RANGE.match(self.nodes)
-        if match is None:
-            raise InvalidInput("nodes", f"{self.nodes[:40]!r} is neither a number of nodes nor MIN-MAX, as 1-8")
-        least, most = int(match[1] or match[3]), int(match[2] or match[3])
-        if least > most:
-            raise InvalidInput("nodes", f"MIN {least} is above MAX {most}")
-        return least, most
-
     def write(self) -> None:
         """Put it into its folder, whole or not at all.
 
@@ -71,6 +57,21 @@ class Order:
     def read(cls, folder: str | os.PathLike[str]) -> Order:
         """The order of a folder."""
         return cls(**json.loads((Path(folder) / ORDER).read_text()))
+
+
+def node_range(nodes: str) -> tuple[int, int]:
+    """The least and most nodes of `1-8`, or of `4`.
+
+    Raises:
+        InvalidInput: it is neither a count nor MIN-MAX.
+    """
+    match = _RANGE.match(nodes)
+    if match is None:
+        raise InvalidInput("nodes", f"{nodes[:40]!r} is neither a number of nodes nor MIN-MAX, as 1-8")
+    least, most = int(match[1] or match[3]), int(match[2] or match[3])
+    if least > most:
+        raise InvalidInput("nodes", f"MIN {least} is above MAX {most}")
+    return least, most
 
 
 def fault_file(folder: str | os.PathLike[str], run: str) -> Path:

@@ -32,6 +32,9 @@ class Run(Protocol):
 class Runs(Protocol):
     """Starts trainings."""
 
+    def check(self, nodes: str) -> None:
+        """Raises InvalidInput unless `nodes` is a node range, and one that there may be room for."""
+
     def start(self, order: Order) -> Run:
         """Start one.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,13 @@ from malletrain.study.endings import StudyError
 STALE_LOCK_S = 5
 
 
+#: Kinds of file systems that several machines share.
+NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "panfs", "pvfs2", "afs", "9p",
+     "fuse.sshfs", "fuse.glusterfs"}
+)  # fmt: skip
+
+
 def default_path(file: Path) -> Path:
     """The journal of a study file: beside it, `study.py` in `study.journal`."""
     return file.with_suffix(".journal")
@@ -34,6 +42,7 @@ def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
         InvalidInput: it cannot be opened, or is something else.
     """
     if "://" in place:
+        _refuse_sqlite_on_a_network(place)
         try:
             return RDBStorage(place)
         except Exception as error:  # any of SQLAlchemy's or of the driver's: said, with the place
@@ -52,6 +61,38 @@ def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
         raise InvalidInput("--storage", f"{path}: {os.strerror(error.errno or 0)}") from error
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise InvalidInput("--storage", f"{path} is no journal of Optuna's ({_short(error)})") from error
+
+
+def _refuse_sqlite_on_a_network(url: str) -> None:
+    """SQLite's locks do not hold on file systems of several machines: "database is locked", or a spoilt database.
+
+    Raises:
+        InvalidInput: the file of a `sqlite:` URL lies on one.
+    """
+    scheme, _, rest = url.partition(":///")
+    if scheme.partition("+")[0] != "sqlite" or not rest:
+        return
+    path = Path(rest.partition("?")[0]).resolve()
+    kind = file_system(path, Path("/proc/self/mounts").read_text())
+    if kind in NETWORK:
+        raise InvalidInput(
+            "--storage",
+            f"{path} lies on {kind}, where SQLite's locks do not hold: leave --storage out, or name a server",
+        )
+
+
+def file_system(path: Path, mounts: str) -> str:
+    """The kind of file system that holds `path`, by the table of proc_mounts(5); empty when it does not say."""
+    found, kind = -1, ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        # Blanks and such in a name are written in octal.
+        where = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[1]))
+        if path.is_relative_to(where) and len(where.parts) >= found:
+            found, kind = len(where.parts), fields[2]
+    return kind
 
 
 def _mend(path: Path, lock: JournalFileSymlinkLock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -33,8 +34,8 @@ class Told:
         match row.kind:
             case "metric":
                 name, value, samples = (row.data.get(key) for key in ("name", "value", "samples"))
-                if isinstance(value, (int, float)) and isinstance(samples, (int, float)):
-                    return Figure(str(name), float(value), int(samples))
+                if isinstance(samples, (int, float)) and isinstance(value, (int, float, type(None))):
+                    return Figure(str(name), math.nan if value is None else float(value), int(samples))
                 return None
             case "pilot_ended":
                 self._ends["preempted" if row.data.get("preempted") else str(row.data.get("state", ""))] += 1

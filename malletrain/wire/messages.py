@@ -208,10 +208,10 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure that the training script reported, after `samples` samples."""
+    """A figure that the training script reported, after `samples` samples; None where it was nan or infinite."""
 
     name: str
-    value: float
+    value: float | None
     samples: int
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.study import book, definition, faults, storage
+from malletrain.study import call as study_call
 from malletrain.study.endings import Ending, Figure, Over, StudyError
-from malletrain.study.order import Order, fault_file
+from malletrain.study.order import Order, fault_file, node_range
 from malletrain.study.verdict import Told
 from malletrain.wire.rows import EventRow
 from tests.study.tiny import HEAD, OBJECTIVE, call, write
@@ -31,6 +33,7 @@ from tests.study.tiny import HEAD, OBJECTIVE, call, write
         ("direction = 'up'\ndef objective(trial):\n    pass\n", 'must be "minimize" or "maximize"'),
         ("direction = directions = 'maximize'\ndef objective(trial):\n    pass\n", "keep one"),
         ("direction = 'minimize'\nsampler = 'tpe'\ndef objective(trial):\n    pass\n", "one of optuna.samplers"),
+        ("direction = 'minimize'\nnodes = '8-1'\ndef objective(trial):\n    pass\n", "MIN 8 is above MAX 1"),
         ("def objective(trial:\n", "bad.py:1: SyntaxError"),
         ("\nimport there_is_no_such_module\n", "bad.py:2: ModuleNotFoundError"),
         ("\n\nraise SystemExit(3)\n", "bad.py:3: SystemExit: 3"),
@@ -123,6 +126,21 @@ def test_any_other_file_is_refused_or_read_and_never_spoilt(
         assert path.read_bytes() == junk
 
 
+def test_sqlite_on_a_file_system_of_several_machines_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = (
+        f"/dev/sda1 / ext4 rw 0 0\nserver:/home /home\\040of\\040us nfs4 rw 0 0\nx {tmp_path}/near tmpfs rw 0 0\n"
+    )
+    assert storage.file_system(Path("/etc/a.db"), mounts) == "ext4"
+    assert storage.file_system(Path("/home of us/ada/a.db"), mounts) == "nfs4"
+    assert storage.file_system(Path("/home of usual/a.db"), mounts) == "ext4"
+    monkeypatch.setattr(storage, "NETWORK", {storage.file_system(tmp_path, Path("/proc/self/mounts").read_text())})
+    with pytest.raises(InvalidInput, match="where SQLite's locks do not hold: leave --storage out"):
+        storage.open_storage(f"sqlite:///{tmp_path}/a.db")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     refused = pytest.raises(StudyError, match="runs this study already")
     with storage.alone(tmp_path), refused, storage.alone(tmp_path):
@@ -149,11 +167,32 @@ def test_parameters_that_no_process_could_get_are_named(tmp_path: Path, params: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("raised", "memory"),
+    [
+        ("torch.ones(1 << 46)", True),  # torch's allocator: a RuntimeError
+        ("bytearray(1 << 60)", True),
+        ("raise RuntimeError('CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate')", True),
+        ("raise type('OutOfMemoryError', (RuntimeError,), {})('CUDA')", True),
+        ("raise ValueError('out of memory of names')", False),
+        ("torch.ones(2) @ torch.ones(3)", False),
+    ],
+)
+def test_memory_that_ran_out_is_told_from_other_faults(tmp_path: Path, raised: str, memory: bool) -> None:
+    path = write(tmp_path, f"import torch\n\ndef fit():\n    {raised}\n", name="faulty")
+    order = Order("a", str(tmp_path), str(path), "fit")
+    order.write()
+    assert study_call.main([str(tmp_path)]) == 1
+    over = faults.read(order, str(os.getpid()))
+    assert over is not None
+    assert over.ending is (Ending.OUT_OF_MEMORY if memory else Ending.USER_ERROR)
+    assert raised in over.traceback
+
+
 @given(text=st.text(max_size=12))
 def test_a_node_range_is_read_or_refused(text: str) -> None:
-    order = Order("a", "/a", "/a.py", nodes=text)
     try:
-        least, most = order.node_range()
+        least, most = node_range(text)
     except InvalidInput as error:
         assert str(error).startswith("nodes: ")
     else:
@@ -185,7 +224,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
 
 def test_figures_and_a_result(told: Told) -> None:
     assert told.take(event("metric", name="a", value=0.5, samples=80)) == Figure("a", 0.5, 80)
-    assert told.take(event("metric", name="a", value=None, samples=80)) is None
+    diverged = told.take(event("metric", name="a", value=None, samples=80))
+    assert isinstance(diverged, Figure) and math.isnan(diverged.value)
     assert told.take(event("job_completed", "done", result={"a": 1})) == Over(Ending.COMPLETED, "done", {"a": 1})
 
 
@@ -233,7 +273,7 @@ def test_without_a_word_the_newest_output_is_kept(told: Told, tmp_path: Path) ->
     [
         (0.5, 1, ""),
         ((1, 2.0), 2, ""),
-        (None, 1, "the objective returned None, which is no number"),
+        (None, 1, "the objective returned None: `return` is missing, or what the training gave was nan or infinite"),
         ("high", 1, "the objective returned 'high', which is no number"),
         (float("nan"), 1, "the objective returned nan"),
         ((1.0, 2.0), 1, "the objective returned 2 values for 1 directions"),

@@ -125,7 +125,8 @@ def objective(trial):
 
 def end(what):
     if what == "memory":
-        raise MemoryError("no more of it")
+        import torch
+        torch.ones(1 << 46)
     if what == "time":
         time.sleep(60)
     if what == "killed":
