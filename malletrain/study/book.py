@@ -21,6 +21,9 @@ JOBS, REPEATS, REPEATED = "malletrain:jobs", "malletrain:repeats", "malletrain:r
 FACTS = ("node_seconds", "preemptions", "resizes", "lost_workers")
 IDENTITY = "malletrain:id"
 
+#: What Optuna's GridSampler notes of a trial's place.
+GRID = ("grid_id", "search_space")
+
 #: Infrastructure may spoil the same parameters so often; then there is something about them.
 MAX_REPEATS = 20
 
@@ -99,8 +102,24 @@ def repeat(study: optuna.Study, trial: FrozenTrial) -> bool:
     times = int(trial.user_attrs.get(REPEATED, 0)) + 1
     if times > MAX_REPEATS:
         return False
-    study.enqueue_trial(trial.params, user_attrs={REPEATS: trial.number, REPEATED: times})
+    # As Optuna queues a trial (Study.enqueue_trial), but that the place in a grid stays: its sampler counts those.
+    place = {name: trial.system_attrs[name] for name in GRID if name in trial.system_attrs}
+    waiting = optuna.trial.create_trial(
+        state=TrialState.WAITING,
+        system_attrs={"fixed_params": trial.params, **place},
+        user_attrs={REPEATS: trial.number, REPEATED: times},
+    )
+    study.add_trial(waiting)
     return True
+
+
+def grid_is_begun(study: optuna.Study) -> bool:
+    """Whether all places of a grid are tried, or being tried: its sampler would propose one of them again."""
+    sampler = study.sampler
+    if not isinstance(sampler, optuna.samplers.GridSampler):
+        return False
+    begun = {trial.system_attrs.get(GRID[0]) for trial in study.get_trials(deepcopy=False)} - {None}
+    return len(begun) >= sampler._n_min_trials
 
 
 def fail_left(study: optuna.Study, trial: FrozenTrial, reason: str) -> None:

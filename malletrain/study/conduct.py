@@ -131,7 +131,9 @@ class Conductor:
 
     def _is_exhausted(self) -> bool:
         """Whether the sampler has tried everything, and nothing waits to be tried again."""
-        return self._exhausted.is_set() and not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        if self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            return False
+        return self._exhausted.is_set() or book.grid_is_begun(self._study)
 
     def _ask(self) -> optuna.Trial:
         with self._asking:
