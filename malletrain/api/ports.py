@@ -63,6 +63,7 @@ class NewJob:
     key: str = ""
     batch_min: int | None = None
     batch_max: int | None = None
+    deadline: float | None = None
 
 
 class Requests(Protocol):

@@ -66,6 +66,7 @@ class JobBody(Body):
     key: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] = ""
     batch_min: Batch | None = None
     batch_max: Batch | None = None
+    deadline: Annotated[float, Field(ge=0, le=32_503_680_000)] | None = None
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -106,6 +107,7 @@ class JobBody(Body):
             key=self.key,
             batch_min=self.batch_min,
             batch_max=self.batch_max,
+            deadline=self.deadline,
         )
 
 

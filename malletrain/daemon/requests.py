@@ -82,7 +82,10 @@ class LoopRequests:
                 key=job.key,
                 batch_min=job.batch_min,
                 batch_max=job.batch_max,
+                deadline=job.deadline,
             )
+            if why := self._loop.refusal(wanted):
+                raise Conflict(why)
             self._record(EventKind.JOB_ANNOUNCED, number, "", announced(wanted))
         return number
 

@@ -36,6 +36,7 @@ from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.exits import Exits
 from malletrain.loop.hole_history import Holes
 from malletrain.loop.paces import Paces
+from malletrain.loop.pool_levels import PoolLevels
 from malletrain.loop.signs import Signs
 from malletrain.loop.unstarted import Unstarted
 from malletrain.loop.usage import Usage
@@ -174,6 +175,7 @@ class Ledger:
         self.exits = Exits()
         self.unstarted = Unstarted()
         self.paces = Paces()
+        self.pool = PoolLevels()
         self.signs = Signs()
         self.last_seq = 0
 
@@ -185,6 +187,7 @@ class Ledger:
             self.exits.apply(event)
             self.unstarted.apply(event)
             self.paces.apply(event)
+            self.pool.apply(event)
             self.signs.apply(event)
             if event.kind is EventKind.OPERATOR and event.data.get("verb") == "drain":
                 until = float(cast(float, event.data["until"]))

@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 from malletrain.decide.decision import Situation, decide, yield_now
 from malletrain.decide.demand import Memo
 from malletrain.decide.profiling import ProbeChange
+from malletrain.decide.promising import refusal
 from malletrain.decide.rules import Rules
 from malletrain.decide.verdict import verdict
 from malletrain.domain.decision import (
@@ -29,7 +30,7 @@ from malletrain.domain.decision import (
 )
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, EventKind, JsonValue
-from malletrain.domain.job import JobView, PilotPhase
+from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
 from malletrain.loop.hole_history import hole_events
 from malletrain.loop.ledger import Ledger, action_data
@@ -86,6 +87,14 @@ class Loop:
         self._last_look: float | None = None
         self._pool: dict[str, JsonValue] = {}
         self._sizes: Mapping[int, int] = {}
+
+    def refusal(self, job: MalleableJob) -> str:
+        """Why a new job cannot be taken as its owner wants it, or ''."""
+        if job.deadline is None:
+            return ""
+        pool, views = self.ledger.pool, [view for view in self.views.values() if not view.phase.is_over]
+        wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve)
+        return refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy.name)
 
     def restore(self) -> int:
         """Fold the whole journal; returns how many events it held."""
@@ -215,6 +224,7 @@ class Loop:
             crowded=self.crowded,
             drained=self.ledger.drained(now),
             used=used,
+            supply=self.ledger.pool.supply(self.rules) if self.policy.name == "deadline" else (),
             resting={**self.ledger.unstarted.resting(now), **self.ledger.paces.resting(now)},
             slow=self.ledger.paces.slow(),
             known=known,

@@ -26,6 +26,9 @@ import numpy as np
 from malletrain.sizing.problem import JobDemand, JobId, id_order
 from malletrain.sizing.values import permitted_sizes
 
+#: A deadline must be met with this chance.
+LEAST_CHANCE = 0.9
+
 #: Time that resizes and nodes that are lost take, as a factor on training.
 SLACK = 1.1
 

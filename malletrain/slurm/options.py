@@ -52,6 +52,9 @@ ALLOWED: dict[str, Option] = {
         Option("batch-min", Use.OURS, help="smallest total batch size that the training bears"),
         Option("budget", Use.OURS, help="node-hours after which the job ends"),
         Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
+        Option(
+            "deadline", Use.OURS, help="by when --total-samples are to be trained; refused where that is unlikely"
+        ),
         Option("elastic", Use.OURS, help="live (resized in process) or restart (by checkpoint)"),
         Option("profile", Use.OURS, help="how its scalability is learnt: none, passive, active, or given (--curve)"),
         Option("sizes", Use.OURS, help="the only node counts permitted, e.g. 1,2,4,8"),
@@ -89,7 +92,6 @@ REFUSED: dict[str, str] = {
     "cores-per-socket": _NODE_WHOLE,
     "cpus-per-gpu": _NODE_WHOLE,
     "cpus-per-task": _NODE_WHOLE,
-    "deadline": "a malleable job has no end of its own; see --budget and --total-samples",
     "delay-boot": _PINNED,
     "dependency": "submit it when what it waits for is done",
     "exclude": _PINNED,

@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from malletrain.domain.errors import MalletrainError
 from malletrain.slurm import directives
@@ -83,6 +84,7 @@ class BatchRequest:
     budget_node_hours: float | None = None
     batch_min: int | None = None
     batch_max: int | None = None
+    deadline: float | None = None  # Unix seconds
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
@@ -102,6 +104,8 @@ class BatchRequest:
             body["profile"] = self.profile
         if self.batch_min is not None:
             body |= {"batch_min": self.batch_min, "batch_max": self.batch_max}
+        if self.deadline is not None:
+            body["deadline"] = self.deadline
         return body
 
     def materialize(
@@ -247,7 +251,10 @@ def request(
         budget_node_hours=reader.positive("budget"),
         batch_min=batch_min,
         batch_max=batch_max,
+        deadline=reader.deadline(),
     )
+    if result.deadline is not None and (result.total_samples is None or not curve):
+        reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
     if reader.faults:
         raise InvalidBatch(reader.faults)
     return result
@@ -348,6 +355,15 @@ class _Reader:
             return default
         return value
 
+    def deadline(self) -> float | None:
+        text = self.text("deadline", "")
+        at = due_at(text, datetime.now(UTC).astimezone()) if text else None
+        if text and at is None:
+            self.fault(
+                "deadline", f"{text[:40]!r} is neither YYYY-MM-DDTHH:MM[:SS] nor now+COUNT[minutes|hours|days]"
+            )
+        return at
+
     def curve(self) -> tuple[tuple[int, float], ...]:
         text = self.text("curve", "")
         points: dict[int, float] = {}
@@ -363,6 +379,23 @@ class _Reader:
                 return ()
             points[int(nodes)] = value
         return tuple(sorted(points.items()))
+
+
+_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+
+
+def due_at(text: str, now: datetime) -> float | None:
+    """A deadline as sbatch(1) writes it, in Unix seconds; None where it is none. Times are of `now`'s zone."""
+    match = re.fullmatch(r"now\+(\d{1,9})([a-z]*)", text)
+    if match:
+        unit = _UNITS.get(match[2].removesuffix("s"))
+        return None if unit is None else now.timestamp() + int(match[1]) * unit
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?)?", text):
+        return None
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=now.tzinfo).timestamp()
+    except ValueError:
+        return None
 
 
 def _number(text: str) -> float | None:

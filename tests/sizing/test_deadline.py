@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve
-from malletrain.sizing.policies.deadline import LEAST_CHANCE, Deadline
+from malletrain.sizing.policies.deadline import Deadline
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import Due, JobDemand, Problem
-from malletrain.sizing.promises import SLACK, chance_of, promises, quantiles, share_of
+from malletrain.sizing.promises import LEAST_CHANCE, SLACK, chance_of, promises, quantiles, share_of
 from tests.sizing.problems import examples, job, problems
 
 LINEAR = Curve.linear(16, 10.0)  # ten samples a second and node
@@ -63,13 +65,18 @@ def test_when_fewer_nodes_are_there_than_was_likely_the_earliest_keeps_its_own()
     assert answer.sizes["early"] >= 4
 
 
+def test_who_was_taken_is_served_before_others_when_its_deadline_has_become_less_likely() -> None:
+    answer = Deadline().size(
+        Problem(300.0, 6, (due("a", 110.0, 4000.0, weight=0.01), job("b", 0, 16, LINEAR)), supply=(2, 6))
+    )
+    assert answer.sizes == {"a": 4, "b": 2} and "no promise" in answer.reason
+
+
 @examples(100)
 @given(problems(wild=False), st.lists(st.integers(0, 24), max_size=5), st.floats(1.0, 1e4), st.floats(0.0, 1e6))
 def test_promises_are_kept_whatever_the_problem(
     problem: Problem, supply: list[int], seconds: float, samples: float
 ) -> None:
-    from dataclasses import replace
-
     jobs = tuple(replace(j, due=Due(seconds, samples)) if i % 2 else j for i, j in enumerate(problem.jobs))
     problem = replace(problem, jobs=jobs, supply=tuple(sorted(supply)))
     answer = Deadline().size(problem)

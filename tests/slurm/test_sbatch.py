@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import time
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from malletrain.slurm import directives, sbatch
 from malletrain.slurm.options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
-from malletrain.slurm.sbatch import BatchRequest, Defaults, InvalidBatch
+from malletrain.slurm.sbatch import BatchRequest, Defaults, InvalidBatch, due_at
 
 SITE = Defaults("harvest", "hacct", "hqos", "gpu:4")
 GOOD = b"#!/bin/bash\n#SBATCH --nodes=1-8\npython train.py\n"
@@ -138,6 +141,8 @@ def test_every_fault_is_named_with_its_place() -> None:
         (b"#!/bin/bash\n#SBATCH -N 2-4 -p batch\n", "partition harvest only"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-min=9 batch-max=8\n", "above --batch-max=8"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-max=8\n", "--batch-min and --batch-max together"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4 --deadline=now+3hours\n", "--total-samples and --curve"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN deadline=tomorrow\n", "neither YYYY-MM-DDTHH:MM"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-min=2 batch-max=8 elastic=restart\n", "leave --batch-min"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN --curve=1:a\n", "NODES:SAMPLES_PER_S"),
         (b"#!/bin/bash\n#SBATCH -N 2-4 -o 'a\\b'\n", "backslash"),
@@ -170,6 +175,21 @@ def test_own_options_are_read_in_all_spellings() -> None:
     assert body["curve"] == [[1, 100.0], [4, 300.0]]
     assert body["elastic"] == "live"
     assert (body["batch_min"], body["batch_max"]) == (32, 64)
+
+
+def test_deadlines_are_read_as_sbatch_writes_them() -> None:
+    noon = datetime(2026, 11, 1, 12, tzinfo=timezone(timedelta(hours=1)))
+    assert due_at("2026-11-01T12:00", noon) == noon.timestamp()
+    assert due_at("2026-11-01T12:00:30", noon) == noon.timestamp() + 30
+    assert due_at("2026-11-02", noon) == noon.timestamp() + 12 * 3600
+    assert due_at("now+90minutes", noon) == noon.timestamp() + 5400
+    assert due_at("now+2days", noon) == noon.timestamp() + 2 * 86400
+    assert [due_at(text, noon) for text in ("", "noon", "now+5fortnights", "2026-13-01", "12:00", "now+")] == [
+        None
+    ] * 6
+    words = ("--nodes=1-4", "--deadline=now+1hour", "--total-samples=1e6", "--curve=1:5")
+    before = time.time()
+    assert before + 3600 <= cast(float, ask(b"#!/bin/sh\n", *words).announcement()["deadline"]) <= time.time() + 3600
 
 
 def test_how_scalability_is_learnt_is_said_and_agrees_with_the_curve() -> None:

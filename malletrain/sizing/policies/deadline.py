@@ -2,26 +2,24 @@
 
 After ElasticFlow (Gu et al., ASPLOS 2023): minimum satisfactory shares first, earliest deadline first, then each
 further node where it gains most. Shares and chances: `malletrain.sizing.promises`. Here the nodes come and go, so
-a job has a promise only where its deadline is met with a chance of `least` or more. What is left is shared by the
-exact core over the problem's own values; ElasticFlow goes by marginal gain.
+a job has a promise only where its deadline is met with a chance of `least` or more. Those are served first, then jobs
+whose deadline has become less likely since they were taken (`malletrain.decide.promising`), as far as their shares
+fit now. What is left is shared by the exact core over the problem's own values; ElasticFlow goes by marginal gain.
 
-A job without a promise (its deadline cannot be met, or not surely enough) takes part as any other.
+A job that would be late at any size takes part as one without a deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes
-from malletrain.sizing.promises import Promise, promises, share_of
+from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes, id_order
+from malletrain.sizing.promises import LEAST_CHANCE, Promise, promises, share_of
 from malletrain.sizing.values import value_table
-
-#: A deadline must be met with this chance.
-LEAST_CHANCE = 0.9
 
 
 class Deadline:
@@ -34,9 +32,8 @@ class Deadline:
 
     def size(self, problem: Problem) -> Sizes:
         given = promises(problem.jobs, problem.supply, problem.nodes, self._least)
-        # Now and then fewer nodes are there than was likely: then the earliest deadlines have theirs.
-        now = {each.job: each for each in given if each.needs <= problem.nodes and each.share > 0}
-        kept = tuple(_kept(job, now[job.id].share) if job.id in now else job for job in problem.jobs)
+        shares = _shares_now(problem, given)
+        kept = tuple(_kept(job, shares[job.id]) if job.id in shares else job for job in problem.jobs)
         table = value_table(replace(problem, jobs=kept))
         best = knapsack.solve(table, problem.nodes)
         sizes: dict[JobId, int] = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
@@ -44,6 +41,19 @@ class Deadline:
         worth = own.worth(own.rows_of(sizes)) if own.has(sizes) else best.objective
         reason = _said(problem.jobs, {each.job: each for each in given}, self._least)
         return checked(problem, Sizes(SizingStatus.FEASIBLE, worth, float("inf"), sizes, reason, best.work))
+
+
+def _shares_now(problem: Problem, given: Sequence[Promise]) -> dict[JobId, int]:
+    """Shares as far as they fit on the nodes that are there, promised ones first, the earliest deadline first."""
+    promised = {each.job for each in given}
+    due = [(job.id not in promised, job.due.seconds, id_order(job.id), job) for job in problem.jobs if job.due]
+    left, shares = problem.nodes, dict[JobId, int]()
+    for *_, job in sorted(due, key=lambda each: each[:3]):
+        share = share_of(job)
+        if share and share <= left:
+            shares[job.id] = share
+            left -= share
+    return shares
 
 
 def _kept(job: JobDemand, share: int) -> JobDemand:
