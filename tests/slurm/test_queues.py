@@ -110,7 +110,9 @@ def test_a_job_asks_for_no_more_held_tasks_than_the_site_can_bear(crowded: Lab) 
         limits.affordable(read, wanted=6, least=6, asked=False)
 
 
-def test_jobs_that_have_ended_count_until_slurm_forgets_them(crowded: Lab) -> None:
+def test_jobs_that_have_ended_count_until_slurm_forgets_them(release: str | None, lab_factory: LabFactory) -> None:
+    # A lab of its own: what others have ended counts too.
+    crowded = lab_factory(LabConfig(nodes=1, users=True, release=release, settings=(("MaxJobCount", "100"),)))
     crowded.submit("true", "-p", "batch", "--array=0-9", "--output=/dev/null", user="bob")
     crowded.submit("true", "-p", "batch", "--array=0-9", "--hold", user="bob")
     ended = ["squeue", "-h", "-t", "COMPLETED", "-o", "%A"]
