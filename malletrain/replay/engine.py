@@ -85,6 +85,8 @@ class Engine:
         self._resized: set[int] = set()
         self._holes = Lives(trace) if options.order is NodeOrder.LIFE else None
         self.now = trace.start
+        if isinstance(sizer, PolicySizer):
+            sizer.ages = lambda: self.now - self.idle_since[self.state == IDLE]
         self.totals = Totals(n)
         self.log = Log()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -9,6 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.decide.ahead import lifetimes
+from malletrain.decide.forecast import Forecast
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest
@@ -94,6 +97,9 @@ class PolicySizer:
         self._demands: dict[tuple[int, int], JobDemand] = {}
         #: Samples that a job has left (inf: it is endless), as the replay has it; for the objective `jct`.
         self.left: Callable[[int], float] | None = None
+        #: How long each idle node has been idle (s), for policies that plan ahead, by the built-in forecast.
+        self.ages: Callable[[], NDArray[np.float64]] | None = None
+        self._looks_ahead = bool(getattr(self._policy, "looks_ahead", False))
 
     def __call__(
         self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
@@ -104,9 +110,20 @@ class PolicySizer:
             demands = tuple(self._urgent(j, each, self.left(j)) for j, each in zip(live, demands, strict=True))
         if any(pending):
             demands = tuple(map(_still, demands, pending))
-        problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha)
+        ahead = self._lifetimes(nodes) if self._looks_ahead else ()
+        problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha, lifetimes=ahead)
         sizes = self._policy.size(problem).sizes
         return [sizes[self._jobs[j].job.id] for j in live]
+
+    def _lifetimes(self, nodes: int) -> tuple[tuple[float, int], ...]:
+        if self.ages is None:
+            return ()
+        # To a tenth of the age: what is forecast for it hardly differs, and most nodes are then alike.
+        about = np.exp(np.rint(np.log(np.maximum(self.ages(), 1.0)) * 10) / 10)
+        ages, counts = np.unique(about, return_counts=True)
+        forecast = Forecast()
+        alike = zip(ages.tolist(), counts.tolist(), strict=True)
+        return lifetimes(((forecast.remaining(age), math.inf, count) for age, count in alike), nodes)
 
     def _urgent(self, j: int, each: JobDemand, left: float) -> JobDemand:
         rest = None if left == float("inf") else left / rate_of_one(self._jobs[j])
