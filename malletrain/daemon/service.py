@@ -41,6 +41,7 @@ from malletrain.slurm import site
 from malletrain.slurm.apart import ApartCluster
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
+from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.reading import read_events
 from malletrain.store.upkeep import Upkeep
@@ -249,7 +250,10 @@ class Service:
 
     def _cluster(self, commands: Commands, harvest: site.Harvest, bf_interval_s: float) -> Cluster:
         """Slurm, steered by this process, or by the actuator where there is one."""
-        here = SlurmCluster(commands, harvest, self._owner_of, self._clock.now, bf_interval_s)
+        clock, release = self._clock.now, self._site_facts.release
+        reader, why = choose(commands, clock, harvest.partition, bf_interval_s, release, os.environ.get(PYTHON, ""))
+        self._log.info("reader", what=why)
+        here = SlurmCluster(commands, harvest, self._owner_of, clock, bf_interval_s, reader)
         socket_path = self._config.actuator.socket
         if not socket_path:
             return here

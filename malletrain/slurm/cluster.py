@@ -20,6 +20,7 @@ from malletrain.slurm.formats import normalise, queue, text
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.read_commands import CommandReader
+from malletrain.slurm.read_pyslurm import Reader
 from malletrain.slurm.site import Harvest
 
 #: What each end looks like to the loop.
@@ -55,6 +56,7 @@ class SlurmCluster:
         owner_of: the uid that announced a malleable job, by its id; None: not known, and nothing of it is started.
         now: Unix seconds.
         bf_interval_s: bf_interval of SchedulerParameters.
+        reader: who looks at the whole; None: Slurm's commands.
     """
 
     def __init__(
@@ -64,13 +66,14 @@ class SlurmCluster:
         owner_of: Callable[[int], int | None],
         now: Callable[[], float] = time.time,
         bf_interval_s: float = 30.0,
+        reader: Reader | None = None,
     ) -> None:
         self._commands = commands
         self._harvest = harvest
         self._owner_of = owner_of
         self._now = now
         self._fields: Sequence[str] = (*queue.TASK_FIELDS, queue.EXCLUSIVE)  #: without the last on an older Slurm
-        self._reader = CommandReader(commands, now, harvest.partition, bf_interval_s)
+        self._reader: Reader = reader or CommandReader(commands, now, harvest.partition, bf_interval_s)
 
     # Looking
 

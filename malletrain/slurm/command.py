@@ -92,6 +92,10 @@ class Commands:
     def environment(self) -> Mapping[str, str]:
         return self._environment
 
+    @property
+    def timeout_s(self) -> float:
+        return self._timeout_s
+
     @staticmethod
     def mark() -> str:
         """A separator that no job's name can hold: made up anew for each call."""

@@ -22,10 +22,12 @@ from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.memory import ManualClock, MemoryCluster
 from malletrain.loop.ports import Cluster
+from malletrain.slurm import site
 from malletrain.slurm.actuator import Actuator, Server
 from malletrain.slurm.apart import ApartCluster
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
+from malletrain.slurm.read_pyslurm import PYTHON, PyslurmReader, choose
 from malletrain.slurm.site import Harvest
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
@@ -92,6 +94,7 @@ def _main(state: SlurmState, nodes: tuple[str, ...]) -> SlurmJob:
 class LiveStage:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
+        self.close: Callable[[], None] = lambda: None
         self.nodes = lab.nodes
         self.job = replace(JOB, uid=pwd.getpwnam("alice").pw_uid)
         commands = Commands(lab.env, timeout_s=5.0)
@@ -151,8 +154,19 @@ def acting_apart(live: LiveStage) -> Iterator[None]:
         shutil.rmtree(folder)
 
 
+def reading_by_pyslurm(live: LiveStage) -> None:
+    """The live cluster, looked at through pyslurm; skips where there is none for its release."""
+    commands = Commands(live.lab.env, timeout_s=5.0)
+    python = os.environ.get(PYTHON, "")
+    reader, why = choose(commands, time.time, "harvest", 1.0, site.read(commands).release, python)
+    if not isinstance(reader, PyslurmReader):
+        pytest.skip(why)
+    live.close = reader.close
+    live.cluster = SlurmCluster(commands, Harvest("harvest"), {3: live.job.uid}.get, reader=reader)
+
+
 def _on(cluster: str, release: str) -> object:
-    """`live` or `apart` on one release of Slurm: own always, others with --nightly, or --release."""
+    """`live`, `apart` or `pyslurm` on one release of Slurm: own always, others with --nightly, or --release."""
     marks = [pytest.mark.slurm, pytest.mark.release(release)]
     return pytest.param((cluster, release), id=cluster if release == "own" else f"{cluster}-{release}", marks=marks)
 
@@ -160,7 +174,11 @@ def _on(cluster: str, release: str) -> object:
 @pytest.fixture(
     params=[
         pytest.param(("memory", ""), id="memory"),
-        *(_on(cluster, release) for release in ("own", "trixie", "forky") for cluster in ("live", "apart")),
+        *(
+            _on(cluster, release)
+            for release in ("own", "trixie", "forky")
+            for cluster in ("live", "apart", "pyslurm")
+        ),
     ]
 )
 def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
@@ -169,8 +187,11 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
         yield MemoryStage()
         return
     live = _live(request.getfixturevalue("lab_factory"), None if release == "own" else release)
+    if cluster == "pyslurm":
+        reading_by_pyslurm(live)
     with acting_apart(live) if cluster == "apart" else nullcontext():
         yield live
+    live.close()
     live.lab.clear()
 
 
