@@ -118,7 +118,9 @@ class Pool(Section):
     """Which nodes may be harvested, and how many at most."""
 
     keep_idle: Annotated[int, Field(ge=0)] = 1
-    """Idle nodes left alone, for `srun -I`, new reservations and good placement."""
+    """Idle nodes left alone, for `srun -I`, hetjobs, reservations and bursts; made free again when main jobs take them."""
+    keep_leaves: Annotated[int, Field(ge=0)] = 0
+    """Whole leaf switches left idle, of those that no main job is on, for jobs that need a leaf to themselves."""
     stage: Literal["few", "whole"] = "whole"
     """How far the site has taken MalleTrain on: `few` allows `few_pilots` only, until its criteria are met."""
     few_pilots: Annotated[int, Field(ge=1, le=1000)] = 4

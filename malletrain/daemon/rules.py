@@ -63,6 +63,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         turn_s=60.0 * config.sizing.turn_minutes,
         probing=ProbeRules(profile=Profile(config.sizing.profile)),
         keep_idle=config.pool.keep_idle,
+        keep_leaves=config.pool.keep_leaves,
         max_pilots=most_pilots(config),
         max_starts=MAX_STARTS,
         max_pilot_s=longest,

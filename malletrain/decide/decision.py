@@ -18,9 +18,10 @@ from malletrain.decide.place import place, rank
 from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes
 from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
 from malletrain.decide.replacing import replacing
+from malletrain.decide.reserve import Reserve, reserve
 from malletrain.decide.rules import Rules
 from malletrain.decide.stragglers import Straggler
-from malletrain.decide.yielding import Yields, anyone_fits, yields
+from malletrain.decide.yielding import Yields, anyone_fits, ready, yields
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, OpenHole, Refusal, TopUp
 from malletrain.domain.job import JobPhase, JobView, Pilot
 from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
@@ -111,12 +112,21 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     # 5 How many nodes there are to share: those of the pilots that stay, and the free holes less the reserve.
     stays = {j: [p for p in view.staying if p.id not in given_up] for j, view in live.items()}
     free, refusals = _free_holes(holes, held, given.claimed, situation, rules)
+    coming = _changing_hands(live, holes, given.given, situation, rules)
+    if rules.keep_leaves or rules.keep_idle:
+        spare = _reserve(free, stays, live, given.given, situation, rules, memo)
+        refusals += [Refusal(hole.node, spare.kept[hole.node]) for hole in free if hole.node in spare.kept]
+        free = [hole for hole in free if hole.node not in spare.kept]
+        coming -= spare.kept.keys()
+        going = [p for pilots in stays.values() for p in pilots if p.id in spare.leave]
+        actions += [leaving(p, LeaveCause.RESERVE, now, rules, spare.leave[p.id]) for p in going]
+        given_up |= spare.leave.keys()
+        stays = {j: [p for p in pilots if p.id not in spare.leave] for j, pilots in stays.items()}
     busy = sum(len(pilots) for pilots in stays.values())
     free = free[: max(0, rules.max_pilots - busy)]
-    coming = _changing_hands(live, holes, given.given, situation, rules)
     if situation.paused:
         refusals.append(Refusal("all", situation.paused))
-        free, coming = [], 0
+        free, coming = [], frozenset()
 
     # 6 Stragglers: a free node for the replacement of each, and once that is ready they go.
     replaced = replacing(situation.slow, live, stays, free, now, rules)
@@ -128,7 +138,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     free = [hole for hole in free if hole.node not in replaced.nodes]
 
     # 7 What to learn, and sizes.
-    nodes = busy + len(free) + coming
+    nodes = busy + len(free) + len(coming)
     training = {j: view for j, view in sorted(live.items()) if may_train(view)}
     known = {j: situation.known[j] for j in training if j in situation.known}
     share = -(-nodes // max(1, len(training)))
@@ -319,10 +329,23 @@ def _free_holes(
         else:
             free.append(hole)
     free.sort(key=lambda hole: rank(hole, snapshot.node[hole.node].weight))
-    kept = min(rules.keep_idle, len(free))
-    reserve = f"one of {rules.keep_idle} nodes that stay idle (pool.keep_idle)"
-    refusals += [Refusal(hole.node, reserve) for hole in free[len(free) - kept :]]
-    return free[: len(free) - kept], refusals
+    return free, refusals
+
+
+def _reserve(
+    free: Sequence[Hole],
+    stays: Mapping[int, Sequence[Pilot]],
+    views: Mapping[int, JobView],
+    given: Collection[str],
+    situation: Situation,
+    rules: Rules,
+    memo: Memo,
+) -> Reserve:
+    """What stays idle: the reserve of free nodes, of those that pilots have left, and of those that pilots hold."""
+    mine = {pilot.id for pilots in stays.values() for pilot in pilots}
+    held = [node for _, view in sorted(views.items()) for node in memo.harvested(view) if node.pilot in mine]
+    left = ready(situation.snapshot, held, rules).coming - set(given) - situation.drained
+    return reserve(free, held, left, situation.snapshot, rules)
 
 
 def _changing_hands(
@@ -331,15 +354,15 @@ def _changing_hands(
     given: Collection[str],
     situation: Situation,
     rules: Rules,
-) -> int:
-    """How many nodes one pilot is leaving for another: counted, or the plan would change while they do.
+) -> frozenset[str]:
+    """The nodes that one pilot is leaving for another: counted, or the plan would change while they do.
 
     Not those that a main job, staff or an operator wants, or whose hole is nearly over.
     """
     leaving = [p for view in views.values() for p in view.leaving]
     wanted = set(given) | situation.drained
-    return sum(
-        1
+    return frozenset(
+        pilot.node
         for pilot in leaving
         if pilot.node in holes
         and pilot.node not in wanted

@@ -23,7 +23,9 @@ class Rules:
         limits: caps, guaranteed shares and resources of groups of jobs; `user_share`: most of the nodes for one user
             while others want some, as a part; `max_resizes`: most jobs that change size at one decision.
         max_wait_s: a job that has had no node for so long comes before the others' gain, for `turn_s`; 0: never.
-        keep_idle: free nodes that stay free, for `srun -I`, reservations and good placement.
+        keep_idle: nodes that stay free, or are made free again, for `srun -I`, hetjobs, reservations and bursts.
+        keep_leaves: leaf switches that stay free as a whole, of those that no main job is on; their nodes count in
+            `keep_idle`.
         max_pilots: most pilots at once; their number is what costs the controller.
         max_pilot_s: longest time limit of a pilot.
         margin_s: a pilot's limit ends so long before its hole does: exit, KillWait and epilog.
@@ -62,6 +64,7 @@ class Rules:
     max_wait_s: float = 1800.0
     turn_s: float = 600.0
     keep_idle: int = 0
+    keep_leaves: int = 0
     max_pilots: int = 200
     max_pilot_s: float = 3600.0
     margin_s: float = 30.0

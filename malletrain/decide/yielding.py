@@ -6,7 +6,7 @@ emptied beforehand, by the pilots whose leaving costs training least.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.decide.rules import Rules
@@ -27,7 +27,7 @@ class HarvestedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class Ready:
     """Nodes that a main job could have soon: `free` now, `coming` free (completing, or their pilot is leaving
     already), or a pilot's."""
 
@@ -78,8 +78,8 @@ def yields(
     that could have started for longer than `claim_patience_s` is held up by something else; it claims nothing until
     `claim_again_s` have passed.
     """
-    ready = _ready(snapshot, harvested, rules)
-    all_nodes = ready.free | ready.coming | set(ready.pilot_on)
+    at_hand = ready(snapshot, harvested, rules)
+    all_nodes = at_hand.free | at_hand.coming | set(at_hand.pilot_on)
     left = set(all_nodes)
     planned = _planned(snapshot, rules)
     leave: dict[str, str] = {}
@@ -91,7 +91,7 @@ def yields(
         name = group[0].id
         # The waiting rest of an array is one row that stands for many tasks.
         for _ in range(group[0].task_count if len(group) == 1 else 1):
-            chosen = _choose(group, snapshot, left, ready, planned, now)
+            chosen = _choose(group, snapshot, left, at_hand, planned, now)
             if not chosen:
                 break
             since = startable_since.get(name, now)
@@ -100,10 +100,10 @@ def yields(
                 break
             left.difference_update(chosen)
             for node in chosen:
-                if node in ready.free:
+                if node in at_hand.free:
                     claimed[node] = name
-                elif node in ready.pilot_on:
-                    leave[ready.pilot_on[node].pilot] = f"main job {name} could start on {node}"
+                elif node in at_hand.pilot_on:
+                    leave[at_hand.pilot_on[node].pilot] = f"main job {name} could start on {node}"
     return Yields(leave, claimed, startable, frozenset(all_nodes - left))
 
 
@@ -116,7 +116,8 @@ def anyone_fits(snapshot: Snapshot, rules: Rules) -> bool:
     return any(job.state is pending and job.node_count <= most and waits(job, rules) for job in snapshot.jobs)
 
 
-def _ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> _Ready:
+def ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> Ready:
+    """What a main job, or the reserve, could have soon. `harvested`: the nodes whose pilots may leave."""
     pilot_on = {h.node: h for h in harvested}
     # A pilot may have been released since the snapshot was taken: its node only looks free.
     free = snapshot.free_names.difference(pilot_on)
@@ -132,7 +133,7 @@ def _ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules)
         for node in snapshot.nodes
         if node.state is completing and node.name not in staying and node.name not in pilot_on
     )
-    return _Ready(free, frozenset(coming), pilot_on)
+    return Ready(free, frozenset(coming), pilot_on)
 
 
 def _goes(job: SlurmJob, rules: Rules) -> bool:
@@ -177,7 +178,7 @@ def _choose(
     group: Sequence[SlurmJob],
     snapshot: Snapshot,
     left: Collection[str],
-    ready: _Ready,
+    at_hand: Ready,
     planned: Sequence[_Planned],
     now: float,
 ) -> list[str]:
@@ -193,13 +194,50 @@ def _choose(
         if len(required) < len(part.required_nodes):
             return []
         kept_for_it = set(part.planned_nodes)
-        rest = [n for n in usable if n not in required]
-        rest.sort(key=lambda n: (ready.rank(n)[0], n not in kept_for_it, ready.rank(n)[1], n))
-        picked = (required + rest)[: max(part.node_count, len(required))]
+
+        def order(name: str, kept: Collection[str] = kept_for_it) -> tuple[int, bool, float, str]:
+            return at_hand.rank(name)[0], name not in kept, at_hand.rank(name)[1], name
+
+        count = max(part.node_count, len(required))
+        usable = _on_few_leaves(usable, required, count, part.switches, snapshot.leaves, order)
+        rest = sorted((n for n in usable if n not in required), key=order)
+        picked = (required + rest)[:count]
         if len(picked) < part.node_count:
             return []
         chosen += picked
     return chosen
+
+
+def _on_few_leaves(
+    usable: list[str],
+    required: Collection[str],
+    count: int,
+    switches: int | None,
+    leaves: Mapping[str, str],
+    order: Callable[[str], tuple[int, bool, float, str]],
+) -> list[str]:
+    """Of `usable`, the nodes on those leaf switches that make room for the job at the least cost; all where it asks
+    for no number of switches, or none would do: then it waits for its --switches patience, and starts anywhere.
+
+    One leaf alone is chosen exactly; of several, those with most room.
+    """
+    if not switches or not leaves:
+        return usable
+    rooms: dict[str, list[str]] = {}
+    for name in usable:
+        rooms.setdefault(leaves.get(name, ""), []).append(name)
+    wanted = {leaves.get(name, "") for name in required}
+
+    def price(leaf: str) -> tuple[int, float, str]:
+        ranks = [order(name) for name in sorted(rooms[leaf], key=order)[:count]]
+        return sum(rank for rank, *_ in ranks), sum(cost for _, _, cost, _ in ranks), leaf
+
+    enough = [leaf for leaf, names in rooms.items() if len(names) >= count and wanted <= {leaf}]
+    if enough:
+        return rooms[min(enough, key=price)]
+    best = sorted(rooms, key=lambda leaf: (leaf not in wanted, -len(rooms[leaf]), price(leaf)))[:switches]
+    room = [name for leaf in best for name in rooms[leaf]]
+    return room if len(room) >= count and set(required) <= set(room) else usable
 
 
 def _usable(

@@ -15,6 +15,7 @@ class LeaveCause(StrEnum):
     NODE_WANTED = "node_wanted"  #: staff drains, reserves, reboots or powers the node
     SHRINK = "shrink"  #: another job uses the node better
     JOB_OVER = "job_over"  #: its job has finished, was cancelled or is held
+    RESERVE = "reserve"  #: too few nodes are idle for the reserve
     STRAGGLER = "straggler"  #: its worker holds up the others
     OPERATOR = "operator"  #: `malletrain drain` or the breaker
 

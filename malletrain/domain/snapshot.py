@@ -112,6 +112,7 @@ class SlurmJob:
     gres: str = ""
     dependency: str = ""
     priority: int = 0
+    switches: int | None = None  #: leaf switches asked for (sbatch --switches); None: any number
 
     @property
     def holds_nodes(self) -> bool:
@@ -148,7 +149,8 @@ class BackfillPlan:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The cluster at `taken_at`. Node names are unique; `warnings` say what could not be read."""
+    """The cluster at `taken_at`. Node names are unique; `warnings` say what could not be read; `leaves`: the leaf
+    switch of each node, empty where Slurm knows no switches."""
 
     taken_at: float
     nodes: tuple[Node, ...]
@@ -156,6 +158,7 @@ class Snapshot:
     reservations: tuple[Reservation, ...] = ()
     plan: BackfillPlan = field(default_factory=BackfillPlan)
     warnings: tuple[str, ...] = ()
+    leaves: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def node(self) -> Mapping[str, Node]:

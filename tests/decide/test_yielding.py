@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from malletrain.decide.yielding import HarvestedNode, yields
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from tests.world import RULES, START, main_job, node
@@ -101,3 +103,35 @@ def test_a_claim_that_lapsed_is_made_again_later() -> None:
     snapshot, harvested = world(1, 1, main_job(1, count=2))
     later = START + RULES.claim_again_s + 1
     assert yields(snapshot, harvested, {"1": START}, later, RULES).leave != {}
+
+
+def _on_leaves(snapshot: Snapshot, **leaves: str) -> Snapshot:
+    return replace(snapshot, leaves={name: leaf for leaf, names in leaves.items() for name in names.split()})
+
+
+def test_a_job_that_asks_for_one_leaf_is_given_the_cheapest_whole_one() -> None:
+    snapshot, harvested = world(6, 2, main_job(1, count=3, switches=1))
+    snapshot = _on_leaves(snapshot, a="h0 h1 i0", b="h2 h3 h4 i1", c="h5")
+    answer = yields(snapshot, harvested, {}, START, RULES)
+    assert (set(answer.leave), set(answer.claimed)) == ({"9_0", "9_1"}, {"i0"})
+
+
+def test_idle_nodes_on_other_leaves_do_not_help_a_job_that_asks_for_one() -> None:
+    snapshot, harvested = world(3, 3, main_job(1, count=3, switches=1))
+    snapshot = _on_leaves(snapshot, a="h0 h1 h2", b="i0 i1", c="i2")
+    answer = yields(snapshot, harvested, {}, START, RULES)
+    assert (set(answer.leave), answer.claimed) == ({"9_0", "9_1", "9_2"}, {})
+
+
+def test_a_job_that_asks_for_two_leaves_gets_nodes_of_no_more() -> None:
+    snapshot, harvested = world(4, 4, main_job(1, count=4, switches=2))
+    snapshot = _on_leaves(snapshot, a="h0 i0", b="h1 i1", c="h2 i2", d="h3 i3")
+    answer = yields(snapshot, harvested, {}, START, RULES)
+    assert {snapshot.leaves[name] for name in answer.given} == {"a", "b"}
+
+
+def test_where_no_leaf_is_wide_enough_any_nodes_are_given() -> None:
+    snapshot, harvested = world(2, 2, main_job(1, count=4, switches=1))
+    snapshot = _on_leaves(snapshot, a="h0 h1", b="i0 i1")
+    answer = yields(snapshot, harvested, {}, START, RULES)
+    assert len(answer.leave) + len(answer.claimed) == 4

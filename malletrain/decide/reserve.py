@@ -1,0 +1,78 @@
+"""The reserve: idle nodes that no pilot takes, and that are made free again when a main job has taken them.
+
+It is what `srun -I`, a hetjob (which Slurm does not start by preempting), and the first jobs of a burst start on
+without waiting for anybody. Slurm fills nodes of the lowest Weight first, so the reserve is of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import HarvestedNode
+from malletrain.domain.decision import Hole
+from malletrain.domain.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """`kept`: node that is free, or soon will be -> why it stays so; `leave`: pilot -> why it makes room."""
+
+    kept: Mapping[str, str]
+    leave: Mapping[str, str]
+
+
+def reserve(
+    free: Sequence[Hole],
+    harvested: Sequence[HarvestedNode],
+    coming: Collection[str],
+    snapshot: Snapshot,
+    rules: Rules,
+) -> Reserve:
+    """Which of the `free` holes (best first) stay empty, and which pilots leave because too few do.
+
+    `harvested`: nodes whose pilots may leave; `coming`: nodes that pilots are leaving already.
+    First `keep_leaves` whole leaf switches on which no main job runs, those with the fewest pilots; then single nodes
+    up to `keep_idle` in all, next to those that are kept already and of the least worth to training.
+    """
+    kept: dict[str, str] = {}
+    leave: dict[str, str] = {}
+    empty = {hole.node for hole in free}.union(coming)
+    pilots = {node.node: node for node in harvested}
+    for leaf, nodes in _emptiest(empty, pilots, snapshot)[: rules.keep_leaves]:
+        why = f"on leaf {leaf}, which stays idle (pool.keep_leaves = {rules.keep_leaves})"
+        kept |= {name: why for name in nodes if name in empty}
+        leave |= {pilots[name].pilot: why for name in nodes if name in pilots}
+    missing = max(0, rules.keep_idle - len(kept) - len(leave))
+    why = f"one of {rules.keep_idle} nodes that stay idle (pool.keep_idle)"
+    beside = {snapshot.leaves[name] for name in kept}
+    singles = [name for name in [*(hole.node for hole in reversed(free)), *sorted(coming)] if name not in kept]
+    singles.sort(key=lambda name: snapshot.leaves.get(name) not in beside)
+    kept |= dict.fromkeys(singles[:missing], why)
+    cheapest = sorted(
+        (node for node in harvested if node.pilot not in leave),
+        key=lambda node: (_weight(snapshot, node.node), node.cost, node.node),
+    )
+    leave |= {node.pilot: why for node in cheapest[: max(0, missing - len(singles))]}
+    return Reserve(kept, leave)
+
+
+def _weight(snapshot: Snapshot, name: str) -> int:
+    return snapshot.node[name].weight if name in snapshot.node else 1
+
+
+def _emptiest(
+    empty: set[str], pilots: Mapping[str, HarvestedNode], snapshot: Snapshot
+) -> list[tuple[str, tuple[str, ...]]]:
+    """The leaves with nothing but empty nodes and pilots, those whose making free costs least first."""
+    of_leaf: dict[str, list[str]] = {}
+    for name, leaf in snapshot.leaves.items():
+        of_leaf.setdefault(leaf, []).append(name)
+
+    def price(leaf: str) -> tuple[int, float, str]:
+        held = [pilots[name] for name in of_leaf[leaf] if name in pilots]
+        return len(held), sum(node.cost for node in held), leaf
+
+    whole = [leaf for leaf, names in of_leaf.items() if all(n in empty or n in pilots for n in names)]
+    return [(leaf, tuple(sorted(of_leaf[leaf]))) for leaf in sorted(whole, key=price)]

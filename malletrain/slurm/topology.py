@@ -1,0 +1,71 @@
+"""Leaf switches: which node hangs on which, and how many a waiting job asks for (sbatch --switches).
+
+squeue's short columns do not have the latter, so each waiting job of several nodes is asked for once, and only where
+Slurm knows switches at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.domain.snapshot import SlurmJob, SlurmState
+from malletrain.slurm.command import Commands
+from malletrain.slurm.formats import text
+
+#: The layout changes when staff changes it: asked for again after so long (seconds).
+AGAIN_S = 900.0
+
+#: So many jobs are asked for in one command; the others wait for the next look.
+JOBS_A_COMMAND = 200
+
+
+class Topology:
+    """Slurm's switches, asked for seldom and remembered.
+
+    Args:
+        now: Unix seconds.
+    """
+
+    def __init__(self, commands: Commands, now: Callable[[], float]) -> None:
+        self._commands = commands
+        self._now = now
+        self._leaves: Mapping[str, str] = {}
+        self._asked_at = float("-inf")
+        self._switches: dict[int, int | None] = {}
+
+    def leaves(self) -> Mapping[str, str]:
+        """The leaf of each node; empty where Slurm has no topology, or does not tell: nothing rests on it but how
+        well a job is placed."""
+        if self._now() - self._asked_at >= AGAIN_S:
+            self._asked_at = self._now()
+            try:
+                self._leaves = text.leaves(self._commands.ask(["scontrol", "show", "topology"]))
+            except (ClusterUnavailable, InvalidInput):
+                self._leaves = {}
+        return self._leaves
+
+    def with_switches(self, jobs: Sequence[SlurmJob]) -> tuple[SlurmJob, ...]:
+        """The jobs, those that wait for several nodes with the number of leaf switches that they ask for."""
+        if not self.leaves():
+            return tuple(jobs)
+        wide = {job.raw_id for job in jobs if job.state is SlurmState.PENDING and job.node_count > 1}
+        self._switches = {number: asked for number, asked in self._switches.items() if number in wide}
+        new = sorted(wide - self._switches.keys())[:JOBS_A_COMMAND]
+        if new:
+            self._switches |= dict.fromkeys(new) | self._ask(new)
+        return tuple(
+            replace(job, switches=asked) if (asked := self._switches.get(job.raw_id)) else job for job in jobs
+        )
+
+    def _ask(self, numbers: Sequence[int]) -> dict[int, int | None]:
+        mark = self._commands.mark()
+        which = ",".join(map(str, numbers))
+        columns = f"jobid:0{mark},reqswitch:0{mark}"
+        answer = self._commands.run(["squeue", "-a", "-h", "-j", which, "-O", columns])
+        cells = answer.output.split(mark) if answer.ok else []
+        pairs = zip(cells[::2], cells[1::2], strict=False)
+        return {
+            int(number): int(asked) or None for number, asked in pairs if number.strip().isdigit() and asked.isdigit()
+        }
