@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import html
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import optuna
 import plotly.graph_objects as go
 from optuna import visualization
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from malletrain.study import book
 from malletrain.study.endings import Ending
 
 _STYLE = (
-    "body{font:16px system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}"
-    "pre{background:#f6f6f6;padding:.6em;overflow:auto}"
+    "body{font:16px/1.4 system-ui,sans-serif;margin:1.5em auto;max-width:68em;padding:0 1em;color:#222}"
+    "h2{margin:1.6em 0 .3em;font-size:1.2em}h3{margin:1.2em 0 .2em;font-size:1em}"
+    "table{border-collapse:collapse}td,th{padding:.2em .8em .2em 0;text-align:left;border-bottom:1px solid #ddd}"
+    "td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}"
+    ".wide{overflow-x:auto}.wide>div{min-width:38em}"
+    "pre{background:#f6f6f6;padding:.6em;overflow:auto;font-size:.85em}"
 )
+
+#: A legend of more entries than this would take more room than the plot.
+MOST_NAMED = 12
+
+#: Heading of the plot that needs room, and can be moved sideways on narrow screens.
+_DENSE = "Parallel coordinates"
+
+#: How trials ended, in colours.
+_COLORS = {
+    "completed": "#2a6fbb",
+    "pruned": "#e8a33d",
+    "running": "#4caf50",
+    "user_error": "#c0392b",
+    "out_of_memory": "#8e44ad",
+    "timed_out": "#795548",
+    "cancelled": "#7f8c8d",
+    "refused": "#34495e",
+    "preempted": "#16a085",
+    "node_failed": "#e67e99",
+    "interrupted": "#95a5a6",
+    "lost": "#000000",
+}
 
 
 def ending_of(trial: FrozenTrial) -> str:
@@ -70,17 +96,20 @@ def page(study: optuna.Study) -> str:
     """The page."""
     trials = study.get_trials(deepcopy=False)
     title = html.escape(study.study_name)
-    rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{n}</td></tr>" for name, n in counts(study).items())
+    rows = "".join(
+        f"<tr><td>{name.replace('_', ' ')}</td><td class=n>{n}</td></tr>" for name, n in counts(study).items()
+    )
     used = sum(node_hours(trial) for trial in trials)
     parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>",
+        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>{title}</title><style>{_STYLE}</style>",
         f"<h1>Study {title}</h1><p>{len(trials)} trials, {used:.2f} node-hours.</p>",
-        f"<table><tr><th>ended as</th><th>trials</th></tr>{rows}</table>",
+        f"<table><tr><th>ended as</th><th>trials</th></tr>{rows}</table>" if rows else "",
         _best(study),
     ]
     several = len(study.directions) > 1
     plots: list[tuple[str, Callable[[], go.Figure]]] = [
-        ("Pareto front", lambda: visualization.plot_pareto_front(study)),
+        ("Pareto front", lambda: _front(study)),
     ]
     if not several:
         plots = [("Reported figures", lambda: visualization.plot_intermediate_values(study))]
@@ -89,39 +118,68 @@ def page(study: optuna.Study) -> str:
     plots += [
         ("Trials over time", lambda: visualization.plot_timeline(study)),
         ("Node-hours by trial", lambda: _hours_by_trial(trials)),
-        ("Node-hours over time", lambda: _hours_over_time(trials)),
+        ("Harvest over time: node-hours", lambda: _harvest(trials, total=True)),
+        ("Harvest over time: nodes held", lambda: _harvest(trials, total=False)),
     ]
-    library: bool = True
+    library = True
     for name, plot in plots:
-        try:
-            figure = plot().to_html(full_html=False, include_plotlyjs=library)
-            library = False
-        except (ValueError, RuntimeError, ZeroDivisionError) as error:  # too few trials for this plot
-            figure = f"<p>Not yet: {html.escape(str(error))}</p>"
-        parts.append(f"<h2>{name}</h2>{figure}")
+        shown, library = _shown(name, plot, library)
+        parts.append(f"<h2>{name}</h2>{shown}")
     parts += [_failures(trials), "</html>"]
     return "\n".join(parts)
 
 
+def _shown(name: str, plot: Callable[[], go.Figure], library: bool) -> tuple[str, bool]:
+    """A plot in the page's style, with plotly's library where none has brought it yet; and whether it is still
+    missing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Optuna's, on what its plots assume: the page says it in its headings
+            figure = plot()
+        if not figure.data:
+            return "<p>Not yet: no trial has anything to show here.</p>", library
+        dense = name.startswith(_DENSE)
+        figure.update_layout(
+            title=None,
+            template="plotly_white",
+            height=420 if dense else 360,
+            margin={"l": 60, "r": 50 if dense else 20, "t": 36, "b": 80 if dense else 50},
+            legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
+        )
+        if len(figure.data) > MOST_NAMED:
+            figure.update_layout(showlegend=False)
+        config = {"displaylogo": False, "responsive": True}
+        text = figure.to_html(full_html=False, include_plotlyjs=library, config=config)
+    except (ValueError, RuntimeError, ZeroDivisionError) as error:  # too few trials for this plot
+        return f"<p>Not yet: {html.escape(str(error)[:200])}</p>", library
+    return f"<div class=wide>{text}</div>" if dense else text, False
+
+
 def _of_value(study: optuna.Study, number: int | None) -> list[tuple[str, Callable[[], go.Figure]]]:
     """Optuna's plots of one value; `number` is None where there is only one."""
-
-    def target(trial: FrozenTrial) -> float:
-        return float(trial.values[number or 0])
-
-    which: dict[str, Any] = {}
-    importance: dict[str, Any] = {}
+    view, name, suffix = study, "value", ""
     if number is not None:
-        which = {"target": target, "target_name": f"value {number + 1}"}
-        # Given a target, Optuna weighs what makes it low.
-        sign = -1.0 if study.directions[number] is StudyDirection.MAXIMIZE else 1.0
-        importance = which | {"target": lambda trial: sign * target(trial)}
-    suffix = "" if number is None else f", value {number + 1}"
+        view, name, suffix = _of_one_direction(study, number), f"value {number + 1}", f", value {number + 1}"
     return [
-        (f"Optimisation history{suffix}", lambda: visualization.plot_optimization_history(study, **which)),
-        (f"Parallel coordinates{suffix}", lambda: visualization.plot_parallel_coordinate(study, **which)),
-        (f"Importance of parameters{suffix}", lambda: visualization.plot_param_importances(study, **importance)),
+        (f"Optimisation history{suffix}", lambda: visualization.plot_optimization_history(view, target_name=name)),
+        (f"{_DENSE}{suffix}", lambda: visualization.plot_parallel_coordinate(view, target_name=name)),
+        (f"Importance of parameters{suffix}", lambda: visualization.plot_param_importances(view, target_name=name)),
     ]
+
+
+def _of_one_direction(study: optuna.Study, number: int) -> optuna.Study:
+    """The study as if it had only this value: with its direction Optuna's plots know what is good."""
+    view = optuna.create_study(direction=study.directions[number], study_name=study.study_name)
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        value = float(trial.values[number])
+        view.add_trial(optuna.trial.create_trial(value=value, params=trial.params, distributions=trial.distributions))
+    return view
+
+
+def _front(study: optuna.Study) -> go.Figure:
+    names = [f"value {number}" for number in range(1, 1 + len(study.directions))]
+    figure = visualization.plot_pareto_front(study, target_names=names)
+    return figure.update_traces(marker_showscale=False).update_layout(showlegend=True)
 
 
 def _best(study: optuna.Study) -> str:
@@ -129,11 +187,16 @@ def _best(study: optuna.Study) -> str:
     if not best:
         return "<p>No trial has completed yet.</p>"
     lines = "".join(
-        f"<tr><td>{t.number}</td><td>{', '.join(f'{v:.6g}' for v in t.values or ())}</td>"
-        f"<td>{html.escape(', '.join(f'{k}={v}' for k, v in t.params.items()))}</td></tr>"
+        f"<tr><td class=n>{t.number}</td><td class=n>{', '.join(f'{v:.6g}' for v in t.values or ())}</td>"
+        f"<td>{html.escape(', '.join(f'{k}={_short(v)}' for k, v in t.params.items()))}</td></tr>"
         for t in best
     )
-    return f"<h2>Best</h2><table><tr><th>trial</th><th>value</th><th>parameters</th></tr>{lines}</table>"
+    heads = "<th>trial</th><th>value</th><th>parameters</th>"
+    return f"<h2>Best</h2><div class=wide><table><tr>{heads}</tr>{lines}</table></div>"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def best_trials(study: optuna.Study) -> list[FrozenTrial]:
@@ -148,27 +211,45 @@ def best_trials(study: optuna.Study) -> list[FrozenTrial]:
 
 def _hours_by_trial(trials: list[FrozenTrial]) -> go.Figure:
     figure = go.Figure()
-    for ending in sorted({ending_of(trial) for trial in trials}):
+    for ending in sorted({ending_of(trial) for trial in trials} - {"waiting"}):
         of_it = [trial for trial in trials if ending_of(trial) == ending]
-        figure.add_bar(x=[t.number for t in of_it], y=[node_hours(t) for t in of_it], name=ending)
-    return figure.update_layout(xaxis_title="trial", yaxis_title="node-hours")
+        figure.add_bar(
+            x=[t.number for t in of_it],
+            y=[node_hours(t) for t in of_it],
+            name=ending.replace("_", " "),
+            marker_color=_COLORS.get(ending),
+        )
+    return figure.update_layout(xaxis_title="trial", yaxis_title="node-hours", showlegend=True)
 
 
-def _hours_over_time(trials: list[FrozenTrial]) -> go.Figure:
-    ended = sorted((t for t in trials if t.datetime_complete is not None), key=lambda t: str(t.datetime_complete))
-    total, y = 0.0, []
-    for trial in ended:
-        total += node_hours(trial)
-        y.append(total)
+def _harvest(trials: list[FrozenTrial], *, total: bool) -> go.Figure:
+    """What ended trials used, spread evenly over the time of each: in `total` so far, or nodes held then."""
+    changes: list[tuple[datetime, float]] = []
+    for trial in trials:
+        begin, end = trial.datetime_start, trial.datetime_complete
+        if begin is not None and end is not None and end > begin:
+            nodes = node_hours(trial) / ((end - begin).total_seconds() / 3600)
+            changes += [(begin, nodes), (end, -nodes)]
+    changes.sort()
+    held, used, last = 0.0, 0.0, None
+    x, y = [], []
+    for at, change in changes:
+        used += held * (at - last).total_seconds() / 3600 if last is not None else 0.0
+        held, last = max(0.0, held + change), at
+        x.append(at)
+        y.append(used if total else held)
     figure = go.Figure()
-    figure.add_scatter(x=[t.datetime_complete for t in ended], y=y, mode="lines+markers", line_shape="hv")
-    return figure.update_layout(yaxis_title="node-hours harvested by trials that have ended")
+    if x:
+        shape = "linear" if total else "hv"
+        figure.add_scatter(x=x, y=y, mode="lines", line={"shape": shape, "color": "#2a6fbb"}, fill="tozeroy")
+    return figure.update_layout(yaxis_title="node-hours in total" if total else "nodes", yaxis_rangemode="tozero")
 
 
 def _failures(trials: list[FrozenTrial]) -> str:
     failed = [trial for trial in trials if trial.state is TrialState.FAIL]
     shown = "".join(
-        f"<h3>Trial {t.number}: {ending_of(t)}</h3><p>{html.escape(str(t.user_attrs.get(book.REASON, '')))}</p>"
+        f"<h3>Trial {t.number}: {ending_of(t).replace('_', ' ')}</h3>"
+        f"<p>{html.escape(str(t.user_attrs.get(book.REASON, '')))}</p>"
         + (f"<pre>{html.escape(str(t.user_attrs[book.TRACEBACK]))}</pre>" if book.TRACEBACK in t.user_attrs else "")
         for t in failed
     )
