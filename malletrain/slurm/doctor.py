@@ -318,7 +318,7 @@ def _settings(facts: SiteFacts) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             f"{facts.topology}: Slurm places a job around pilots before it preempts any, on more leaf switches",
-            "set pool.keep_idle to a leaf's size; main jobs that need one leaf use --switches=1",
+            "set pool.keep_leaves = 1; main jobs that need one leaf use --switches=1, and pilots leave one for them",
         )
 
 
