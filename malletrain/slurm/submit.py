@@ -129,6 +129,34 @@ def submit(
     return job, array
 
 
+def add_tasks(
+    daemon: Daemon,
+    commands: Commands,
+    job: int,
+    request: BatchRequest,
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
+) -> int:
+    """Submit one more held array for a job that has been announced; its number.
+
+    Raises:
+        NotTaken: Slurm or the daemon refuses; the array is cancelled again, or the message says that it is left.
+        TooMany: the site cannot bear so many held tasks.
+    """
+    request = fit(commands, request)
+    array = run_sbatch(
+        request.materialize(job, daemon.url, sys.executable, environ, __version__), request.chdir, warn
+    )
+    try:
+        daemon.attach(job, array, request.tasks)
+    except BaseException as error:
+        commands.run(["scancel", str(array)])
+        if isinstance(error, WireError):
+            raise NotTaken(f"the daemon does not take array {array}, which is cancelled: {error}") from error
+        raise
+    return array
+
+
 def _announce(daemon: Daemon, request: BatchRequest) -> int:
     """Announce the job; where the answer is lost, once more under the same key, so that there is one job, not two."""
     body = {**request.announcement(), "key": secrets.token_hex(16)}

@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
+from malletrain.slurm.limits import TooMany
 from malletrain.slurm.sbatch import BatchRequest, default_tasks
-from malletrain.slurm.submit import NotTaken, check_partition, submit, whole_gres
+from malletrain.slurm.submit import NotTaken, add_tasks, check_partition, submit, whole_gres
 from malletrain.study.endings import Ending, Figure, Over, TrainingOver
 from malletrain.study.news import News, past
 from malletrain.study.order import Order, node_range
@@ -31,6 +32,10 @@ QUEUE = 2
 
 #: The most trials at a time: an API allows a user 500 open jobs, and each has held tasks in Slurm's queue.
 MOST = 200
+
+#: A job without a world whose held tasks come down to so many is given more, no sooner than so many seconds after the
+#: last time, and so often at most: a trial that never comes to train must not fill Slurm's queue for ever.
+LAST_TASKS, TOP_UP_S, MAX_TOP_UPS = 2, 20.0, 50
 
 #: The jobs' state is asked for this often, in seconds.
 LOOK_S = 2.0
@@ -59,6 +64,7 @@ class JobRun:
         self._over: Over | None = None
         self._trained_s, self._looked, self._listed = 0.0, time.monotonic(), time.monotonic()
         self._row: JobRow | None = None
+        self._topped_up, self._top_ups = -TOP_UP_S, 0
         self._open_stays_s = 0.0
 
     @property
@@ -111,7 +117,15 @@ class JobRun:
             self._row, self._listed = row, now
             if row.members:
                 self._trained_s += now - self._looked
+            self._top_up(row, now)
         self._looked = now
+
+    def _top_up(self, row: JobRow, now: float) -> None:
+        """Before preemption consumes the last held task, and with it the job: a member would have seen to it."""
+        runs_out = row.preemptions > 0 and row.held_tasks <= LAST_TASKS and not row.members
+        if runs_out and self._top_ups < MAX_TOP_UPS and now - self._topped_up > TOP_UP_S:
+            self._topped_up, self._top_ups = now, self._top_ups + 1
+            self._runs.top_up(self._order, self.job)
 
     def _look_closely(self) -> None:
         """No word and not listed: ask for the job itself."""
@@ -188,9 +202,34 @@ class JobRuns:
 
     def start(self, order: Order) -> JobRun:
         self.check(order.nodes)
-        least, most = node_range(order.nodes)
         order.write()
-        request = BatchRequest(
+        request = self._request(order)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with self._lock:
+                    # Its events are kept from the announcement on.
+                    job, _ = submit(
+                        self._daemon, self._commands, request, self._environ, self._say, announced=self.news.open
+                    )
+                    self._own.add(job)
+                    self._listed_at = -LOOK_S
+                return JobRun(self, order, job)
+            except (NotTaken, TooMany, DaemonUnavailable, ClusterUnavailable) as error:
+                cause = error.__cause__
+                lasting = isinstance(cause, DaemonRefused) and cause.status not in (*_PASSING, _TOO_MANY)
+                if lasting or attempt == ATTEMPTS:
+                    raise TrainingOver(Over(Ending.REFUSED, str(error))) from error
+                if attempt == 1:
+                    self._say(f"{order.name}: {error}; trying again")
+            if self._stopping.wait(RETRY_S * attempt):
+                raise TrainingOver(Over(Ending.INTERRUPTED, "the study was stopped"))
+            # No answer is no refusal: what may have been taken all the same is ended first.
+            self.forget(order.name, ())
+        raise TrainingOver(Over(Ending.REFUSED, "it could not be submitted"))
+
+    def _request(self, order: Order) -> BatchRequest:
+        least, most = node_range(order.nodes)
+        return BatchRequest(
             name=order.name,
             min_nodes=least,
             max_nodes=most,
@@ -203,28 +242,14 @@ class JobRuns:
             passed=(("output", f"{order.folder.replace('%', '%%')}/%A_%a.out"),),
             tasks=default_tasks(most),
         )
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                with self._lock:
-                    # Its events are kept from the announcement on.
-                    job, _ = submit(
-                        self._daemon, self._commands, request, self._environ, self._say, announced=self.news.open
-                    )
-                    self._own.add(job)
-                    self._listed_at = -LOOK_S
-                return JobRun(self, order, job)
-            except (NotTaken, DaemonUnavailable, ClusterUnavailable) as error:
-                cause = error.__cause__
-                lasting = isinstance(cause, DaemonRefused) and cause.status not in (*_PASSING, _TOO_MANY)
-                if lasting or attempt == ATTEMPTS:
-                    raise TrainingOver(Over(Ending.REFUSED, str(error))) from error
-                if attempt == 1:
-                    self._say(f"{order.name}: {error}; trying again")
-            if self._stopping.wait(RETRY_S * attempt):
-                raise TrainingOver(Over(Ending.INTERRUPTED, "the study was stopped"))
-            # No answer is no refusal: what may have been taken all the same is ended first.
-            self.forget(order.name, ())
-        raise TrainingOver(Over(Ending.REFUSED, "it could not be submitted"))
+
+    def top_up(self, order: Order, job: int) -> None:
+        """Submit more held tasks for a job: where its pilots are preempted before they train, nobody else does."""
+        try:
+            with self._lock:
+                add_tasks(self._daemon, self._commands, job, self._request(order), self._environ, self._say)
+        except (NotTaken, TooMany, ClusterUnavailable) as error:
+            self._say(f"{order.name}: no more tasks for job {job}: {error}")
 
     def find(self, order: Order, key: str) -> JobRun | None:
         try:

@@ -242,3 +242,39 @@ def test_anything_may_be_killed_at_any_moment(site: Site, seed: int) -> None:
     completed = [row["params"]["x"] for row in listed if row["ended_as"] == "completed"]
     assert len(set(completed)) == 8
     lab.wait_for(lambda: empty(lab), 90, "an empty harvest partition")
+
+
+@pytest.mark.nightly
+def test_a_trial_that_is_preempted_before_it_trains_waits_however_often(site: Site) -> None:
+    """More often than it has held tasks: pilots that are still importing cannot leave in order, nor ask for more."""
+    lab = site.lab
+    slow = "import os, time\nif 'SLURM_JOB_ID' in os.environ:\n    time.sleep(float(open('pause').read()))\n"
+    path = write(site, slow, HEAD, OBJECTIVE.replace("samples_per_step=8", 'samples_per_step=8, nodes="1"'))
+    pause = path.parent / "pause"
+    lab.run(["tee", pause], user="alice", input="120")
+    process = begin(site, path, "--trials", "1")
+
+    def running() -> bool:
+        return bool(lab.run(["squeue", "-a", "-h", "-r", "-p", "harvest", "-t", "R"]).stdout.strip())
+
+    try:
+        preempted = 0
+        for _ in range(30):
+            if preempted >= 8:  # of 5 tasks
+                break
+            lab.wait_for(running, 60, "a pilot")
+            main = lab.submit("true", "--nodes=4", "--exclusive", user="bob")
+            lab.wait_for_state(main, "COMPLETED", deadline_s=60)
+            preempted = sum(job["preemptions"] for job in jobs(site))
+        assert preempted >= 8
+        lab.run(["tee", pause], user="alice", input="0")
+        main = lab.submit("true", "--nodes=4", "--exclusive", user="bob")  # away with the pilot that sleeps
+        _, said = process.communicate(timeout=180)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0, said
+    assert [row["ended_as"] for row in rows(site, path)] == ["completed"]
+    assert len(jobs(site)) == 1
+    lab.wait_for(lambda: empty(lab), 60, "an empty harvest partition")
