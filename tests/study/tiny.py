@@ -36,7 +36,8 @@ def fit(x, epochs=2, pause=0.0):
                 torch.nn.functional.mse_loss(model(a), b).backward()
                 optimizer.step()
         time.sleep(pause)
-        s.report(value=x * (epoch + 1), loss=float("nan"))  # a figure that is no number must not stop others
+        s.report(value=x * (epoch + 1))
+        s.report(loss=float("nan"))  # a figure that is no number must not stop others
     s.finish({"value": x * epochs})
 """
 
