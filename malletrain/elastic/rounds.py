@@ -194,5 +194,6 @@ class Rounds:
 
     def stall_limit(self) -> float:
         """Seconds of waiting after which peers are asked whether they are there: with the 2 s that they are given
-        to answer, a frozen one is out within max(5 s, 10 median steps)."""
-        return max(2.5, 8 * self.median_step())
+        to answer, and the step after whose computing waiting begins, a frozen one is out within max(5 s, 10 median
+        steps)."""
+        return max(2.5, 9 * self.median_step() - 2.0)

@@ -39,7 +39,7 @@ from malletrain.elastic.data import Loader
 from malletrain.elastic.equality import Equality, judge, layers_of
 from malletrain.elastic.errors import Aborted, ElasticError, Released, TrainingOver
 from malletrain.elastic.evaluate import evaluate
-from malletrain.elastic.groups import all_closed
+from malletrain.elastic.groups import Group, all_closed
 from malletrain.elastic.meter import Meter, memory_bytes
 from malletrain.elastic.pace import Paces
 from malletrain.elastic.rates import LearningRate
@@ -82,6 +82,8 @@ class Session:
             default all have the same share.
         must_be_finite: gradients that are nan or infinite are an error that names the worker; by default unless a
             `GradScaler` is tracked, which expects them.
+        world: outside any pilot, the group of processes that were started together (`fixed.environment_world`,
+            `mpi.mpi_world`); by default this process trains alone.
         checkpoint_dir: where the state is kept while the job has no nodes; by default `.malletrain/JOB` in the
             directory of submission.
         checkpoint_s: seconds from one checkpoint to the next, written beside training, for the case that all nodes
@@ -112,6 +114,7 @@ class Session:
         additive_loss: bool = True,
         balance: bool = False,
         must_be_finite: bool | None = None,
+        world: Group | None = None,
     ) -> None:
         start.check_model(model)
         self.model = model
@@ -130,6 +133,7 @@ class Session:
         self._batching.enter(self._state, optimizer)
         self._warm_up = warm_up
         self._spot = start.find_spot(os.environ)
+        self._fixed = world if self._spot is None else None
         self._record = record.find_record(os.environ) if self._spot is None else None
         directory = start.checkpoint_directory(os.environ, checkpoint_dir)
         self._checkpoints = Checkpoints(directory, checkpoint_s) if directory else None
@@ -448,10 +452,9 @@ class Session:
     def _leave_if_told(self) -> None:
         if self._ending_since is None:
             return
-        link = self._switch.link
-        if link is None or self.size == 1:
+        if self.size == 1:
             self._leave_together()
-        elif time.monotonic() - self._ending_since > LEAVE_GRACE_S:
+        elif self._switch.link is not None and time.monotonic() - self._ending_since > LEAVE_GRACE_S:
             self._switch.leave(0, None)
 
     def _leave_together(self) -> None:
@@ -482,6 +485,13 @@ class Session:
             scales = any(isinstance(thing, torch.amp.GradScaler) for thing in self._state.tracked.values())
             self._must_be_finite = not scales
         self._sync.must_be_finite = self._must_be_finite
+        if self._spot is None and self._fixed is not None and self._fixed.size > 1:
+            start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
+            self._switch.enter_fixed(self._fixed)
+            self._joined = True
+            self._paces.begin(self.size)
+            self._hand_over()
+            return
         if self._spot is None:
             self._load()
             self._joined, self._switch.whole = True, True

@@ -102,6 +102,14 @@ def check_model(model: torch.nn.Module) -> None:
         raise ElasticError(
             f"give Session the plain model, not one in {type(model).__name__}: it does that part itself"
         )
+    # By name: what defines them takes seconds to load, and whoever uses them has loaded it.
+    sharded = [name for name, p in model.named_parameters() if type(p).__name__ == "DTensor"]
+    if sharded or any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        which = f" ({sharded[0]} and {len(sharded) - 1} more)" if sharded else ""
+        raise ElasticError(
+            f"the model's parameters are sharded over processes{which}: a node that leaves would take its part. "
+            "Each worker has to hold the whole model: give Session the plain one, without FSDP or fully_shard"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ElasticError("the model has no parameter that requires a gradient")
 

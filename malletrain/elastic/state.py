@@ -165,6 +165,10 @@ class TrainingState:
             }
         )
 
+    def specs(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+        """Types and shapes of the tensors that `capture` gives now."""
+        return [(tensor.dtype, tuple(tensor.shape)) for tensor in self.capture()[1]]
+
     def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
         """Take a state over. The tensors may become part of the live state.
 

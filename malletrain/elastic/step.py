@@ -80,6 +80,7 @@ class Step:
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
         now = time.monotonic()
         s._last_commit = now
+        s._switch.describe()
         s._rounds.timed(now - self._began)
         waited = s._rounds.waited_s - self._waited_s
         computed = now - self._began - waited

@@ -25,6 +25,7 @@ from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, Released,
 from malletrain.elastic.groups import Background, Board, Group, Pending, make_group
 from malletrain.elastic.link import Link
 from malletrain.elastic.majority import Muster, Stand
+from malletrain.elastic.room import Room, from_text, to_text
 from malletrain.elastic.rounds import SLICE_S, Rounds, World
 from malletrain.elastic.start import end_script
 from malletrain.elastic.state import TrainingState, pack, unpack
@@ -41,6 +42,9 @@ LONELY_S = 60.0
 
 #: For how long a member waits for another's store, when they meet without the daemon.
 MEET_PATIENCE = timedelta(seconds=1)
+
+#: Where on its board a member says what the state looks like.
+STATE_KEY = "state"
 
 #: In a broken world and without a word from the daemon for so long, a worker saves the state and ends.
 ORPHANED_S = 60.0
@@ -121,6 +125,8 @@ class Switch:
         self._builds: dict[int, _Build] = {}
         self._lock = threading.Lock()
         self._ready = 0
+        self._described = False
+        self._room: Room | None = None
 
     # --- rounds.Watch -----------------------------------------------------------------------------------------
 
@@ -205,6 +211,8 @@ class Switch:
         rank = [seat.worker for seat in plan.members].index(self._worker)
         if len(plan.members) > 1 and self.rounds.world.size == 1:
             self._prepare()
+        if not self.whole and self._room is None and plan.members[0].worker != self._worker:
+            self._room = _find_room(plan.store)
         return make_group(plan.store, plan.generation, rank, len(plan.members), self._host, BUILD_PATIENCE)
 
     def _await_build(self, build: _Build) -> None:
@@ -247,6 +255,21 @@ class Switch:
             except Aborted:
                 continue
 
+    def enter_fixed(self, group: Group) -> None:
+        """Enter the one world of processes that were started together, and take over the first one's state.
+
+        Raises:
+            ElasticError: a member is lost, or is not like the others.
+        """
+        seats = tuple(messages.Seat(f"rank{rank}", "") for rank in range(group.size))
+        self._worker = seats[group.rank].worker
+        try:
+            self._enter(messages.Plan(1, seats, reason="started together"), group)
+        except Aborted as aborted:
+            raise ElasticError(
+                f"the processes that were started together cannot train together: {aborted}"
+            ) from aborted
+
     def take(self, generation: int) -> None:
         """Switch to the generation that all have agreed on.
 
@@ -265,8 +288,10 @@ class Switch:
         Raises:
             Released: this worker is not part of it, or the daemon has been silent for too long.
         """
-        link = self._need_link()
         broken = self.rounds.world
+        if self.link is None and broken.size > 1:
+            raise ElasticError("a process that was started with this one is lost, and without a daemon none follows")
+        link = self._need_link()
         broken.group.bury()
         since = time.monotonic()
         tried = broken.generation
@@ -299,6 +324,20 @@ class Switch:
                 world.size > before,
             )
         )
+
+    def describe(self) -> None:
+        """Say once, after a step, what the state looks like, so that newcomers have the memory for it at hand."""
+        if self._described or self._board is None:
+            return
+        self._described, board, text = True, self._board, to_text(self._state.specs())
+
+        def put() -> None:
+            try:
+                board.put(STATE_KEY, text)
+            except PeerLost as lost:
+                log.info("newcomers will not know what the state looks like: %s", lost)
+
+        Background(put, "describe")
 
     def only_shrinks(self, generation: int) -> bool:
         """Whether a plan adds nobody: such a one can be taken wherever members meet."""
@@ -335,7 +374,7 @@ class Switch:
     def _check_newer(self, plan: messages.Plan) -> None:
         """A member drops a plan for an urgent one alone; a newcomer for any newer one."""
         self.check(plan.generation)
-        latest = self._need_link().plan
+        latest = self.link.plan if self.link is not None else None
         if not self.whole and latest is not None and latest.generation > plan.generation:
             raise Aborted("superseded")
 
@@ -398,6 +437,8 @@ class Switch:
         behind = [rank for rank in holders if rank not in donors]
         fresh = [rank for rank in range(group.size) if rank not in holders]
         self._move(plan, group, donors, behind, fresh)
+        if not behind:
+            rounds.last = []  # all are in the same round: nobody will ask for the sums of the one before
 
     def _move(
         self, plan: messages.Plan, group: Group, donors: list[int], behind: list[int], fresh: list[int]
@@ -418,7 +459,7 @@ class Switch:
             work.append(Background(lambda: give(group, late, *sums), "give"))
         if group.rank in source:
             on = givers.get(group.rank, ())
-            work.append(Background(lambda: got.append(take(group, source[group.rank], on)), "take"))
+            work.append(Background(lambda: got.append(take(group, source[group.rank], on, self._room)), "take"))
         for each in work:
             self._wait(each, plan, firm=True)
         if not got:
@@ -426,7 +467,7 @@ class Switch:
         if group.rank in fresh:
             self._state.restore(*got[0])
             self.rounds.done = self._state.position.rounds
-            self.whole = True
+            self.whole, self._room = True, None
         else:
             self.rounds.given = list(unpack(*got[0]))
 
@@ -463,3 +504,14 @@ class Switch:
         self.rounds.world.group.bury()
         link.flush(2.0)
         self.release(link.leave or self.ending or "left")
+
+
+def _find_room(store: str) -> Room | None:
+    """Memory for the state that the member at `store` described; without a description there is none, and the
+    transfer takes a little longer."""
+    try:
+        text = Board.at(store, MEET_PATIENCE).get(STATE_KEY)
+        return Room(from_text(text)) if text is not None else None
+    except (PeerLost, ValueError, RuntimeError) as error:  # the last: there is not so much memory
+        log.info("no room is made for the state beforehand: %s", error)
+        return None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.groups import Pending
+from malletrain.elastic.groups import Background, Pending
 from malletrain.elastic.noise import NoiseScale
 from malletrain.elastic.rounds import BAD, BAD_RANKS, FIXED_WORDS, WEIGHT, Outcome, Rounds
 
@@ -70,6 +70,7 @@ class GradientSync:
         # Two sets in turn: the last sums must live on for a member that lacks them while the next are gathered.
         self._flats: list[list[torch.Tensor] | None] = [None, None]
         self._turn = 0
+        self._spare: list[torch.Tensor] | None = None
         self._armed = False
         self._running = False
         self._hold = False
@@ -196,6 +197,20 @@ class GradientSync:
     def _empty_flats(self, make: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
         return [make(bucket.length, dtype=bucket.dtype, device=bucket.device) for bucket in self._buckets]
 
+    def _find_flats(self) -> None:
+        """After a fault one set is lost. New memory is dear, and now everyone waits: the other set will do, unless it
+        holds sums that somebody may ask for."""
+        if not self._rounds.last:
+            self._turn = 1 - self._turn
+        if self._flats[self._turn] is None:
+            self._flats[self._turn] = self._spare or self._empty_flats(torch.empty)
+            self._spare = None
+        elif self._spare is None:
+            Background(self._restock, "restock")
+
+    def _restock(self) -> None:
+        self._spare = self._empty_flats(torch.zeros)
+
     def _begin(self) -> None:
         self._running = True
         self._rounds.check()
@@ -210,7 +225,7 @@ class GradientSync:
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
         if not self._alone and self._flats[self._turn] is None:
-            self._flats[self._turn] = self._empty_flats(torch.empty)
+            self._find_flats()
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._complete)
 

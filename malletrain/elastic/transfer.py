@@ -13,6 +13,7 @@ import torch
 
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.groups import Background, Group
+from malletrain.elastic.room import Room
 from malletrain.elastic.state import specs_of
 
 PIECE_BYTES = 16 * 1024 * 1024
@@ -79,8 +80,10 @@ def give(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[torch.T
     handing.settle()
 
 
-def take(group: Group, source: int, on: Sequence[int] = ()) -> tuple[bytes, list[torch.Tensor]]:
-    """Receive a packed state whole, and hand each piece `on` to other members. Blocks.
+def take(
+    group: Group, source: int, on: Sequence[int] = (), room: Room | None = None
+) -> tuple[bytes, list[torch.Tensor]]:
+    """Receive a packed state whole, into `room` where that fits, and hand each piece `on` to other members. Blocks.
 
     Raises:
         PeerLost: the giver or a taker is gone, or what came is not what was sent.
@@ -97,7 +100,8 @@ def take(group: Group, source: int, on: Sequence[int] = ()) -> tuple[bytes, list
         raise PeerLost(f"rank {source} offers a skeleton of {length} bytes")
     text = receive(torch.empty(length, dtype=torch.uint8))
     skeleton = text.numpy().tobytes()
-    tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in specs_of(skeleton)]
+    room = room or Room(())
+    tensors = [room.tensor(dtype, shape) for dtype, shape in specs_of(skeleton)]
     sums: list[int] = []
     summing = Background(lambda: sums.append(digest(text)), "sum")
     for packet in packets(tensors):
@@ -125,7 +129,9 @@ class Packet:
 
     def place(self) -> torch.Tensor:
         """Where the bytes are to be received; `settle` follows."""
-        return self._parts[0] if len(self._parts) == 1 else torch.empty_like(self.filled())
+        if len(self._parts) == 1:
+            return self._parts[0]
+        return torch.empty(sum(part.numel() for part in self._parts), dtype=torch.uint8)
 
     def settle(self, piece: torch.Tensor) -> int:
         """Put what came where it belongs; its sum."""

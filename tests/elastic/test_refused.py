@@ -1,0 +1,45 @@
+"""Models that cannot be trained this way are refused, and the message says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from malletrain import elastic
+
+DATA = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64))
+
+
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    """PyTorch's global group, of this process alone: sharding needs it."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_model_sharded_by_fully_shard(one_process) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(elastic.ElasticError, match=r"sharded over processes \(0.weight and 3 more\).*the plain one"):
+        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
+
+
+def test_a_model_in_ddp(one_process) -> None:
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 3))
+    with pytest.raises(elastic.ElasticError, match="give Session the plain model"):
+        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
+
+
+def test_a_frozen_model() -> None:
+    model = nn.Linear(4, 3).requires_grad_(False)
+    with pytest.raises(elastic.ElasticError, match="no parameter that requires a gradient"):
+        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
