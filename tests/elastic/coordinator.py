@@ -217,6 +217,7 @@ class Pod:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
+        for process in self.processes.values():
             process.wait(10)
 
 

@@ -6,15 +6,14 @@
 ours: this runtime. relaunch: a checkpoint on SIGTERM (or the last of every 20 steps), new processes. torchrun:
 `torchrun --nnodes=2:4`, one agent a node. torchft: 0.2.0 or later, in an environment of its own that has torch too.
 
-Same model, same batches, real processes over loopback. Pause: from the last new step to the next one that is new, the
-longest around the event, less the median step after it. Until: from the event to the first new step at the new size,
-less the same; of a growing world it includes that newcomers start.
+Same model, same batches, real processes over loopback. Pause: the greatest time of a new step beyond the median of
+its own size, from the event to the second step of the new size. Until: from the event to the first new step at the new
+size, less the median there; of a growing world it includes that newcomers start.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import os
@@ -28,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from scripts.bench.elastic.resize import Field
+from scripts.bench.elastic.resize import Field, waited
 from tests.elastic.coordinator import ROOT, free_port, wait_until
 
 HERE = Path(__file__).parent
@@ -210,12 +209,8 @@ def measure(system: System, change: Callable[[], None], size: int, patience: flo
         return [row for row in new_steps(system.commits()) if row[0] > at and row[2] == size]
 
     wait_until(lambda: len(after()) >= 8, patience, f"8 new steps of {size}")
-    times = [row[0] for row in after()]
-    normal = statistics.median(b - a for a, b in itertools.pairwise(times[1:]))
-    steps = [row[0] for row in new_steps(system.commits())]
-    first = steps.index(times[0])
-    gap = max(steps[i] - steps[i - 1] for i in range(1, first + 2) if steps[i] > at)
-    return max(0.0, gap - normal), max(0.0, times[0] - at - normal)
+    measured = waited(new_steps(system.commits()), at, size)
+    return max(0.0, measured.pause_s), max(0.0, measured.latency_s)
 
 
 def play(system: System, patience: float) -> dict[str, tuple[float, float]]:

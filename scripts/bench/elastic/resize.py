@@ -3,15 +3,16 @@
     python -m scripts.bench.elastic.resize [--repeats 10] [--width 4166] [--small 2] [--large 4]
         [--only grow,shrink,kill,stop]
 
-Real processes over loopback, the real protocol. Pause: the longest time between two commits on the oldest member
-around the event, less the median step of the world after it. Latency: from the event to the first commit after the
-switch, less that median; of a growing world the event is that the last newcomer is warm, of a frozen worker that it
-was given up.
+Real processes over loopback, the real protocol. Each step's excess is its time beyond the median of its own world.
+Pause: the greatest excess of a step on the oldest member, from the event to the second step after the switch. Lost:
+the sum of them. Latency: from the event to the first commit after the switch, less the new median; of a growing world
+the event is that the last newcomer is warm, of a frozen worker that it was given up.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from malletrain.domain.event import EventKind
@@ -79,20 +80,28 @@ class Measured:
     """See the module: seconds. `latency_s` of a frozen worker is that after it was given up, at `detected_s`."""
 
     pause_s: float
+    lost_s: float
     latency_s: float
     detected_s: float = 0.0
 
     def __str__(self) -> str:
-        return f"pause {self.pause_s:.3f} s, latency {self.latency_s:.3f} s, detected {self.detected_s:.2f} s"
+        return (
+            f"pause {self.pause_s:.3f} s, lost {self.lost_s:.3f} s, latency {self.latency_s:.3f} s, "
+            f"detected {self.detected_s:.2f} s"
+        )
 
 
-def waited(commits: list[tuple[float, int, int]], at: float, size: int) -> tuple[float, float]:
-    """(pause, latency) of the first switch to `size` after `at`."""
+def waited(commits: list[tuple[float, int, int]], at: float, size: int) -> Measured:
+    """The first switch to `size` after `at`."""
     times = [row[0] for row in commits]
-    after = [i for i in range(1, len(commits)) if times[i] > at and commits[i][2] == size]
-    normal = statistics.median(times[i] - times[i - 1] for i in after[2:])
-    gap = max(times[i] - times[i - 1] for i in range(1, after[0] + 2) if times[i] > at)
-    return max(0.0, gap - normal), times[after[0]] - at - normal
+    first = next(i for i in range(1, len(commits)) if times[i] > at and commits[i][2] == size)
+    took = [0.0, *(late - early for early, late in itertools.pairwise(times))]
+    before = commits[first - 1][2]
+    new = statistics.median(took[first + 2 :])
+    olds = [took[i] for i in range(1, first) if times[i] <= at and commits[i][2] == before]
+    old = statistics.median(olds or [new])
+    excess = [took[i] - (old if i < first else new) for i in range(1, first + 3) if times[i] > at]
+    return Measured(max(excess), sum(excess), times[first] - at - new)
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -116,11 +125,10 @@ def measure(field: Field, kind: str, small: int, large: int) -> Measured:
         field.leave(*victims)
     size = large - len(victims)
     field.steps_of_size(size, 8, at)
-    pause, latency = waited(field.commits(0), at, size)
-    result = Measured(pause, latency)
+    result = waited(field.commits(0), at, size)
     if kind == "stop":
         lost = max(event.at for event in field.daemon.seen(EventKind.WORKER_LOST))
-        result = Measured(pause, latency - (lost - at), lost - at)
+        result = replace(result, latency_s=result.latency_s - (lost - at), detected_s=lost - at)
     for task in victims:
         if before[task].poll() is None and kind in ("kill", "stop"):
             before[task].kill()
@@ -130,8 +138,7 @@ def measure(field: Field, kind: str, small: int, large: int) -> Measured:
     field.steps_of_size(large, 8, at)
     if kind == "grow":
         warm = max(event.at for event in field.daemon.seen(EventKind.WORKER_WARM))
-        pause, latency = waited(field.commits(0), at, large)
-        result = Measured(pause, latency - (warm - at))
+        result = waited(field.commits(0), warm, large)
     return result
 
 
@@ -157,6 +164,7 @@ def main() -> None:
                     rows.append(measure(field, kind, small, large))
                     print(f"{number} {kind}: {rows[-1]}, load {os.getloadavg()[0]:.1f}", flush=True)
         except BaseException:
+            field.pod.end()
             print(field.pod.logs()[-6000:])
             raise
         finally:
@@ -169,6 +177,7 @@ def main() -> None:
                     "sizes": [small, large],
                     "n": len(rows),
                     "pause_s": spread([row.pause_s for row in rows]),
+                    "lost_s": spread([row.lost_s for row in rows]),
                     "latency_s": spread([row.latency_s for row in rows]),
                     "detected_s": spread([row.detected_s for row in rows]),
                 }
