@@ -133,9 +133,10 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     actions += replaced.leaves
     refusals += replaced.refusals
     given_up |= replaced.gone
-    stays = {j: [p for p in pilots if p.id not in replaced.uncounted] for j, pilots in stays.items()}
-    busy -= len(replaced.uncounted)
-    free = [hole for hole in free if hole.node not in replaced.nodes]
+    if replaced.uncounted or replaced.nodes:
+        stays = {j: [p for p in pilots if p.id not in replaced.uncounted] for j, pilots in stays.items()}
+        busy -= len(replaced.uncounted)
+        free = [hole for hole in free if hole.node not in replaced.nodes]
 
     # 7 What to learn, and sizes.
     nodes = busy + len(free) + len(coming)
@@ -169,7 +170,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     # 8 Nodes, and the actions that lead there.
     weights = {hole.node: snapshot.node[hole.node].weight for hole in free}
     slow = {each.pilot for found in situation.slow.values() for each in found}
-    placement = place(sizes, live, stays, free, weights, holes, now, slow)
+    placement = place(sizes, live, stays, free, weights, holes, now, slow, snapshot.leaves)
     moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, replaced.starts)
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}

@@ -8,7 +8,7 @@ arrivals are not in any plan: yielding answers those.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from malletrain.decide.forecast import Forecast, Remaining
 from malletrain.decide.rules import Rules
@@ -25,7 +25,8 @@ def planned_ends(
 ) -> Mapping[str, tuple[float, str]]:
     """When each of the nodes `names` is next wanted, and by what; a node that nothing plans for is absent.
 
-    A reservation that has begun wants its nodes now. A planned start that has passed counts for two backfill
+    Plans beyond the longest limit of a pilot are left out: they bind nobody yet. A reservation that has begun wants
+    its nodes now. A planned start that has passed counts for two backfill
     intervals more: after that, backfill has not come to the job again (beyond bf_max_job_test), or does not run.
     """
     since = now if snapshot.plan.is_stale(now) else now - 2 * snapshot.plan.interval_s
@@ -47,8 +48,9 @@ def planned_ends(
     plans.sort(key=lambda plan: plan[0])
     wanted: dict[str, tuple[float, str]] = {}
     left = set(names)
+    latest = _longest(now, rules)
     for when, why, nodes in plans:
-        if not left:
+        if not left or when >= latest:
             break
         hit = left.intersection(nodes)
         if hit:
@@ -74,14 +76,18 @@ def holes(
         and rules.may_harvest(name)
     ]
     wanted = planned_ends(snapshot, names, now, rules)
-    longest = (now + rules.max_pilot_s + rules.margin_s, "nothing planned")
+    longest = (_longest(now, rules), "nothing planned")
     unknown = _unknown(snapshot, now, rules) or longest
     # A pilot that runs keeps its limit: one that is cut cannot be lengthened again when the plan is fresh.
     ends = {name: wanted.get(name) or (longest if name in held else unknown) for name in names}
     if foresight is None:
         return {name: Hole(name, *end) for name, end in ends.items()}
-    of = foresight.of
-    return {name: Hole(name, *end, *of(name, end[0])) for name, end in ends.items()}
+    return {name: Hole(name, *end, *rest) for (name, end), rest in zip(ends.items(), foresight.of(ends), strict=True)}
+
+
+def _longest(now: float, rules: Rules) -> float:
+    """The end of a hole that nothing is planned for: as long as a pilot may last."""
+    return now + rules.max_pilot_s + rules.margin_s
 
 
 def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> tuple[float, str] | None:
@@ -93,29 +99,37 @@ def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> tuple[float, str] 
     return until, f"unknown: Slurm's backfill plan is {now - made:.0f} s old"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Foresight:
     """How long holes probably last: the forecast for their age and cohort, cut off where their plan ends.
 
-    A hole whose begin is not known counts as new: the safe side. Nodes of one cohort and plan are reckoned once.
+    A hole whose begin is not known counts as new: the safe side.
     """
 
     open_holes: Mapping[str, OpenHole]
     forecast: Forecast
     now: float
-    _rests: dict[tuple[float, int], Remaining] = field(default_factory=dict)
-    _known: dict[tuple[float, int, float], tuple[float, float]] = field(default_factory=dict)
 
-    def of(self, name: str, until: float) -> tuple[float, float]:
-        """Seconds that the node's hole, planned to end at `until`, probably lasts, and when its cohort opened."""
-        opened = self.open_holes.get(name)
-        began, cohort = (self.now, 1) if opened is None else (opened.began, opened.cohort)
-        found = self._known.get((began, cohort, until))
-        if found is None:
-            rest = self._rests.get((began, cohort))
-            if rest is None:
-                rest = self._rests[began, cohort] = self.forecast.remaining(self.now - began, cohort)
-            found = self._known[began, cohort, until] = rest.mean_s(max(0.0, until - self.now)), began
+    def of(self, ends: Mapping[str, tuple[float, str]]) -> list[tuple[float, float]]:
+        """For each node, planned to end at `ends`: seconds that its hole probably lasts, and when its cohort opened.
+
+        Nodes of one cohort and plan are reckoned once.
+        """
+        new = OpenHole(self.now, 1)
+        known: dict[tuple[float, int, float], tuple[float, float]] = {}
+        rests: dict[tuple[float, int], Remaining] = {}
+        found = []
+        get = self.open_holes.get
+        for name, (until, _) in ends.items():
+            opened = get(name, new)
+            key = (opened.began, opened.cohort, until)
+            lasts = known.get(key)
+            if lasts is None:
+                rest = rests.get(key[:2])
+                if rest is None:
+                    rest = rests[key[:2]] = self.forecast.remaining(self.now - opened.began, opened.cohort)
+                lasts = known[key] = rest.mean_s(max(0.0, until - self.now)), opened.began
+            found.append(lasts)
         return found
 
 

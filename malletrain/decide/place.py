@@ -1,14 +1,16 @@
 """Which nodes: a job keeps what it holds; growth takes the longest holes, shrinking gives up the shortest.
 
 With a forecast, the longest are those that probably last, and nodes that became idle together go to one job, since
-they leave together and it pays once. Jobs whose nodes cost most to start choose first. Finer rules for who gets which
-hole were tried and gained nothing (docs/explanation/forecast.md).
+they leave together and it pays once. Of those the job takes nodes on leaf switches that it is on already, then from
+as few others as will do (Slurm's topology). Jobs whose nodes cost most to start choose first. Finer rules for who
+gets which hole were tried and gained nothing (docs/explanation/forecast.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -45,15 +47,17 @@ def place(
     holes: Mapping[str, Hole] | None = None,
     now: float = 0.0,
     slow: Collection[str] = (),
+    leaves: Mapping[str, str] | None = None,
 ) -> Placement:
     """Turn counts into nodes.
 
     `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight (see
-    `rank`), `holes` those of held nodes too, `slow` pilots whose workers hold up the others. Jobs whose nodes cost
-    most to start choose first, then the lower id. Deterministic.
+    `rank`), `holes` those of held nodes too, `slow` pilots whose workers hold up the others, `leaves` the leaf switch
+    of each node, where there are switches. Jobs whose nodes cost most to start choose first, then the lower id.
+    Deterministic.
     """
     every = {**(holes or {}), **{hole.node: hole for hole in free}}
-    pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights)
+    pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights, leaves or {})
     keep: dict[int, tuple[Pilot, ...]] = {}
     drop: dict[int, tuple[Pilot, ...]] = {}
     take: dict[int, tuple[Hole, ...]] = {}
@@ -73,7 +77,7 @@ def place(
         drop[job_id] = tuple(ranked[size:])
         wanted = size - len(keep[job_id])
         own = {every[p.node].cohort for p in keep[job_id] if p.node in every}
-        take[job_id] = tuple(pool.take(wanted, own))
+        take[job_id] = tuple(pool.take(wanted, own, [p.node for p in keep[job_id]]))
         if wanted > len(take[job_id]):
             short[job_id] = wanted - len(take[job_id])
     return Placement(keep, drop, take, short)
@@ -89,26 +93,31 @@ def _lasts(pilot: Pilot, hole: Hole | None, now: float) -> float:
 class _Pool:
     """Free holes, best first, in groups of one cohort."""
 
-    def __init__(self, ranked: Sequence[Hole], weights: Mapping[str, int]) -> None:
+    def __init__(self, ranked: Sequence[Hole], weights: Mapping[str, int], leaves: Mapping[str, str]) -> None:
         def alike(hole: Hole) -> tuple[float, int]:
             return rank(hole, weights.get(hole.node, 1))[:2]
 
+        self._leaves = leaves
         self._fronts: list[list[list[Hole]]] = [
             [list(group) for _, group in groupby(front, key=lambda hole: hole.cohort)]
             for _, front in groupby(ranked, key=alike)
         ]
 
-    def take(self, wanted: int, own: set[float | None]) -> list[Hole]:
+    def take(self, wanted: int, own: set[float | None], beside: Iterable[str]) -> list[Hole]:
         """Up to `wanted` holes: of those about equally good, fellows of nodes that the job has (`own` cohorts), then
-        from as few cohorts as will do, each the smallest that does."""
+        from as few cohorts as will do, each the smallest that does; `beside`: the job's own nodes."""
         taken: list[Hole] = []
         own = own - {None}
+        near = {self._leaves[node] for node in beside if node in self._leaves}
         while len(taken) < wanted and self._fronts:
             front, left = self._fronts[0], wanted - len(taken)
             known = [group for group in front if group[0].cohort in own]
             enough = [group for group in known or front if len(group) >= left]
             group = min(enough, key=len) if enough else max(known or front, key=len)
+            if self._leaves and left < len(group):
+                self._gather(group, left, near)
             taken += group[:left]
+            near.update(self._leaves[hole.node] for hole in group[:left] if hole.node in self._leaves)
             own.add(group[0].cohort)
             own.discard(None)
             del group[:left]
@@ -117,3 +126,19 @@ class _Pool:
             if not front:
                 del self._fronts[0]
         return taken
+
+    def _gather(self, group: list[Hole], wanted: int, near: set[str]) -> None:
+        """Put holes on as few leaves as will do first: those in `near`, then the smallest leaf that holds the rest,
+        or the largest. Otherwise the order stays."""
+        on: dict[str, int] = Counter(self._leaves.get(hole.node, "") for hole in group)
+        order = sorted(leaf for leaf in on if leaf in near)
+        left = wanted - sum(on.pop(leaf) for leaf in order)
+        while left > 0 and on:
+            whole = [leaf for leaf, count in on.items() if count >= left]
+            leaf = (
+                min(whole, key=lambda name: (on[name], name)) if whole else max(on, key=lambda name: (on[name], name))
+            )
+            left -= on.pop(leaf)
+            order.append(leaf)
+        place_of = {leaf: i for i, leaf in enumerate(order)}
+        group.sort(key=lambda hole: place_of.get(self._leaves.get(hole.node, ""), len(order)))

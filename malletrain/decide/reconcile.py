@@ -87,8 +87,10 @@ def start_and_leave(
     actions += first
     used, begun = {start.pilot for start in first}, len(first)
     for job_id, holes in sorted(placement.take.items()):
+        if not holes:
+            continue
         tasks = [task for task in views[job_id].held if task.id not in used]
-        if (why := resting.get(f"job {job_id}")) and holes:
+        if why := resting.get(f"job {job_id}"):
             refusals.append(Refusal(f"job {job_id}", why))
             continue
         for hole in holes:
