@@ -278,3 +278,44 @@ def test_a_trial_that_is_preempted_before_it_trains_waits_however_often(site: Si
     assert [row["ended_as"] for row in rows(site, path)] == ["completed"]
     assert len(jobs(site)) == 1
     lab.wait_for(lambda: empty(lab), 60, "an empty harvest partition")
+
+
+@pytest.mark.nightly
+def test_time_memory_and_a_failed_node_are_told_apart(site: Site) -> None:
+    lab = site.lab
+    objective = """
+def objective(trial):
+    n = trial.number
+    if n == 0:
+        return study.train(trial, fit, {"x": 1.0, "epochs": 600, "pause": 0.5}, nodes="1", timeout_s=2.0)["value"]
+    if n == 1:
+        return study.train(trial, hungry, nodes="1")["value"]
+    return study.train(trial, fit, {"x": 1.0, "epochs": 12, "pause": 0.5}, nodes="1")["value"]
+
+
+def hungry():
+    import torch
+    torch.ones(1 << 46)
+"""
+    path = write(site, HEAD, objective)
+    process = begin(site, path, "--trials", "1", "--concurrent", "1")
+
+    def third() -> list[dict]:  # type: ignore[type-arg]
+        return [job for job in jobs(site) if job["name"].endswith("-000002") and job["members"]]
+
+    try:
+        lab.wait_for(lambda: bool(third()), 180, "the third trial that trains")
+        node = lab.run(["squeue", "-a", "-h", "-r", "-p", "harvest", "-t", "R", "-o", "%N"]).stdout.split()[0]
+        lab.run(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"])
+        _, said = process.communicate(timeout=240)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0, said
+    assert [row["ended_as"] for row in rows(site, path)] == ["timed_out", "out_of_memory", "completed"]
+    events = [json.loads(line) for line in site.malletrain("alice", "events", "--json").stdout.splitlines()]
+    ends = [row["data"].get("state") for row in events if row["kind"] == "pilot_ended"]
+    assert "node_fail" in ends, "the trial went on elsewhere, and is not told to have failed"
+    lab.run(["scontrol", "update", f"nodename={node}", "state=resume"])
+    lab.wait_for(lambda: empty(lab), 60, "an empty harvest partition")
