@@ -151,9 +151,10 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
         say_json(rows)
         return
     for row in rows:
-        told = _values(row["values"]) if row["values"] else row["reason"]
+        words, values = row["ended_as"].replace("_", " "), _values(row["values"])
         params = " ".join(f"{name}={_short(value)}" for name, value in row["params"].items())
-        click.echo(f"{row['trial']:>5}  {row['ended_as']:<13} {told:<24} {params}")
+        reason = f"  ({row['reason']})" if row["reason"] and not values else ""
+        click.echo(f"{row['trial']:>5}  {words:<13} {values:<16} {params}{reason}".rstrip())
 
 
 @study.command(epilog="Example:  malletrain study top study.py --interval 1")
