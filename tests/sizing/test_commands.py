@@ -81,6 +81,18 @@ def test_every_field_reaches_its_policy() -> None:
     assert plan("matching")["classes"]["a"] == {"new": 2}
 
 
+def test_deadlines_and_lifetimes_reach_their_policies() -> None:
+    job = {"id": "a", "max": 8, "throughput": {"8": 80}, "due": {"seconds": 110, "samples": 4000}}
+    other = {"id": "b", "max": 8, "throughput": {"8": 800}}
+    rich = {"horizon_s": 300, "nodes": 8, "jobs": [job, other], "supply": [8, 9], "lifetimes": [[60, 8], [300, 2]]}
+    done = malletrain("plan", "-", "--policy", "deadline", text=json.dumps(rich))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["sizes"] == {"a": 4, "b": 4}
+    done = malletrain("plan", "-", "--policy", "ladder", text=json.dumps(rich))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sum(json.loads(done.stdout)["sizes"].values()) == 8
+
+
 def test_equal_problems_give_equal_bytes_in_any_process() -> None:
     """Also where Python orders its sets and texts differently."""
     answers = set()
@@ -138,6 +150,15 @@ def _job(**change: Any) -> dict[str, Any]:
         (json.dumps(GOOD | {"classes": {"a": 3}}), "classes"),
         (json.dumps(GOOD | {"budgets": [{"jobs": ["zz"], "node_s": 1}]}), "budgets[0].jobs"),
         (json.dumps(GOOD | {"budgets": [{"jobs": ["a"], "node_s": -1}]}), "node_s"),
+        (json.dumps(_job(due={"samples": 5})), "jobs[0].due"),
+        (json.dumps(_job(due={"seconds": -1, "samples": 5})), "due: seconds"),
+        (json.dumps(_job(due=[1, 2])), "jobs[0].due"),
+        (json.dumps(GOOD | {"supply": [5, 4]}), "supply"),
+        (json.dumps(GOOD | {"supply": [0.5]}), "supply"),
+        (json.dumps(GOOD | {"lifetimes": [[60, 4], [60, 3]]}), "lifetimes"),
+        (json.dumps(GOOD | {"lifetimes": [[60, 4], [90, 5]]}), "lifetimes"),
+        (json.dumps(GOOD | {"lifetimes": [[60]]}), "lifetimes[0]"),
+        (json.dumps(GOOD | {"lifetimes": [["soon", 1]]}), "lifetimes: seconds"),
     ],
 )
 def test_refused_problems_name_the_field(text: str, field: str) -> None:
