@@ -38,7 +38,7 @@ def static(tmp_path_factory: pytest.TempPathFactory):
             directory = tmp_path_factory.mktemp("static")
             env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
             env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(directory), "OMP_NUM_THREADS": "1"}
-            subprocess.run([sys.executable, SCRIPT, *options], env=env, check=True, timeout=120)
+            subprocess.run([sys.executable, SCRIPT, *options], env=env, check=True, timeout=300)
             results[options] = torch.load(directory / "final.pt")
         return results[options]
 

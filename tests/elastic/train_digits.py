@@ -17,12 +17,14 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from malletrain import elastic
+from malletrain.elastic.fixed import environment_world
+from malletrain.elastic.mpi import mpi_world
 
 
 class Digits(Dataset):
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         digits = load_digits()
-        self.x = torch.tensor(digits.data, dtype=torch.float64) / 16
+        self.x = torch.tensor(digits.data, dtype=dtype) / 16
         self.y = torch.tensor(digits.target)
 
     def __len__(self) -> int:
@@ -47,24 +49,37 @@ def main() -> None:
     parser.add_argument("--balance", action="store_true", help="shares by speed; SLOW_BY seconds slower a sample")
     parser.add_argument("--bad-at", type=int, default=-1, help="a loss that is no number, in this step")
     parser.add_argument("--checkpoint-s", type=float, default=600.0)
+    parser.add_argument("--float32", action="store_true")
+    parser.add_argument("--autocast", action="store_true", help="in bfloat16")
+    parser.add_argument("--world", default="", help="of processes started together: environment or mpi")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     home = Path(os.environ["MALLETRAIN_TEST_DIR"])
+    if "SLURM_ARRAY_TASK_ID" not in os.environ and "RANK" in os.environ:
+        os.environ["SLURM_ARRAY_TASK_ID"] = os.environ["RANK"]
     me = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
     model = nn.Sequential(nn.Linear(64, options.width), nn.ReLU(), nn.Linear(options.width, 10)).double()
     if options.shards:
         layers = [nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)]
         model = nn.Sequential(*layers).double()
+    dtype = torch.float32 if options.float32 or options.autocast else torch.float64
+    model.to(dtype)
     if options.optimizer == "sgd":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 50, 0.9)
-    dataset = Digits()
+    dataset = Digits(dtype)
+    world = None
+    if options.world == "environment":
+        world = environment_world(os.environ)
+    elif options.world == "mpi":
+        world = mpi_world()
     s = elastic.Session(
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None,
-        balance=options.balance, checkpoint_s=options.checkpoint_s,
+        balance=options.balance, checkpoint_s=options.checkpoint_s, seed=options.seed, world=world,
     )  # fmt: skip
     s.track(scheduler=scheduler)
     s.when_main(lambda: (home / "mains").open("a").write(f"{me}\n"))
@@ -87,7 +102,9 @@ def main() -> None:
             (loss(model(x[half:]), y[half:], reduction="sum") / len(y)).backward()
         else:
             bad = float("nan") if s.steps_done == options.bad_at else 1.0
-            (loss(model(x), y) * bad).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=options.autocast):
+                value = loss(model(x), y) * bad
+            value.backward()
         return index.tolist()
 
     def metrics(batch):
@@ -137,6 +154,7 @@ def main() -> None:
     final = s.evaluate(metrics, batch_size=50)
     if s.is_main:
         torch.save(model.state_dict(), home / "final.pt")
+        (home / "figures.json").write_text(json.dumps(final))
     s.finish({**final, "samples": s.samples_done})
 
 

@@ -1,0 +1,136 @@
+"""What every group must do, whatever carries its bytes. `check(group)` is called by all members at once.
+
+Run as a script under `mpiexec`, it checks the group of MPI.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from malletrain.elastic.errors import PeerLost
+from malletrain.elastic.groups import Group, Pending
+
+
+def done(pending: Pending) -> None:
+    while not pending.wait(1.0):
+        pass
+
+
+def check(group: Group) -> None:
+    """Raises `AssertionError` where the group is not one."""
+    for part in (_sums, _many_at_once, _gathers, _messages, _waits_in_slices, _alike_after_messages):
+        part(group)
+    done(group.all_reduce(torch.zeros(1)))
+    _ends(group)
+
+
+def _sums(group: Group) -> None:
+    members = sum(range(1, group.size + 1))
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.int64):
+        tensor = torch.full((5, 3), group.rank + 1).to(dtype)
+        done(group.all_reduce(tensor))
+        assert torch.equal(tensor, torch.full((5, 3), members).to(dtype)), dtype
+    words = torch.tensor([2**60 + group.rank])  # a sum by way of floating-point numbers would lose the rank
+    if group.size < 8:
+        done(group.all_reduce(words))
+        assert int(words) == group.size * 2**60 + sum(range(group.size))
+    scalar, empty = torch.tensor(1.5), torch.zeros(0)
+    done(group.all_reduce(scalar))
+    done(group.all_reduce(empty))
+    assert float(scalar) == 1.5 * group.size
+
+
+def _many_at_once(group: Group) -> None:
+    """Begun in one order by all, waited for in another by each."""
+    tensors = [torch.full((100_000 * (i % 3) + 7,), float(i + group.rank), dtype=torch.float64) for i in range(9)]
+    pending = [group.all_reduce(tensor) for tensor in tensors]
+    for i in [*range(group.rank, 9), *range(group.rank)]:
+        done(pending[i])
+        assert pending[i].wait(0.0), "one that is done stays so"
+        assert tensors[i].eq(i * group.size + sum(range(group.size))).all()
+
+
+def _gathers(group: Group) -> None:
+    mine = torch.tensor([group.rank, 2**61 - group.rank])
+    table = [torch.zeros_like(mine) for _ in range(group.size)]
+    done(group.all_gather(table, mine))
+    assert [row.tolist() for row in table] == [[rank, 2**61 - rank] for rank in range(group.size)]
+
+
+def _messages(group: Group) -> None:
+    """Each to its neighbour, two at once under different tags, from threads; sizes from a byte to megabytes."""
+    if group.size == 1:
+        return
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    sizes = [(1, torch.uint8), (0, torch.float32), (3_000_000, torch.float32), (5, torch.bfloat16)]
+    for number, (size, dtype) in enumerate(sizes):
+        there = [torch.full((size,), group.rank + 2 * tag).to(dtype) for tag in (10, 11)]
+        here = [torch.zeros(size, dtype=dtype) for _ in there]
+        threads = [
+            threading.Thread(target=group.send, args=(tensor, right, 2 * number + tag))
+            for tag, tensor in zip((11, 10), reversed(there), strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for tag, tensor in zip((10, 11), here, strict=True):
+            group.receive(tensor, left, 2 * number + tag)
+            assert torch.equal(tensor, torch.full((size,), left + 2 * tag).to(dtype))
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def _waits_in_slices(group: Group) -> None:
+    """A slice that is over says so, and the operation goes on."""
+    if group.size == 1:
+        return
+    tensor = torch.ones(4)
+    if group.rank == 0:
+        pending = group.all_reduce(tensor)
+        assert not pending.wait(0.02)
+        for rank in range(1, group.size):
+            group.send(torch.ones(1), rank, 99)
+    else:
+        group.receive(torch.zeros(1), 0, 99)
+        pending = group.all_reduce(tensor)
+    done(pending)
+    assert tensor.eq(group.size).all()
+
+
+def _alike_after_messages(group: Group) -> None:
+    """Bit for bit the same sum everywhere: members decide by it."""
+    generator = torch.Generator().manual_seed(group.rank)
+    tensor = torch.randn(10_001, generator=generator)
+    done(group.all_reduce(tensor))
+    table = [torch.zeros_like(tensor) for _ in range(group.size)]
+    done(group.all_gather(table, tensor))
+    assert all(torch.equal(row, tensor) for row in table)
+
+
+def _ends(group: Group) -> None:
+    group.bury()
+    group.bury()
+    if group.size == 1:
+        return
+    for call in (
+        lambda: group.all_reduce(torch.zeros(1)),
+        lambda: group.all_gather([torch.zeros(1)] * group.size, torch.zeros(1)),
+        lambda: group.send(torch.zeros(1), 0, 1),
+        lambda: group.receive(torch.zeros(1), 0, 1),
+    ):
+        try:
+            call()
+        except PeerLost:
+            continue
+        raise AssertionError("a group that was given up still takes calls")
+
+
+if __name__ == "__main__":
+    from malletrain.elastic.mpi import mpi_world
+
+    torch.set_num_threads(1)
+    world = mpi_world()
+    check(world)
+    print(f"kept by rank {world.rank} of {world.size}", flush=True)

@@ -1,0 +1,124 @@
+"""One contract for all that carries bytes between members, and worlds of processes that were started together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ClusterShell.NodeSet import NodeSet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.elastic.errors import ElasticError, PeerLost
+from malletrain.elastic.fixed import environment_world, first_node, meeting_place, ranks
+from malletrain.elastic.groups import Group, Solo
+from tests.elastic import group_contract
+from tests.elastic.coordinator import ROOT, Forked, free_port
+from tests.elastic.test_live import SCRIPT, assert_equal, assert_every_sample_once, diary, static
+from tests.elastic.test_transfer import run
+
+__all__ = ["static"]
+
+
+def mpi() -> list[str]:
+    """`mpiexec -n 3 python`, or skip. MALLETRAIN_TEST_MPI: a python that has mpi4py, if it is not this one."""
+    python = os.environ.get("MALLETRAIN_TEST_MPI", sys.executable)
+    beside = Path(python).parent / "mpiexec"
+    command = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if command is None:
+        pytest.skip("no mpiexec: apt-get install mpich, or pip install mpich")
+    if subprocess.run([python, "-c", "import mpi4py.MPI"], capture_output=True, timeout=60).returncode:
+        pytest.skip("no mpi4py: pip install mpi4py, or MALLETRAIN_TEST_MPI=/path/to/python that has it")
+    return [command, "-n", "3", python]
+
+
+def outside_slurm(**more: str) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+    return env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_gloo_keeps_the_contract(size: int) -> None:
+    def act(group: Group) -> str:
+        try:
+            group_contract.check(group)
+        except (AssertionError, PeerLost) as error:
+            return f"{type(error).__name__}: {error}"
+        return "kept"
+
+    assert run(size, act) == ["kept"] * size
+
+
+def test_mpi_keeps_the_contract() -> None:
+    command = [*mpi(), group_contract.__file__]
+    done = subprocess.run(command, env=outside_slurm(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"kept by rank {rank} of 3" for rank in range(3)]
+
+
+def test_processes_of_one_mpiexec_train_as_one(tmp_path: Path, static) -> None:
+    options = ["--epochs", "2", "--clip"]
+    command = [*mpi(), SCRIPT, *options, "--world", "mpi"]
+    subprocess.run(command, env=outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), check=True, timeout=300)
+    assert_every_sample_once(diary(tmp_path), 2)
+    assert {line["size"] for line in diary(tmp_path) if "step" in line} == {3}
+    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
+
+
+def test_processes_of_one_step_train_as_one(tmp_path: Path, static) -> None:
+    """By Slurm's environment, and the same by torchrun's names."""
+    options = ["--epochs", "2", "--clip"]
+    ways = [
+        {
+            "SLURM_PROCID": "0",
+            "SLURM_NTASKS": "2",
+            "SLURM_STEP_NODELIST": "localhost",
+            "SLURM_JOB_ID": str(os.getpid()),
+        },
+        {"RANK": "1", "WORLD_SIZE": "2"},
+    ]
+    place = {"MASTER_PORT": str(free_port()), "MASTER_ADDR": "127.0.0.1", "MALLETRAIN_TEST_DIR": str(tmp_path)}
+    script = [SCRIPT, *options, "--world", "environment"]
+    processes = [
+        Forked(outside_slurm(**place, **way), tmp_path / f"log-{rank}", script) for rank, way in enumerate(ways)
+    ]
+    try:
+        assert [process.wait(240) for process in processes] == [0, 0], (tmp_path / "log-0").read_text()
+    finally:
+        for process in processes:
+            process.kill()
+    assert_every_sample_once(diary(tmp_path), 2)
+    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
+
+
+@given(st.lists(st.integers(0, 99), min_size=1), st.sampled_from(["n", "rack-a", "gpu1x"]), st.booleans())
+def test_the_first_node_of_a_list(numbers: list[int], prefix: str, padded: bool) -> None:
+    names = NodeSet.fromlist(f"{prefix}{number:03}" if padded else f"{prefix}{number}" for number in numbers)
+    assert first_node(str(names)) == names[0]
+
+
+@given(st.text("abn0123[],-", max_size=30))
+def test_any_text_is_some_first_node(text: str) -> None:
+    assert "," not in first_node(text.replace("[", "").replace("]", ""))
+
+
+def test_names_after_the_brackets() -> None:
+    assert first_node("r[1-2]c[07-09,12],login") == "r1c07"
+    assert first_node("n[3,5]-ib0") == "n3-ib0"
+
+
+def test_where_and_who_by_the_environment() -> None:
+    slurm = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "n[7-8]"}
+    assert ranks(slurm) == (3, 4)
+    assert meeting_place(slurm | {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1"}) == f"n7:{20000 + 156}"
+    assert meeting_place({"MASTER_ADDR": "::1", "MASTER_PORT": "29500"}) == "[::1]:29500"
+    assert isinstance(environment_world({"RANK": "0", "WORLD_SIZE": "1"}), Solo)
+    with pytest.raises(ElasticError, match="start the script with srun or torchrun"):
+        ranks({"RANK": "4", "WORLD_SIZE": "4"})
+    with pytest.raises(ElasticError, match="set MASTER_ADDR"):
+        meeting_place({"SLURM_JOB_ID": "5"})
