@@ -7,8 +7,8 @@ ours: this runtime. relaunch: a checkpoint on SIGTERM (or the last of every 20 s
 `torchrun --nnodes=2:4`, one agent a node. torchft: 0.2.0 or later, in an environment of its own that has torch too.
 
 Same model, same batches, real processes over loopback. Pause: the greatest time of a new step beyond the median of
-its own size, from the event to the second step of the new size. Until: from the event to the first new step at the new
-size, less the median there; of a growing world it includes that newcomers start.
+its own size, from the event to the second step of the new size. Until: from the event to the first new step at the
+new size, less the median there; of a growing world it includes that newcomers start.
 """
 
 from __future__ import annotations

@@ -7,6 +7,10 @@ Real processes over loopback, the real protocol. Each step's excess is its time 
 Pause: the greatest excess of a step on the oldest member, from the event to the second step after the switch. Lost:
 the sum of them. Latency: from the event to the first commit after the switch, less the new median; of a growing world
 the event is that the last newcomer is warm, of a frozen worker that it was given up.
+
+Growing is compared with a model: 1.5 x bytes / bandwidth + 50 ms, where bytes are those of the state that a newcomer
+gets (parameters and momentum), and the bandwidth is that of one pair of members before anything else runs.
+350 million parameters: `--width 17713 --small 1 --large 2 --only grow,shrink`; some 8 GB for each worker.
 """
 
 from __future__ import annotations
@@ -19,11 +23,17 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
+import torch
+
 from malletrain.domain.event import EventKind
+from malletrain.elastic.groups import StoreServer, all_closed, make_group
+from malletrain.elastic.transfer import PIECE_BYTES
 from malletrain.loop.membership import MembershipSettings
 from tests.elastic.coordinator import Coordinator, Pod, free_port, wait_until
 
@@ -66,7 +76,7 @@ class Field:
     def steps_of_size(self, size: int, count: int, since: float) -> None:
         wait_until(
             lambda: sum(1 for at, _, n in self.commits(0) if n == size and at > since) >= count,
-            180,
+            600,
             f"{count} steps of {size} workers",
         )
 
@@ -102,6 +112,37 @@ def waited(commits: list[tuple[float, int, int]], at: float, size: int) -> Measu
     old = statistics.median(olds or [new])
     excess = [took[i] - (old if i < first else new) for i in range(1, first + 3) if times[i] > at]
     return Measured(max(excess), sum(excess), times[first] - at - new)
+
+
+def state_bytes(width: int) -> int:
+    """Parameters of `train_large.build` and their momentum, in float32."""
+    layers = ((1024, width), (width, width), (width, 1024))
+    return 2 * 4 * sum(inputs * outputs + outputs for inputs, outputs in layers)
+
+
+def link_bandwidth(repeats: int = 5) -> float:
+    """Bytes a second from one member to another, by messages as a state takes them; the median of some."""
+    store, took = StoreServer("127.0.0.1"), []
+    pieces = [torch.zeros(PIECE_BYTES, dtype=torch.uint8) for _ in range(2)]
+
+    def member(rank: int) -> None:
+        group = make_group(store.address, 1, rank, 2, "127.0.0.1", timedelta(seconds=60))
+        for _ in range(repeats + 1):
+            began = time.perf_counter()
+            for _ in range(8):
+                if rank:
+                    group.receive(pieces[1], 0, 1)
+                else:
+                    group.send(pieces[0], 1, 1)
+            took.append(time.perf_counter() - began if rank else 0.0)
+        group.bury()
+
+    other = threading.Thread(target=member, args=(0,))
+    other.start()
+    member(1)
+    other.join()
+    all_closed(5.0)
+    return 8 * PIECE_BYTES / statistics.median([seconds for seconds in took if seconds][1:])
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -152,6 +193,8 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `finally`: nothing is left running
     small, large = options.small, options.large
+    bandwidth = link_bandwidth()
+    model = 1.5 * state_bytes(options.width) / bandwidth + 0.05
     with tempfile.TemporaryDirectory() as directory:
         field = Field(Path(directory), options.width, large)
         try:
@@ -176,6 +219,11 @@ def main() -> None:
                     "kind": kind,
                     "sizes": [small, large],
                     "n": len(rows),
+                    **(
+                        {"bandwidth_GB_s": round(bandwidth / 1e9, 2), "model_s": round(model, 3)}
+                        if kind == "grow"
+                        else {}
+                    ),
                     "pause_s": spread([row.pause_s for row in rows]),
                     "lost_s": spread([row.lost_s for row in rows]),
                     "latency_s": spread([row.latency_s for row in rows]),
