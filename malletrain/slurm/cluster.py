@@ -22,6 +22,7 @@ from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.read_pyslurm import Reader
 from malletrain.slurm.site import Harvest
+from malletrain.slurm.topology import Topology
 
 #: What each end looks like to the loop.
 _AS_SEEN: Mapping[EndKind, SlurmState] = {
@@ -74,6 +75,7 @@ class SlurmCluster:
         self._now = now
         self._fields: Sequence[str] = (*queue.TASK_FIELDS, queue.EXCLUSIVE)  #: without the last on an older Slurm
         self._reader: Reader = reader or CommandReader(commands, now, harvest.partition, bf_interval_s)
+        self._topology = Topology(commands, now, harvest.partition)
 
     # Looking
 
@@ -83,7 +85,7 @@ class SlurmCluster:
         Raises:
             ClusterUnavailable: no answer in time, an error, or an answer that cannot be right.
         """
-        return self._reader.snapshot()
+        return self._topology.over(self._reader.snapshot())
 
     def look(self, last: Snapshot) -> Snapshot:
         """The waiting jobs of the main queue, by one light query, laid over the last snapshot.
@@ -91,7 +93,7 @@ class SlurmCluster:
         Raises:
             ClusterUnavailable: as `snapshot`.
         """
-        waiting = self._reader.pending()
+        waiting = self._topology.with_switches(self._reader.pending())
         ours = self._harvest.partition
         kept = tuple(j for j in last.jobs if j.state is not SlurmState.PENDING or j.partition == ours)
         return replace(last, jobs=kept + waiting)

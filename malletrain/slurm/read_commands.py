@@ -6,14 +6,12 @@ Cost at 10,000 nodes (22.05): `scontrol show node -o` 60 ms, `squeue -o` 10 ms; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, SlurmJob, Snapshot
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import normalise, queue, sdiag, text
 from malletrain.slurm.formats.rows import ReservationRow
-from malletrain.slurm.topology import Topology
 
 
 class CommandReader:
@@ -32,7 +30,6 @@ class CommandReader:
         self._now = now
         self._harvest = harvest_partition
         self._bf_interval_s = bf_interval_s
-        self._topology = Topology(commands, now)
         self._diagnosis: sdiag.Diagnosis | None = None
         self._diagnosed_at = float("-inf")
 
@@ -56,7 +53,7 @@ class CommandReader:
         if not nodes.endswith("\n"):
             raise ClusterUnavailable("scontrol show node: an answer cut off in mid line")
         try:
-            seen = normalise.snapshot(
+            return normalise.snapshot(
                 taken_at,
                 text.nodes(nodes),
                 [row for row in queue.parse_queue(jobs, mark) if row.partition != self._harvest]
@@ -67,7 +64,6 @@ class CommandReader:
             )
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
-        return replace(seen, jobs=self._with_switches(seen.jobs), leaves=self._topology.leaves())
 
     def reservations(self) -> list[ReservationRow]:
         """All of them.
@@ -91,18 +87,13 @@ class CommandReader:
         answer = self._commands.ask(["squeue", "-a", "-h", "-t", "PENDING", "-o", queue.queue_format(mark)])
         try:
             warnings = normalise.Warnings()
-            waiting = tuple(
+            return tuple(
                 normalise.job(row, warnings)
                 for row in queue.parse_queue(answer, mark)
                 if row.partition != self._harvest
             )
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
-        return self._with_switches(waiting)
-
-    def _with_switches(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
-        main = self._topology.with_switches([job for job in jobs if job.partition != self._harvest])
-        return main + tuple(job for job in jobs if job.partition == self._harvest)
 
     def diagnosis(self) -> sdiag.Diagnosis:
         """How fresh the backfill plan is; asked at most once a backfill interval.

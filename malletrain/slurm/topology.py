@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.domain.snapshot import SlurmJob, SlurmState
+from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import text
 
@@ -26,14 +26,21 @@ class Topology:
 
     Args:
         now: Unix seconds.
+        harvest_partition: its tasks ask for no switches.
     """
 
-    def __init__(self, commands: Commands, now: Callable[[], float]) -> None:
+    def __init__(self, commands: Commands, now: Callable[[], float], harvest_partition: str) -> None:
         self._commands = commands
         self._now = now
+        self._harvest = harvest_partition
         self._leaves: Mapping[str, str] = {}
         self._asked_at = float("-inf")
         self._switches: dict[int, int | None] = {}
+
+    def over(self, seen: Snapshot) -> Snapshot:
+        """The snapshot with leaves, and with the switches that waiting jobs ask for."""
+        leaves = self.leaves()
+        return replace(seen, jobs=self.with_switches(seen.jobs), leaves=leaves) if leaves else seen
 
     def leaves(self) -> Mapping[str, str]:
         """The leaf of each node; empty where Slurm has no topology, or does not tell: nothing rests on it but how
@@ -50,7 +57,11 @@ class Topology:
         """The jobs, those that wait for several nodes with the number of leaf switches that they ask for."""
         if not self.leaves():
             return tuple(jobs)
-        wide = {job.raw_id for job in jobs if job.state is SlurmState.PENDING and job.node_count > 1}
+        wide = {
+            job.raw_id
+            for job in jobs
+            if job.state is SlurmState.PENDING and job.node_count > 1 and job.partition != self._harvest
+        }
         self._switches = {number: asked for number, asked in self._switches.items() if number in wide}
         new = sorted(wide - self._switches.keys())[:JOBS_A_COMMAND]
         if new:

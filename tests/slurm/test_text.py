@@ -209,3 +209,24 @@ def test_a_node_that_slurmctld_has_not_heard_of_is_unknown_and_no_fault_of_the_a
     assert normalise.node(row).state is not NodeState.IDLE
     (row,) = text.nodes(NODE.replace("State=IDLE+DRAIN", "State=UNKNOWN"))
     assert normalise.node(row).state is NodeState.UNKNOWN
+
+
+def test_the_leaf_of_each_node_is_the_lowest_switch_or_the_block() -> None:
+    tree = """SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[000-001]
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n002,n[001,003]
+SwitchName=top Level=1 LinkSpeed=1 Nodes=n[000-003] Switches=leaf[0-1]
+"""
+    assert text.leaves(tree) == {"n000": "leaf0", "n001": "leaf0", "n002": "leaf1", "n003": "leaf1"}
+    blocks = "BlockName=b1 BlockIndex=0 Nodes=n[0-1] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n2 BlockSize=2\n"
+    assert text.leaves(blocks) == {"n0": "b1", "n1": "b1", "n2": "b2"}
+    assert text.leaves("No topology information available\n") == {}
+    with pytest.raises(InvalidInput, match="leaf0"):
+        text.leaves("SwitchName=leaf0 Level=0 Nodes=n[0-\n")
+
+
+@given(st.text(max_size=300))
+def test_any_topology_is_read_or_refused(printed: str) -> None:
+    try:
+        assert isinstance(text.leaves(printed), dict)
+    except InvalidInput as error:
+        assert "scontrol show topology" in str(error)
