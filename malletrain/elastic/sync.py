@@ -71,6 +71,7 @@ class GradientSync:
         self._flats: list[list[torch.Tensor] | None] = [None, None]
         self._turn = 0
         self._spare: list[torch.Tensor] | None = None
+        self._restocking = False
         self._armed = False
         self._running = False
         self._hold = False
@@ -205,11 +206,17 @@ class GradientSync:
         if self._flats[self._turn] is None:
             self._flats[self._turn] = self._spare or self._empty_flats(torch.empty)
             self._spare = None
-        elif self._spare is None:
-            Background(self._restock, "restock")
 
     def _restock(self) -> None:
-        self._spare = self._empty_flats(torch.zeros)
+        """Get the other set for the next step, beside the script's own work between two backward passes."""
+        if self._flats[self._turn] is None and self._spare is None and not self._restocking:
+            self._restocking = True
+
+            def get() -> None:
+                self._spare = self._empty_flats(torch.zeros)
+                self._restocking = False
+
+            Background(get, "restock")
 
     def _begin(self) -> None:
         self._running = True
@@ -284,6 +291,7 @@ class GradientSync:
             self.paces = words[FIXED_WORDS + len(self._parameters) :].tolist()
             self._finish(outcome)
             self._turn = 1 - self._turn
+            self._restock()
 
     def _words(self) -> torch.Tensor:
         """This member's: which parameters it has a gradient for, whether they are numbers, how fast it was."""
