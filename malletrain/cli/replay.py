@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -23,6 +24,7 @@ from malletrain.replay.run import Progress
 
 if TYPE_CHECKING:
     from malletrain.replay.score import Watts
+    from malletrain.replay.sensitivity import Setting
 
 _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
 _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -166,6 +168,11 @@ Examples:
     "--report", "report_dir", type=click.Path(path_type=Path, file_okay=False),
     help="Write index.html, which needs no network, and its data as CSV.",
 )  # fmt: skip
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Say in the report how the first policy does with other horizons, costs and placements: a dozen replays.",
+)
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
     alpha: float, objective: str, nodes: str | None, procs_per_node: int | None, placement: str, schedule: str,
@@ -173,6 +180,7 @@ def replay(
     pilot_limit: float | None, keep_idle: int, node_order: str, outages: Path | None,
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
+    sensitivity: bool,
 ) -> None:  # fmt: skip
     """Say what idle nodes would have trained.
 
@@ -186,13 +194,16 @@ def replay(
         raise click.UsageError("TRACE is missing; --how prints the command that makes one")
     if jobs_file is not None and mix_text is not None:
         raise click.UsageError("give --jobs or --mix, not both")
+    if sensitivity and report_dir is None:
+        raise click.UsageError("--sensitivity is told in the report: give --report DIR too")
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.replay import cluster, run, sizer, workload
     from malletrain.replay.main_delay import Reaction, parse_reaction
     from malletrain.replay.options import NodeOrder, Options
     from malletrain.replay.report import write_report
+    from malletrain.replay.sensitivity import sensitivity as sensitivities
     from malletrain.replay.summary import summary
-    from malletrain.replay.traces import read_trace
+    from malletrain.replay.traces import JobRecords, read_trace
     from malletrain.replay.traces.outages import read_outages
     from malletrain.sizing.objective import Objective
 
@@ -214,7 +225,8 @@ def replay(
         start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
         procs_per_node=procs_per_node, placement=Placement(placement), seed=seed, schedule=Schedule(schedule),
     )  # fmt: skip
-    machine = cluster.cluster_trace(log, window, read_outages(outages, zone) if outages else None)
+    down = read_outages(outages, zone) if outages else None
+    machine = cluster.cluster_trace(log, window, down)
     for warning in [*machine.account.warnings, *machine.warnings]:
         click.echo(f"warning: {warning}", err=True)
     options = Options(
@@ -223,9 +235,17 @@ def replay(
     )  # fmt: skip
     with _bar([choice.name for choice in choices]) as progress:
         answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction)
+    settings: tuple[Setting, ...] = ()
+    if sensitivity:
+        placed = None
+        if isinstance(log, JobRecords) and not log.has_node_lists:
+            placed = lambda rule: cluster.cluster_trace(log, dataclasses.replace(window, placement=rule), down)  # noqa: E731
+        with _bar(["other assumptions"]) as progress:
+            tell = None if progress is None else lambda share: progress([share])
+            settings = sensitivities(answer, placed, window.placement, tell)
     try:
         if report_dir is not None:
-            write_report(answer, report_dir)
+            write_report(answer, report_dir, settings)
             click.echo(f"report: {report_dir / 'index.html'}", err=True)
         if json_file is not None:
             text = json.dumps(answer.as_json(), indent=2, allow_nan=False) + "\n"

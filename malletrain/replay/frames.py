@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from malletrain.replay.cluster import IdleIntervals
 from malletrain.replay.result import Cause
 from malletrain.replay.run import Replay
+from malletrain.replay.score import Score
+from malletrain.replay.sensitivity import Setting
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
 if TYPE_CHECKING:
@@ -67,6 +70,50 @@ def _means(time: NDArray[Any], value: NDArray[Any], edges: NDArray[Any]) -> NDAr
     total = np.concatenate([[0.0], np.cumsum(value * np.diff(at))])
     means: NDArray[Any] = np.diff(np.interp(edges, at, total)) / np.diff(edges)
     return means
+
+
+def policies(scores: Mapping[str, Score]) -> Table:
+    """Every figure of every policy, one row a policy: waits, fairness, energy and delay of main jobs among them."""
+    rows = []
+    for name, score in scores.items():
+        row: dict[str, Any] = {"policy": name, **score.as_json()}
+        solve, delay = row.pop("solve_s"), row.pop("main_delay", None)
+        row |= {f"solve_{key}_s": value for key, value in (solve or {}).items()}
+        row |= {f"main_delay_{key}": value for key, value in (delay or {}).items() if key != "assumed"}
+        rows.append(row)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(values: Sequence[Any]) -> NDArray[Any]:
+    """Numbers as numbers, of which those that are not known are nan."""
+    if all(value is None or isinstance(value, int | float) for value in values):
+        return np.array([np.nan if value is None else value for value in values])
+    return np.array(values)
+
+
+def waits(answer: Replay) -> Table:
+    """One row a job and policy: submission, first pilot, and the wait between them in seconds (nan: it had none)."""
+    parts = []
+    for name, result in answer.results.items():
+        parts.append((np.full(len(answer.jobs), name), result.submitted, result.first_start))
+    policy, submitted, started = (np.concatenate(column) for column in zip(*parts, strict=True))
+    job = np.tile(np.array([each.job.name for each in answer.jobs]), len(parts))
+    return Table({"policy": policy, "job": job, "submitted": submitted, "started": started,
+                  "wait_s": started - submitted})  # fmt: skip
+
+
+def sensitivities(settings: Sequence[Setting]) -> Table:
+    """What came out with other assumptions, one row a setting."""
+    keys = ("idle_node_seconds", "occupied_node_seconds", "speedup_node_seconds", "ideal_speedup_node_seconds",
+            "share_of_ideal", "equivalent_nodes")  # fmt: skip
+    columns: dict[str, NDArray[Any]] = {
+        "what": np.array([s.what for s in settings]),
+        "value": np.array([s.value for s in settings]),
+        "as_replayed": np.array([s.asked for s in settings]),
+    }
+    given = [asdict(s.score) for s in settings]
+    return Table(columns | {key: _column([each[key] for each in given]) for key in keys})
 
 
 def spending(answer: Replay) -> Table:

@@ -17,6 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from malletrain.replay import frames
 from malletrain.replay.run import Replay
+from malletrain.replay.sensitivity import Setting
 from malletrain.replay.summary import best, headline, table
 
 #: Colour-blind safe (Okabe and Ito, 2008).
@@ -25,8 +26,9 @@ STALL, ACTIVATE = "#cc79a7", "#56b4e9"
 _LINES = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#56b4e9", "#e69f00")
 
 
-def write_report(answer: Replay, folder: Path) -> Path:
-    """Writes `folder`/index.html and its CSV files; returns the page's path.
+def write_report(answer: Replay, folder: Path, settings: Sequence[Setting] = ()) -> Path:
+    """Writes `folder`/index.html and its CSV files; returns the page's path. `settings`: what came out with other
+    assumptions, where that was asked for.
 
     Raises:
         OSError: the folder cannot be written.
@@ -43,6 +45,9 @@ def write_report(answer: Replay, folder: Path) -> Path:
     for title, data in tables.items():
         _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
     _write_csv(folder / "policies.csv", *_policies(answer))
+    changed = frames.sensitivities(settings)
+    if settings:
+        _write_csv(folder / "sensitivity.csv", list(changed.columns), changed.rows())
     node_map = frames.node_map(answer, name)
     _write_csv(
         folder / "nodes.csv",
@@ -64,6 +69,8 @@ def write_report(answer: Replay, folder: Path) -> Path:
         best=html.escape(name),
         method=_method(answer),
         main_delay=_main_delay(answer),
+        sensitivity=_sensitivity(answer, settings),
+        plot_sensitivity=_html(_settings(settings), "sensitivity") if settings else "",
         plotly=get_plotlyjs(),
         **{f"plot_{key}": _html(figure, key) for key, figure in figures.items()},
     )
@@ -168,6 +175,21 @@ def _node_map(data: frames.NodeMap) -> go.Figure:
     return figure
 
 
+def _settings(settings: Sequence[Setting]) -> go.Figure:
+    figure = _base(xaxis_title="dedicated nodes that would have trained as much")
+    for i, what in enumerate(dict.fromkeys(s.what for s in settings)):
+        mine = [s for s in settings if s.what == what]
+        figure.add_bar(
+            y=[[s.what for s in mine], [s.value for s in mine]],
+            x=[round(s.score.equivalent_nodes, 3) for s in mine], name=what, orientation="h", showlegend=False,
+            marker_color=_LINES[i % len(_LINES)],
+            marker_line={"color": "#1a1a1a", "width": [2 if s.asked else 0 for s in mine]},
+        )  # fmt: skip
+    figure.update_layout(height=160 + 26 * len(settings))
+    figure.update_yaxes(autorange="reversed", automargin=True)
+    return figure
+
+
 def _jct(answer: Replay) -> go.Figure | None:
     figure = _base(xaxis_title="hours from submission to end", yaxis_title="share of jobs done")
     some = False
@@ -229,6 +251,23 @@ def _trace(answer: Replay) -> str:
     ]
     body = "".join(f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in rows[1:])
     return f'<table class="facts"><tbody>{body}</tbody></table>'
+
+
+def _sensitivity(answer: Replay, settings: Sequence[Setting]) -> str:
+    """What came out where one assumption is another, and the rest as asked for."""
+    if not settings:
+        return "<p>Not asked for: <code>--sensitivity</code> replays a dozen times more.</p>"
+    rows = [["assumption", "value", "of ideal", "used", "dedicated nodes"]]
+    for each in settings:
+        score = each.score
+        used = score.occupied_node_seconds / score.idle_node_seconds if score.idle_node_seconds > 0 else 0.0
+        rows.append([
+            each.what, each.value + (" (as replayed)" if each.asked else ""),
+            "" if score.share_of_ideal is None else f"{score.share_of_ideal:.1%}", f"{used:.1%}",
+            f"{score.equivalent_nodes:.1f}",
+        ])  # fmt: skip
+    words = f"Policy {answer.choices[0].name}, one assumption changed at a time."
+    return f'<div class="scroll">{_html_table(rows)}</div><p>{html.escape(words)}</p>'
 
 
 def _main_delay(answer: Replay) -> str:

@@ -131,6 +131,12 @@ def test_faults_are_one_line_and_status_2(log: Path, args: list[str], said: str)
     assert done.stdout == ""
 
 
+def test_sensitivity_needs_a_report(log: Path) -> None:
+    done = malletrain("replay", str(log), "--sensitivity")
+    assert done.returncode == 2
+    assert "--report DIR" in done.stderr.splitlines()[-1]
+
+
 def test_every_option_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "replay.md").read_text()
     missing = [
@@ -203,8 +209,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = folder / "<b>events"
     log.write_text("\n".join(EVENTS).replace("n03", "<script>alert(1)</script>"))
     done = malletrain(
-        "replay", str(log), "--policy", "auto,equal", "--mix", "hpo:2,imagenet:3", "--report", str(folder / "r")
-    )
+        "replay", str(log), "--policy", "auto,equal", "--mix", "hpo:2,imagenet:3", "--report", str(folder / "r"),
+        "--sensitivity",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder / "r"
 
@@ -223,7 +230,11 @@ def test_the_report_opens_without_network_at_two_widths(
     assert browser.run("return document.querySelectorAll('#policies tbody tr').length") == 2
     drawn = "return [...document.querySelectorAll('.js-plotly-plot')].filter(p => p.querySelector('.main-svg'))"
     plots = set(browser.run(f"{drawn}.map(p => p.id)"))
-    assert {"plot-timeline", "plot-spending", "plot-holes", "plot-nodes"} <= plots
+    assert {"plot-timeline", "plot-spending", "plot-holes", "plot-nodes", "plot-sensitivity"} <= plots
+    # Horizons, activations and stalls; the log says where jobs ran, so no placements.
+    told = browser.run("return [...document.querySelectorAll('#sensitivity tbody tr')].map(r => r.innerText)")
+    assert len(told) == 3 + 4 + 4
+    assert sum("as replayed" in line for line in told) == 1
     assert (
         browser.run("return performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
         == 0
@@ -264,6 +275,12 @@ def test_each_figure_is_traceable_to_a_csv_row(report: Path) -> None:
     assert sum(float(t["idle"]) for t in times) * span == pytest.approx(
         float(policies["auto"]["idle_node_seconds"]), rel=1e-6
     )
+    changed = rows("sensitivity.csv")
+    assert {row["what"] for row in changed} == {"horizon", "activation", "stall to grow / shrink"}
+    for row in changed:
+        if row["as_replayed"] == "True":
+            assert row["speedup_node_seconds"] == policies["auto"]["speedup_node_seconds"]
+        assert f"<td>{row['value']}" in page.partition('id="sensitivity"')[2]
     best = max(policies, key=lambda name: float(policies[name]["speedup_node_seconds"]))
     pilots = sum(float(p["end"]) - float(p["start"]) for p in rows("pilots.csv"))
     assert pilots == pytest.approx(float(policies[best]["occupied_node_seconds"]), rel=1e-6)

@@ -1,0 +1,96 @@
+"""How much the answer depends on what was assumed: one setting at a time is changed, the others stay as asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from malletrain.replay.cluster import ClusterTrace
+from malletrain.replay.placement import Placement
+from malletrain.replay.run import Replay
+from malletrain.replay.run import replay as replayed
+from malletrain.replay.score import Score
+from malletrain.replay.sizer import ONE_NODE, PolicyChoice
+from malletrain.replay.workload import TrainingJob
+
+#: Seconds: horizons, starts of a node, and stalls to grow and to shrink.
+HORIZONS = (60.0, 300.0, 1200.0)
+ACTIVATIONS = (0.0, 2.0, 6.0, 20.0)
+STALLS = ((0.2, 0.2), (4.0, 4.0), (18.0, 12.0), (60.0, 40.0))
+
+#: Makes the machine anew by another placement rule.
+Placed = Callable[[Placement], ClusterTrace]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What came out with `what` set to `value`; `asked`: that is how the replay itself was."""
+
+    what: str
+    value: str
+    asked: bool
+    score: Score
+
+
+def sensitivity(
+    answer: Replay, placed: Placed | None = None, placement: Placement = Placement.FIRST_FIT,
+    progress: Callable[[float], None] | None = None,
+) -> tuple[Setting, ...]:  # fmt: skip
+    """Replays the first policy of `answer` again, with other horizons, costs and, where `placed` is given (a log
+    without node lists), other placement rules than `placement`. About a dozen replays, one after the other."""
+    first = answer.choices[0]
+    asked = answer.scores[first.name]
+    plan = [*_horizons(answer, first), *_costs(answer, first), *_placements(answer, first, placed, placement)]
+    found: list[Setting] = []
+    for i, (what, value, run) in enumerate(plan):
+        found.append(Setting(what, value, run is None, asked if run is None else run()))
+        if progress is not None:
+            progress((i + 1) / len(plan))
+    return tuple(found)
+
+
+#: What is set, to which value, and what replays it; None: as asked for.
+_Plan = Iterator[tuple[str, str, Callable[[], Score] | None]]
+
+
+def _again(answer: Replay, choice: PolicyChoice, jobs: Sequence[TrainingJob], trace: ClusterTrace) -> Score:
+    return replayed(trace, jobs, [choice], answer.options, processes=1).scores[choice.name]
+
+
+def _horizons(answer: Replay, first: PolicyChoice) -> _Plan:
+    if first.policy == ONE_NODE:  # looks nowhere ahead
+        return
+    for horizon in sorted({*HORIZONS, first.horizon_s}):
+        choice = replace(first, horizon_s=horizon)
+        yield "horizon", f"{horizon:g} s", None if choice == first else _with_choice(answer, choice)
+
+
+def _with_choice(answer: Replay, choice: PolicyChoice) -> Callable[[], Score]:
+    return lambda: _again(answer, choice, answer.jobs, answer.trace)
+
+
+def _costs(answer: Replay, first: PolicyChoice) -> _Plan:
+    for activate in ACTIVATIONS:
+        yield "activation", f"{activate:g} s", _with_costs(answer, first, {"activate_s": activate})
+    for grow, shrink in STALLS:
+        changed = {"grow_s": grow, "shrink_s": shrink}
+        yield "stall to grow / shrink", f"{grow:g} / {shrink:g} s", _with_costs(answer, first, changed)
+
+
+def _with_costs(answer: Replay, first: PolicyChoice, changed: Mapping[str, float]) -> Callable[[], Score] | None:
+    jobs = [replace(each, costs=replace(each.costs, **changed)) for each in answer.jobs]
+    if jobs == list(answer.jobs):
+        return None
+    return lambda: _again(answer, first, jobs, answer.trace)
+
+
+def _placements(answer: Replay, first: PolicyChoice, placed: Placed | None, asked: Placement) -> _Plan:
+    if placed is None:
+        return
+    for rule in Placement:
+        run = None if rule is asked else _placed(answer, first, placed, rule)
+        yield "placement of main jobs", rule.value, run
+
+
+def _placed(answer: Replay, first: PolicyChoice, placed: Placed, rule: Placement) -> Callable[[], Score]:
+    return lambda: _again(answer, first, answer.jobs, placed(rule))

@@ -1,0 +1,97 @@
+"""What the answer depends on, and the columns that tell it: each figure is that of a replay done by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from malletrain.domain.job import ResizeCosts
+from malletrain.replay import Placement, Window, cluster_trace, parse_policy, replay
+from malletrain.replay.frames import frame, policies, sensitivities, waits
+from malletrain.replay.run import Replay
+from malletrain.replay.sensitivity import sensitivity
+from malletrain.replay.traces.trace import Account, JobRecords
+from tests.replay.small import START, job, traces, workloads
+
+COSTS = ResizeCosts(6.0, 18.0, 12.0)
+
+
+def records(rows: list[tuple[float, float, int]]) -> JobRecords:
+    """Jobs without node lists: start and end (seconds after START), nodes."""
+    table = np.array(rows, dtype=np.float64)
+    none = np.zeros(len(rows))
+    return JobRecords(
+        Account("test", "swf", len(rows), len(rows)), table[:, 0] + START, table[:, 0] + START, table[:, 1] + START,
+        table[:, 2].astype(np.int32), none.astype(np.int32), (), np.zeros(len(rows) + 1, np.int64),
+        np.empty(0, np.int32), 8, 1, START + 7200.0, none, none,
+    )  # fmt: skip
+
+
+def answered(log: JobRecords, window: Window) -> Replay:
+    jobs = [job(1, costs=COSTS, most=4), job(2, costs=COSTS, most=8, samples=2e5)]
+    return replay(cluster_trace(log, window), jobs, [parse_policy("auto", None), parse_policy("equal", None)])
+
+
+LOG = records([(300.0 * i, 300.0 * i + 400.0 + 170.0 * (i % 5), 1 + i % 4) for i in range(20)])
+WINDOW = Window(start=START, end=START + 7200.0, placement=Placement.RANDOM)
+
+
+def test_one_assumption_is_changed_at_a_time_and_what_was_asked_stands_among_them() -> None:
+    answer = answered(LOG, WINDOW)
+    told: list[float] = []
+    found = sensitivity(answer, lambda rule: cluster_trace(LOG, replace(WINDOW, placement=rule)), Placement.RANDOM,
+                        told.append)  # fmt: skip
+    by = {(each.what, each.value): each for each in found}
+    assert [key for key, each in by.items() if each.asked] == [
+        ("horizon", "300 s"), ("activation", "6 s"), ("stall to grow / shrink", "18 / 12 s"),
+        ("placement of main jobs", "random"),
+    ]  # fmt: skip
+    assert {each.score for each in found if each.asked} == {answer.scores["auto"]}
+    assert told == sorted(told) and told[-1] == 1.0
+    # Placing does not change how many nodes are idle; waiting longer for a start never leaves more time to train.
+    idle = {round(each.score.idle_node_seconds, 6) for each in found}
+    assert len(idle) == 1
+    busy = [by["activation", f"{s} s"].score for s in (0, 2, 6, 20)]
+    assert [s.activation_node_seconds for s in busy] == sorted(s.activation_node_seconds for s in busy)
+    assert busy[0].activation_node_seconds == 0 < busy[-1].activation_node_seconds
+    # By hand.
+    jobs = [replace(each, costs=ResizeCosts(6.0, 60.0, 40.0)) for each in answer.jobs]
+    again = replay(answer.trace, jobs, [parse_policy("auto", None)]).scores["auto"]
+    dear = by["stall to grow / shrink", "60 / 40 s"].score
+    assert replace(dear, solve_s=None, wall_s=0) == replace(again, solve_s=None, wall_s=0)
+    table = frame(sensitivities(found))
+    assert table.loc[table.as_replayed, "speedup_node_seconds"].nunique() == 1
+    assert len(table) == len(found)
+
+
+def test_a_log_that_says_where_jobs_ran_has_no_other_placements() -> None:
+    assert "placement of main jobs" not in {each.what for each in sensitivity(answered(LOG, WINDOW))}
+
+
+def test_a_policy_that_looks_nowhere_ahead_has_no_other_horizons() -> None:
+    answer = answered(LOG, WINDOW)
+    alone = replay(answer.trace, answer.jobs, [parse_policy("one-node", None)], processes=1)
+    assert {each.what for each in sensitivity(alone)} == {"activation", "stall to grow / shrink"}
+
+
+@settings(max_examples=25, deadline=None)
+@given(machine=traces(), jobs=workloads(), name=st.sampled_from(["auto", "equal", "one-node"]))
+def test_frames_tell_what_the_scores_and_results_tell(machine, jobs, name) -> None:  # type: ignore[no-untyped-def]
+    answer = replay(machine, jobs, [parse_policy(name, None)], processes=1)
+    row = frame(policies(answer.scores)).iloc[0]
+    score = answer.scores[name]
+    assert row["policy"] == name
+    for key in ("idle_node_seconds", "jain", "mean_wait_s", "mean_rho", "jobs_completed"):
+        value = getattr(score, key)
+        assert row[key] == pytest.approx(math.nan if value is None else value, nan_ok=True)
+    table = frame(waits(answer))
+    assert len(table) == len(jobs)
+    assert table.wait_s.dropna().ge(0).all()
+    assert table.wait_s.count() == score.jobs_started
+    if score.jobs_started:
+        assert table.wait_s.mean() == pytest.approx(score.mean_wait_s)
