@@ -13,7 +13,7 @@ from malletrain.domain.snapshot import NodeState
 from malletrain.slurm import limits, submit
 from malletrain.slurm.command import Commands
 from malletrain.slurm.sbatch import Submission
-from scripts.lab import Lab, LabConfig, LabError
+from scripts.lab import Change, Lab, LabConfig, LabError
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
 
@@ -144,3 +144,19 @@ def test_a_full_controller_is_told_in_one_line_and_the_daemon_goes_on(crowded: L
     harvest.tick()
     assert set(harvest.held()) == set(lab.nodes), "pilots and daemon go on"
     lab.clear()
+
+
+@pytest.mark.nightly
+def test_a_hetjob_of_which_slurm_starts_a_part_waits_for_cred_expire(any_lab: Lab) -> None:
+    """What docs/how-to/admin-install.md says of Slurm itself: only an ample reserve is a remedy."""
+    lab, n = any_lab, any_lab.nodes
+    auth = next(line for line in (lab.path / "slurm.conf").read_text().splitlines() if line.startswith("AuthInfo="))
+    with lab.changed(Change(settings={"AuthInfo": f"{auth.removeprefix('AuthInfo=')},cred_expire=20"}), restart=True):
+        for name in n[1:]:
+            low = lab.submit("exec sleep 600", "-p", "harvest", "-w", name, "--exclusive", "--time=30", user="alice")
+            lab.wait_for_state(low, "RUNNING")
+        submitted = time.time()
+        job = hetjob(lab, 1, len(n) - 1)
+        lab.wait_for(lambda: lab.job(job)["Reason"] == "BeginTime", 30, "its first part was started and given up")
+        begins = time.mktime(time.strptime(lab.job(job)["EligibleTime"], "%Y-%m-%dT%H:%M:%S"))
+        assert 19 <= begins - submitted <= 55
