@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 ALONE = {
+    "test_daemons.py",
     "test_majority.py",
+    "test_precision.py",
+    "test_soak.py",
     "test_features.py",
     "test_faults.py",
     "test_launch.py",

@@ -42,3 +42,19 @@ def test_a_compiled_model_meets_every_share_without_compiling_anew(tmp_path: Pat
     env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, SCRIPT, backend], env=env, check=True, timeout=120)
     assert_equal(torch.load(tmp_path / "final.pt"), torch.load(home / "final.pt"), 1e-10)
+
+
+def test_a_newcomer_told_to_end_while_it_compiles(tmp_path: Path) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1):
+            (tmp_path / f"start-{task}").touch()
+        pod.spawn(daemon.url, 0, [SCRIPT, "aot_eager"])
+        daemon.wait_world([0], 120)
+        pod.spawn(daemon.url, 1, [SCRIPT, "aot_eager"], TROUBLE="term@compile")
+        assert pod.wait(1, 120) == 143
+        assert (tmp_path / "ready-1").exists(), "it ended in the rehearsal, not before"
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of the other")
+        assert daemon.world() == ("100_0",)
+        (tmp_path / "go").touch()
+        assert pod.wait(0, 120) == 0
