@@ -20,15 +20,18 @@ SEATS = 5
 
 
 class Play:
-    """A sequence of changes, each begun before the last one has settled, or not."""
+    """A sequence of changes, each begun before the last one has settled, or not; none is done to `spared` ones."""
 
-    def __init__(self, seed: int, daemon: Coordinator, pod: Pod, script: list[str]) -> None:
+    def __init__(
+        self, seed: int, daemon: Coordinator, pod: Pod, script: list[str], spared: frozenset[int] = frozenset()
+    ) -> None:
         self.random = random.Random(seed)
         self.daemon, self.pod, self.script = daemon, pod, script
         self.restarts = dict.fromkeys(range(SEATS), -1)
         self.frozen: set[int] = set()
         self.leaving: set[int] = set()
         self.done: list[str] = []
+        self.spared = spared
 
     def alive(self) -> list[int]:
         """Those that nothing was done to."""
@@ -57,9 +60,9 @@ class Play:
         self.pod.spawn(self.daemon.url, task, self.script, restart=self.restarts[task])
 
     def change(self) -> None:
-        alive = self.alive()
+        alive = [task for task in self.alive() if task not in self.spared]
         free = self.free()
-        kinds = ["join"] * 3 * bool(free) + (["leave", "kill", "term"] if len(alive) > 1 else [])
+        kinds = ["join"] * 3 * bool(free) + (["leave", "kill", "term"] if len(alive) + len(self.spared) > 1 else [])
         members = [task for task in alive if f"100_{task}" in self.daemon.world()]
         if not kinds:
             return  # all seats are taken by those that are about to go

@@ -1,0 +1,66 @@
+"""Runs in numbers of fewer digits: float32 within its rounding, autocast within its own noise; and how good a model
+is in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.elastic.coordinator import ROOT
+from tests.elastic.test_live import SCRIPT, assert_equal, static
+from tests.elastic.test_schedules import play
+
+__all__ = ["static"]
+
+
+def figures(directory: Path) -> dict[str, float]:
+    """Mean loss and accuracy over all digits, at the end."""
+    return json.loads((directory / "figures.json").read_text())
+
+
+def alone(directory: Path, *options: str) -> dict[str, float]:
+    directory.mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(directory), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, SCRIPT, *options], env=env, check=True, timeout=300)
+    return figures(directory)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_float32_is_within_its_rounding(tmp_path: Path, static, seed: int) -> None:
+    options = ["--epochs", "20", "--float32"]
+    play(tmp_path, seed, 12, options)
+    assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-5)
+
+
+@pytest.mark.nightly
+def test_autocast_is_within_its_own_noise(tmp_path: Path) -> None:
+    """bfloat16 rounds other sums at another split. What that does to the result has to be less than what another
+    seed does."""
+    options = ["--epochs", "20", "--autocast"]
+    seeds = [alone(tmp_path / f"seed-{seed}", *options, "--seed", str(seed)) for seed in range(5)]
+    noise = statistics.stdev(run["loss"] for run in seeds)
+    assert noise > 0
+    home = tmp_path / "resized"
+    home.mkdir()
+    play(home, 21, 12, options)
+    assert abs(figures(home)["loss"] - seeds[0]["loss"]) < noise
+
+
+@pytest.mark.nightly
+def test_a_resized_run_ends_with_the_static_runs_accuracy(tmp_path: Path) -> None:
+    options = ["--epochs", "25"]
+    expected = alone(tmp_path / "static", *options)
+    home = tmp_path / "resized"
+    home.mkdir()
+    play(home, 31, 12, options)
+    assert figures(home)["right"] == expected["right"] > 0.98
+    assert figures(home)["loss"] == pytest.approx(expected["loss"], rel=1e-9)
