@@ -38,6 +38,8 @@ _TILTS = (
     *((z, 0.0, 1 / 6) for z in (-_FAR, _FAR)),
     *((0.0, z, 1 / 6) for z in (-_FAR, _FAR)),
 )
+#: So many scenarios are looked at, at most.
+_SCENARIOS = 2048
 #: Shapes less likely than this part of the likeliest are in no curve.
 _NEGLIGIBLE = 1e-3
 #: What a job is called whose curve is likely as other jobs of its application have shown.
@@ -126,15 +128,24 @@ class CurveFit:
 
     def scenarios(self, sizes: Sequence[int]) -> tuple[Floats, Floats]:
         """What the curve may be: weights that add up to 1, and samples/s of each scenario (row) on each size."""
-        weights, levels = [], []
-        for part, mean, cov in self._bent(np.array(sizes, dtype=np.float64)):
+        bent = self._bent(np.array(sizes, dtype=np.float64))
+        weight = np.concatenate([part.weight * share for part, _, _ in bent for _, _, share in _TILTS])
+        weight /= weight.sum()
+        # Systematic resampling: as likely as before to 1 / _SCENARIOS, and a tenth of the work for a new job.
+        drawn = len(weight) > _SCENARIOS
+        at = (np.arange(_SCENARIOS) + 0.5) / _SCENARIOS
+        kept = np.searchsorted(np.cumsum(weight), at).clip(max=len(weight) - 1) if drawn else np.arange(len(weight))
+        levels, begin = [], 0
+        for part, mean, cov in bent:
             value, vector = np.linalg.eigh(cov)
             wide = vector[:, -2:] * np.sqrt(np.maximum(value[-2:], 0.0))
-            for one, two, share in _TILTS:
-                weights.append(part.weight * share)
-                levels.append(mean + one * wide[:, -1] + (two * wide[:, 0] if wide.shape[1] > 1 else 0.0))
-        weight = np.concatenate(weights)
-        return weight / weight.sum(), np.exp(np.concatenate(levels) + self._level)
+            for one, two, _ in _TILTS:
+                first, last = np.searchsorted(kept, (begin, begin + len(part.weight)))
+                rows = mean[kept[first:last] - begin]
+                levels.append(rows + one * wide[:, -1] + (two * wide[:, 0] if wide.shape[1] > 1 else 0.0))
+                begin += len(part.weight)
+        level = np.exp(np.concatenate(levels) + self._level)
+        return (np.full(_SCENARIOS, 1 / _SCENARIOS) if drawn else weight), level
 
     @property
     def falls(self) -> bool:

@@ -38,6 +38,18 @@ def test_measured_sizes_stay_exact_at_the_median_of_their_windows() -> None:
     assert [m.windows for m in found.measured] == [1, 3]
 
 
+def test_scenarios_say_what_the_curve_says_though_they_are_fewer() -> None:
+    for points in ({16: 1000.0}, {1: 100.0, 8: 600.0}):
+        found = fitted(points)
+        sizes = [1, 2, 4, 8, 16, 32]
+        weight, rates = found.scenarios(sizes)
+        assert len(weight) == len(rates) <= 2048
+        assert weight.sum() == pytest.approx(1.0)
+        assert np.exp(weight @ np.log(rates)) == pytest.approx(found.rates(sizes), rel=0.03)
+        again = found.scenarios(sizes)[1]
+        assert (again == rates).all()
+
+
 @pytest.mark.parametrize(
     ("family", "rate"),
     [
