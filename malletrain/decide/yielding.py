@@ -167,6 +167,8 @@ def waits(job: SlurmJob, rules: Rules) -> bool:
         job.state is SlurmState.PENDING
         and job.partition != rules.harvest_partition
         and (job.reason == "" or job.reason.startswith(WAITS_FOR_NODES))
+        # Slurm names no reason for a new array until it has looked at it; what it depends on is there at once.
+        and "unfulfilled" not in job.dependency
     )
 
 

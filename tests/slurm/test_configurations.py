@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from malletrain.domain.decision import CutLimit
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
 from malletrain.slurm import site
 from malletrain.slurm.submit import whole_gres
-from scripts.lab import Change, Lab
+from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
+from tests.slurm_fixtures import LabFactory
 
 pytestmark = pytest.mark.slurm
 
@@ -52,6 +54,35 @@ def test_select_linear(any_lab: Lab) -> None:
         harvest.tick()
         harvest.left([n[1]])
         lab.wait_for(lambda: harvest.tick() and len(harvest.view().held) == 4, 20, "its task waits again")
+
+
+def test_main_jobs_that_cannot_start_now_take_no_node(any_lab: Lab) -> None:
+    """Held, later, or behind another one: pilots stay. Once it may start, they leave."""
+    lab, n = any_lab, any_lab.nodes
+    harvest = Harvesting(lab)
+    harvest.submit()
+    harvest.fill(n)
+    every = ["-p", "batch", f"--nodes={len(n)}", "--exclusive", "--time=5"]
+    held = lab.submit("sleep 600", *every, "--hold", user="bob")
+    lab.submit("sleep 600", *every, "--begin=now+3600", user="bob")
+    lab.submit("sleep 600", *every, f"--dependency=afterok:{held}", user="bob")
+    lab.submit("sleep 600", *every, "--array=0-9%1", f"--dependency=afterok:{held}", user="bob")
+    decision = harvest.tick()
+    assert not [action for action in decision.actions if not isinstance(action, CutLimit)]
+    assert set(harvest.held()) == set(n)
+    lab.run(["scontrol", "release", str(held)])
+    lab.wait_for(lambda: harvest.tick() and lab.job_state(held) == "RUNNING", 40, f"{harvest.said()[-6:]}")
+
+
+def test_cloud_nodes_that_are_off_are_no_holes(release: str | None, lab_factory: LabFactory) -> None:
+    """Nobody pays for waking them up."""
+    lab = lab_factory(LabConfig(nodes=4, controller_only=True, users=True, release=release))
+    harvest = Harvesting(lab)
+    harvest.submit()
+    decision = harvest.tick()
+    assert {node.state for node in harvest.snapshot().nodes} == {NodeState.POWERED_DOWN}
+    assert (decision.holes, decision.actions) == ((), ())
+    lab.run(["scancel", "-p", "harvest"])
 
 
 @pytest.mark.nightly
