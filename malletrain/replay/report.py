@@ -267,7 +267,8 @@ def _sensitivity(answer: Replay, settings: Sequence[Setting]) -> str:
             f"{score.equivalent_nodes:.1f}",
         ])  # fmt: skip
     words = f"Policy {answer.choices[0].name}, one assumption changed at a time."
-    return f'<div class="scroll">{_html_table(rows)}</div><p>{html.escape(words)}</p>'
+    link = '<a class="csv" href="sensitivity.csv">sensitivity.csv</a>'
+    return f'<div class="scroll">{_html_table(rows)}</div><p>{html.escape(words)} {link}</p>'
 
 
 def _main_delay(answer: Replay) -> str:

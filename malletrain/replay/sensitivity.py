@@ -70,9 +70,11 @@ def _with_choice(answer: Replay, choice: PolicyChoice) -> Callable[[], Score]:
 
 
 def _costs(answer: Replay, first: PolicyChoice) -> _Plan:
-    for activate in ACTIVATIONS:
+    own = {each.costs for each in answer.jobs}
+    asked = own.pop() if len(own) == 1 else None
+    for activate in sorted({*ACTIVATIONS, *([asked.activate_s] if asked else [])}):
         yield "activation", f"{activate:g} s", _with_costs(answer, first, {"activate_s": activate})
-    for grow, shrink in STALLS:
+    for grow, shrink in sorted({*STALLS, *([(asked.grow_s, asked.shrink_s)] if asked else [])}):
         changed = {"grow_s": grow, "shrink_s": shrink}
         yield "stall to grow / shrink", f"{grow:g} / {shrink:g} s", _with_costs(answer, first, changed)
 

@@ -233,8 +233,8 @@ def test_the_report_opens_without_network_at_two_widths(
     assert {"plot-timeline", "plot-spending", "plot-holes", "plot-nodes", "plot-sensitivity"} <= plots
     # Horizons, activations and stalls; the log says where jobs ran, so no placements.
     told = browser.run("return [...document.querySelectorAll('#sensitivity tbody tr')].map(r => r.innerText)")
-    assert len(told) == 3 + 4 + 4
-    assert sum("as replayed" in line for line in told) == 1
+    assert len(told) == 3 + 5 + 5
+    assert sum("as replayed" in line for line in told) == 3
     assert (
         browser.run("return performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
         == 0
