@@ -52,8 +52,9 @@ def settle(game: Play) -> None:
 
     def gone() -> bool:
         game.bury()
-        for task in game.alive():
-            if task != 0 and f"100_{task}" in game.daemon.world():
+        for task, process in game.pod.processes.items():
+            # Also one that was asked before the daemon knew it, which this coordinator forgets.
+            if task != 0 and process.poll() is None and f"100_{task}" in game.daemon.world():
                 game.leaving.add(task)
                 game.daemon.leave(task)
         others = [process for task, process in game.pod.processes.items() if task != 0]
