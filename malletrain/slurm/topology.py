@@ -12,7 +12,7 @@ from dataclasses import replace
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import text
+from malletrain.slurm.formats import hostlist, text
 
 #: The layout changes when staff changes it: asked for again after so long (seconds).
 AGAIN_S = 900.0
@@ -48,7 +48,7 @@ class Topology:
         if self._now() - self._asked_at >= AGAIN_S:
             self._asked_at = self._now()
             try:
-                self._leaves = text.leaves(self._commands.ask(["scontrol", "show", "topology"]))
+                self._leaves = leaf_of_each(self._commands.ask(["scontrol", "show", "topology"]))
             except (ClusterUnavailable, InvalidInput):
                 self._leaves = {}
         return self._leaves
@@ -80,3 +80,22 @@ class Topology:
         return {
             int(number): int(asked) or None for number, asked in pairs if number.strip().isdigit() and asked.isdigit()
         }
+
+
+def leaf_of_each(printed: str) -> dict[str, str]:
+    """`scontrol show topology`: the leaf of each node. A leaf is a switch of level 0, or a block; a node of several
+    leaves is in the first. Empty where Slurm has no topology ("No topology information available").
+
+    Raises:
+        InvalidInput: a leaf whose nodes cannot be read.
+    """
+    found: dict[str, str] = {}
+    for line in printed.splitlines():
+        record = f" {line.strip()}"
+        name = (
+            text.word(record, "SwitchName") if text.word(record, "Level") == "0" else text.word(record, "BlockName")
+        )
+        if name:
+            for node in hostlist.expand(text.word(record, "Nodes"), f"scontrol show topology ({name})"):
+                found.setdefault(node, name)
+    return found

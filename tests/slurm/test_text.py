@@ -10,6 +10,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import NodeState
 from malletrain.slurm.formats import normalise, queue, sdiag, text
 from malletrain.slurm.formats.rows import JobRow, NodeRow
+from malletrain.slurm.topology import leaf_of_each
 
 NODE = (
     "NodeName=n000 Arch=x86_64 CoresPerSocket=16  CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=0.06 "
@@ -216,17 +217,17 @@ def test_the_leaf_of_each_node_is_the_lowest_switch_or_the_block() -> None:
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n002,n[001,003]
 SwitchName=top Level=1 LinkSpeed=1 Nodes=n[000-003] Switches=leaf[0-1]
 """
-    assert text.leaves(tree) == {"n000": "leaf0", "n001": "leaf0", "n002": "leaf1", "n003": "leaf1"}
+    assert leaf_of_each(tree) == {"n000": "leaf0", "n001": "leaf0", "n002": "leaf1", "n003": "leaf1"}
     blocks = "BlockName=b1 BlockIndex=0 Nodes=n[0-1] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n2 BlockSize=2\n"
-    assert text.leaves(blocks) == {"n0": "b1", "n1": "b1", "n2": "b2"}
-    assert text.leaves("No topology information available\n") == {}
+    assert leaf_of_each(blocks) == {"n0": "b1", "n1": "b1", "n2": "b2"}
+    assert leaf_of_each("No topology information available\n") == {}
     with pytest.raises(InvalidInput, match="leaf0"):
-        text.leaves("SwitchName=leaf0 Level=0 Nodes=n[0-\n")
+        leaf_of_each("SwitchName=leaf0 Level=0 Nodes=n[0-\n")
 
 
 @given(st.text(max_size=300))
 def test_any_topology_is_read_or_refused(printed: str) -> None:
     try:
-        assert isinstance(text.leaves(printed), dict)
+        assert isinstance(leaf_of_each(printed), dict)
     except InvalidInput as error:
         assert "scontrol show topology" in str(error)

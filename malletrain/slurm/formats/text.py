@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.formats import hostlist, values
+from malletrain.slurm.formats import values
 from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
 
 _CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
@@ -104,23 +104,6 @@ def nodes(text: str) -> list[NodeRow]:
             )
         )
     return rows
-
-
-def leaves(text: str) -> dict[str, str]:
-    """`scontrol show topology`: the leaf of each node. A leaf is a switch of level 0, or a block; a node of several
-    leaves is in the first. Empty where Slurm has no topology ("No topology information available").
-
-    Raises:
-        InvalidInput: a leaf whose nodes cannot be read.
-    """
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        record = f" {line.strip()}"
-        name = word(record, "SwitchName") if word(record, "Level") == "0" else word(record, "BlockName")
-        if name:
-            for node in hostlist.expand(word(record, "Nodes"), f"scontrol show topology ({name})"):
-                found.setdefault(node, name)
-    return found
 
 
 def jobs(text: str) -> list[JobRow]:
