@@ -118,7 +118,7 @@ class Pool(Section):
     """Which nodes may be harvested, and how many at most."""
 
     keep_idle: Annotated[int, Field(ge=0)] = 1
-    """Idle nodes left alone, for `srun -I`, hetjobs, reservations and bursts; made free again when main jobs take them."""
+    """Idle nodes left alone, for `srun -I`, hetjobs, reservations, bursts; refilled when main jobs take them."""
     keep_leaves: Annotated[int, Field(ge=0)] = 0
     """Whole leaf switches left idle, of those that no main job is on, for jobs that need a leaf to themselves."""
     stage: Literal["few", "whole"] = "whole"
