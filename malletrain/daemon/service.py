@@ -41,6 +41,7 @@ from malletrain.slurm import site
 from malletrain.slurm.apart import ApartCluster
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
+from malletrain.slurm.limits import KnownJobs
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.reading import read_events
@@ -115,6 +116,7 @@ class Service:
         harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos, max_time_s)
         self._refuse_unfit(facts, harvest)
         self._site_facts, self._site_read_at, self._unsound = facts, self._clock.elapsed(), ""
+        self._known_jobs = KnownJobs(commands, self._clock.elapsed)
         self._facts, self._deeds = threading.RLock(), threading.Lock()
         self._wake, self._closed = threading.Event(), threading.Event()
         path = Path(config.store.path)
@@ -356,9 +358,8 @@ class Service:
             self._log.warning("breaker", why=why or "closed again")
             self._record([Event(self._clock.now(), EventKind.BREAKER, reason=why, data={"open": bool(why)})])
         self._loop.paused = why
-        self._loop.crowded = why_no_more_tasks(
-            sum(job.task_count for job in snapshot.jobs), self._site_facts.max_job_count
-        )
+        known = self._known_jobs.count(sum(job.task_count for job in snapshot.jobs))
+        self._loop.crowded = why_no_more_tasks(known, self._site_facts.max_job_count)
         self.metrics.breaker(is_open=bool(why))
 
     def _watch_site(self) -> str:

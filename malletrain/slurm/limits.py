@@ -6,6 +6,7 @@ sbatch does not say so at once: it waits and tries again for minutes ("Slurm tem
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from malletrain.domain.errors import ClusterUnavailable, MalletrainError
@@ -17,6 +18,9 @@ SHARE_OF_A_JOB = 0.05
 
 #: No more is submitted when Slurm knows so large a share of MaxJobCount already.
 FULL = 0.9
+
+#: How many jobs Slurm knows is asked for again after so long (seconds).
+AGAIN_S = 30.0
 
 #: A job, a task, a component of a hetjob, or the waiting rest of an array.
 _ID = re.compile(r"\d+(?:[_+]\d+|_(?P<tasks>\[[\d,:%.-]+\]))?")
@@ -84,6 +88,30 @@ def known_jobs(commands: Commands) -> int:
         ClusterUnavailable: no answer, or one that cannot be read.
     """
     return count_jobs(commands.ask(["squeue", "-a", "-h", "-t", "all", "-o", "%i"]))
+
+
+class KnownJobs:
+    """`known_jobs`, asked for at most every `AGAIN_S`: the daemon wants it at each tick.
+
+    Args:
+        elapsed: a clock that never jumps, in seconds.
+    """
+
+    def __init__(self, commands: Commands, elapsed: Callable[[], float]) -> None:
+        self._commands = commands
+        self._elapsed = elapsed
+        self._asked_at = float("-inf")
+        self._known = 0
+
+    def count(self, at_least: int) -> int:
+        """How many there are; `at_least` are seen in the queue now. That is all where Slurm does not answer."""
+        if self._elapsed() - self._asked_at >= AGAIN_S:
+            self._asked_at = self._elapsed()
+            try:
+                self._known = known_jobs(self._commands)
+            except ClusterUnavailable:
+                self._known = 0
+        return max(at_least, self._known)
 
 
 def count_jobs(ids: str) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import ClusterUnavailable
-from malletrain.slurm.limits import count_jobs
+from malletrain.slurm.command import Commands
+from malletrain.slurm.limits import AGAIN_S, KnownJobs, count_jobs
 
 
 @st.composite
@@ -44,3 +47,25 @@ def test_no_answer_is_taken_for_what_it_is_not(text: str) -> None:
 def test_half_a_row_is_no_row(row: str) -> None:
     with pytest.raises(ClusterUnavailable, match="is not a job id"):
         count_jobs(row)
+
+
+class Silent(Commands):
+    """Slurm's answers, one after the other; None: none."""
+
+    def __init__(self, *answers: str | None) -> None:
+        super().__init__({})
+        self.answers = list(answers)
+
+    def ask(self, argv: Sequence[str]) -> str:
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise ClusterUnavailable("squeue: no answer")
+        return answer
+
+
+def test_ended_jobs_count_too_and_slurm_is_asked_seldom() -> None:
+    now = 100.0
+    known = KnownJobs(Silent("7\n8_[0-9]\n", None), lambda: now)
+    assert [known.count(at_least) for at_least in (3, 20)] == [11, 20]
+    now += AGAIN_S
+    assert known.count(3) == 3, "without an answer, those that are seen"
