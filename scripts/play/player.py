@@ -59,6 +59,11 @@ class Player:
         """Wait until everything has been submitted."""
         self._thread.join()
 
+    def answered(self) -> None:
+        """Wait until every `srun -I` has run or was refused."""
+        for srun in self._immediate.values():
+            srun.wait()
+
     def started(self, job: MainJob) -> float | None:
         """When the whole job ran its first command (time.time()), every task of an array; None when it has not."""
         parts = job.nodes if job.kind is Kind.ARRAY else 1
