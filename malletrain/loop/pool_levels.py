@@ -33,7 +33,7 @@ class PoolLevels:
         elif event.kind is EventKind.POOL:
             self._until(event.at)
             counts = cast(dict[str, int], event.data)
-            self._level, self._since = sum(counts[name] for name in ("idle", "planned", "harvested")), event.at
+            self._level, self._since = sum(counts.get(name, 0) for name in ("idle", "planned", "harvested")), event.at
 
     def supply(self, rules: Rules) -> tuple[int, ...]:
         """Equally likely numbers of nodes that pilots may hold, ascending; empty before anything was seen."""
