@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from malletrain.elastic.link import Link
+from malletrain.elastic.topup import TopUp
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from malletrain.wire.worker_client import WorkerClient
@@ -44,6 +45,7 @@ class Restarter:
         command: the script.
         environ: its environment, to which rank and size are added.
         told_to_end: set when this process was told to end.
+        top_up: submits more held tasks.
 
     Raises:
         WireError: MALLETRAIN_SIGNAL or MALLETRAIN_GRACE_S cannot be right.
@@ -55,8 +57,10 @@ class Restarter:
         command: Sequence[str],
         environ: Mapping[str, str],
         told_to_end: threading.Event,
+        top_up: TopUp,
     ) -> None:
         self._client = client
+        self._top_up = top_up
         self._command = list(command)
         self._environ = dict(environ)
         self._told_to_end = told_to_end
@@ -84,7 +88,7 @@ class Restarter:
         return messages.Standing(plan.generation, plan.members, 0, "", plan.generation)
 
     def on_top_up(self, tasks: int) -> None:
-        """Jobs in restart mode keep the tasks they were submitted with."""
+        self._top_up(tasks, self._link.say)
 
     def while_away(self) -> messages.Plan | None:
         """Without the daemon nothing is relaunched: what runs, runs on."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ from tests.elastic.test_launch import environment
 SCRIPT = str(HERE / "restartable.py")
 
 
-def start(url: str, directory: Path, task: int) -> subprocess.Popen[bytes]:
-    env = environment(url, directory) | {"SLURM_ARRAY_TASK_ID": str(task), "MALLETRAIN_GRACE_S": "20"}
+def start(url: str, directory: Path, task: int, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    env = environment(url, directory) | {"SLURM_ARRAY_TASK_ID": str(task), "MALLETRAIN_GRACE_S": "20"} | (more or {})
     with (directory / f"pilot-{task}.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, str(HERE / "launched.py"), "--", sys.executable, SCRIPT],
@@ -59,6 +60,30 @@ def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
                 pilot.wait(10)
     counts = [int(line.split()[0]) for line in (tmp_path / "counts").read_text().splitlines()]
     assert set(counts) == set(range(1, 401)), "no step is missing over all restarts"
+
+
+def test_more_tasks_are_submitted_as_the_jobs_owner_when_they_run_out(tmp_path: Path) -> None:
+    """With a stand-in for sbatch, which notes what it is asked for; on a real Slurm: scripts/bench/arrivals."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sbatch", "scancel"):
+        (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/asked\necho 77\n')
+        (tools / name).chmod(0o755)
+    more = {"PATH": f"{tools}:{os.environ['PATH']}", "MALLETRAIN_BATCH_SCRIPT": "/home/alice/train.sh"}
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
+        pilot = start(daemon.url, tmp_path, 0, more)
+        try:
+            wait_until(lambda: 1 in sizes(tmp_path), 60, "steps of one")
+            with daemon.lock:
+                assert daemon.membership.top_up(7, 8)
+            wait_until(lambda: (tmp_path / "asked").exists(), 30, "tasks were submitted")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pilot.pid, signal.SIGKILL)
+            pilot.wait(10)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked[0].startswith("sbatch --parsable")
+    assert asked[0].endswith("--array=0-7 /home/alice/train.sh")
 
 
 def test_the_environment_is_torchruns() -> None:
