@@ -86,6 +86,7 @@ def test_training_fills_idle_nodes_and_gives_them_back_at_once(site: Site) -> No
     lab.wait_for(lambda: not harvest_rows(lab), 30, "an empty harvest partition")
 
 
+@pytest.mark.nightly
 def test_a_hole_before_a_blocked_job_is_used_and_left_in_time(site: Site) -> None:
     """GraceTime is 10 s here; the blocked job waits for all nodes, so backfill plans its start."""
     lab = site.lab

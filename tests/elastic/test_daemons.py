@@ -79,6 +79,7 @@ def another(generations: dict[int, int] | None = None, port: int | None = None) 
         daemon.stop()
 
 
+@pytest.mark.nightly
 def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static) -> None:
     """The second one has an empty database and does not know of the first. Workers are led to it, made larger by it,
     and led back to the first, which still believes in the world before."""

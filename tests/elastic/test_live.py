@@ -183,7 +183,15 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static) -> No
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-@pytest.mark.parametrize("how", [("--shards", "5", "--batch", "60"), ("--clip",), ("--optimizer", "adamw")], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("--shards", "5", "--batch", "60"),
+        ("--clip",),
+        pytest.param(("--optimizer", "adamw"), marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
 def test_other_ways_to_train_are_like_a_static_run_too(tmp_path: Path, static, how: tuple[str, ...]) -> None:
     """BatchNorm and dropout by virtual shards; accumulation with clipping; AdamW."""
     options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go"), *how]

@@ -28,7 +28,7 @@ def test_a_compiled_model_meets_every_share_without_compiling_anew(tmp_path: Pat
         (tmp_path / "start-1").touch()
         (tmp_path / "start-2").touch()
         daemon.wait_world([0, 1, 2], 120)
-        wait_until(lambda: any(line["size"] == 3 for line in diary(tmp_path)), 60, "a step of three")
+        wait_until(lambda: {line["n"] for line in diary(tmp_path)} >= {16, 17}, 60, "a whole step of three")
         pod.kill(0)
         daemon.wait_world([1, 2], 20)
         made = len(diary(tmp_path))

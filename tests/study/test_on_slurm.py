@@ -123,6 +123,7 @@ def missing():
     site.lab.wait_for(lambda: empty(site.lab), 60, "an empty harvest partition")
 
 
+@pytest.mark.nightly
 def test_study_and_daemon_are_killed_and_go_on(site: Site) -> None:
     lab = site.lab
     path = write(site, HEAD, PACED.replace('"pause": 0.25', '"pause": 1.0'))
