@@ -42,9 +42,9 @@ class Training:
 
 
 TRAININGS = (
-    Training("mlp", "digits_mlp.py", "--epochs 1200", "1-4"),
+    Training("mlp", "digits_mlp.py", "--epochs 500", "1-4"),
     Training("cnn", "digits_cnn.py", "--epochs 60", "1-4"),
-    Training("attention", "digits_attention.py", "--epochs 60", "2-6"),
+    Training("attention", "digits_attention.py", "--epochs 30", "2-6"),
 )
 
 #: Samples/s over nodes, as on nodes with processors of their own. Here all of them share this machine's, and what
