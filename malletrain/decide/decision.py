@@ -18,7 +18,7 @@ from malletrain.decide.place import place, rank
 from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes
 from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
 from malletrain.decide.replacing import replacing
-from malletrain.decide.reserve import Reserve, reserve
+from malletrain.decide.reserve import Reserve, free_suffice, reserve
 from malletrain.decide.rules import Rules
 from malletrain.decide.stragglers import Straggler
 from malletrain.decide.yielding import Yields, anyone_fits, ready, yields
@@ -343,6 +343,8 @@ def _reserve(
     memo: Memo,
 ) -> Reserve:
     """What stays idle: the reserve of free nodes, of those that pilots have left, and of those that pilots hold."""
+    if free_suffice(free, rules):
+        return reserve(free, (), (), situation.snapshot, rules)
     mine = {pilot.id for pilots in stays.values() for pilot in pilots}
     held = [node for _, view in sorted(views.items()) for node in memo.harvested(view) if node.pilot in mine]
     left = ready(situation.snapshot, held, rules).coming - set(given) - situation.drained

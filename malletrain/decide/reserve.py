@@ -1,7 +1,8 @@
 """The reserve: idle nodes that no pilot takes, and that are made free again when a main job has taken them.
 
-It is what `srun -I`, a hetjob (which Slurm does not start by preempting), and the first jobs of a burst start on
-without waiting for anybody. Slurm fills nodes of the lowest Weight first, so the reserve is of those.
+It is what `srun -I`, a hetjob, and the first jobs of a burst start on without waiting for anybody. (Of a hetjob, Slurm
+starts the part that finds idle nodes, gives it up again where another part must preempt, and lets the whole wait for
+cred_expire and a second.) Slurm fills nodes of the lowest Weight first, so the reserve is of those.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def reserve(
     leave: dict[str, str] = {}
     empty = {hole.node for hole in free}.union(coming)
     pilots = {node.node: node for node in harvested}
-    for leaf, nodes in _emptiest(empty, pilots, snapshot)[: rules.keep_leaves]:
+    emptiest = _emptiest(empty, pilots, snapshot) if rules.keep_leaves else []
+    for leaf, nodes in emptiest[: rules.keep_leaves]:
         why = f"on leaf {leaf}, which stays idle (pool.keep_leaves = {rules.keep_leaves})"
         kept |= {name: why for name in nodes if name in empty}
         leave |= {pilots[name].pilot: why for name in nodes if name in pilots}
@@ -50,12 +52,18 @@ def reserve(
     singles = [name for name in [*(hole.node for hole in reversed(free)), *sorted(coming)] if name not in kept]
     singles.sort(key=lambda name: snapshot.leaves.get(name) not in beside)
     kept |= dict.fromkeys(singles[:missing], why)
-    cheapest = sorted(
-        (node for node in harvested if node.pilot not in leave),
-        key=lambda node: (_weight(snapshot, node.node), node.cost, node.node),
-    )
-    leave |= {node.pilot: why for node in cheapest[: max(0, missing - len(singles))]}
+    if missing > len(singles):
+        cheapest = sorted(
+            (node for node in harvested if node.pilot not in leave),
+            key=lambda node: (_weight(snapshot, node.node), node.cost, node.node),
+        )
+        leave |= {node.pilot: why for node in cheapest[: missing - len(singles)]}
     return Reserve(kept, leave)
+
+
+def free_suffice(free: Sequence[Hole], rules: Rules) -> bool:
+    """Whether the free holes alone fill the reserve: then neither pilots nor nodes that are coming free matter."""
+    return not rules.keep_leaves and len(free) >= rules.keep_idle
 
 
 def _weight(snapshot: Snapshot, name: str) -> int:

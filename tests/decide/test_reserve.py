@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.reserve import reserve
+from malletrain.decide.reserve import free_suffice, reserve
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import NodeState, Snapshot
@@ -43,6 +43,8 @@ def test_the_reserve_is_as_large_as_asked_for_and_no_larger(
     assert empty <= max(keep, of_leaves)
     assert answer.kept.keys() <= {hole.node for hole in holes} | {"c0", "c1", "c2"}
     assert answer.leave.keys() <= {each.pilot for each in harvested}
+    if free_suffice(holes, rules):
+        assert answer == reserve(holes, (), (), snapshot, rules)
 
 
 def test_the_worst_holes_stay_empty_and_no_pilot_leaves_while_they_suffice() -> None:
