@@ -65,11 +65,8 @@ class Launcher:
         welcome = self.hello()
         if welcome.mode == "restart":
             from malletrain.elastic.restart import Restarter  # most jobs do without
-            from malletrain.elastic.topup import TopUp
 
-            job = PilotIdentity.of(self._environ).job
-            top_up = TopUp(self._environ.get("MALLETRAIN_URL", ""), job, self._environ)
-            return Restarter(self._client, self._command, self._environ, self._told_to_end, top_up).run()
+            return Restarter(self._client, self._command, self._environ, self._told_to_end).run()
         descriptor = leave_welcome(welcome)
         self._environ["MALLETRAIN_WELCOME_FD"] = str(descriptor)
         if self._told_to_end.is_set():

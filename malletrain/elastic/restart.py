@@ -45,7 +45,6 @@ class Restarter:
         command: the script.
         environ: its environment, to which rank and size are added.
         told_to_end: set when this process was told to end.
-        top_up: submits more held tasks.
 
     Raises:
         WireError: MALLETRAIN_SIGNAL or MALLETRAIN_GRACE_S cannot be right.
@@ -57,10 +56,9 @@ class Restarter:
         command: Sequence[str],
         environ: Mapping[str, str],
         told_to_end: threading.Event,
-        top_up: TopUp,
     ) -> None:
         self._client = client
-        self._top_up = top_up
+        self._top_up = TopUp(environ.get("MALLETRAIN_URL", ""), client.identity.job, environ)
         self._command = list(command)
         self._environ = dict(environ)
         self._told_to_end = told_to_end
