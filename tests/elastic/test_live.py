@@ -93,15 +93,16 @@ def test_survives_the_loss_of_a_worker(tmp_path: Path, static) -> None:
         for task in range(4):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
         daemon.wait_world([0, 1, 2, 3])
-        pod.kill(1)
+        pod.kill_after_a_step(1)
         daemon.wait_world([0, 2, 3], 10)
-        pod.kill(0)
+        pod.kill_after_a_step(0)
         daemon.wait_world([2, 3], 10)
         (tmp_path / "go").touch()
         assert pod.wait(2) == 0
         assert pod.wait(3) == 0
         lost = {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)}
         assert lost == {"100_0", "100_1"}
+    assert_every_sample_once(diary(tmp_path), int(EPOCHS))
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
