@@ -117,8 +117,7 @@ def submit(
     try:
         announced(job)
         set_aside(Path(request.chdir) / ".malletrain" / str(job), warn)
-        script = request.materialize(job, daemon.url, sys.executable, environ, __version__)
-        array = run_sbatch(script, request.chdir, warn)
+        array = _held_array(daemon, job, request, environ, warn)
         daemon.attach(job, array, request.tasks)
     except BaseException as error:  # Ctrl-C too: what was begun is undone, then the error goes on
         undone = _undo(daemon, commands, job, array)
@@ -144,17 +143,25 @@ def add_tasks(
         TooMany: the site cannot bear so many held tasks.
     """
     request = fit(commands, request)
-    array = run_sbatch(
-        request.materialize(job, daemon.url, sys.executable, environ, __version__), request.chdir, warn
-    )
+    array = _held_array(daemon, job, request, environ, warn)
     try:
         daemon.attach(job, array, request.tasks)
     except BaseException as error:
-        commands.run(["scancel", str(array)])
+        left = _cancel(commands, array)
         if isinstance(error, WireError):
-            raise NotTaken(f"the daemon does not take array {array}, which is cancelled: {error}") from error
+            became = left or "it is cancelled"
+            raise NotTaken(f"the daemon does not take array {array}: {error}; {became}") from error
+        if left:
+            warn(left)
         raise
     return array
+
+
+def _held_array(
+    daemon: Daemon, job: int, request: BatchRequest, environ: Mapping[str, str], warn: Callable[[str], None]
+) -> int:
+    script = request.materialize(job, daemon.url, sys.executable, environ, __version__)
+    return run_sbatch(script, request.chdir, warn)
 
 
 def _announce(daemon: Daemon, request: BatchRequest) -> int:
@@ -229,19 +236,22 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
 def _undo(daemon: Daemon, commands: Commands, job: int, array: int | None) -> str:
     """Take back what was begun; what became of that, in words."""
     left = []
-    if array is not None:
-        try:
-            answer = commands.run(["scancel", str(array)])
-            why = answer.error
-        except MalletrainError as error:
-            why = str(error)
-        if why:
-            left.append(f"the held array {array} is still there ({why}): scancel {array}")
+    if array is not None and (held := _cancel(commands, array)):
+        left.append(held)
     try:
         daemon.ask(job, "cancel")
     except WireError as error:
         left.append(f"job {job} is still announced ({error}): malletrain cancel {job}")
     return "; ".join(left) or "nothing was left behind"
+
+
+def _cancel(commands: Commands, array: int) -> str:
+    """Cancel the held array; empty when Slurm has done so, else what is left, in words."""
+    try:
+        why = commands.run(["scancel", str(array)]).error
+    except MalletrainError as error:
+        why = str(error)
+    return f"the held array {array} is still there ({why}): scancel {array}" if why else ""
 
 
 class NotTaken(MalletrainError):

@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from malletrain.slurm.submit import NotTaken, set_aside
+from malletrain.slurm.command import Commands
+from malletrain.slurm.sbatch import BatchRequest
+from malletrain.slurm.submit import NotTaken, add_tasks, set_aside
+from malletrain.wire.daemon import Daemon
+from malletrain.wire.http import DaemonRefused
+
+
+class Refusing(Daemon):
+    """A daemon that takes no array."""
+
+    url = "http://127.0.0.1:1"
+
+    def __init__(self) -> None:
+        pass
+
+    def attach(self, job: int, array_id: int, tasks: int) -> None:
+        raise DaemonRefused(409, "the job has ended")
+
+
+@pytest.mark.parametrize(
+    ("scancel", "became"),
+    [("exit 0", "it is cancelled"), ("echo slow >&2; exit 1", "the held array 41 is still there (slow): scancel 41")],
+)
+def test_more_tasks_that_the_daemon_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scancel: str, became: str
+) -> None:
+    """Whether Slurm cancelled the array is said as it is: a held array nobody knows of is in its owner's way."""
+    programs = {"sbatch": "cat >/dev/null; echo 41", "scancel": scancel, "scontrol": "exit 0", "squeue": "exit 0"}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    request = BatchRequest("small", 1, 2, "harvest", str(tmp_path), b"#!/bin/sh\ntrue\n", tasks=2)
+    with pytest.raises(NotTaken) as refused:
+        add_tasks(Refusing(), Commands(), 7, request, os.environ, print)
+    assert str(refused.value) == f"the daemon does not take array 41: the job has ended; {became}"
 
 
 def test_the_state_of_another_job_of_this_number_is_set_aside(tmp_path: Path) -> None:
