@@ -65,7 +65,7 @@ class Topology:
         self._switches = {number: asked for number, asked in self._switches.items() if number in wide}
         new = sorted(wide - self._switches.keys())[:JOBS_A_COMMAND]
         if new:
-            self._switches |= dict.fromkeys(new) | self._ask(new)
+            self._switches |= self._ask(new)
         return tuple(
             replace(job, switches=asked) if (asked := self._switches.get(job.raw_id)) else job for job in jobs
         )
@@ -75,11 +75,12 @@ class Topology:
         which = ",".join(map(str, numbers))
         columns = f"jobid:0{mark},reqswitch:0{mark}"
         answer = self._commands.run(["squeue", "-a", "-h", "-j", which, "-O", columns])
-        cells = answer.output.split(mark) if answer.ok else []
+        if not answer.ok:
+            return {}  # asked for again at the next look
+        cells = answer.output.split(mark)
         pairs = zip(cells[::2], cells[1::2], strict=False)
-        return {
-            int(number): int(asked) or None for number, asked in pairs if number.strip().isdigit() and asked.isdigit()
-        }
+        told = {int(number): int(asked) for number, asked in pairs if number.strip().isdigit() and asked.isdigit()}
+        return {number: told.get(number) or None for number in numbers}
 
 
 def leaf_of_each(printed: str) -> dict[str, str]:
