@@ -142,6 +142,7 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
         player.start(begin)
     http = Http(site.url, munge_socket=str(lab.munge_socket))
     crash_at = begin + options.crash if options.crash else None
+    shown = -1
     end = begin + options.seconds
     try:
         while True:
@@ -151,7 +152,7 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
                 site.start()
             picture = _picture(http)
             if picture is not None:
-                _show(picture, players[0], begin, options.seconds)
+                shown = _show(picture, players[0], begin, options.seconds, shown)
                 over = not any(job.phase in ("announced", "queued", "running") for job in picture.jobs)
                 started = all(played.start_s is not None or played.refused for played in players[0].played())
                 if time.time() > end and over and started:
@@ -173,15 +174,19 @@ def _picture(http: Http) -> StatusRow | None:
         return None  # the daemon is being started again
 
 
-def _show(picture: StatusRow, player: Player, begin: float, seconds: float) -> None:
+def _show(picture: StatusRow, player: Player, begin: float, seconds: float, shown: int) -> int:
+    """Draw the cluster: on a terminal always, elsewhere every ten seconds. `shown`, and what is returned, are the
+    last ten seconds that were drawn."""
     waiting = sum(1 for played in player.played() if played.start_s is None)
     lines = render.status(picture, width=shutil.get_terminal_size((110, 24)).columns)
-    clock = f"second {max(0.0, time.time() - begin):5.0f} of {seconds:.0f}; {waiting} main jobs wait"
+    second = max(0.0, time.time() - begin)
+    clock = f"second {second:5.0f} of {seconds:.0f}; {waiting} main jobs wait"
     if sys.stdout.isatty():
         sys.stdout.write("\x1b[2J\x1b[H" + clock + "\n" + render.colored(lines) + "\n")
         sys.stdout.flush()
-    elif int(time.time() - begin) % 10 == 0:
+    elif int(second) // 10 != shown:
         print(clock, "|", render.plain(lines).splitlines()[1] if lines else "", flush=True)
+    return int(second) // 10
 
 
 if __name__ == "__main__":

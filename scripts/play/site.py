@@ -19,6 +19,12 @@ from scripts.lab import Lab, LabError
 
 BIN = Path(sys.executable).parent
 
+#: Looks and decides every second or two, for plays whose day lasts minutes.
+FAST_LOOP = ["tick_s = 2.0", "watch_interval_s = 0.5"]
+
+#: A payload that takes nodes and no processor time.
+SLEEPING = "exec sleep 86400"
+
 
 def free_port() -> int:
     """A port that nothing listens on now."""
@@ -150,6 +156,24 @@ class Site:
         """Submit a malleable job as `user`; its id."""
         answer = self.lab.run([BIN / "mtbatch", "--parsable", *args], user=user)
         return int(answer.stdout.split()[0].split(";")[0])
+
+    def harvest(self, user: str, max_nodes: int, *, tasks: int | None = None, payload: str = SLEEPING) -> int:
+        """Submit a job in restart mode that takes 1 to `max_nodes` nodes and never ends; its id.
+
+        Args:
+            tasks: held tasks of its array; 8 a node when not given.
+            payload: shell lines.
+        """
+        held = 8 * max_nodes if tasks is None else tasks
+        script = Path(self.lab.env_for(user)["HOME"]) / "harvest.sh"
+        script.write_text(
+            f"#!/bin/bash\n#MALLETRAIN --nodes=1-{max_nodes} --elastic=restart --tasks={held}\n{payload}\n"
+        )
+        return self.mtbatch(user, script)
+
+    def pilot_nodes(self, user: str) -> int:
+        """On how many nodes the daemon sees pilots."""
+        return sum(1 for node in self.status(user)["nodes"] if node["state"] == "pilot")  # type: ignore[union-attr,index]
 
     def malletrain(self, user: str | None, *args: str) -> subprocess.CompletedProcess[str]:
         """Run a `malletrain` command as `user`."""
