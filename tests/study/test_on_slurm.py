@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -53,6 +54,16 @@ def begin(site: Site, path: Path, *options: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@contextmanager
+def no_longer_than_the_test(process: subprocess.Popen[str]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 def rows(site: Site, path: Path) -> list[dict]:  # type: ignore[type-arg]
     done = site.lab.run([BIN / "malletrain", "study", "trials", path, "--json"], user="alice", cwd=path.parent)
     listed: list[dict] = json.loads(done.stdout)  # type: ignore[type-arg]
@@ -71,16 +82,12 @@ def test_trials_are_jobs_and_main_jobs_take_their_nodes(site: Site) -> None:
     lab = site.lab
     path = write(site, HEAD, PACED)
     process = begin(site, path, "--trials", "5")
-    try:
+    with no_longer_than_the_test(process):
         lab.wait_for(lambda: any(row["members"] for row in jobs(site)), 90, "the first trial that trains")
         for _ in range(3):  # the main queue wants half of the nodes, again and again
             main = lab.submit("sleep 2", "--nodes=2", "--exclusive", user="bob")
             lab.wait_for_state(main, "COMPLETED", deadline_s=60)
         _, said = process.communicate(timeout=240)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
     assert process.returncode == 0, said
     listed = rows(site, path)
     assert [row["ended_as"] for row in listed if row["ended_as"] != "completed"] == []
@@ -136,12 +143,8 @@ def test_study_and_daemon_are_killed_and_go_on(site: Site) -> None:
     site.stop(signal.SIGKILL)
     site.start()
     second = begin(site, path, "--trials", "3", "--concurrent", "2")
-    try:
+    with no_longer_than_the_test(second):
         _, said = second.communicate(timeout=240)
-    finally:
-        if second.poll() is None:
-            second.kill()
-            second.wait()
     assert second.returncode == 0, said
     assert "going on with job" in said
     listed = rows(site, path)
@@ -204,7 +207,8 @@ def test_anything_may_be_killed_at_any_moment(site: Site, seed: int) -> None:
     lab, moments, kills = site.lab, random.Random(seed), 0
     path = write(site, HEAD, PACED.replace('"pause": 0.25', '"pause": 1.0'))
     process = begin(site, path, "--trials", "8", "--concurrent", "2")
-    try:
+    with ExitStack() as processes:
+        processes.enter_context(no_longer_than_the_test(process))
         deadline = time.monotonic() + 1200
         while process.poll() is None:
             assert time.monotonic() < deadline, rows(site, path)
@@ -221,6 +225,7 @@ def test_anything_may_be_killed_at_any_moment(site: Site, seed: int) -> None:
                     process.kill()
                     process.communicate()
                     process = begin(site, path, "--trials", "8", "--concurrent", "2")
+                    processes.enter_context(no_longer_than_the_test(process))
                 case "daemon":
                     site.stop(signal.SIGKILL)
                     site.start()
@@ -229,10 +234,6 @@ def test_anything_may_be_killed_at_any_moment(site: Site, seed: int) -> None:
                     if mine:
                         moments.choice(mine).kill()
         _, said = process.communicate(timeout=30)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
     assert process.returncode == 0, said
     listed = rows(site, path)
     ended = [row["ended_as"] for row in listed]
@@ -258,7 +259,7 @@ def test_a_trial_that_is_preempted_before_it_trains_waits_however_often(site: Si
     def running() -> bool:
         return bool(lab.run(["squeue", "-a", "-h", "-r", "-p", "harvest", "-t", "R"]).stdout.strip())
 
-    try:
+    with no_longer_than_the_test(process):
         preempted = 0
         for _ in range(60):
             if preempted >= 6:  # of 5 tasks
@@ -271,10 +272,6 @@ def test_a_trial_that_is_preempted_before_it_trains_waits_however_often(site: Si
         lab.run(["tee", pause], user="alice", input="0")
         main = lab.submit("true", "--nodes=4", "--exclusive", user="bob")  # away with the pilot that sleeps
         _, said = process.communicate(timeout=180)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
     assert process.returncode == 0, said
     assert [row["ended_as"] for row in rows(site, path)] == ["completed"]
     assert len(jobs(site)) == 1
@@ -304,15 +301,11 @@ def hungry():
     def third() -> list[dict]:  # type: ignore[type-arg]
         return [job for job in jobs(site) if job["name"].endswith("-000002") and job["members"]]
 
-    try:
+    with no_longer_than_the_test(process):
         lab.wait_for(lambda: bool(third()), 180, "the third trial that trains")
         node = lab.run(["squeue", "-a", "-h", "-r", "-p", "harvest", "-t", "R", "-o", "%N"]).stdout.split()[0]
         lab.run(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"])
         _, said = process.communicate(timeout=240)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
     assert process.returncode == 0, said
     assert [row["ended_as"] for row in rows(site, path)] == ["timed_out", "out_of_memory", "completed"]
     events = [json.loads(line) for line in site.malletrain("alice", "events", "--json").stdout.splitlines()]
