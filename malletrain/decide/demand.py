@@ -72,7 +72,7 @@ def demand_of(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules)
 def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: Known, rules: Rules) -> JobDemand:
     job = view.job
     most = min(job.max_nodes, len(stays) + view.held_count)
-    one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
+    one = _rate_of_one(view)
     # What remains is left out: a job that ends within the horizon would be worth the same on any number of nodes,
     # and nodes would stand idle (replayed, 60 NAS children: mean completion 33,242 s with it, 27,774 s without).
     return JobDemand(
@@ -97,7 +97,7 @@ def due_of(view: JobView, now: float) -> Due | None:
     job = view.job
     if job.deadline is None or job.total_samples is None:
         return None
-    one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
+    one = _rate_of_one(view)
     return Due(max(0.0, job.deadline - now), max(0.0, job.total_samples - view.samples_done) / one)
 
 
@@ -107,9 +107,14 @@ def weight_of(view: JobView, rules: Rules) -> float:
     weight = job.weight * rules.user_weights.get(job.user, 1.0) * rules.account_weights.get(job.account, 1.0)
     if rules.objective is not Objective.JCT:
         return weight
-    one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
+    one = _rate_of_one(view)
     left = None if job.total_samples is None or view.curve is None else job.total_samples - view.samples_done
     return weight * urgency_by_rest(None if left is None else max(left, 0.0) / one, view.samples_done / one)
+
+
+def _rate_of_one(view: JobView) -> float:
+    """Samples/s on one node; 1 where that is not known: what turns samples into the units of speed-ups."""
+    return (view.curve.throughput(1) if view.curve else 0.0) or 1.0
 
 
 def _used(rules: Rules) -> tuple[object, ...]:
