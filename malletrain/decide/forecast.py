@@ -31,10 +31,6 @@ PRIOR_HAZARD = (41e-4, 41e-4, 27e-4, 19.6e-4, 12.9e-4, 9.4e-4, 6.6e-4, 5.1e-4, 3
 PRIOR_DEPARTURES = 4.0
 SHRINK_DEPARTURES = 20.0
 
-#: Share of a cohort's other nodes that leave with the first (Summit: .80), and how many cohorts that is worth.
-PRIOR_TOGETHER = 0.8
-PRIOR_COHORTS = 20.0
-
 #: After so long what was seen counts half: loads differ by project, season and day.
 HALF_LIFE_S = 14 * 86400.0
 FADE_EVERY_S = 600.0
@@ -89,12 +85,10 @@ class Remaining:
 class Forecast:
     """What to expect of holes. `hazards[c][b]`: departures per second of cohorts of class c at ages of bin b.
 
-    `together`: the share of a cohort's other nodes that leave with the first; `departures`: how much was seen, in
-    cohorts, less what is forgotten.
+    `departures`: how much was seen, in cohorts, less what is forgotten.
     """
 
     hazards: tuple[tuple[float, ...], ...] = tuple(PRIOR_HAZARD for _ in range(len(COHORTS) + 1))
-    together: float = PRIOR_TOGETHER
     departures: float = 0.0
 
     def remaining(self, age_s: float, cohort: int = 1) -> Remaining:
@@ -112,18 +106,6 @@ class Forecast:
     def expected_remaining_s(self, age_s: float, cohort: int = 1, longest_s: float = math.inf) -> float:
         """Seconds that a hole of age `age_s` still lasts on average, if it ends after `longest_s` at the latest."""
         return self.remaining(age_s, cohort).mean_s(longest_s)
-
-    def expected_losses(self, held: Sequence[tuple[float, int, int]], horizon_s: float) -> float:
-        """How often a job is hit within `horizon_s`: moments at which it loses nodes, not nodes that it loses.
-
-        `held` is (age, size of the cohort, how many of its nodes the job holds) for each cohort. Of m nodes the
-        first takes `together` of the others along; the rest goes by itself.
-        """
-        total = 0.0
-        for age_s, cohort, nodes in held:
-            lost = 1.0 - self.survival(age_s, horizon_s, cohort)
-            total += lost * (1.0 + (1.0 - self.together) * (nodes - 1))
-        return total
 
     def horizon_s(self, ages: Sequence[tuple[float, int]], least_s: float = 120.0, most_s: float = 600.0) -> float:
         """How far sizing should look ahead: the median rest of the holes there are, given as (age, size of cohort).
@@ -160,8 +142,6 @@ class HoleHistory:
     at: float = 0.0
     at_risk_s: list[list[float]] = field(default_factory=_zeros)
     left: list[list[float]] = field(default_factory=_zeros)
-    together: float = 0.0
-    cohorts: float = 0.0
 
     def add(self, at: float, lasted_s: float, cohort: int, *, taken: bool, nodes: int = 1) -> None:
         """`nodes` holes of a cohort ended at `at` after `lasted_s`. `taken`: the main queue took them; otherwise they
@@ -173,13 +153,6 @@ class HoleHistory:
         last = _expose(self.at_risk_s[kind], lasted_s, weight)
         if taken:
             self.left[kind][last] += weight
-
-    def add_departure(self, at: float, others: int, along: int) -> None:
-        """A cohort's first departure: of its `others` that were still there, `along` left at the same moment."""
-        if others > 0:
-            self._fade(at)
-            self.together += along / others
-            self.cohorts += 1.0
 
     def forecast(self, still_open: Iterable[tuple[float, int, int]] = ()) -> Forecast:
         """The hazards as they look by now. `still_open`: (age in s, size of the cohort, nodes) of holes that have not
@@ -201,8 +174,7 @@ class HoleHistory:
             tuple((left[b] + SHRINK_DEPARTURES) / (risk[b] + SHRINK_DEPARTURES / by_age[b]) for b in bins)
             for left, risk in zip(self.left, at_risk_s, strict=True)
         )
-        together = (self.together + PRIOR_TOGETHER * PRIOR_COHORTS) / (self.cohorts + PRIOR_COHORTS)
-        return Forecast(hazards, together, sum(map(sum, self.left)))
+        return Forecast(hazards, sum(map(sum, self.left)))
 
     def _fade(self, at: float) -> None:
         """What was seen before `at` counts less by now. A clock that was set back fades nothing."""
@@ -212,6 +184,4 @@ class HoleHistory:
             keep = 0.5 ** ((at - self.at) / self.half_life_s)
             self.at_risk_s = [[keep * x for x in row] for row in self.at_risk_s]
             self.left = [[keep * x for x in row] for row in self.left]
-            self.together *= keep
-            self.cohorts *= keep
         self.at = at

@@ -38,7 +38,6 @@ class _Cohort:
     size: int
     seen_whole: bool
     open: set[str]
-    whole: bool = True  #: nobody has left yet
 
 
 class Holes:
@@ -87,13 +86,9 @@ class Holes:
             if cohort is not None:
                 gone.setdefault(id(cohort), (cohort, []))[1].append(name)
         for cohort, names in gone.values():
-            others = len(cohort.open) - 1
             cohort.open.difference_update(names)
             if not cohort.seen_whole:
                 continue
-            if taken and cohort.whole:
-                self.history.add_departure(event.at, others, len(names) - 1)
-            cohort.whole = cohort.whole and not taken
             self.history.add(event.at, max(0.0, at - cohort.began), cohort.size, taken=taken, nodes=len(names))
 
     def _forget_open(self) -> None:

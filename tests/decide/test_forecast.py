@@ -136,25 +136,6 @@ def test_what_was_seen_long_ago_fades() -> None:
     assert kept.forecast().departures == pytest.approx(before / 2 + 2), "a clock set back fades nothing"
 
 
-@given(st.integers(1, 64), st.floats(0, 1e4), st.floats(1, 1e4))
-def test_a_cohort_in_one_job_is_paid_for_about_once(nodes: int, age: float, horizon: float) -> None:
-    forecast = Forecast()
-    together = forecast.expected_losses([(age, nodes, nodes)], horizon)
-    apart = forecast.expected_losses([(age, nodes, 1)] * nodes, horizon)
-    assert together <= apart + 1e-9
-    assert together >= forecast.expected_losses([(age, nodes, 1)], horizon) - 1e-9
-
-
-def test_how_often_fellows_leave_together_is_learnt() -> None:
-    kept = HoleHistory()
-    assert kept.forecast().together == pytest.approx(0.8)
-    for _ in range(200):
-        kept.add_departure(1.0, others=10, along=3)
-    assert 0.3 < kept.forecast().together < 0.36
-    kept.add_departure(1.0, others=0, along=0)
-    assert 0.3 < kept.forecast().together < 0.36
-
-
 @given(st.lists(st.tuples(AGES, COHORT), max_size=20))
 def test_the_horizon_stays_where_it_is_known_to_serve(ages: list[tuple[float, int]]) -> None:
     assert 120.0 <= Forecast().horizon_s(ages) <= 600.0
