@@ -1,8 +1,8 @@
 """The reserve: idle nodes that no pilot takes, and that are made free again when a main job has taken them.
 
-It is what `srun -I`, a hetjob, and the first jobs of a burst start on without waiting for anybody. (Slurm starts that
-part of a hetjob which finds idle nodes, gives it up again where another part must preempt, and lets the whole wait for
-cred_expire and a second.) Slurm fills nodes of the lowest Weight first, so the reserve is of those.
+It is what `srun -I`, a hetjob, and the first jobs of a burst start on without waiting for anybody. Of a hetjob, Slurm
+starts the part that finds idle nodes, gives it up again where another part must preempt, and lets the whole wait for
+cred_expire and a second. Slurm fills nodes of the lowest Weight first, so the reserve is of those.
 """
 
 from __future__ import annotations

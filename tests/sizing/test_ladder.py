@@ -41,10 +41,13 @@ def worth(each: JobDemand, path: tuple[int, ...], spans: list[float]) -> float:
     """The formula of the policy's docstring, read again."""
     rate, k, c = each.curve.throughput, path[0], each.current
     total = sum(span * rate(size) for span, size in zip(spans, path, strict=True))
+    whole = sum(spans)
     if k > c:
-        total -= each.activate_s * (rate(k) - rate(c)) + (each.grow_s * rate(k) if c else 0.0)
+        ready = min(each.activate_s, whole)
+        grown = ready * rate(c) + max(0.0, whole - ready - (each.grow_s if c else 0.0)) * rate(k)
+        total -= whole * rate(k) - grown
     elif k < c:
-        total -= each.shrink_s * rate(k)
+        total -= min(each.shrink_s, whole) * rate(k)
     total -= sum(each.shrink_s * rate(b) for a, b in itertools.pairwise(path) if b < a)
     return each.weight * total
 

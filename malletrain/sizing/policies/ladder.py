@@ -7,8 +7,8 @@ K_j1 >= K_j2 >= .. >= K_jL of them, since what it loses does not come back withi
                            -  sum_(l>1) [K_jl < K_j,l-1] P_down O_j(K_jl) )
     subject to sum_j K_jl <= M_l  for every l
 
-with first_j what the change now costs, as `elastic` has it (`malletrain.sizing.values`): activation, in which the old
-world trains on, and the stall. Nodes that last a short time so go to jobs that lose little by a resize. Only the
+with first_j what the change now costs over all periods, as the table of values has it for `elastic`, with bonuses and
+claims (`malletrain.sizing.values`). Nodes that last a short time so go to jobs that lose little by a resize. Only the
 first period's sizes are done; the next decision plans anew.
 
 Dantzig-Wolfe: under a price for each period a job's best steps follow from a dynamic programme over (period, size).
@@ -23,7 +23,8 @@ not in it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import highspy
 import numpy as np
@@ -31,8 +32,8 @@ from numpy.typing import NDArray
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked, fallback
-from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes
-from malletrain.sizing.values import Floats, permitted_sizes, value_table
+from malletrain.sizing.problem import JobId, Problem, Sizes, Value
+from malletrain.sizing.values import Floats, permitted_sizes, rates, value_table
 
 Ints = NDArray[np.int64]
 
@@ -82,7 +83,7 @@ def planned(problem: Problem) -> Planned | None:
     spans = np.diff([0.0, *(seconds for seconds, _ in periods)])
     room = np.array([nodes for _, nodes in periods], dtype=np.float64)
     room[0] = problem.nodes  # all that is there may be used now
-    steps = [_Steps.of(job, problem.nodes, spans) for job in jobs]
+    steps = _steps(problem, {job.id for job in jobs}, spans)
     plans = _Plans(room)
     for j, each in enumerate(steps):
         plans.add(j, *each.nothing())
@@ -113,6 +114,23 @@ def planned(problem: Problem) -> Planned | None:
     return Planned(sizes_of, worth, max(bound, worth), {"rounds": rounds, "plans": len(plans.worth)})
 
 
+def _steps(problem: Problem, wanted: Collection[JobId], spans: Floats) -> list[_Steps]:
+    """The steps of the jobs `wanted`, in order: each size's worth in each period, less the first period's change."""
+    plain = tuple(replace(job, remaining_samples=None, doubt=0.0) for job in problem.jobs)
+    whole = replace(problem, horizon_s=float(spans.sum()), jobs=plain, value=Value.ELASTIC, alpha=0.0, lifetimes=())
+    table = value_table(whole)
+    rate, _ = rates(whole, table)
+    found = []
+    for i, job in enumerate(whole.in_order()):
+        if job.id in wanted:
+            rows = slice(int(table.start[i]), int(table.start[i + 1]))
+            weighted = job.weight * rate[rows]
+            worth = spans[:, None] * weighted[None, :]
+            worth[0] -= whole.horizon_s * weighted - table.value[rows]
+            found.append(_Steps(table.size[rows], worth, job.shrink_s * weighted))
+    return found
+
+
 @dataclass(frozen=True)
 class _Steps:
     """One job: its sizes, what each period at each size is worth, and what changes cost."""
@@ -120,21 +138,6 @@ class _Steps:
     size: Ints
     worth: Floats  #: period x size; the cost of the change now is in the first period
     shrink: Floats  #: by the size that is shrunk to
-
-    @staticmethod
-    def of(job: JobDemand, nodes: int, spans: Floats) -> _Steps:
-        size = permitted_sizes(job, nodes)
-        rate = np.array([job.curve.throughput(int(k)) for k in size])
-        now = job.curve.throughput(job.current)
-        waits = job.activate_s * (rate - now) + (job.grow_s * rate if job.current else 0.0)
-        first = np.where(size > job.current, waits, np.where(size < job.current, job.shrink_s * rate, 0.0))
-        worth = spans[:, None] * rate[None, :]
-        worth[0] -= first
-        for k, added in job.bonus:
-            worth[0, size == k] += added
-        if job.owed:  # more than any job could gain
-            worth[0, 0] -= 1e3 * float(np.abs(worth).sum())
-        return _Steps(size, job.weight * worth, job.weight * job.shrink_s * rate)
 
     def nothing(self) -> tuple[Ints, float]:
         """No nodes at any time."""
