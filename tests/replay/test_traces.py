@@ -328,6 +328,37 @@ def test_what_is_not_read_says_what_to_do(tmp_path: Path, data: bytes, said: str
         read_trace(write(tmp_path, data))
 
 
+_NEGATIVE = [
+    # node events, SWF, sacct and sacct --json: each row but the last has a time before 1970, or a wait below 0.
+    ("time,node,state\n-5,a,idle\n-1700000000,a,busy\n1969-12-31T23:00:00,a,idle\n1700000000,a,idle\n",
+     {"unreadable time": 3}),
+    ("\n".join([swf_row(-5, 1, 9, 1), swf_row(5, -7, 9, 1), swf_row(5, 1, -9, 1), swf_row(5, 1, 9, 1)]),
+     {"negative submit time": 1, "negative wait": 1, "never ran (run time 0 or unknown)": 1}),
+    ("JobID|State|Start|End|NodeList\n1|COMPLETED|-5|1700000000|a\n2|COMPLETED|1700000000|-5|a\n"
+     "3|COMPLETED|1700000000|1969-01-01T00:00:00|a\n4|COMPLETED|1700000000|1700000100|a\n", {"unreadable time": 3}),
+    (json.dumps({"jobs": [
+        {"job_id": i, "nodes": "a", "state": {"current": "COMPLETED"}, "time": {"start": start, "end": end}}
+        for i, (start, end) in enumerate([(-5, 1.7e9), (1.7e9, -5), (1.7e9, 1.7e9 + 9)])]}), {"unreadable time": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "skipped"), _NEGATIVE, ids=["events", "swf", "sacct", "json"])
+def test_negative_times_are_counted_and_never_last_for_ever(
+    tmp_path: Path, text: str, skipped: dict[str, int]
+) -> None:
+    trace = read_trace(write(tmp_path, text))
+    assert (trace.account.records, trace.account.skipped) == (1, skipped)
+    if isinstance(trace, JobRecords):
+        assert np.isfinite(trace.end).all()
+
+
+def test_an_outage_with_a_negative_end_is_no_outage_for_ever(tmp_path: Path) -> None:
+    rows = ["n1|1700000000|-5|DOWN|a", "n2|-5|1700000000|DOWN|a", "n3|1700000000|1700000100|DOWN|a"]
+    outages = read_outages(write(tmp_path, "\n".join(["NodeName|TimeStart|TimeEnd|State|Reason", *rows])))
+    assert outages.nodes == ("n3",)
+    assert outages.account.skipped == {"unreadable": 2}
+
+
 def test_logs_of_several_encodings_put_together(tmp_path: Path) -> None:
     def row(job: int, name: bytes) -> bytes:
         return f"{job}|".encode() + name + b"|COMPLETED|2025-03-20T02:00:00|2025-03-20T03:00:00|n1\r\n"

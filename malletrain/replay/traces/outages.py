@@ -12,7 +12,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.replay.traces.nodelist import expand
 from malletrain.replay.traces.source import Lines, opened
 from malletrain.replay.traces.table import Table
-from malletrain.replay.traces.times import TimeParser
+from malletrain.replay.traces.times import TimeParser, is_no_time
 from malletrain.replay.traces.trace import DOWN, IDLE, NodeChanges, Tally, column
 
 
@@ -32,7 +32,7 @@ def read_outages(path: Path, zone: tzinfo = UTC) -> NodeChanges:
         ):
             start, end = time_of(started), time_of(ended)
             names = expand(node_list)
-            if names is None or start is None:
+            if names is None or start is None or (end is None and not is_no_time(ended)):
                 tally.skip("unreadable", lines.number)
                 continue
             for name in names:  # none: an event of the whole cluster, such as a change of its size

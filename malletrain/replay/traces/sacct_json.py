@@ -78,8 +78,11 @@ def _number(value: Any) -> float | None:
 
 
 def _moment(value: Any) -> float | None:
+    """Unix seconds; None where there is no such time, which is told as 0; nan where it is no sound one."""
     number = _number(value)
-    return number if number is not None and 0 < number < 1e11 else None
+    if not number:
+        return None
+    return number if 0 < number < 1e11 else math.nan
 
 
 def _add(records: Records, job: dict[str, Any], place: int, source: str) -> str:
@@ -90,6 +93,8 @@ def _add(records: Records, job: dict[str, Any], place: int, source: str) -> str:
     words = state.get("current") if isinstance(state, dict) else state
     word = str(words[0] if isinstance(words, list) and words else words or "").upper()
     submit, start, end = (_moment(times.get(key)) for key in ("submission", "start", "end"))
+    if any(moment is not None and math.isnan(moment) for moment in (submit, start, end)):
+        return "unreadable time"
     records.saw(submit, start, end)
     if start is None or word == "PENDING":
         return "never started"
