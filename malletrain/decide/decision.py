@@ -21,6 +21,7 @@ from malletrain.decide.replacing import replacing
 from malletrain.decide.reserve import Reserve, free_suffice, reserve
 from malletrain.decide.rules import Rules
 from malletrain.decide.stragglers import Straggler
+from malletrain.decide.wide import replaceable, room_for, tasks_of, with_fellows
 from malletrain.decide.yielding import Yields, anyone_fits, ready, yields
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, OpenHole, Refusal, TopUp
 from malletrain.domain.job import JobPhase, JobView, Pilot
@@ -108,6 +109,8 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
             if must is not None:
                 given_up.add(pilot.id)
                 actions.append(leaving(pilot, must[0], now, rules, must[1]))
+    actions = with_fellows(actions, situation.views)
+    given_up |= {pilot for action in actions for pilot in pilots_of(action)}
 
     # 5 How many nodes there are to share: those of the pilots that stay, and the free holes less the reserve.
     stays = {j: [p for p in view.staying if p.id not in given_up] for j, view in live.items()}
@@ -119,17 +122,18 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         free = [hole for hole in free if hole.node not in spare.kept]
         coming -= spare.kept.keys()
         going = [p for pilots in stays.values() for p in pilots if p.id in spare.leave]
-        actions += [leaving(p, LeaveCause.RESERVE, now, rules, spare.leave[p.id]) for p in going]
-        given_up |= spare.leave.keys()
-        stays = {j: [p for p in pilots if p.id not in spare.leave] for j, pilots in stays.items()}
+        leaves = with_fellows([leaving(p, LeaveCause.RESERVE, now, rules, spare.leave[p.id]) for p in going], live)
+        actions += leaves
+        given_up |= {pilot for action in leaves for pilot in pilots_of(action)}
+        stays = {j: [p for p in pilots if p.id not in given_up] for j, pilots in stays.items()}
     busy = sum(len(pilots) for pilots in stays.values())
-    free = free[: max(0, rules.max_pilots - busy)]
+    free = room_for(free, rules.max_pilots - tasks_of(stays), rules.max_nodes, snapshot)
     if situation.paused:
         refusals.append(Refusal("all", situation.paused))
         free, coming = [], frozenset()
 
     # 6 Stragglers: a free node for the replacement of each, and once that is ready they go.
-    replaced = replacing(situation.slow, live, stays, free, now, rules)
+    replaced = replacing(replaceable(situation.slow, live), live, stays, free, now, rules)
     actions += replaced.leaves
     refusals += replaced.refusals
     given_up |= replaced.gone
@@ -171,7 +175,8 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     weights = {hole.node: snapshot.node[hole.node].weight for hole in free}
     slow = {each.pilot for found in situation.slow.values() for each in found}
     placement = place(sizes, live, stays, free, weights, holes, now, slow, snapshot.leaves)
-    moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, replaced.starts)
+    room = rules.max_pilots - tasks_of(placement.keep)
+    moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, replaced.starts, room)
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}
     actions += [cut for cut in cuts(live, holes, now, rules) if cut.pilot not in given_up | dropped]
@@ -182,6 +187,9 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     decision = Decision(
         at=now,
         sizes=sizes,
+        nodes=nodes,
+        held={int(demand.id): demand.current for demand in demands if demand.current},
+        horizon_s=rules.horizon_s,
         status=answer.status,
         objective=answer.objective,
         holes=tuple(holes.values()),
@@ -230,7 +238,7 @@ def yield_now(
         for pilot in view.staying
         if pilot.id in given.leave
     ]
-    return actions, given.startable
+    return with_fellows(actions, views), given.startable
 
 
 def pilots_of(action: Action) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class LeaveCause(StrEnum):
@@ -17,6 +18,7 @@ class LeaveCause(StrEnum):
     JOB_OVER = "job_over"  #: its job has finished, was cancelled or is held
     RESERVE = "reserve"  #: too few nodes are idle for the reserve
     STRAGGLER = "straggler"  #: its worker holds up the others
+    FELLOW_GONE = "fellow_gone"  #: its task holds several nodes, and the worker on another of them is gone
     OPERATOR = "operator"  #: `malletrain drain` or the breaker
 
 
@@ -101,8 +103,7 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
+class Hole(NamedTuple):  # each look makes one for every node that is free or harvested
     """A node that may be harvested until `until` (Unix seconds), and which plan or reservation says so.
 
     `expected_s`: for how long it probably lasts, the plan considered (None: no forecast); `cohort`: when it opened,
@@ -132,10 +133,14 @@ class SizingStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The outcome of one look at the cluster. Nothing has been touched yet."""
+    """The outcome of one look at the cluster. Nothing has been touched yet. `nodes` were shared out among jobs that
+    held `held`, looking `horizon_s` ahead: with what is known of the jobs, all that `sizes` follow from."""
 
     at: float
     sizes: Mapping[int, int] = field(default_factory=dict)
+    nodes: int = 0
+    held: Mapping[int, int] = field(default_factory=dict)
+    horizon_s: float = 0.0
     status: SizingStatus = SizingStatus.OPTIMAL
     objective: float = 0.0
     holes: tuple[Hole, ...] = ()

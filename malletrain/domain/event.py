@@ -46,7 +46,7 @@ class EventKind(StrEnum):
     # The daemon itself
     DAEMON_STARTED = "daemon_started"  #: version, pid, stage; with --observe: look_s, leave_s, keep_idle, max_pilots
     DAEMON_STOPPED = "daemon_stopped"
-    DECIDED = "decided"  #: sizes, status, objective, idle, harvested
+    DECIDED = "decided"  #: sizes, status, objective; nodes that were shared out, held: {job: nodes}, horizon_s
     BREAKER = "breaker"  #: open: bool; the reason says which sign of harm there were too many of
     NODE_AILS = "node_ails"  #: Slurm took the node out of service soon after a pilot
     CLUSTER_UNAVAILABLE = "cluster_unavailable"

@@ -11,12 +11,13 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import TypeVar, cast
 
-from malletrain.decide.decision import Situation, decide, yield_now
+from malletrain.decide.decision import Situation, decide, pilots_of, yield_now
 from malletrain.decide.demand import Memo
 from malletrain.decide.profiling import ProbeChange
 from malletrain.decide.promising import refusal
 from malletrain.decide.rules import Rules
 from malletrain.decide.verdict import verdict
+from malletrain.decide.wide import after_loss, fellows_of
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -40,6 +41,9 @@ from malletrain.sizing.objective import Objective
 from malletrain.sizing.problem import Policy
 
 T = TypeVar("T")
+
+#: A worker is not there any more.
+_GONE = (EventKind.WORKER_LEFT, EventKind.WORKER_LOST)
 
 
 class Loop:
@@ -191,17 +195,24 @@ class Loop:
             reports, self._unhandled = self._unhandled, []
         over = {e.job for e in reports if e.kind in (EventKind.JOB_COMPLETED, EventKind.JOB_FAILED)}
         views = self.views
-        actions: list[Action] = []
+        actions: dict[str, Action] = {}
         for event in reports:
             view = views.get(event.job or 0)
-            if event.kind is not EventKind.WORKER_LEFT or view is None or event.job in over:
+            if event.kind not in _GONE or view is None or event.job in over:
                 continue
             pilot = view.pilots.get(event.pilot or "")
-            if pilot is not None and pilot.phase in (PilotPhase.RUNNING, PilotPhase.LEAVING):
-                asked = pilot.reason if pilot.phase is PilotPhase.LEAVING else ""
-                reason = asked or event.reason or "its worker has left"
-                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
-        self._apply(actions)
+            if pilot is None or pilot.phase not in (PilotPhase.RUNNING, PilotPhase.LEAVING):
+                continue
+            left = event.kind is EventKind.WORKER_LEFT
+            asked = pilot.reason if pilot.phase is PilotPhase.LEAVING else ""
+            reason = asked or event.reason or "its worker has left"
+            if fellows_of(pilot.id, view):
+                deadline = self._clock.now() + self.rules.leave_patience_s
+                for action in after_loss(pilot, view, left=left, reason=reason, deadline=deadline):
+                    actions |= dict.fromkeys(pilots_of(action), action)
+            elif left:
+                actions[pilot.id] = RecyclePilot(view.job.id, pilot.id, pilot.node, reason)
+        self._apply(actions.values())
 
     # -- parts -------------------------------------------------------------------------------------------------
 
@@ -343,6 +354,9 @@ class Loop:
                 "sizes": {str(job): size for job, size in decision.sizes.items()},
                 "status": decision.status.value,
                 "objective": decision.objective,
+                "nodes": decision.nodes,
+                "held": {str(job): count for job, count in decision.held.items()},
+                "horizon_s": decision.horizon_s,
             }
             events.append(Event(now, EventKind.DECIDED, data=data))
         if events:

@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.replay.recomputed import recomputed
+from malletrain.sizing.registry import policy
+from malletrain.store.reading import read_events
 from scripts.lab import Lab
 from scripts.play.site import Site
+from tests.daemon.test_sizing_rules import rules
 from tests.quick_site import quick_site
 
 pytestmark = pytest.mark.slurm
@@ -25,6 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
 def site(lab_factory) -> Iterator[Site]:  # type: ignore[no-untyped-def]
     with quick_site(lab_factory, outputs) as running:
         yield running
+        recomputes(running)
+
+
+def recomputes(site: Site) -> None:
+    """The daemon's decisions follow from its journal: computed anew from there, they are the same."""
+    events = list(read_events(site.directory / "malletrain.db"))
+    found = list(recomputed(events, policy("auto"), rules(site.config.read_text())))
+    assert found
+    assert [(each.decided, each.recomputed) for each in found if not each.same] == []
 
 
 def outputs(site: Site) -> str:
