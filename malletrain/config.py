@@ -138,6 +138,8 @@ class Pilot(Section):
 
     max_minutes: Annotated[int, Field(ge=1, le=60)] = 60
     """Longest time limit of a pilot; 30 to 60 suits most sites."""
+    max_nodes: Annotated[int, Field(ge=1, le=256)] = 1
+    """Most nodes of one pilot: such as become idle and are wanted together; 1: a pilot for each node."""
     margin_s: Literal["auto"] | Annotated[float, Field(ge=0, le=3600)] = "auto"
     """Seconds between a pilot's end and its hole's; `auto`: from Slurm's own configuration and measured exits."""
     start_patience_s: Literal["auto"] | Annotated[float, Field(ge=5, le=3600)] = "auto"

@@ -63,7 +63,7 @@ class Observing:
         self._clock = clock = SystemClock()
         self._commands = Commands(config.slurm.environment(os.environ), config.slurm.command_timeout_s)
         facts = _with_partition(site.read(self._commands), config.slurm.partition)
-        rules = rules_from(config, facts)
+        rules = replace(rules_from(config, facts), max_nodes=1)  # imagined pilots hold a node each
         harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)
         real = SlurmCluster(self._commands, harvest, lambda _job: None, clock.now, facts.bf_interval_s)
         self._shadow = ShadowCluster(real, config.slurm.partition, clock.now)

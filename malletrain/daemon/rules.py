@@ -66,6 +66,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         keep_leaves=config.pool.keep_leaves,
         max_pilots=most_pilots(config),
         max_starts=MAX_STARTS,
+        max_nodes=config.pilot.max_nodes,
         max_pilot_s=longest,
         margin_s=margin_s,
         exit_s=None if margin != "auto" else UNKNOWN_EPILOG_S if facts.has_epilog else 0.0,

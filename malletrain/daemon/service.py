@@ -113,7 +113,8 @@ class Service:
         facts = site.read(commands)
         partition = facts.partitions.get(config.slurm.partition)
         max_time_s = None if partition is None else partition.max_time_s
-        harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos, max_time_s)
+        slurm, widest = config.slurm, config.pilot.max_nodes
+        harvest = site.Harvest(slurm.partition, slurm.account, slurm.qos, max_time_s, widest)
         self._refuse_unfit(facts, harvest)
         self._site_facts, self._site_read_at, self._unsound = facts, self._clock.elapsed(), ""
         self._known_jobs = KnownJobs(commands, self._clock.elapsed)

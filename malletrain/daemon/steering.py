@@ -34,8 +34,11 @@ def steer(settings: Config, environ: Mapping[str, str]) -> None:
     if not settings.actuator.socket:
         raise InvalidInput("actuator.socket", "is empty: name the socket that malletraind finds this process at")
     commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
-    harvest = site.Harvest(settings.slurm.partition, settings.slurm.account, settings.slurm.qos)
-    findings = site.check_harvest_partition(site.read(commands), harvest)
+    slurm, facts = settings.slurm, site.read(commands)
+    partition = facts.partitions.get(slurm.partition)
+    max_time_s = None if partition is None else partition.max_time_s
+    harvest = site.Harvest(slurm.partition, slurm.account, slurm.qos, max_time_s, settings.pilot.max_nodes)
+    findings = site.check_harvest_partition(facts, harvest)
     if faults := [f"{f.what}; {f.mend}" for f in findings if f.level is site.Level.ERROR]:
         raise InvalidInput("slurm.partition", "\n".join(faults))
     notifier = Notifier.from_environment(environ)

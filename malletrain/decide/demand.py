@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from malletrain.decide.advisor import Known
 from malletrain.decide.profiling import expected_curve
 from malletrain.decide.rules import Rules
+from malletrain.decide.wide import whole_sizes
 from malletrain.decide.yielding import HarvestedNode
-from malletrain.domain.job import Curve, JobPhase, JobView, Pilot
+from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, task_of
 from malletrain.sizing.objective import Objective, urgency_by_rest
 from malletrain.sizing.problem import Due, JobDemand
 
@@ -31,7 +32,7 @@ class Memo:
         """As `demand_of`."""
         key = (view, len(stays), known.fit, known.pooled, *_used(rules))
         job_id = view.job.id
-        last = self._demands.get(job_id)
+        last = self._demands.get(job_id) if not view.fellows else None
         # By identity: comparing what a job is would cost as much as making its demand.
         if last is None or not all(a is b for a, b in zip(last[0], key, strict=True)):
             curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
@@ -80,7 +81,7 @@ def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: Known
         current=len(stays),
         min=job.min_nodes,
         max=most,
-        sizes=tuple(k for k in job.sizes if k <= most),
+        sizes=whole_sizes(stays, job.min_nodes, most, tuple(k for k in job.sizes if k <= most)),
         weight=weight_of(view, rules),
         doubt=_doubt(known, len(stays)),
         grow_s=view.costs.grow_s,
@@ -145,4 +146,18 @@ def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
         cost = view.job.weight * (curve.throughput(size) - kept)
         found.append(HarvestedNode(pilot.node, pilot.id, view.job.id, cost))
         size = left
+    if view.fellows:
+        # A node of a task that holds several is given up with all of them.
+        whole = {task: tuple(p.id for p in pilots) for task, pilots in view.fellows.items()}
+        costs = {each.pilot: each.cost for each in found}
+        found = [
+            replace(
+                each,
+                cost=sum(costs.get(pilot, 0.0) for pilot in whole[task_of(each.pilot)]),
+                fellows=frozenset(p.node for p in view.fellows[task_of(each.pilot)]),
+            )
+            if task_of(each.pilot) in whole
+            else each
+            for each in found
+        ]
     return tuple(found)

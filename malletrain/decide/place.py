@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from malletrain.decide.wide import kept_whole
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
 
@@ -73,8 +74,9 @@ def place(
             mine,
             key=lambda p: (p.id in slow, p.started_at is None, -_lasts(p, every.get(p.node), now), p.id),
         )
-        keep[job_id] = tuple(ranked[:size])
-        drop[job_id] = tuple(ranked[size:])
+        keep[job_id] = kept_whole(ranked, size)
+        kept = {pilot.id for pilot in keep[job_id]}
+        drop[job_id] = tuple(pilot for pilot in ranked if pilot.id not in kept)
         wanted = size - len(keep[job_id])
         own = {every[p.node].cohort for p in keep[job_id] if p.node in every}
         take[job_id] = tuple(pool.take(wanted, own, [p.node for p in keep[job_id]]))

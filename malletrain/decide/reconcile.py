@@ -11,6 +11,7 @@ from malletrain.decide.diagnosis import diagnose
 from malletrain.decide.holes import pilot_limit_s
 from malletrain.decide.place import Placement
 from malletrain.decide.rules import Rules
+from malletrain.decide.wide import fellows_of, grouped
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -23,7 +24,7 @@ from malletrain.domain.decision import (
     StartPilot,
     TopUp,
 )
-from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
+from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, pilot_name
 from malletrain.domain.snapshot import Snapshot
 
 #: A main cycle of slurmctld's that takes longer is slow (seconds): less is asked of it then.
@@ -49,9 +50,11 @@ def overdue(views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules:
                 if reasons is None:
                     harvest = rules.harvest_partition
                     reasons = {job.id: job.reason for job in snapshot.jobs if job.partition == harvest}
-                found = diagnose(reasons.get(pilot.id, ""))
+                found = diagnose(reasons.get(pilot.task, ""))
                 reason = f"released on {pilot.node} {waited:.0f} s ago and not started: {found.words}"
                 subject = f"job {view.job.id}" if found.of_job else pilot.node
+                if found.of_job and pilot.is_part:
+                    subject = ""  # the task's first pilot says so: one failure of the job, not one for each node
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, subject))
             elif pilot.phase is PilotPhase.LEAVING and waited > rules.leave_patience_s:
                 reason = f"asked to leave {waited:.0f} s ago ({pilot.reason}) and still there"
@@ -70,11 +73,12 @@ def start_and_leave(
     rules: Rules,
     resting: Mapping[str, str],
     first: Sequence[StartPilot] = (),
+    room: int | None = None,
 ) -> tuple[list[Action], list[Refusal]]:
     """Leaves first (they free nodes), then starts on nodes that the snapshot shows free.
 
     `resting`: jobs whose pilots did not start lately, by `job 7`, with the reason. `first`: starts that come before
-    all others.
+    all others. `room`: most tasks that may start, whatever they hold (None: any number).
     """
     actions: list[Action] = []
     refusals: list[Refusal] = []
@@ -93,19 +97,27 @@ def start_and_leave(
         if why := resting.get(f"job {job_id}"):
             refusals.append(Refusal(f"job {job_id}", why))
             continue
-        for hole in holes:
-            if not snapshot.is_free(hole.node):
-                refusals.append(Refusal(f"job {job_id}", f"{hole.node} is not free yet"))
-            elif begun >= most:
-                reason = f"{hole.node} is for the next look: at most {most} pilots start at one"
+        for group in grouped(holes, rules.max_nodes, snapshot):
+            free = [hole for hole in group if snapshot.is_free(hole.node)]
+            names = ", ".join(hole.node for hole in free)
+            refusals += [
+                Refusal(f"job {job_id}", f"{hole.node} is not free yet") for hole in group if hole not in free
+            ]
+            if not free:
+                continue
+            if begun >= most:
+                reason = f"{names} is for the next look: at most {most} pilots start at one"
                 refusals.append(Refusal(f"job {job_id}", reason))
+            elif room is not None and begun >= room:
+                refusals.append(Refusal(f"job {job_id}", f"{names}: there are {rules.max_pilots} pilots already"))
             elif not tasks:
-                refusals.append(Refusal(f"job {job_id}", f"no held task left to start on {hole.node}"))
+                refusals.append(Refusal(f"job {job_id}", f"no held task left to start on {names}"))
             else:
-                limit = pilot_limit_s(hole, now, rules)
-                probably = "" if hole.expected_s is None else f", probably {hole.expected_s:.0f} s"
-                reason = f"hole of {hole.until - now:.0f} s ({hole.reason}){probably}"
-                actions.append(StartPilot(job_id, tasks.pop(0).id, hole.node, limit, reason))
+                task, limit = tasks.pop(0).id, min(pilot_limit_s(hole, now, rules) for hole in free)
+                for part, hole in enumerate(sorted(free, key=lambda h: h.node) if len(free) > 1 else free):
+                    probably = "" if hole.expected_s is None else f", probably {hole.expected_s:.0f} s"
+                    reason = f"hole of {hole.until - now:.0f} s ({hole.reason}){probably}"
+                    actions.append(StartPilot(job_id, pilot_name(task, part), hole.node, limit, reason))
                 begun += 1
     for job_id, lacking in sorted(placement.short.items()):
         refusals.append(Refusal(f"job {job_id}", f"waits for {lacking} nodes that others are leaving"))
@@ -129,6 +141,9 @@ def cuts(views: Mapping[int, JobView], holes: Mapping[str, Hole], now: float, ru
             hole = holes.get(pilot.node)
             if hole is None or pilot.ends_at is None or pilot.phase is not PilotPhase.RUNNING:
                 continue
+            # A task that holds several nodes ends with the shortest of their holes.
+            for fellow in fellows_of(pilot.id, view):
+                hole = min(hole, holes.get(fellow.node, hole), key=lambda each: each.until)
             latest = hole.until - rules.margin_s
             # Slurm keeps whole minutes: a cut of less than one changes nothing.
             if pilot.ends_at > latest + 60.0 and latest > now + 60.0:

@@ -26,7 +26,9 @@ class Rules:
         keep_idle: nodes that stay free, or are made free again, for `srun -I`, hetjobs, reservations and bursts.
         keep_leaves: leaf switches that stay free as a whole, of those that no main job is on; their nodes count in
             `keep_idle`.
-        max_pilots: most pilots at once; their number is what costs the controller.
+        max_pilots: most pilots at once, those of one Slurm task counted as one: their number is what costs the
+            controller.
+        max_nodes: most nodes that one Slurm task holds, a pilot on each: of one cohort, with holes of equal ends.
         max_pilot_s: longest time limit of a pilot.
         margin_s: a pilot's limit ends so long before its hole does: exit, KillWait and epilog.
         exit_s: a node is free again so long after its pilot's end (epilog), until that has been measured; None: what
@@ -40,7 +42,8 @@ class Rules:
         claim_patience_s: free nodes are kept so long for a main job that could start on them; after that
             something else holds the job up, and the nodes are harvested again.
         claim_again_s: so long after its first claim such a job may claim anew.
-        max_starts: most pilots started at one look; 0: any number. Each takes the controller some milliseconds.
+        max_starts: most pilots, or tasks of several, started at one look; 0: any number. Each takes the controller
+            some milliseconds.
         max_queue: so many waiting main jobs are looked at, the best first: no more than Slurm's backfill reaches.
         exit_patience_s: pilots of a job that is over are cancelled after so long.
         max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
@@ -66,6 +69,7 @@ class Rules:
     keep_idle: int = 0
     keep_leaves: int = 0
     max_pilots: int = 200
+    max_nodes: int = 1
     max_pilot_s: float = 3600.0
     margin_s: float = 30.0
     exit_s: float | None = None

@@ -19,14 +19,14 @@ def verdict(view: JobView, rules: Rules) -> tuple[EventKind, str] | None:
     if view.failures >= rules.max_failures:
         failed = [p for p in view.pilots.values() if p.ended_as is not None]
         last = max(failed, key=lambda p: (p.since, p.id))
-        array, _, task = last.id.partition("_")
+        array, _, task = last.task.partition("_")
         return EventKind.JOB_FAILED, (
             f"{view.failures} pilots in a row ended before their worker was ready ({last.reason}): "
             f"see slurm-{array}_{task}.out in the folder of the submission"
         )
     if any(p.phase is not PilotPhase.ENDED for p in view.pilots.values()):
         return None
-    ends = [p.ended_as for p in view.pilots.values()]
+    ends = [p.ended_as for p in view.pilots.values() if not p.is_part]
     if SlurmState.CANCELLED in ends and SlurmState.PREEMPTED not in ends:
         return EventKind.JOB_CANCELLED, "its array was cancelled in Slurm"
     consumed = ", ".join(f"{ends.count(state)} {state.value}" for state in SlurmState if state in ends)

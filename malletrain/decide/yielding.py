@@ -6,7 +6,7 @@ emptied beforehand, by the pilots whose leaving costs training least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.decide.rules import Rules
@@ -18,12 +18,14 @@ WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes re
 
 @dataclass(frozen=True, slots=True)
 class HarvestedNode:
-    """A node that a pilot holds. `cost`: what training loses when this pilot leaves (speed-up lost)."""
+    """A node that a pilot holds. `cost`: what training loses when this pilot leaves (speed-up lost); `fellows`: all
+    nodes of its task, where it holds several: they are given up together, and `cost` is of all."""
 
     node: str
     pilot: str
     job_id: int
     cost: float
+    fellows: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,19 @@ class Ready:
         if name in self.free:
             return 0, 0.0
         return (1, 0.0) if name in self.coming else (2, self.pilot_on[name].cost)
+
+    def fellows(self, name: str) -> frozenset[str]:
+        """The nodes that are given up with it, itself included; none where it is a node by itself."""
+        return self.pilot_on[name].fellows if name in self.pilot_on else frozenset()
+
+    def emptied_with(self, chosen: Collection[str]) -> frozenset[str]:
+        """The further nodes that pilots leave when they leave `chosen`."""
+        return frozenset().union(*(self.fellows(name) for name in chosen)).difference(chosen)
+
+    def without(self, emptied: Collection[str]) -> Ready:
+        """The same once the pilots on `emptied` are asked to leave."""
+        left = {name: held for name, held in self.pilot_on.items() if name not in emptied}
+        return Ready(self.free, self.coming.union(emptied), left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +114,24 @@ def yields(
             if (now - since) % rules.claim_again_s > rules.claim_patience_s:
                 break
             left.difference_update(chosen)
+            emptied = at_hand.emptied_with(chosen)
             for node in chosen:
                 if node in at_hand.free:
                     claimed[node] = name
                 elif node in at_hand.pilot_on:
                     leave[at_hand.pilot_on[node].pilot] = f"main job {name} could start on {node}"
+            if emptied:
+                at_hand = at_hand.without(emptied)
     return Yields(leave, claimed, startable, frozenset(all_nodes - left))
 
 
 def anyone_fits(snapshot: Snapshot, rules: Rules) -> bool:
     """Whether some waiting main job could start if all nodes but those of running main jobs were empty: cheap to
     say, and mostly not so while the queue is full of large jobs."""
-    most = len(snapshot.nodes) - len(snapshot.held_names)
     harvest, completing = rules.harvest_partition, SlurmState.COMPLETING  # as `_goes`, for thousands of rows
-    most += sum(
-        len(job.nodes)
-        for job in snapshot.jobs
-        if job.nodes and (job.partition == harvest or job.state is completing) and job.holds_nodes
-    )
-    pending = SlurmState.PENDING
-    return any(job.state is pending and job.node_count <= most and waits(job, rules) for job in snapshot.jobs)
+    going = [len(job.nodes) for job in snapshot.holding if job.partition == harvest or job.state is completing]
+    most = len(snapshot.nodes) - len(snapshot.held_names) + sum(going)
+    return any(job.node_count <= most and waits(job, rules) for job in snapshot.pending)
 
 
 def ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> Ready:
@@ -128,9 +141,8 @@ def ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) 
     free = snapshot.free_names.difference(pilot_on)
     going: set[str] = set()
     staying: set[str] = set()
-    for job in snapshot.jobs:
-        if job.nodes and job.holds_nodes:
-            (going if _goes(job, rules) else staying).update(job.nodes)
+    for job in snapshot.holding:
+        (going if _goes(job, rules) else staying).update(job.nodes)
     coming = {name for name in going - staying - pilot_on.keys() if name in snapshot.node}
     completing = NodeState.COMPLETING
     coming.update(
@@ -153,11 +165,8 @@ def _rank(job: SlurmJob) -> tuple[int, int]:
 def _planned(snapshot: Snapshot, rules: Rules) -> list[_Planned]:
     return [
         _Planned(job.id, _rank(job), job.start_time, frozenset(job.planned_nodes))
-        for job in snapshot.jobs
-        if job.state is SlurmState.PENDING
-        and job.partition != rules.harvest_partition
-        and job.start_time is not None
-        and job.planned_nodes
+        for job in snapshot.pending
+        if job.planned_nodes and job.start_time is not None and job.partition != rules.harvest_partition
     ]
 
 
@@ -175,7 +184,7 @@ def waits(job: SlurmJob, rules: Rules) -> bool:
 def _waiting(snapshot: Snapshot, rules: Rules) -> list[list[SlurmJob]]:
     """Waiting main jobs in the order of priority; parts of one heterogeneous job stand together."""
     groups: dict[str, list[SlurmJob]] = {}
-    for job in snapshot.jobs:
+    for job in snapshot.pending:
         if waits(job, rules):
             groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
     return sorted(groups.values(), key=lambda group: min(_rank(job) for job in group))
@@ -202,17 +211,31 @@ def _choose(
             return []
         kept_for_it = set(part.planned_nodes)
 
-        def order(name: str, kept: Collection[str] = kept_for_it) -> tuple[int, bool, float, str]:
-            return at_hand.rank(name)[0], name not in kept, at_hand.rank(name)[1], name
+        def order(name: str, kept: Collection[str] = kept_for_it) -> tuple[int, bool, float, str, str]:
+            # Of equal cost, nodes that are given up together come side by side.
+            first = min(at_hand.fellows(name), default=name)
+            return at_hand.rank(name)[0], name not in kept, at_hand.rank(name)[1], first, name
 
         count = max(part.node_count, len(required))
         usable = _on_few_leaves(usable, required, count, part.switches, snapshot.leaves, order)
         rest = sorted((n for n in usable if n not in required), key=order)
-        picked = (required + rest)[:count]
+        picked = _sparing((required + rest)[:count], required, rest[count - len(required) :], at_hand)
         if len(picked) < part.node_count:
             return []
         chosen += picked
     return chosen
+
+
+def _sparing(picked: list[str], required: Collection[str], others: Iterable[str], at_hand: Ready) -> list[str]:
+    """`picked`, but with nodes of `others` that are emptied anyway instead of the dearest that need not be."""
+    emptied = at_hand.emptied_with(picked)
+    spare = [name for name in others if name in emptied]
+    if not spare:
+        return picked
+    whole = {name for name in picked if at_hand.fellows(name)}
+    saved = [name for name in picked if name in at_hand.pilot_on and name not in whole and name not in required]
+    saved = sorted(saved, key=lambda name: (-at_hand.rank(name)[1], name))[: len(spare)]
+    return [name for name in picked if name not in saved] + spare[: len(saved)]
 
 
 def _on_few_leaves(
@@ -221,7 +244,7 @@ def _on_few_leaves(
     count: int,
     switches: int | None,
     leaves: Mapping[str, str],
-    order: Callable[[str], tuple[int, bool, float, str]],
+    order: Callable[[str], tuple[int, bool, float, str, str]],
 ) -> list[str]:
     """Of `usable`, the nodes on those leaf switches that make room for the job at the least cost; all where it asks
     for no number of switches, or none would do: then it waits for its --switches patience, and starts anywhere.
@@ -237,7 +260,7 @@ def _on_few_leaves(
 
     def price(leaf: str) -> tuple[int, float, str]:
         ranks = [order(name) for name in sorted(rooms[leaf], key=order)[:count]]
-        return sum(rank for rank, *_ in ranks), sum(cost for _, _, cost, _ in ranks), leaf
+        return sum(rank for rank, *_ in ranks), sum(cost for _, _, cost, *_ in ranks), leaf
 
     enough = [leaf for leaf, names in rooms.items() if len(names) >= count and wanted <= {leaf}]
     if enough:

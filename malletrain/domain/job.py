@@ -118,9 +118,27 @@ class PilotPhase(StrEnum):
 ACTIVE_PHASES = frozenset({PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.LEAVING, PilotPhase.RECYCLING})
 
 
+def task_of(pilot: str) -> str:
+    """The Slurm task, `123_4`, that a pilot lives in."""
+    return pilot.partition("+")[0]
+
+
+def part_of(pilot: str) -> int:
+    """Which node of its task a pilot holds, from 0."""
+    part = pilot.partition("+")[2]
+    return int(part) if part.isascii() and part.isdigit() else 0
+
+
+def pilot_name(task: str, part: int) -> str:
+    """The reverse of `task_of` and `part_of`."""
+    return f"{task}+{part}" if part else task
+
+
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """A one-node Slurm job that holds one node for one malleable job for one hole. `id` is Slurm's `123_4`.
+    """One node, held for one malleable job for one hole. `id` is the Slurm task's that holds it, `123_4`; of a task
+    that holds several nodes it is the first pilot's, and the others are `123_4+1`, `123_4+2`, ...: they come and go
+    with it, and wait in no array.
 
     `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `ended_as` how
     Slurm says that it ended; `ready`: its worker is warm, or trains; `replaces`: the pilot of a slow worker that it
@@ -142,6 +160,16 @@ class Pilot:
     @property
     def is_active(self) -> bool:
         return self.phase in ACTIVE_PHASES
+
+    @property
+    def task(self) -> str:
+        """The Slurm task that it lives in."""
+        return task_of(self.id)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a further one of a task that holds several nodes."""
+        return "+" in self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +285,18 @@ class JobView:
     def unsettled(self) -> tuple[Pilot, ...]:
         """Active pilots that are on their way in or out: not simply running."""
         return tuple(p for p in self.active if p.phase is not PilotPhase.RUNNING)
+
+    @cached_property
+    def fellows(self) -> Mapping[str, tuple[Pilot, ...]]:
+        """The active pilots of each task that holds several nodes, by task."""
+        found: dict[str, list[Pilot]] = {}
+        for pilot in self.active:
+            if pilot.is_part:
+                found.setdefault(pilot.task, [])
+        for pilot in self.active if found else ():
+            if pilot.task in found:
+                found[pilot.task].append(pilot)
+        return {task: tuple(pilots) for task, pilots in found.items()}
 
     @cached_property
     def held_count(self) -> int:

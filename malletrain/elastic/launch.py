@@ -139,8 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         url = os.environ.get("MALLETRAIN_URL", "")
-        client = WorkerClient(url, PilotIdentity.of(os.environ))
-        return Launcher(client, given[1:], os.environ).run()
+        # One launcher a node; a step that the script starts inside may number its processes anew.
+        environ = {**os.environ, "MALLETRAIN_PART": os.environ.get("SLURM_NODEID", "0")}
+        client = WorkerClient(url, PilotIdentity.of(environ))
+        return Launcher(client, given[1:], environ).run()
     except (WireError, OSError) as error:
         print(f"malletrain.elastic.launch: {error}", file=sys.stderr)
         return 1

@@ -31,6 +31,8 @@ from malletrain.domain.job import (
     ResizeCosts,
     ThroughputSample,
     World,
+    pilot_name,
+    task_of,
 )
 from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.exits import Exits
@@ -161,6 +163,8 @@ class Ledger:
             EventKind.PILOT_WAITS: _pilot_phase(PilotPhase.RELEASED),
             EventKind.PILOT_ENDED: _pilot_ended,
             EventKind.WORKER_WARM: _worker_warm,
+            EventKind.WORKER_LEFT: _worker_gone,
+            EventKind.WORKER_LOST: _worker_gone,
             EventKind.GENERATION: _generation,
             EventKind.SWITCHED: _switched,
             EventKind.SAMPLES: _samples,
@@ -205,6 +209,8 @@ class Ledger:
                 record.view = None
                 if phase in _WAITS_NOT and record.phase not in _WAITS_NOT:
                     record.turned_at = event.at
+                if before is None and event.pilot in record.pilots:  # a further node of a task, just started on
+                    before = Pilot(event.pilot, record.job.id, PilotPhase.ENDED, event.at)
                 if before is not None:
                     self._turned(record, before, record.pilots[before.id], event.at)
                 if record.phase.is_over and not was_over:
@@ -398,6 +404,9 @@ def _intent(record: _Record, event: Event) -> None:
     if kind == "top_up":
         record.topped_up_at = event.at
     pilot = record.pilots.get(event.pilot or "")
+    if pilot is None and kind == "start" and event.pilot and task_of(event.pilot) in record.pilots:
+        # A further node of a task is a pilot only while the task holds it.
+        pilot = Pilot(event.pilot, record.job.id, PilotPhase.ENDED, event.at)
     if pilot is None:
         return
     phases = {"start": PilotPhase.RELEASED, "leave": PilotPhase.LEAVING, "recycle": PilotPhase.RECYCLING}
@@ -424,7 +433,8 @@ def _outcome(record: _Record, event: Event) -> None:
     if pilot is None:
         return
     if kind == "start" and not done and pilot.phase is PilotPhase.RELEASED:
-        record.pilots[pilot.id] = replace(pilot, phase=PilotPhase.HELD, since=event.at, node="")
+        phase = PilotPhase.ENDED if pilot.is_part else PilotPhase.HELD
+        record.pilots[pilot.id] = replace(pilot, phase=phase, since=event.at, node="")
     elif kind == "cut" and done:
         record.pilots[pilot.id] = replace(pilot, ends_at=cast(float, event.data["ends_at"]))
 
@@ -471,7 +481,7 @@ def _pilot_ended(record: _Record, event: Event) -> None:
     if event.data.get("preempted"):
         state = SlurmState.PREEMPTED
     record.pilots[pilot.id] = replace(pilot, ended_as=state)
-    if state in (SlurmState.FAILED, SlurmState.COMPLETED, SlurmState.OUT_OF_MEMORY):
+    if state in (SlurmState.FAILED, SlurmState.COMPLETED, SlurmState.OUT_OF_MEMORY) and not pilot.is_part:
         record.failures += 1
 
 
@@ -483,6 +493,13 @@ def _worker_warm(record: _Record, event: Event) -> None:
     record.pilots[pilot.id] = replace(pilot, ready=True)
     if pilot.started_at is not None and event.at > pilot.started_at:
         record.activations.append(event.at - pilot.started_at)
+
+
+def _worker_gone(record: _Record, event: Event) -> None:
+    """Of a task that holds several nodes: they are given back when none of its workers is left."""
+    pilot = record.pilots.get(event.pilot or "")
+    if pilot is not None and pilot.ready and (pilot.is_part or pilot_name(pilot.id, 1) in record.pilots):
+        record.pilots[pilot.id] = replace(pilot, ready=False)
 
 
 def _generation(record: _Record, event: Event) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, EventKind
-from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
+from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
 from malletrain.domain.snapshot import Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
 
 
@@ -62,6 +62,11 @@ class _Task:
     start: float | None = None
     limit_s: float = 60.0
     end: PilotEnd | None = None
+    more: tuple[str, ...] = ()  #: further nodes that it holds
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (self.node, *self.more) if self.node else ()
 
 
 class MemoryCluster:
@@ -93,7 +98,7 @@ class MemoryCluster:
         """Replace the main queue; pilots on nodes that it takes are preempted, and returned."""
         self.main = tuple(jobs)
         taken = {name for job in self.main if job.holds_nodes for name in job.nodes}
-        gone = tuple(p for p, t in sorted(self.tasks.items()) if t.node in taken)
+        gone = tuple(p for p, t in sorted(self.tasks.items()) if taken.intersection(t.nodes))
         for pilot in gone:
             self.end_pilot(pilot, PilotEnd(SlurmState.PREEMPTED, preempted=True))
         return gone
@@ -141,23 +146,29 @@ class MemoryCluster:
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         self._answer()
-        return [self._start(action) for action in actions]
+        together: dict[str, list[StartPilot]] = {}
+        for action in actions:
+            together.setdefault(task_of(action.pilot), []).append(action)
+        started = {task: self._start(task, same) for task, same in together.items()}
+        return [started[task_of(action.pilot)] for action in actions]
 
-    def _start(self, action: StartPilot) -> Outcome:
-        task = self.tasks.get(action.pilot)
+    def _start(self, name: str, actions: Sequence[StartPilot]) -> Outcome:
+        task, nodes = self.tasks.get(name), tuple(action.node for action in actions)
         if task is None or task.end is not None:
-            return Outcome(False, f"{action.pilot} is not in the queue")
+            return Outcome(False, f"{name} is not in the queue")
         if not task.held:
-            return Outcome(False, f"{action.pilot} is not held")
-        if not self.snapshot().is_free(action.node):
-            return Outcome(False, f"{action.node} is not free")
-        task.held, task.state, task.node = False, SlurmState.RUNNING, action.node
-        task.start, task.limit_s = self.clock.now(), action.limit_s
+            return Outcome(False, f"{name} is not held")
+        seen = self.snapshot()
+        for node in nodes:
+            if not seen.is_free(node):
+                return Outcome(False, f"{node} is not free")
+        task.held, task.state, task.node, task.more = False, SlurmState.RUNNING, nodes[0], nodes[1:]
+        task.start, task.limit_s = self.clock.now(), min(action.limit_s for action in actions)
         return Outcome(True)
 
     def cut(self, action: CutLimit) -> Outcome:
         self._answer()
-        task = self.tasks.get(action.pilot)
+        task = self.tasks.get(task_of(action.pilot))
         if task is None or task.start is None:
             return Outcome(True, "has ended already")
         task.limit_s = min(task.limit_s, max(0.0, action.ends_at - task.start))
@@ -168,7 +179,7 @@ class MemoryCluster:
         return [self._recycle(action) for action in actions]
 
     def _recycle(self, action: RecyclePilot) -> Outcome:
-        task = self.tasks.get(action.pilot)
+        task = self.tasks.get(task_of(action.pilot))
         if task is None or task.end is not None:
             return Outcome(True, "has ended already")
         task.held, task.state, task.node, task.start = True, SlurmState.PENDING, "", None
@@ -177,9 +188,9 @@ class MemoryCluster:
     def cancel(self, action: CancelTasks) -> Outcome:
         self._answer()
         for pilot in action.pilots:
-            task = self.tasks.get(pilot)
+            task = self.tasks.get(task_of(pilot))
             if task is not None and task.end is None:
-                self.end_pilot(pilot, PilotEnd(SlurmState.CANCELLED))
+                self.end_pilot(task_of(pilot), PilotEnd(SlurmState.CANCELLED))
         return Outcome(True)
 
     def _answer(self) -> None:
@@ -207,7 +218,8 @@ class MemoryCluster:
             time_limit_s=task.limit_s,
             start_time=task.start,
             end_time=None if task.start is None else task.start + task.limit_s,
-            nodes=(task.node,) if task.node else (),
+            nodes=task.nodes,
+            node_count=max(1, len(task.nodes)),
         )
 
 

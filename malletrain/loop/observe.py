@@ -3,10 +3,11 @@ pilots that the queue no longer shows."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 
 from malletrain.domain.event import Event, EventKind, JsonValue
-from malletrain.domain.job import JobView, Pilot, PilotEnd, PilotPhase
+from malletrain.domain.job import JobView, Pilot, PilotEnd, PilotPhase, part_of
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 
 #: Ends that differ by less are the same end: Slurm's limits are whole minutes.
@@ -29,20 +30,32 @@ def observe(
     a pilot that the queue does not show; it may raise ClusterUnavailable.
     """
     rows = {job.id: job for job in snapshot.jobs}
+    end_once = functools.cache(end_of)
     events: list[Event] = []
     for job_id, view in sorted(views.items()):
         for pilot_id, pilot in sorted(view.pilots.items()):
             if pilot.phase is PilotPhase.ENDED or pilot.since >= snapshot.taken_at:
                 continue
-            event = _seen(pilot, rows.get(pilot_id), end_of, now, partition)
+            event = _seen(pilot, rows.get(pilot.task), end_once, now, partition)
             if event is not None:
-                kind, reason, data = event
+                kind, reason, data = _of_part(event) if pilot.is_part else event
                 node = str(data.pop("node", "")) or pilot.node or None
                 events.append(Event(now, kind, job_id, pilot_id, node, reason, data))
     return events
 
 
 _Seen = tuple[EventKind, str, dict[str, JsonValue]]
+
+
+def _of_part(seen: _Seen) -> _Seen:
+    """What is seen of a task, for a further pilot in it: it goes on or ends with the task, and never waits in an
+    array. Preemption is the task's, so it is counted once."""
+    kind, reason, data = seen
+    if kind is EventKind.PILOT_STARTED:
+        return seen
+    state = data.get("state", SlurmState.REQUEUED.value)
+    return EventKind.PILOT_ENDED, f"with its task: {reason or 'held again'}", {"state": state, "preempted": False}
+
 
 #: How a task that was made a job of the main queue ends for us.
 _CANCELLED: dict[str, JsonValue] = {"state": SlurmState.CANCELLED.value, "preempted": False, "exit_code": None}
@@ -60,14 +73,14 @@ def _seen(
     if pilot.phase is PilotPhase.ASIDE:
         return _aside(pilot, row, end_of, now)
     if row is None:
-        return _ended(pilot, end_of(pilot.id))
+        return _ended(pilot, end_of(pilot.task))
     if row.state is SlurmState.COMPLETING:
         return None
     if row.holds_nodes:
         return _running(pilot, row)
     if row.state is SlurmState.PENDING:
         return _pending(pilot, row)
-    return _ended(pilot, end_of(pilot.id))
+    return _ended(pilot, end_of(pilot.task))
 
 
 def _aside(pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd], now: float) -> _Seen | None:
@@ -86,7 +99,10 @@ def _aside(pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd]
 
 
 def _running(pilot: Pilot, row: SlurmJob) -> _Seen | None:
-    node = row.nodes[0] if row.nodes else pilot.node
+    part = part_of(pilot.id)
+    if part >= len(row.nodes) and pilot.is_part:
+        return EventKind.PILOT_ENDED, f"its task holds {len(row.nodes)} nodes", {}
+    node = row.nodes[part] if row.nodes else pilot.node
     started = pilot.phase in (PilotPhase.HELD, PilotPhase.RELEASED)
     if pilot.phase is PilotPhase.RECYCLING:
         return None

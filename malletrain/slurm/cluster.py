@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
-from malletrain.domain.snapshot import FREE_STATES, Node, SlurmState, Snapshot
+from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
+from malletrain.domain.snapshot import Node, SlurmState, Snapshot
 from malletrain.slurm import pilots
 from malletrain.slurm.command import MAX_ERROR, Commands
 from malletrain.slurm.formats import normalise, queue, text
@@ -22,6 +22,7 @@ from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.read_pyslurm import Reader
 from malletrain.slurm.site import Harvest
+from malletrain.slurm.starts import Start, together
 from malletrain.slurm.topology import Topology
 
 #: What each end looks like to the loop.
@@ -131,44 +132,46 @@ class SlurmCluster:
             ClusterUnavailable: Slurm did not answer.
         """
         rows = self._harvest_tasks()
-        return {pilot: pilots.end_state(rows.get(pilot)) for pilot in wanted}
+        return {pilot: pilots.end_state(rows.get(task_of(pilot))) for pilot in wanted}
 
     # Steering
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         """Re-read the tasks and their nodes; pin, limit and release those that are as they should be.
 
-        Limits are cut to whole minutes, Slurm's unit. Not done, with the reason, when the node is held or wanted by
+        Pilots of one task are started together on all their nodes, or not at all: the pin widens the held task.
+        Limits are cut to whole minutes, Slurm's unit. Not done, with the reason, when a node is held or wanted by
         now, or anyone changed the task, a plug-in of the site's that rewrites updates included. Two queries of tasks,
         one of nodes and one release serve all.
 
         Raises:
             ClusterUnavailable: Slurm did not answer; what was done is seen in the next snapshot.
         """
-        rows = self._tasks_named([action.pilot for action in actions])
+        starts = together(actions)
+        rows = self._tasks_named(list(starts))
         nodes = self._nodes_named({action.node for action in actions})
         outcomes: dict[str, Outcome] = {}
         pinned: dict[str, str] = {}
-        for action in actions:
-            row = rows.get(action.pilot)
-            unfit = self._unfit(action, row)
-            wrong = unfit or self._why_not_now(action, row, nodes.get(action.node))
+        for task, start in starts.items():
+            row = rows.get(task)
+            unfit = self._unfit(start, row)
+            wrong = unfit or self._why_not_now(start, row, nodes)
             if wrong or row is None:
-                outcomes[action.pilot] = Outcome(False, f"not started: {wrong}", unfit=bool(unfit))
+                outcomes[task] = Outcome(False, f"not started: {wrong}", unfit=bool(unfit))
                 continue
-            answer = self._commands.run(self._pin(action, row))
+            answer = self._commands.run(start.pin(row, self._now()))
             if answer.ok:
-                pinned[action.pilot] = f"released to {action.node} for {int(action.limit_s // 60)} min"
+                pinned[task] = f"released to {','.join(start.nodes)} for {start.minutes} min"
             else:
-                outcomes[action.pilot] = Outcome(False, f"scontrol update: {answer.error}")
-        for action, wrong in self._rewritten([a for a in actions if a.pilot in pinned]):
-            del pinned[action.pilot]
-            outcomes[action.pilot] = Outcome(False, f"not released, Slurm changed the task: {wrong}", unfit=True)
+                outcomes[task] = Outcome(False, f"scontrol update: {answer.error}")
+        for task, wrong in self._rewritten({task: starts[task] for task in pinned}):
+            del pinned[task]
+            outcomes[task] = Outcome(False, f"not released, Slurm changed the task: {wrong}", unfit=True)
         failed = self._each(["scontrol", "release"], list(pinned))
-        for pilot, detail in pinned.items():
-            error = failed.get(pilot)
-            outcomes[pilot] = Outcome(False, f"scontrol release: {error}") if error else Outcome(True, detail)
-        return [outcomes[action.pilot] for action in actions]
+        for task, detail in pinned.items():
+            error = failed.get(task)
+            outcomes[task] = Outcome(False, f"scontrol release: {error}") if error else Outcome(True, detail)
+        return [outcomes[task_of(action.pilot)] for action in actions]
 
     def cut(self, action: CutLimit) -> Outcome:
         """Shorten a running pilot's limit. Done also when it ends sooner already.
@@ -187,7 +190,7 @@ class SlurmCluster:
         if row.end_time is not None and row.end_time <= action.ends_at:
             return Outcome(True, "it ends sooner already")
         minutes = max(1, int((action.ends_at - row.start_time) // 60))
-        answer = self._commands.run(["scontrol", "update", f"JobId={action.pilot}", f"TimeLimit={minutes}"])
+        answer = self._commands.run(["scontrol", "update", f"JobId={task_of(action.pilot)}", f"TimeLimit={minutes}"])
         if not answer.ok:
             return Outcome(_is_gone(answer.error), f"scontrol update: {answer.error}")
         return Outcome(True, f"limit cut to {minutes} min")
@@ -202,11 +205,12 @@ class SlurmCluster:
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        rows = self._tasks_named([action.pilot for action in actions])
+        tasks = list(dict.fromkeys(task_of(action.pilot) for action in actions))
+        rows = self._tasks_named(tasks)
         outcomes: dict[str, Outcome] = {}
         waiting: list[str] = []
         running: list[str] = []
-        for pilot in [action.pilot for action in actions]:
+        for pilot in tasks:
             row = rows.get(pilot)
             end = pilots.end_state(row)
             if row is None or end.is_over:
@@ -222,7 +226,7 @@ class SlurmCluster:
         for pilot in waiting:
             outcomes[pilot] = Outcome(pilot not in failed, failed.get(pilot, "held before it started"))
         outcomes |= self._requeue([pilot for pilot in running if pilot in rows], rows)
-        return [outcomes[action.pilot] for action in actions]
+        return [outcomes[task_of(action.pilot)] for action in actions]
 
     def _requeue(self, running: Sequence[str], rows: Mapping[str, queue.TaskRow]) -> dict[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
@@ -254,7 +258,7 @@ class SlurmCluster:
         # `-p harvest 7_[0,2]` cancels the whole array 7 instead: measured, 22.05.)
         present = self._harvest_tasks()
         tasks: dict[int, list[int]] = {}
-        for pilot in action.pilots:
+        for pilot in dict.fromkeys(task_of(pilot) for pilot in action.pilots):
             array, task = pilots.split_id(pilot)
             if pilot in present:
                 tasks.setdefault(array, []).append(task)
@@ -295,34 +299,34 @@ class SlurmCluster:
             failed |= named
         return failed
 
-    def _unfit(self, action: StartPilot, row: queue.TaskRow | None) -> str:
+    def _unfit(self, start: Start, row: queue.TaskRow | None) -> str:
         """What makes this task no pilot, whatever the node: someone changed it. Empty when nothing does."""
-        uid = self._owner_of(action.job_id)
+        uid = self._owner_of(start.job)
         return "" if row is None or uid is None else "; ".join(pilots.faults(row, self._harvest, uid))
 
-    def _rewritten(self, pinned: Sequence[StartPilot]) -> list[tuple[StartPilot, str]]:
+    def _rewritten(self, pinned: Mapping[str, Start]) -> list[tuple[str, str]]:
         """Those of the tasks just pinned that are not as they were asked for, and how."""
         if self._commands.pretends:
             return []
-        rows = self._tasks_named([action.pilot for action in pinned])
+        rows = self._tasks_named(list(pinned))
         found = []
-        for action in pinned:
-            row, uid = rows.get(action.pilot), self._owner_of(action.job_id)
+        for task, start in pinned.items():
+            row, uid = rows.get(task), self._owner_of(start.job)
             if row is None or uid is None:
-                found.append((action, "Slurm no longer knows it"))
+                found.append((task, "Slurm no longer knows it"))
                 continue
-            wrong = pilots.changed_by_slurm(row, self._harvest, uid, action.node, int(action.limit_s // 60))
+            wrong = pilots.changed_by_slurm(row, self._harvest, uid, start.nodes, start.minutes)
             if wrong:
-                found.append((action, "; ".join(wrong)))
+                found.append((task, "; ".join(wrong)))
         return found
 
-    def _why_not_now(self, action: StartPilot, row: queue.TaskRow | None, node: Node | None) -> str:
-        """Why this task, sound in itself, may not be started on this node now; empty when it may."""
-        uid = self._owner_of(action.job_id)
+    def _why_not_now(self, start: Start, row: queue.TaskRow | None, nodes: Mapping[str, Node]) -> str:
+        """Why this task, sound in itself, may not be started on its nodes now; empty when it may."""
+        uid = self._owner_of(start.job)
         if uid is None:
-            return f"the owner of job {action.job_id} is not known"
-        if action.limit_s < 60:
-            return f"the hole of {action.limit_s:.0f} s is shorter than Slurm's least limit, 1 minute"
+            return f"the owner of job {start.job} is not known"
+        if fault := start.fault(self._harvest):
+            return fault
         if row is None:
             return "Slurm no longer knows this task"
         wrong: list[str] = []
@@ -332,22 +336,7 @@ class SlurmCluster:
             wrong.append("it was requeued a moment ago, and slurmd would refuse it as killed; it can start next time")
         if wrong:
             return "; ".join(wrong)
-        if node is None:
-            return f"Slurm knows no node {action.node}"
-        if node.state not in FREE_STATES:
-            return f"{node.name} is {node.state} now" + (f" ({node.reason[:80]})" if node.reason else "")
-        if self._harvest.partition not in node.partitions:
-            return f"{node.name} is not in partition {self._harvest.partition}"
-        return ""
-
-    def _pin(self, action: StartPilot, row: queue.TaskRow) -> list[str]:
-        minutes = int(action.limit_s // 60)
-        update = ["scontrol", "update", f"JobId={action.pilot}", f"NodeList={action.node}", f"TimeLimit={minutes}"]
-        if row.requeue:  # left so by a daemon that died in the midst of recycling
-            update.append("Requeue=0")
-        if row.restarts or (row.eligible_time is not None and row.eligible_time > self._now()):
-            update.append("StartTime=now")  # a requeued task would wait about 120 s
-        return update
+        return start.not_to_be_had(nodes, self._harvest.partition)
 
     def _nodes_named(self, names: Set[str]) -> dict[str, Node]:
         """Nodes by name, those that Slurm knows. One command for all; one by one when it does not know one."""
@@ -370,8 +359,9 @@ class SlurmCluster:
         return {f"{row.array_id}_{task}": row for row in rows if row.array_id is not None for task in row.tasks}
 
     def _task(self, pilot: str) -> queue.TaskRow | None:
-        pilots.split_id(pilot)  # refuses what is no task's name
-        return self._tasks_named([pilot]).get(pilot)
+        task = task_of(pilot)
+        pilots.split_id(task)  # refuses what is no task's name
+        return self._tasks_named([task]).get(task)
 
     def _tasks(self, job: str) -> list[queue.TaskRow]:
         return self._query(["-j", job])

@@ -22,7 +22,8 @@ MAX_LINE = 4 * 1024 * 1024
 #: More pilots than any site runs at a time.
 MAX_PILOTS = 5000
 
-_PILOT = re.compile(r"[1-9][0-9]{0,9}_[0-9]{1,7}")
+#: A task's, and of one that holds several nodes, which of them.
+_PILOT = re.compile(r"[1-9][0-9]{0,9}_[0-9]{1,7}(?:\+[1-9][0-9]{0,3})?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
@@ -157,7 +158,7 @@ def _seconds(value: object, name: str, least: float, most: float) -> float:
 
 def _pilot(value: object) -> str:
     if not isinstance(value, str) or not _PILOT.fullmatch(value):
-        raise InvalidInput("order.pilot", "must be an array's number and a task's, as 123_4")
+        raise InvalidInput("order.pilot", "must be an array's number and a task's, as 123_4 or 123_4+1")
     return value
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import SlurmState
+from malletrain.slurm.formats import hostlist
 from malletrain.slurm.formats.queue import TaskRow
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.site import Harvest
@@ -144,7 +145,7 @@ def faults(row: TaskRow, harvest: Harvest, uid: int | None) -> tuple[str, ...]:
         found.append(f"its account is {row.account or 'none'}, not {harvest.account}")
     if harvest.qos and row.qos != harvest.qos:
         found.append(f"its QOS is {row.qos or 'none'}, not {harvest.qos}")
-    if row.node_count != 1:
+    if row.node_count != 1 and not was_widened(row, harvest):
         found.append(f"it asks for {row.node_count} nodes, not 1")
     if row.dependency:
         found.append(f"it waits for another job ({row.dependency[:60]})")
@@ -162,18 +163,34 @@ def faults(row: TaskRow, harvest: Harvest, uid: int | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def changed_by_slurm(row: TaskRow, harvest: Harvest, uid: int, node: str, minutes: int) -> tuple[str, ...]:
-    """What is not as it was asked for, in a task that was pinned to `node` for `minutes` a moment ago: a job_submit
+def was_widened(row: TaskRow, harvest: Harvest) -> bool:
+    """Whether the task may ask for several nodes because it was started on so many before: it keeps their number
+    until its next start, which says anew how many."""
+    return row.restarts > 0 or 1 <= row.node_count <= harvest.max_nodes
+
+
+def changed_by_slurm(row: TaskRow, harvest: Harvest, uid: int, nodes: Sequence[str], minutes: int) -> tuple[str, ...]:
+    """What is not as it was asked for, in a task that was pinned to `nodes` for `minutes` a moment ago: a job_submit
     plug-in may rewrite updates too (job_submit.lua: slurm_job_modify)."""
     found = list(faults(row, harvest, uid))
-    if row.required_nodes != node:
-        found.append(f"its node is {row.required_nodes or 'not given'}, not {node}")
+    if set(_expanded(row.required_nodes)) != set(nodes):
+        what = "node is" if len(nodes) == 1 else "nodes are"
+        found.append(f"its {what} {row.required_nodes or 'not given'}, not {','.join(nodes)}")
+    if len(nodes) > 1 and row.node_count != len(nodes):
+        found.append(f"it asks for {row.node_count} nodes, not {len(nodes)}")
     if row.time_limit_s is None or row.time_limit_s > 60.0 * minutes:
         limit = "unlimited" if row.time_limit_s is None else f"{row.time_limit_s / 60:g} min"
         found.append(f"its limit is {limit}, not {minutes} min")
     if not is_held(row):
         found.append("it is no longer held")
     return tuple(found)
+
+
+def _expanded(nodes: str) -> tuple[str, ...]:
+    try:
+        return hostlist.expand(nodes)
+    except InvalidInput:
+        return (nodes,)
 
 
 def inspect(array_id: int, rows: Sequence[TaskRow], harvest: Harvest, uid: int | None) -> ArrayInspection:

@@ -26,6 +26,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
 
 #: Kept of Slurm's own variables when sbatch is called: where the cluster is. The rest describes another job.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTER_NAME"})
+_OF_ANOTHER_JOB = "SBATCH_", "SLURM_", "SRUN_", "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD", "MALLETRAIN_PART"
 
 
 class InvalidBatch(MalletrainError):
@@ -170,8 +171,9 @@ class BatchRequest:
 if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
   export MALLETRAIN_JOB={shlex.quote(str(job))} MALLETRAIN_URL={shlex.quote(url)} MALLETRAIN_BATCH_SCRIPT="$0"
   export MALLETRAIN_STEP_OF="$SLURM_JOB_ID" MALLETRAIN_PAYLOAD=1
-  exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mpi=none \\
-    --kill-on-bad-exit=0 --overlap --export=ALL {shlex.quote(python)} -m malletrain.elastic.launch -- {run} "$0"
+  exec srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\
+    --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mpi=none --kill-on-bad-exit=0 --wait=0 --overlap --export=ALL \\
+    {shlex.quote(python)} -m malletrain.elastic.launch -- {run} "$0"
 fi
 trap 'exit 143' TERM
 {set_arguments}# The script as submitted:
@@ -272,10 +274,7 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment for sbatch: without its input variables (SBATCH_*), and without what describes
     another job (SLURM_*), inside of which mtbatch may have been called."""
     return {
-        name: value
-        for name, value in environment.items()
-        if not name.startswith(("SBATCH_", "SLURM_", "SRUN_", "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD"))
-        or name in _KEPT
+        name: value for name, value in environment.items() if not name.startswith(_OF_ANOTHER_JOB) or name in _KEPT
     }
 
 

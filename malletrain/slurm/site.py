@@ -18,12 +18,13 @@ _SOCKET = re.compile(r"socket=([^,\s]+)")
 @dataclass(frozen=True, slots=True)
 class Harvest:
     """Where pilots live. Empty account or QOS: not checked (a site without accounting). `max_time_s`: the
-    partition's MaxTime; an operator's update would override it silently."""
+    partition's MaxTime; an operator's update would override it silently. `max_nodes`: most nodes of one task."""
 
     partition: str
     account: str = ""
     qos: str = ""
     max_time_s: float | None = None
+    max_nodes: int = 1
 
 
 class Level(StrEnum):

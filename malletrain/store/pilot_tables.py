@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from malletrain.domain.event import Event
-from malletrain.domain.job import PilotPhase
+from malletrain.domain.job import PilotPhase, part_of, task_of
 from malletrain.store.folding import (
     day_of,
     days,
@@ -50,6 +50,15 @@ def _intent(connection: Connection, event: Event) -> None:
             node=event.node,
         )
     elif kind in ("start", "leave"):
+        if kind == "start" and event.pilot and part_of(event.pilot):
+            # A further node of a task is a pilot only while the task holds it.
+            do(
+                connection,
+                "INSERT OR IGNORE INTO pilot (id, job, phase, since)"
+                " SELECT :pilot, :job, 'ended', :at FROM pilot WHERE id = :task AND job = :job",
+                event,
+                task=task_of(event.pilot),
+            )
         do(
             connection,
             "UPDATE pilot SET since = CASE phase WHEN :phase THEN since ELSE :at END, phase = :phase,"
@@ -83,9 +92,10 @@ def _outcome(connection: Connection, event: Event) -> None:
     elif kind == "start" and not done:
         do(
             connection,
-            "UPDATE pilot SET phase = 'held', since = :at, node = '', reason = :reason"
+            "UPDATE pilot SET phase = :phase, since = :at, node = '', reason = :reason"
             " WHERE id = :pilot AND job = :job AND phase = 'released'",
             event,
+            phase=(PilotPhase.ENDED if part_of(event.pilot or "") else PilotPhase.HELD).value,
         )
     elif kind == "cut" and done:
         ends_at = number(event.data, "ends_at")

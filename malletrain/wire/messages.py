@@ -116,10 +116,12 @@ class Hello:
     node: str
     pid: int
     standing: Standing | None = None
+    part: int = 0  #: which of the task's nodes, where it holds several
 
     @property
     def pilot(self) -> str:
-        return f"{self.array_id}_{self.task}"
+        task = f"{self.array_id}_{self.task}"
+        return f"{task}+{self.part}" if self.part else task
 
 
 @dataclass(frozen=True, slots=True)

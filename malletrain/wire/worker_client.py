@@ -41,6 +41,7 @@ class PilotIdentity:
     task: int
     restart: int
     node: str
+    part: int = 0  #: which of the pilot's nodes this is, where it holds several
 
     @staticmethod
     def of(environ: Mapping[str, str]) -> PilotIdentity:
@@ -64,11 +65,13 @@ class PilotIdentity:
             task=number("SLURM_ARRAY_TASK_ID"),
             restart=number("SLURM_RESTART_COUNT", "0"),
             node=node,
+            part=number("MALLETRAIN_PART", "0"),
         )
 
     @property
     def worker(self) -> str:
-        return f"{self.array_id}_{self.task}.{self.restart}"
+        part = f"+{self.part}" if self.part else ""
+        return f"{self.array_id}_{self.task}{part}.{self.restart}"
 
 
 def credential_for(url: str) -> str:
@@ -129,6 +132,7 @@ class WorkerClient:
             node=self.identity.node,
             pid=os.getpid(),
             standing=standing,
+            part=self.identity.part,
         )
         try:
             answer = self._call("POST", "/v1/workers/hello", messages.to_json(said), TIMEOUT_S)

@@ -153,7 +153,7 @@ def test_days_cover_the_whole_span() -> None:
 
 # --- laws -----------------------------------------------------------------------------------------------------
 
-_PILOTS = ["7_0", "7_1", "8_0", "9_9"]
+_PILOTS = ["7_0", "7_1", "8_0", "9_9", "7_0+1"]
 _NODES = ["n000", "n001", "n002"]
 _wild = st.one_of(st.none(), st.booleans(), st.floats(), st.integers(-(2**70), 2**70), st.text(max_size=3))
 

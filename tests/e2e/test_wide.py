@@ -1,0 +1,62 @@
+"""Pilots of several nodes, end to end: real Slurm, real daemon, real training."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scripts.play.site import Site
+from tests.e2e.test_main_job import harvest_rows, job, outputs, paced, wait_members, write_script
+from tests.quick_site import QUICK, quick_site
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def site(lab_factory) -> Iterator[Site]:  # type: ignore[no-untyped-def]
+    settings = {**QUICK, "pilot": [*QUICK["pilot"], "max_nodes = 4"]}
+    with quick_site(lab_factory, outputs, settings=settings) as running:
+        yield running
+
+
+def tasks(site: Site) -> list[str]:
+    """The nodes of each task that runs, as Slurm writes them."""
+    return sorted(row[3] for row in harvest_rows(site.lab) if row[1] == "RUNNING")
+
+
+def events(site: Site) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in site.malletrain("alice", "events", "--json").stdout.splitlines()]
+
+
+def test_one_pilot_holds_four_nodes_trains_on_all_and_gives_them_back_whole(site: Site) -> None:
+    lab = site.lab
+    number = site.mtbatch("alice", write_script(site, paced()))
+    wait_members(site, number, 4)
+    assert tasks(site) == ["n[000-003]"]
+    lab.wait_for(lambda: job(site, number)["samples"] > 0, 20, "training on four nodes")
+
+    # In order: all four are emptied for a job that wants one of them, and three are taken again.
+    main = lab.submit("sleep 12", "--nodes=1", "--exclusive", user="bob")
+    lab.wait_for_state(main, "RUNNING", deadline_s=20)
+    wait_members(site, number, 3)
+    seen = events(site)
+    assert {e["data"]["cause"] for e in seen if e["data"].get("type") == "leave"} == {"yield"}
+    assert not [e for e in seen if e["data"].get("preempted")]
+    steps = [e["data"]["step"] for e in seen if e["kind"] == "switched"]
+    assert steps == sorted(steps)
+    assert steps[-1] > 0, "the last that left saved the training, and it goes on from there"
+
+    # With no daemon alive Slurm preempts the whole task, and training goes on from what was saved.
+    site.stop(signal.SIGKILL)
+    second = lab.submit("sleep 2", "--nodes=4", "--exclusive", user="bob")
+    lab.wait_for_state(second, "RUNNING", "COMPLETED", deadline_s=60)
+    site.start()
+    wait_members(site, number, 4)
+    again = [e["data"]["step"] for e in events(site) if e["kind"] == "switched"]
+    assert again[-1] >= steps[-1]
+    site.malletrain("alice", "cancel", str(number))
+    lab.wait_for(lambda: not harvest_rows(lab), 30, "an empty harvest partition")

@@ -1,0 +1,152 @@
+"""The loop with tasks of several nodes: a pilot on each, all come and go with the task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.domain.decision import StartPilot
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import PilotEnd, PilotPhase
+from malletrain.domain.snapshot import Reservation, SlurmState
+from malletrain.loop.ledger import Ledger
+from tests.loop.test_tick import MAIN_SIZES, MainQueue
+from tests.world import RULES, START, World, job, main_job
+
+WIDE = replace(RULES, max_nodes=3)
+
+
+def filled(nodes: int = 6, rules: object = WIDE, tasks: int = 12) -> World:
+    world = World(nodes=nodes, rules=rules)  # type: ignore[arg-type]
+    world.submit(job(1, most=nodes), tasks)
+    world.tick()
+    world.tick()
+    return world
+
+
+def held(world: World) -> dict[str, tuple[str, ...]]:
+    """Task -> its nodes, as the cluster has it."""
+    return {name: task.nodes for name, task in world.cluster.tasks.items() if task.nodes}
+
+
+def warm(world: World) -> None:
+    """Every running pilot's worker says that it is ready."""
+    running = [p for p in world.loop.views[1].active if p.phase is PilotPhase.RUNNING]
+    world.workers.report(*(Event(world.clock.now(), EventKind.WORKER_WARM, 1, p.id, p.node) for p in running))
+    world.loop.react()
+
+
+def test_idle_nodes_are_held_by_few_tasks_with_a_pilot_on_each_node() -> None:
+    world = filled()
+    assert sorted(len(nodes) for nodes in held(world).values()) == [3, 3]
+    active = world.loop.views[1].active
+    assert [p.phase for p in active] == [PilotPhase.RUNNING] * 6
+    assert sorted(p.node for p in active) == [f"n{n}" for n in range(6)]
+    assert world.loop.views[1].held_count == 10
+
+
+def test_nodes_that_are_wanted_at_different_times_are_not_put_together() -> None:
+    world = World(nodes=6, rules=WIDE)
+    world.cluster.reservations = (Reservation("noon", START + 900.0, START + 9000.0, ("n0", "n2", "n4")),)
+    world.submit(job(1, most=6))
+    world.tick()
+    assert sorted(held(world).values()) == [("n0", "n2", "n4"), ("n1", "n3", "n5")]
+    limits = {task.nodes: task.limit_s for task in world.cluster.tasks.values() if task.nodes}
+    assert limits[("n0", "n2", "n4")] < 900.0 < limits[("n1", "n3", "n5")]
+
+
+def test_a_main_job_that_wants_one_node_empties_its_task_and_the_rest_is_harvested_again() -> None:
+    world = filled()
+    warm(world)
+    world.cluster.set_main([main_job(7, count=1)])
+    world.tick()
+    taken = world.loop.last_decision
+    assert taken is not None
+    gone = {action.pilot for action in taken.actions if not isinstance(action, StartPilot)}  # type: ignore[union-attr]
+    assert len(gone) == 3
+    (left,) = held(world).values()
+    free = sorted(set(world.cluster.nodes) - set(left))
+    world.cluster.set_main([main_job(7, nodes=free[:1])])
+    world.tick()
+    world.tick()
+    assert sorted(node for nodes in held(world).values() for node in nodes) == sorted({*left, *free[1:]})
+
+
+def test_most_pilots_means_tasks() -> None:
+    world = filled(nodes=8, rules=replace(WIDE, max_pilots=2))
+    assert sorted(len(nodes) for nodes in held(world).values()) == [3, 3]
+
+
+def test_a_task_that_slurm_does_not_start_is_taken_back_whole_and_fails_once() -> None:
+    world = filled(nodes=3)
+    name = next(iter(held(world)))
+    world.cluster.end_pilot(name, PilotEnd(SlurmState.FAILED, exit_code=1))
+    world.tick()
+    view = world.loop.views[1]
+    assert view.failures == 1
+    ended = [e for e in world.journal.events if e.kind is EventKind.PILOT_ENDED]
+    assert [e.pilot for e in ended] == [name, f"{name}+1", f"{name}+2"]
+
+
+def test_a_preempted_task_counts_as_one_preemption() -> None:
+    world = filled(nodes=3)
+    world.cluster.set_main([main_job(7, nodes=["n1"])])
+    world.tick()
+    ended = [e for e in world.journal.events if e.kind is EventKind.PILOT_ENDED]
+    assert len(ended) == 3
+    assert sum(bool(e.data.get("preempted")) for e in ended) == 1
+
+
+@pytest.mark.parametrize("last", [0, 2])
+def test_the_nodes_are_given_back_when_the_last_worker_has_left_not_before(last: int) -> None:
+    world = filled(nodes=3)
+    warm(world)
+    pilots = sorted(world.loop.views[1].active, key=lambda p: p.node)
+    order = [p for p in pilots if p is not pilots[last]] + [pilots[last]]
+    for pilot in order:
+        assert held(world), "the task still holds its nodes"
+        world.workers.report(Event(world.clock.now(), EventKind.WORKER_LEFT, 1, pilot.id, pilot.node, "told to"))
+        world.loop.take_reports()
+        world.workers.leave = lambda action: None  # type: ignore[method-assign]  # the others take their time
+        world.loop.react()
+    assert not held(world)
+
+
+@given(
+    arrivals=st.lists(MAIN_SIZES, min_size=1, max_size=12),
+    bounds=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=1, max_size=3),
+    nodes=st.integers(1, 9),
+    widest=st.integers(2, 4),
+)
+def test_whatever_the_main_queue_does_tasks_stay_whole(
+    arrivals: list[list[tuple[int, int]]], bounds: list[tuple[int, int]], nodes: int, widest: int
+) -> None:
+    """No node is held twice, no task is wider than the site allows, pilots of one task go through life together, the
+    journal alone rebuilds the ledger, and once the main queue stands still the plan does too."""
+    world = World(nodes=nodes, rules=replace(RULES, max_nodes=widest))
+    for number, (least, more) in enumerate(bounds, start=1):
+        world.submit(job(number, least=least, most=least + more), tasks=60)
+    queue = MainQueue(world)
+    for step in arrivals:
+        queue.step(step)
+        world.tick()
+        mine = [name for nodes_of in held(world).values() for name in nodes_of]
+        assert len(set(mine)) == len(mine)
+        assert not set(mine) & {n for j in world.cluster.main for n in j.nodes}
+        assert all(len(nodes_of) <= widest for nodes_of in held(world).values())
+        for view in world.loop.views.values():
+            for task, fellows in view.fellows.items():
+                assert len({p.phase for p in fellows}) == 1, (task, fellows)
+    again = Ledger()
+    again.apply(world.journal.read())
+    assert again.views() == world.loop.ledger.views()
+    world.cluster.set_main([])
+    for _ in range(5):
+        world.tick()
+    assert world.loop.last_decision is not None
+    assert world.loop.last_decision.actions == ()
+    known = {p.node for view in world.loop.views.values() for p in view.active}
+    assert known == {name for nodes_of in held(world).values() for name in nodes_of}

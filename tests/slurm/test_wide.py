@@ -1,0 +1,108 @@
+"""Tasks of several nodes on a real Slurm: widened when they are pinned, emptied whole, narrower the next time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from malletrain.domain.decision import RecyclePilot, StartPilot
+from malletrain.domain.event import EventKind
+from malletrain.domain.job import PilotPhase, pilot_name
+from malletrain.slurm.site import Harvest
+from scripts.lab import LabConfig
+from tests.slurm.harvesting import Harvesting
+from tests.slurm_fixtures import LabFactory
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def wide(release: str | None, lab_factory: LabFactory) -> Iterator[Harvesting]:
+    lab = lab_factory(LabConfig(nodes=8, profile="fast", users=os.geteuid() == 0, release=release))
+    if "alice" not in lab.users:
+        pytest.skip("needs plain users: run as root")
+    yield Harvesting(lab, Harvest("harvest", max_nodes=4), overrides={"max_nodes": 4})
+    lab.clear()
+
+
+def widths(site: Harvesting) -> list[int]:
+    """Of the tasks that Slurm runs, how many nodes each holds."""
+    rows = site.lab.run(["squeue", "-a", "-h", "-r", "-p", "harvest", "-t", "R", "-o", "%D"]).stdout.split()
+    return sorted(map(int, rows))
+
+
+def test_few_tasks_hold_many_nodes_and_give_way_whole(wide: Harvesting) -> None:
+    lab = wide.lab
+    wide.submit(most=8, tasks=6)
+    wide.fill(lab.nodes)
+    assert widths(wide) == [4, 4]
+    pilots = {p.node: p for p in wide.view().active}
+    assert {p.phase for p in pilots.values()} == {PilotPhase.RUNNING}
+    assert len(pilots) == 8
+    shown = {job.id: job.nodes for job in wide.snapshot().jobs if job.holds_nodes}
+    for node, pilot in pilots.items():
+        assert node in shown[pilot.task]
+
+    # A main job that wants one node is given it by one task, which gives back its four before Slurm must preempt.
+    main = lab.submit("sleep 20", "-p", "batch", "-w", lab.nodes[2], "--exclusive", "--time=1", user="bob")
+    wide.tick()
+    lab.wait_for_state(main, "RUNNING", deadline_s=20)
+    assert not [e for e in wide.events(EventKind.PILOT_ENDED) if e.data.get("preempted")]
+    # The other three are taken again, by a task of three: the one that was recycled, or another.
+    wide.fill([node for node in lab.nodes if node != lab.nodes[2]])
+    assert widths(wide) == [3, 4]
+    lab.run(["scancel", str(main)])
+    wide.fill(lab.nodes)
+    assert widths(wide) == [1, 3, 4]
+
+
+def test_what_slurm_preempts_is_a_whole_task_and_counts_once(wide: Harvesting) -> None:
+    lab = wide.lab
+    wide.submit(most=4, tasks=4)
+    wide.lab.wait_for(lambda: bool(wide.tick()) and len(wide.held()) == 4, 30)
+    node = sorted(wide.held())[1]
+    main = lab.submit("sleep 5", "-p", "batch", "-w", node, "--exclusive", "--time=1", user="bob")
+    lab.wait_for_state(main, "RUNNING", deadline_s=40)
+    wide.lab.wait_for(lambda: bool(wide.tick()) and len(wide.events(EventKind.PILOT_ENDED)) == 4, 20)
+    assert sum(bool(e.data.get("preempted")) for e in wide.events(EventKind.PILOT_ENDED)) == 1
+    assert wide.view().failures <= 1
+
+
+def test_a_recycled_wide_task_holds_one_node_where_no_more_are_allowed(wide: Harvesting) -> None:
+    lab, nodes = wide.lab, wide.lab.nodes
+    pilot = f"{wide.submit(tasks=1)}_0"
+    parts = [pilot_name(pilot, part) for part in range(3)]
+    where = zip(parts, nodes, strict=False)
+    started = wide.cluster.start([StartPilot(1, part, node, 600.0, "") for part, node in where])
+    assert [outcome.done for outcome in started] == [True] * 3, started
+    lab.wait_for(lambda: set(wide.held()) == set(nodes[:3]), 20)
+    recycled = wide.cluster.recycle([RecyclePilot(1, part, "", "") for part in parts])
+    assert [outcome.detail for outcome in recycled] == ["requeued and held"] * 3
+    lab.wait_for(lambda: not wide.held(), 20)
+    narrow = Harvesting(lab, Harvest("harvest"))
+
+    def starts() -> bool:
+        return narrow.cluster.start([StartPilot(1, pilot, nodes[5], 600.0, "")])[0].done
+
+    lab.wait_for(starts, 20, "the start of a task that was wide")
+    lab.wait_for(lambda: set(narrow.held()) == {nodes[5]}, 20)
+
+
+def test_no_task_is_started_on_more_nodes_than_the_site_allows_or_on_some_of_them(wide: Harvesting) -> None:
+    lab, nodes = wide.lab, wide.lab.nodes
+    pilot = f"{wide.submit(tasks=1)}_0"
+
+    def refused(*names: str) -> str:
+        actions = [StartPilot(1, pilot_name(pilot, part), name, 600.0, "") for part, name in enumerate(names)]
+        outcomes = wide.cluster.start(actions)
+        assert not any(outcome.done for outcome in outcomes)
+        return outcomes[0].detail
+
+    assert "pilot.max_nodes is 4" in refused(*nodes[:5])
+    assert "different ones" in refused(nodes[0], nodes[0])
+    lab.run(["scontrol", "update", f"NodeName={nodes[1]}", "State=DRAIN", "Reason=disk"])
+    assert "drained now" in refused(*nodes[:3])
+    assert not wide.held()
+    lab.run(["scontrol", "update", f"NodeName={nodes[1]}", "State=RESUME"])
