@@ -1,11 +1,14 @@
 """The elastic runtime: what a training script uses. `from malletrain import elastic; s = elastic.Session(...)`.
 
-Importing this package costs nothing; torch is loaded with the first name that needs it.
+Importing this package costs nothing; torch is loaded with the first name that needs it. Where torch is loaded
+already, and in a pilot's workers, its compiler is kept from loading before something is compiled (see late_compiler).
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,3 +35,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+if "torch" in sys.modules or "MALLETRAIN_WELCOME_FD" in os.environ:
+    importlib.import_module("malletrain.elastic.late_compiler").import_late()
