@@ -7,14 +7,14 @@ arrivals are not in any plan: yielding answers those.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from malletrain.decide.forecast import Forecast, Remaining
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits
 from malletrain.domain.decision import Hole, OpenHole
-from malletrain.domain.snapshot import LEAVE_STATES, SlurmState, Snapshot
+from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
 
 #: A tuple: membership by identity, which enumerations test faster than by their hash.
 _STAFF = tuple(LEAVE_STATES)
@@ -32,11 +32,10 @@ def planned_ends(
     since = now if snapshot.plan.is_stale(now) else now - 2 * snapshot.plan.interval_s
     plans: list[tuple[float, str, Collection[str]]] = [
         (job.start_time, f"planned start of job {job.id}", job.planned_nodes)
-        for job in snapshot.jobs
+        for job in snapshot.pending
         if job.planned_nodes
         and job.start_time is not None
         and job.start_time >= since
-        and job.state is SlurmState.PENDING
         and job.partition != rules.harvest_partition
     ]
     plans += [
@@ -60,9 +59,9 @@ def planned_ends(
 
 
 def holes(
-    snapshot: Snapshot, held: Mapping[str, str], now: float, rules: Rules, foresight: Foresight | None = None
+    snapshot: Snapshot, held: Collection[str], now: float, rules: Rules, foresight: Foresight | None = None
 ) -> dict[str, Hole]:
-    """The holes of nodes that are free or that pilots hold (`held`: node -> pilot), by node name, sorted.
+    """The holes of nodes that are free or that pilots hold (`held`), by node name, sorted.
 
     A node that staff wants (draining, reserved, rebooting, ...) has no hole; one wanted at once ends now.
     """
@@ -70,19 +69,22 @@ def holes(
     names = [
         name
         for name in sorted(snapshot.free_names.union(held))
-        if (node := nodes.get(name)) is not None
-        and partition in node.partitions
-        and node.state not in _STAFF
-        and rules.may_harvest(name)
+        if (node := nodes.get(name)) is not None and partition in node.partitions and node.state not in _STAFF
     ]
+    if rules.include_nodes or rules.exclude_nodes:
+        names = [name for name in names if rules.may_harvest(name)]
     wanted = planned_ends(snapshot, names, now, rules)
     longest = (_longest(now, rules), "nothing planned")
     unknown = _unknown(snapshot, now, rules) or longest
     # A pilot that runs keeps its limit: one that is cut cannot be lengthened again when the plan is fresh.
-    ends = {name: wanted.get(name) or (longest if name in held else unknown) for name in names}
+    if unknown is longest:
+        ends = [wanted.get(name, longest) for name in names]
+    else:
+        ends = [wanted.get(name) or (longest if name in held else unknown) for name in names]
     if foresight is None:
-        return {name: Hole(name, *end) for name, end in ends.items()}
-    return {name: Hole(name, *end, *rest) for (name, end), rest in zip(ends.items(), foresight.of(ends), strict=True)}
+        return {name: Hole(name, *end) for name, end in zip(names, ends, strict=True)}
+    rests = foresight.of(names, ends)
+    return {name: Hole(name, *end, *rest) for name, end, rest in zip(names, ends, rests, strict=True)}
 
 
 def _longest(now: float, rules: Rules) -> float:
@@ -93,7 +95,7 @@ def _longest(now: float, rules: Rules) -> float:
 def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> tuple[float, str] | None:
     """Until when a node may be harvested that nothing is known of: Slurm's plan is old, and main jobs wait."""
     made = snapshot.plan.last_cycle_at
-    if made is None or not snapshot.plan.is_stale(now) or not any(waits(job, rules) for job in snapshot.jobs):
+    if made is None or not snapshot.plan.is_stale(now) or not any(waits(job, rules) for job in snapshot.pending):
         return None
     until = now + min(rules.unknown_s, rules.max_pilot_s) + rules.margin_s
     return until, f"unknown: Slurm's backfill plan is {now - made:.0f} s old"
@@ -110,27 +112,23 @@ class Foresight:
     forecast: Forecast
     now: float
 
-    def of(self, ends: Mapping[str, tuple[float, str]]) -> list[tuple[float, float]]:
+    def of(self, names: Iterable[str], ends: Iterable[tuple[float, str]]) -> list[tuple[float, float]]:
         """For each node, planned to end at `ends`: seconds that its hole probably lasts, and when its cohort opened.
 
         Nodes of one cohort and plan are reckoned once.
         """
-        new = OpenHole(self.now, 1)
-        known: dict[tuple[float, int, float], tuple[float, float]] = {}
+        new, get = OpenHole(self.now, 1), self.open_holes.get
+        opened = [get(name, new) for name in names]
+        kinds = [(each.began, each.cohort, until) for each, (until, _) in zip(opened, ends, strict=True)]
         rests: dict[tuple[float, int], Remaining] = {}
-        found = []
-        get = self.open_holes.get
-        for name, (until, _) in ends.items():
-            opened = get(name, new)
-            key = (opened.began, opened.cohort, until)
-            lasts = known.get(key)
-            if lasts is None:
-                rest = rests.get(key[:2])
-                if rest is None:
-                    rest = rests[key[:2]] = self.forecast.remaining(self.now - opened.began, opened.cohort)
-                lasts = known[key] = rest.mean_s(max(0.0, until - self.now)), opened.began
-            found.append(lasts)
-        return found
+        lasts: dict[tuple[float, int, float], tuple[float, float]] = {}
+        for kind in dict.fromkeys(kinds):
+            began, cohort, until = kind
+            rest = rests.get((began, cohort))
+            if rest is None:
+                rest = rests[began, cohort] = self.forecast.remaining(self.now - began, cohort)
+            lasts[kind] = rest.mean_s(max(0.0, until - self.now)), began
+        return [lasts[kind] for kind in kinds]
 
 
 def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:
