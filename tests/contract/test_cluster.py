@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +91,9 @@ def _main(state: SlurmState, nodes: tuple[str, ...]) -> SlurmJob:
     return SlurmJob("9", 9, "bob", "main", "batch", "normal", state, nodes=nodes, node_count=max(1, len(nodes)))
 
 
+HARVEST = Harvest("harvest", max_nodes=4)
+
+
 class LiveStage:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -98,7 +101,7 @@ class LiveStage:
         self.nodes = lab.nodes
         self.job = replace(JOB, uid=pwd.getpwnam("alice").pw_uid)
         commands = Commands(lab.env, timeout_s=5.0)
-        self.cluster: Cluster = SlurmCluster(commands, Harvest("harvest"), {3: self.job.uid}.get, bf_interval_s=1.0)
+        self.cluster: Cluster = SlurmCluster(commands, HARVEST, {3: self.job.uid}.get, bf_interval_s=1.0)
 
     def submit(self, tasks: int) -> int:
         return self.lab.submit(
@@ -138,7 +141,7 @@ def _live(lab_factory: LabFactory, release: str | None) -> LiveStage:
 def acting_apart(live: LiveStage) -> Iterator[None]:
     """The live cluster with its deeds done by an actuator, at the other end of a socket."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    actuator = Actuator(Commands(live.lab.env, timeout_s=5.0), Harvest("harvest"), 3600.0)
+    actuator = Actuator(Commands(live.lab.env, timeout_s=5.0), HARVEST, 3600.0)
     server = Server(folder / "socket", actuator, frozenset({os.geteuid()}), lambda: None)
     serving = threading.Thread(target=server.run)
     serving.start()
@@ -162,7 +165,7 @@ def reading_by_pyslurm(live: LiveStage) -> None:
     if not isinstance(reader, PyslurmReader):
         pytest.skip(why)
     live.close = reader.close
-    live.cluster = SlurmCluster(commands, Harvest("harvest"), {3: live.job.uid}.get, reader=reader)
+    live.cluster = SlurmCluster(commands, HARVEST, {3: live.job.uid}.get, reader=reader)
 
 
 def _on(cluster: str, release: str) -> object:
@@ -288,6 +291,27 @@ def test_a_recycled_pilot_serves_again(stage: Stage) -> None:
     stage.until(lambda: stage.cluster.start([StartPilot(3, pilot, stage.nodes[0], 600.0, "")])[0].done)
     stage.until(lambda: not stage.cluster.snapshot().is_free(stage.nodes[0]))
     assert not stage.cluster.end_of(pilot).held
+
+
+def test_several_nodes_are_held_by_one_task_or_by_none(stage: Stage) -> None:
+    task = f"{stage.submit(2)}_0"
+    parts, nodes = (task, f"{task}+1", f"{task}+2"), stage.nodes[:3]
+
+    def start_all(names: Sequence[str]) -> list[bool]:
+        actions = [StartPilot(3, part, node, 600.0, "") for part, node in zip(parts, names, strict=True)]
+        return [outcome.done for outcome in stage.cluster.start(actions)]
+
+    stage.occupy(stage.nodes[3])
+    assert start_all([*nodes[:2], stage.nodes[3]]) == [False] * 3
+    assert all(stage.cluster.snapshot().is_free(node) for node in nodes)
+    assert start_all(nodes) == [True] * 3
+    stage.until(lambda: (seen := row(stage.cluster.snapshot(), task)) is not None and seen.nodes == tuple(nodes))
+    outcomes = stage.cluster.recycle(
+        [RecyclePilot(3, part, node, "") for part, node in zip(parts, nodes, strict=True)]
+    )
+    assert [outcome.done for outcome in outcomes] == [True] * 3
+    stage.until(lambda: all(stage.cluster.snapshot().is_free(node) for node in nodes))
+    assert stage.cluster.end_of(task).held
 
 
 def test_a_limit_is_cut_and_never_lengthened(stage: Stage) -> None:

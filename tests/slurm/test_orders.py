@@ -16,7 +16,8 @@ from malletrain.slurm.orders import Answer, Order, read_answer, read_order, writ
 MOST_S = 3600.0
 
 jobs = st.integers(0, 2**40)
-names = st.builds("{}_{}".format, st.integers(1, 10**9), st.integers(0, 10**6))
+tasks = st.builds("{}_{}".format, st.integers(1, 10**9), st.integers(0, 10**6))
+names = st.one_of(tasks, st.builds("{}+{}".format, tasks, st.integers(1, 300)))
 nodes = st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True)
 starts = st.lists(
     st.builds(StartPilot, jobs, names, nodes, st.floats(0, MOST_S), st.just("")), min_size=1, max_size=9
@@ -50,6 +51,7 @@ START = {"job": 1, "pilot": "7_0", "node": "n1", "limit_s": 600, "uid": 1001}
     "change",
     [
         {"pilot": "7"}, {"pilot": "7_0 JobId=8"}, {"pilot": "7_0,8_0"}, {"pilot": "-1_0"}, {"pilot": 7},
+        {"pilot": "7_0+0"}, {"pilot": "7_0+"}, {"pilot": "7_0+1+2"}, {"pilot": "7+1"},
         {"node": "n1 TimeLimit=9999"}, {"node": ""}, {"node": "n[1-9]"}, {"node": None},
         {"limit_s": 7200}, {"limit_s": -60}, {"limit_s": float("nan")}, {"limit_s": True}, {"limit_s": "600"},
         {"uid": -1}, {"uid": 0.5}, {"uid": None}, {"job": "1"}, {"partition": "batch"},
