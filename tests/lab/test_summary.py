@@ -1,0 +1,47 @@
+"""The summary of the runs on several releases stands in the documents as it was printed."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "test-releases"
+loader = importlib.machinery.SourceFileLoader("test_releases_script", str(SCRIPT))
+spec = importlib.util.spec_from_loader(loader.name, loader)
+assert spec is not None
+script = importlib.util.module_from_spec(spec)
+sys.modules[loader.name] = script
+loader.exec_module(script)
+
+
+def test_a_new_run_takes_the_place_of_the_old_one_and_nothing_else_changes() -> None:
+    document = script.SUMMARY.read_text()
+    runs = [script.Run("22.05", 90, 0, 12, 300.0, ()), script.Run("26.05", 89, 1, 12, 310.0, ("tests.a::b",))]
+    new = script.table(runs, "scripts/test-releases", (1.0, 2.0))
+    once = script.with_table(document, new)
+    assert "| 26.05 | 89 | 1 | 12 | 310 |" in once
+    assert "failed on 26.05: `tests.a::b`" in once
+    assert once.partition(script.BEGIN)[0] == document.partition(script.BEGIN)[0]
+    assert once.partition(script.END)[2] == document.partition(script.END)[2]
+    assert script.with_table(once, new) == once
+    with pytest.raises(ValueError, match="no place"):
+        script.with_table("# A document\n", new)
+
+
+def test_all_releases_of_the_lab_are_run_unless_told_otherwise() -> None:
+    assert set(script.RELEASES.values()) == {"own", "trixie", "forky"}
+
+
+def test_a_report_is_counted_whole() -> None:
+    report = ElementTree.fromstring(
+        "<s><testcase classname='a' name='ok'/><testcase classname='a' name='no'><failure/></testcase>"
+        "<testcase classname='a' name='bad'><error/></testcase><testcase name='later'><skipped/></testcase></s>"
+    )
+    done = script.read("22.05", report, 1.0)
+    assert (done.passed, done.failed, done.skipped) == (1, 2, 1)
+    assert done.names == ("a::no", "a::bad")
