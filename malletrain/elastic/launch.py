@@ -73,7 +73,7 @@ class Launcher:
             return LEFT
         # A group of its own, so that all that the script started can be ended together.
         self._process = subprocess.Popen(
-            self._command, env=self._environ, pass_fds=(descriptor,), start_new_session=True
+            self._command, env=self._environ, pass_fds=(descriptor, *pmi(self._environ)), start_new_session=True
         )
         os.close(descriptor)
         status = self._process.wait()
@@ -121,6 +121,18 @@ class Launcher:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def pmi(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """The descriptor at which `srun --mpi=pmi2` tells MPI who the processes of the step are, if there is one."""
+    number = environ.get("PMI_FD", "")
+    if not number.isdecimal():
+        return ()
+    try:
+        os.fstat(int(number))
+    except OSError:
+        return ()
+    return (int(number),)
 
 
 def leave_welcome(welcome: messages.Welcome) -> int:

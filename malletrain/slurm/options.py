@@ -56,6 +56,7 @@ ALLOWED: dict[str, Option] = {
             "deadline", Use.OURS, help="by when --total-samples are to be trained; refused where that is unlikely"
         ),
         Option("elastic", Use.OURS, help="live (resized in process) or restart (by checkpoint)"),
+        Option("mpi", Use.OURS, help="PMI for the processes on the nodes of one pilot: none, pmi2 or pmix"),
         Option("profile", Use.OURS, help="how its scalability is learnt: none, passive, active, or given (--curve)"),
         Option("sizes", Use.OURS, help="the only node counts permitted, e.g. 1,2,4,8"),
         Option("tasks", Use.OURS, help="how many held tasks to submit at first"),

@@ -21,6 +21,7 @@ from malletrain.slurm.directives import Given, Options
 from malletrain.slurm.options import ALLOWED, Use
 
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
+_PMI = re.compile(r"none\Z|pmi2\Z|pmix(?:_v[0-9]{1,2})?\Z")
 _URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_/]*)?\Z")
 _SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
 
@@ -86,6 +87,7 @@ class BatchRequest:
     batch_min: int | None = None
     batch_max: int | None = None
     deadline: float | None = None  # Unix seconds
+    mpi: str = "none"  # srun --mpi
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
@@ -171,9 +173,9 @@ class BatchRequest:
 if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
   export MALLETRAIN_JOB={shlex.quote(str(job))} MALLETRAIN_URL={shlex.quote(url)} MALLETRAIN_BATCH_SCRIPT="$0"
   export MALLETRAIN_STEP_OF="$SLURM_JOB_ID" MALLETRAIN_PAYLOAD=1
-  exec srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\
-    --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mpi=none --kill-on-bad-exit=0 --wait=0 --overlap --export=ALL \\
-    {shlex.quote(python)} -m malletrain.elastic.launch -- {run} "$0"
+  exec srun --nodes="${{SLURM_JOB_NUM_NODES:-1}}" --ntasks="${{SLURM_JOB_NUM_NODES:-1}}" --ntasks-per-node=1 \\
+    --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mpi={self.mpi} \\
+    --kill-on-bad-exit=0 --wait=0 --overlap --export=ALL {shlex.quote(python)} -m malletrain.elastic.launch -- {run} "$0"
 fi
 trap 'exit 143' TERM
 {set_arguments}# The script as submitted:
@@ -225,6 +227,9 @@ def request(
         reader.fault("elastic", f"{elastic[:40]!r} is neither live nor restart")
     if elastic == "restart" and batch_min is not None:
         reader.fault("batch-min", "a script that is restarted chooses its own batch: leave --batch-min and -max out")
+    mpi = reader.text("mpi", "none")
+    if not _PMI.match(mpi):
+        reader.fault("mpi", f"{mpi[:40]!r} is none of none, pmi2, pmix (srun --mpi=list names the site's)")
     curve, profile = reader.curve(), reader.text("profile", "")
     if profile not in ("", "none", "passive", "active", "given"):
         reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, given")
@@ -256,6 +261,7 @@ def request(
         deadline=reader.deadline(),
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
+        mpi=mpi,
         reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
     if reader.faults:
         raise InvalidBatch(reader.faults)

@@ -78,6 +78,8 @@ def test_the_script_runs_itself_again_under_srun_and_only_once() -> None:
     assert "--kill-on-bad-exit=0" in text
     assert "'/opt/my venv/bin/python' -m malletrain.elastic.launch -- /bin/bash \"$0\"" in text
     assert "MALLETRAIN_JOB=7" in text
+    assert "--mpi=none" in text
+    assert "--mpi=pmi2" in ask(GOOD, "--mpi=pmi2").materialize(7, "http://head:8470", "/python", {}).script.decode()
     check = subprocess.run(["bash", "-n"], input=made.script, capture_output=True)
     assert check.returncode == 0, check.stderr
 
