@@ -46,6 +46,9 @@ SILENT_S = 10.0
 #: Attempts to submit, and seconds between them, when Slurm or the daemon is too busy or away.
 ATTEMPTS, RETRY_S = 5, 3.0
 
+#: When a study begins, an answer is waited for so long (seconds).
+START_PATIENCE_S = 30.0
+
 #: HTTP statuses that pass by themselves: too many requests, or something that the daemon needs is away; and, for a
 #: new job, that its owner has too many of them.
 _PASSING = frozenset({429, 500, 503})
@@ -181,7 +184,7 @@ class JobRuns:
         self._own: set[int] = set()
         self._listed_at = -LOOK_S
         self._answered = True
-        address, told = self._daemon.address, self._daemon.site()
+        address, (told, self._nodes) = self._daemon.address, self._first_answer()
         self._partition = address.partition or told.get("partition", "")
         self._account = address.account or told.get("account", "")
         self._qos = address.qos or told.get("qos", "")
@@ -189,9 +192,21 @@ class JobRuns:
             raise InvalidInput("partition", "the daemon names no harvest partition: name it in client.toml")
         check_partition(self._commands, self._partition)
         self._gres = whole_gres(self._commands, self._partition)
-        self._nodes = len(self._daemon.status().nodes)
         self.news = News(connect(), say)
         self.news.start()
+
+    def _first_answer(self) -> tuple[Mapping[str, str], int]:
+        """The site's names and its number of nodes; a daemon that is away may be starting again just now."""
+        end, said = time.monotonic() + START_PATIENCE_S, False
+        while True:
+            try:
+                return self._daemon.site(), len(self._daemon.status().nodes)
+            except (DaemonUnavailable, MungeError) as error:
+                if time.monotonic() > end or self._stopping.wait(1.0):
+                    raise
+                if not said:
+                    self._say(f"{error}; waiting up to {START_PATIENCE_S:.0f} s for it")
+                said = True
 
     # -- Runs --------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 from pathlib import Path
 
 import optuna
@@ -13,12 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.study import book, definition, faults, storage
+from malletrain.study import book, cluster, definition, faults, storage
 from malletrain.study import call as study_call
 from malletrain.study.endings import Ending, Figure, Over, StudyError
 from malletrain.study.order import Order, fault_file, node_range
 from malletrain.study.verdict import Told
+from malletrain.wire.daemon import connect
+from malletrain.wire.http import DaemonUnavailable
+from malletrain.wire.munge import MungeError
 from malletrain.wire.rows import EventRow
+from scripts.play.site import free_port
 from tests.study.tiny import HEAD, OBJECTIVE, call, write
 
 # --- study files -------------------------------------------------------------------------------------------------
@@ -302,3 +307,13 @@ def test_parameters_are_queued_once_and_not_for_ever() -> None:
             break
     assert again == book.MAX_REPEATS
     assert not study.get_trials(states=(optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING))
+
+
+def test_a_daemon_that_is_away_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "START_PATIENCE_S", 1.0)
+    said: list[str] = []
+    nobody = {"MALLETRAIN_URL": f"http://127.0.0.1:{free_port()}"}
+    with pytest.raises((DaemonUnavailable, MungeError)):  # munged is asked first, and runs on few machines of tests
+        cluster.JobRuns(lambda: connect(nobody), os.environ, said.append, threading.Event())
+    assert len(said) == 1
+    assert said[0].endswith("waiting up to 1 s for it")

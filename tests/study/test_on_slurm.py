@@ -206,7 +206,7 @@ def test_anything_may_be_killed_at_any_moment(site: Site, seed: int) -> None:
     """Study, daemon and workers, 17 times each run: exactly so many trials, no parameters completed twice."""
     lab, moments, kills = site.lab, random.Random(seed), 0
     path = write(site, HEAD, PACED.replace('"pause": 0.25', '"pause": 1.0'))
-    process = begin(site, path, "--trials", "8", "--concurrent", "2")
+    process = begin(site, path, "--trials", "16", "--concurrent", "2")
     with ExitStack() as processes:
         processes.enter_context(no_longer_than_the_test(process))
         deadline = time.monotonic() + 1200
@@ -224,7 +224,7 @@ def test_anything_may_be_killed_at_any_moment(site: Site, seed: int) -> None:
                 case "study":
                     process.kill()
                     process.communicate()
-                    process = begin(site, path, "--trials", "8", "--concurrent", "2")
+                    process = begin(site, path, "--trials", "16", "--concurrent", "2")
                     processes.enter_context(no_longer_than_the_test(process))
                 case "daemon":
                     site.stop(signal.SIGKILL)
@@ -238,11 +238,12 @@ def test_anything_may_be_killed_at_any_moment(site: Site, seed: int) -> None:
     listed = rows(site, path)
     ended = [row["ended_as"] for row in listed]
     print(f"{kills} kills, {Counter(ended)}")
-    assert ended.count("completed") == 8
+    assert kills == 17
+    assert ended.count("completed") == 16
     assert "running" not in ended
     assert "user_error" not in ended
     completed = [row["params"]["x"] for row in listed if row["ended_as"] == "completed"]
-    assert len(set(completed)) == 8
+    assert len(set(completed)) == 16
     lab.wait_for(lambda: empty(lab), 90, "an empty harvest partition")
 
 
