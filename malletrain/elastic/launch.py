@@ -123,6 +123,18 @@ class Launcher:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
+def keep_script(descriptor: int) -> str:
+    """Where the script can be read, as long as this process lives, that comes to its end at `descriptor`: Slurm lays
+    a batch script on the first node of a job alone."""
+    kept = os.memfd_create("malletrain-script", os.MFD_CLOEXEC)
+    while part := os.read(descriptor, 65536):
+        os.write(kept, part)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+    return f"/proc/{os.getpid()}/fd/{kept}"
+
+
 def pmi(environ: Mapping[str, str]) -> tuple[int, ...]:
     """The descriptor at which `srun --mpi=pmi2` tells MPI who the processes of the step are, if there is one."""
     number = environ.get("PMI_FD", "")
@@ -153,8 +165,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         url = os.environ.get("MALLETRAIN_URL", "")
         # One launcher a node; a step that the script starts inside may number its processes anew.
         environ = {**os.environ, "MALLETRAIN_PART": os.environ.get("SLURM_NODEID", "0")}
+        command = given[1:]
+        if environ.pop("MALLETRAIN_SCRIPT_FROM", "") == "stdin":
+            command[-1] = environ["MALLETRAIN_BATCH_SCRIPT"] = keep_script(sys.stdin.fileno())
         client = WorkerClient(url, PilotIdentity.of(environ))
-        return Launcher(client, given[1:], environ).run()
+        return Launcher(client, command, environ).run()
     except (WireError, OSError) as error:
         print(f"malletrain.elastic.launch: {error}", file=sys.stderr)
         return 1

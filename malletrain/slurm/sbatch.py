@@ -27,7 +27,10 @@ _SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
 
 #: Kept of Slurm's own variables when sbatch is called: where the cluster is. The rest describes another job.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTER_NAME"})
-_OF_ANOTHER_JOB = "SBATCH_", "SLURM_", "SRUN_", "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD", "MALLETRAIN_PART"
+_OF_ANOTHER_JOB = (
+    "SBATCH_", "SLURM_", "SRUN_",
+    "MALLETRAIN_STEP_OF", "MALLETRAIN_PAYLOAD", "MALLETRAIN_PART", "MALLETRAIN_SCRIPT_FROM",
+)  # fmt: skip
 
 
 class InvalidBatch(MalletrainError):
@@ -173,9 +176,12 @@ class BatchRequest:
 if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
   export MALLETRAIN_JOB={shlex.quote(str(job))} MALLETRAIN_URL={shlex.quote(url)} MALLETRAIN_BATCH_SCRIPT="$0"
   export MALLETRAIN_STEP_OF="$SLURM_JOB_ID" MALLETRAIN_PAYLOAD=1
-  exec srun --nodes="${{SLURM_JOB_NUM_NODES:-1}}" --ntasks="${{SLURM_JOB_NUM_NODES:-1}}" --ntasks-per-node=1 \\
-    --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mpi={self.mpi} \\
-    --kill-on-bad-exit=0 --wait=0 --overlap --export=ALL {shlex.quote(python)} -m malletrain.elastic.launch -- {run} "$0"
+  mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
+  # This file lies on the first node alone.
+  [ "$mt_nodes" -gt 1 ] && mt_input="$0" && export MALLETRAIN_SCRIPT_FROM=stdin
+  exec srun --nodes="$mt_nodes" --ntasks="$mt_nodes" --ntasks-per-node=1 --input="$mt_input" \\
+    --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mpi={self.mpi} --kill-on-bad-exit=0 --wait=0 --overlap \\
+    --export=ALL {shlex.quote(python)} -m malletrain.elastic.launch -- {run} "$0"
 fi
 trap 'exit 143' TERM
 {set_arguments}# The script as submitted:
@@ -225,11 +231,11 @@ def request(
     elastic = reader.text("elastic", "live")
     if elastic not in ("live", "restart"):
         reader.fault("elastic", f"{elastic[:40]!r} is neither live nor restart")
-    if elastic == "restart" and batch_min is not None:
-        reader.fault("batch-min", "a script that is restarted chooses its own batch: leave --batch-min and -max out")
     mpi = reader.text("mpi", "none")
     if not _PMI.match(mpi):
         reader.fault("mpi", f"{mpi[:40]!r} is none of none, pmi2, pmix (srun --mpi=list names the site's)")
+    if elastic == "restart" and batch_min is not None:
+        reader.fault("batch-min", "a script that is restarted chooses its own batch: leave --batch-min and -max out")
     curve, profile = reader.curve(), reader.text("profile", "")
     if profile not in ("", "none", "passive", "active", "given"):
         reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, given")
@@ -259,9 +265,9 @@ def request(
         batch_min=batch_min,
         batch_max=batch_max,
         deadline=reader.deadline(),
+        mpi=mpi,
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
-        mpi=mpi,
         reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
     if reader.faults:
         raise InvalidBatch(reader.faults)

@@ -34,9 +34,13 @@ def events(site: Site) -> list[dict[str, Any]]:
 
 def test_one_pilot_holds_four_nodes_trains_on_all_and_gives_them_back_whole(site: Site) -> None:
     lab = site.lab
-    number = site.mtbatch("alice", write_script(site, paced()))
+    # Slurm lays the script on the first node alone: the others are told it, and read it from where it was kept.
+    number = site.mtbatch("alice", write_script(site, f'echo "script at $0"\n{paced()}'))
     wait_members(site, number, 4)
     assert tasks(site) == ["n[000-003]"]
+    said = [line for line in outputs(site).splitlines() if line.startswith("script at ")]
+    assert len(said) == 4
+    assert all(line.startswith("script at /proc/") for line in said), said
     lab.wait_for(lambda: job(site, number)["samples"] > 0, 20, "training on four nodes")
 
     # In order: all four are emptied for a job that wants one of them, and three are taken again.

@@ -7,6 +7,7 @@ import pwd
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,79 @@ def test_the_doctor_knows_the_coordinators_rights(
         rights = [finding for finding in found if who in finding.what]
         assert [finding.level for finding in rights] == [level], found
         assert any("no fair share" in finding.what for finding in found)
+
+
+@dataclass(frozen=True)
+class Rights:
+    """One row of the table in docs/reference/slurm.md: what is tried on held tasks `{a}` of which the third runs, a
+    main job `{m}`, and nodes; and who may do it."""
+
+    what: str
+    command: str
+    of_its_tasks: bool  #: coordinator and owner may
+    operator: bool
+
+
+TABLE = (
+    Rights("pin, limit and release", "scontrol update JobId={a}_0 NodeList={0} TimeLimit=9", True, True),
+    Rights("hold several nodes", "scontrol update JobId={a}_1 NumNodes=2-2 NodeList={1},{2}", True, True),
+    Rights("shorten a running pilot", "scontrol update JobId={a}_2 TimeLimit=8", True, True),
+    Rights("lengthen a running pilot", "scontrol update JobId={a}_2 TimeLimit=30", False, True),
+    Rights("exceed MaxTime", "scontrol update JobId={a}_1 TimeLimit=90", False, True),
+    Rights("lift a hold of the staff's", "scontrol release {a}_3", False, True),
+    Rights("touch a main job", "scontrol update JobId={m} TimeLimit=2", False, True),
+    Rights("cancel a main job", "scancel {m}", False, True),
+    Rights("change a node's state", "scontrol update NodeName={3} State=DRAIN Reason=x", False, False),
+)
+
+
+@pytest.mark.parametrize("who", ["coordinator", "operator", "owner", "owner without accounting"])
+def test_the_table_of_rights(
+    who: str, release: str | None, lab_factory: LabFactory, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Slurm's own word on what each authority can do; the daemon never does what only an operator can."""
+    if "without" in who:
+        if os.geteuid() != 0:
+            pytest.skip("needs plain users: run as root")
+        lab = lab_factory(LabConfig(nodes=8, profile="fast", users=True, release=release))
+    else:
+        lab = request.getfixturevalue("accounted")
+    identity = [] if "without" in who else ["-A", "harvest", "-q", "harvest"]
+    user = {"coordinator": "malletrain", "operator": "bob"}.get(who, "alice")
+    array = lab.submit(
+        "exec srun --ntasks=1 sleep 300", "-p", "harvest", *identity, "--hold", "--no-requeue", "--array=0-3",
+        "--time=1", "--nodes=1", "--exclusive", "--mem=0", user="alice",
+    )  # fmt: skip
+    main = lab.submit("sleep 60", "-p", "batch", "--hold", "--nodes=1", user="malletrain" if user == "bob" else "bob")
+    lab.run(["scontrol", "update", f"JobId={array}_2", f"NodeList={lab.nodes[3]}", "TimeLimit=10"])
+    lab.run(["scontrol", "release", f"{array}_2"])
+    lab.wait_for_state(f"{array}_2", "RUNNING", deadline_s=20)
+    lab.run(["scontrol", "hold", f"{array}_3"])
+    if who == "operator":
+        lab.run(["sacctmgr", "-i", "modify", "user", "name=bob", "set", "adminlevel=operator"])
+        commands = commands_as(lab, user, tmp_path)
+        lab.wait_for(
+            lambda: commands.run(["scontrol", "update", f"JobId={main}", "Comment=x"]).ok, 20, "bob's new rights"
+        )
+    try:
+        commands = commands_as(lab, user, tmp_path)
+        tried = {row.what: row.command.format(*lab.nodes, a=array, m=main).split() for row in TABLE}
+        found = {what: commands.run(command).ok for what, command in tried.items()}
+    finally:
+        if who == "operator":
+            lab.run(["sacctmgr", "-i", "modify", "user", "name=bob", "set", "adminlevel=none"])
+        lab.clear()
+    assert found == {row.what: row.operator if who == "operator" else row.of_its_tasks for row in TABLE}
+
+
+def test_the_table_of_rights_is_the_documents() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "slurm.md").read_text()
+    chapter = text.partition("## Authority\n")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in chapter.splitlines()
+        if line.startswith("| ")
+    ]
+    yes = {True: "yes", False: "no"}
+    wanted = [[row.what, yes[row.of_its_tasks], yes[row.of_its_tasks], yes[row.operator]] for row in TABLE]
+    assert [row[:4] for row in rows if row[0] in {each.what for each in TABLE}] == wanted

@@ -35,7 +35,7 @@ def widths(site: Harvesting) -> list[int]:
 
 def test_few_tasks_hold_many_nodes_and_give_way_whole(wide: Harvesting) -> None:
     lab = wide.lab
-    wide.submit(most=8, tasks=6)
+    wide.submit(most=8, tasks=10)
     wide.fill(lab.nodes)
     assert widths(wide) == [4, 4]
     pilots = {p.node: p for p in wide.view().active}
