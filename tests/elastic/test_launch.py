@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from malletrain.domain.event import EventKind
+from malletrain.elastic import launch
 from tests.elastic.coordinator import ARRAY, HERE, JOB, ROOT, free_port, running, wait_until
 from tests.elastic.test_live import SCRIPT
 
@@ -132,3 +134,24 @@ def test_a_killed_trainer_is_known_at_once(tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
         wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 3, "the loss is known")
         assert process.wait(30) == 137
+
+
+def test_a_script_that_comes_as_input_is_kept_and_input_is_empty_then() -> None:
+    text = b"#!/bin/bash\necho kept\n" * 10_000
+    reading, writing = os.pipe()
+    thread = threading.Thread(target=lambda: (os.write(writing, text), os.close(writing)))
+    thread.start()
+    path = launch.keep_script(reading)
+    thread.join()
+    assert Path(path).read_bytes() == text
+    assert subprocess.run(["/bin/bash", path], capture_output=True, text=True, timeout=30).stdout == "kept\n" * 10_000
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+
+
+def test_only_a_descriptor_that_is_open_is_handed_on() -> None:
+    reading, writing = os.pipe()
+    assert launch.pmi({"PMI_FD": str(reading)}) == (reading,)
+    os.close(reading)
+    os.close(writing)
+    assert launch.pmi({"PMI_FD": str(reading)}) == launch.pmi({"PMI_FD": "x"}) == launch.pmi({}) == ()

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -103,6 +104,20 @@ def test_arguments_and_shell_flags_arrive_as_given(
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.decode().split("\0")[:-1] == [*words, "7", "1"]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_each_node_runs_one_process_and_is_told_the_script_where_needed(nodes: int, tmp_path: Path) -> None:
+    stand_in, script = tmp_path / "srun", tmp_path / "slurm_script"
+    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@" "from=$MALLETRAIN_SCRIPT_FROM"\n')
+    stand_in.chmod(0o755)
+    script.write_bytes(ask(GOOD).materialize(7, "http://head:8470", "/usr/bin/python3", {}).script)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": str(nodes)}
+    done = subprocess.run(["/bin/bash", "-u", str(script)], capture_output=True, text=True, env=environment)
+    said = done.stdout.splitlines()
+    assert {f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"} <= set(said), done.stderr
+    assert (f"--input={script}" in said, "from=stdin" in said) == (nodes > 1, nodes > 1)
+    assert ("--input=none" in said) == (nodes == 1)
 
 
 def test_every_fault_is_named_with_its_place() -> None:
