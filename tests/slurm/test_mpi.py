@@ -46,9 +46,13 @@ def lab(release: str | None, lab_factory: LabFactory) -> Iterator[Lab]:
 
 
 def check_mpi(lab: Lab, mpi: str) -> None:
-    """Skip where there is no MPI to test with."""
-    if subprocess.run([PYTHON, "-c", "import mpi4py.MPI"], capture_output=True, timeout=60).returncode:
+    """Skip where there is no MPI to test with: MPICH for pmi2, Open MPI for pmix."""
+    ask = [PYTHON, "-c", "import mpi4py.MPI; print(mpi4py.MPI.Get_library_version())"]
+    found = subprocess.run(ask, capture_output=True, text=True, timeout=60)
+    if found.returncode:
         pytest.skip("no MPI: pip install mpi4py mpich, or MALLETRAIN_TEST_MPI=/path/to/python that has both")
+    if ("Open MPI" in found.stdout) != (mpi == "pmix"):
+        pytest.skip(f"{found.stdout.split(',')[0].splitlines()[0].strip()} is not the one for {mpi}")
     plugins = lab.run(["srun", "--mpi=list"], check=False)
     if mpi not in plugins.stdout + plugins.stderr:
         pytest.skip(f"this Slurm has no {mpi} (srun --mpi=list)")
