@@ -43,16 +43,18 @@ def test_one_pilot_holds_four_nodes_trains_on_all_and_gives_them_back_whole(site
     assert all(line.startswith("script at /proc/") for line in said), said
     lab.wait_for(lambda: job(site, number)["samples"] > 0, 20, "training on four nodes")
 
-    # In order: all four are emptied for a job that wants one of them, and three are taken again.
-    main = lab.submit("sleep 12", "--nodes=1", "--exclusive", user="bob")
-    lab.wait_for_state(main, "RUNNING", deadline_s=20)
+    # In order: the staff wants one node, all four are left, and three are taken again.
+    lab.run(["scontrol", "update", "NodeName=n002", "State=DRAIN", "Reason=disk"])
+    lab.wait_for(lambda: tasks(site) == ["n[000-001,003]"], 30, "a task of three nodes")
     wait_members(site, number, 3)
     seen = events(site)
-    assert {e["data"]["cause"] for e in seen if e["data"].get("type") == "leave"} == {"yield"}
+    assert {e["data"]["cause"] for e in seen if e["data"].get("type") == "leave"} == {"node_wanted"}
     assert not [e for e in seen if e["data"].get("preempted")]
     steps = [e["data"]["step"] for e in seen if e["kind"] == "switched"]
     assert steps == sorted(steps)
     assert steps[-1] > 0, "the last that left saved the training, and it goes on from there"
+    lab.run(["scontrol", "update", "NodeName=n002", "State=RESUME"])
+    wait_members(site, number, 4)
 
     # With no daemon alive Slurm preempts the whole task, and training goes on from what was saved.
     site.stop(signal.SIGKILL)

@@ -45,15 +45,21 @@ def test_few_tasks_hold_many_nodes_and_give_way_whole(wide: Harvesting) -> None:
     for node, pilot in pilots.items():
         assert node in shown[pilot.task]
 
-    # A main job that wants one node is given it by one task, which gives back its four before Slurm must preempt.
-    main = lab.submit("sleep 20", "-p", "batch", "-w", lab.nodes[2], "--exclusive", "--time=1", user="bob")
+    # A node that the staff wants is left with all that its task holds, in order.
+    node = lab.nodes[2]
+    lab.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=disk"])
     wide.tick()
-    lab.wait_for_state(main, "RUNNING", deadline_s=20)
-    assert not [e for e in wide.events(EventKind.PILOT_ENDED) if e.data.get("preempted")]
+    task = pilots[node].task
+    mine = {each for each, pilot in pilots.items() if pilot.task == task}
+    wide.left(mine)
+    left = [e for e in wide.events(EventKind.INTENT) if e.data["type"] == "leave"]
+    assert {e.node for e in left} == mine
+    assert {e.data["cause"] for e in left} == {"node_wanted"}
     # The other three are taken again, by a task of three: the one that was recycled, or another.
-    wide.fill([node for node in lab.nodes if node != lab.nodes[2]])
+    wide.fill([each for each in lab.nodes if each != node])
     assert widths(wide) == [3, 4]
-    lab.run(["scancel", str(main)])
+    assert not [e for e in wide.events(EventKind.PILOT_ENDED) if e.data.get("preempted")]
+    lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
     wide.fill(lab.nodes)
     assert widths(wide) == [1, 3, 4]
 
