@@ -76,6 +76,30 @@ def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
     assert said == []
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("name", ["malletraind.service", "malletrain-actuator.service"])
+def test_the_unit_is_hardened(name: str) -> None:
+    """By systemd's own reckoning, from 0 (safe) to 10; offline, without any systemd that runs."""
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(SITES / "systemd" / name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze cannot do that offline (systemd 250)")
+    assert done.returncode == 0, done.stdout[-400:] + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is not installed")
+def test_the_users_that_the_units_run_as_are_made(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    text = (SITES / "systemd" / "malletrain.sysusers").read_text()
+    command = ["systemd-sysusers", "--dry-run", f"--root={tmp_path}", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-sysusers has no --dry-run (systemd 250)")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert [f"'{user}'" in said for user in ("malletrain", "malletrain-slurm")] == [True, True], said
+
+
 def test_the_unit_starts_what_the_daemon_understands() -> None:
     unit = dict(
         line.split("=", 1)
