@@ -11,7 +11,7 @@ from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, SlurmJob, Snapshot
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import normalise, queue, sdiag, text
-from malletrain.slurm.formats.rows import ReservationRow
+from malletrain.slurm.formats.rows import NodeRow, ReservationRow
 
 
 class CommandReader:
@@ -32,6 +32,7 @@ class CommandReader:
         self._bf_interval_s = bf_interval_s
         self._diagnosis: sdiag.Diagnosis | None = None
         self._diagnosed_at = float("-inf")
+        self._known_nodes: dict[str, NodeRow] = {}
 
     def snapshot(self) -> Snapshot:
         """Nodes, then the queue, then reservations. In that order: a job that starts meanwhile is then seen on a node
@@ -55,7 +56,7 @@ class CommandReader:
         try:
             return normalise.snapshot(
                 taken_at,
-                text.nodes(nodes),
+                text.nodes(nodes, self._known_nodes),
                 [row for row in queue.parse_queue(jobs, mark) if row.partition != self._harvest]
                 + queue.parse_queue(pilots, mark),
                 reservations,

@@ -231,3 +231,25 @@ def test_any_topology_is_read_or_refused(printed: str) -> None:
         assert isinstance(leaf_of_each(printed), dict)
     except InvalidInput as error:
         assert "scontrol show topology" in str(error)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["IDLE", "MIXED", "DOWN*", "IDLE+DRAIN"]), min_size=1, max_size=4), max_size=4)
+)
+def test_rows_that_are_remembered_are_those_that_would_be_read(looks: list[list[str]]) -> None:
+    known: dict[str, NodeRow] = {}
+    for states in looks:
+        answer = "".join(
+            NODE.replace("State=IDLE+DRAIN", f"State={state}").replace("NodeName=n000", f"NodeName=n{at}")
+            for at, state in enumerate(states)
+        )
+        assert text.nodes(answer, known) == text.nodes(answer)
+        assert len(known) == len(set(answer.splitlines()))
+
+
+def test_an_answer_that_cannot_be_read_is_not_remembered() -> None:
+    known: dict[str, NodeRow] = {}
+    before = text.nodes(NODE, known)
+    with pytest.raises(InvalidInput):
+        text.nodes(NODE.replace("State=", "Stat="), known)
+    assert text.nodes(NODE, known) == before

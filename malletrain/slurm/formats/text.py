@@ -78,32 +78,40 @@ def phrase(record: str, key: str) -> str:
     return values.text_or_empty(record[start:] if match is None else record[start : match.start()])
 
 
-def nodes(text: str) -> list[NodeRow]:
+def nodes(text: str, known: dict[str, NodeRow] | None = None) -> list[NodeRow]:
     """`scontrol show node [-o]`.
+
+    `known`: the rows of the answer before, by their record; those that stand again are not read again, and it is
+    left with the rows of this one. slurmctld hears of a node's load and memory every SlurmdTimeout/3 (100 s), so most
+    records are the same at the next tick.
 
     Raises:
         InvalidInput: a record without a name or a state: half an answer, or another command's.
     """
-    rows = []
-    for record in records(text, "NodeName"):
-        name, state = word(record, "NodeName"), _state(record)
-        if not name or not state:
-            raise InvalidInput("scontrol show node", f"a node without a name or a state: {record.strip()[:80]!r}")
-        rows.append(
-            NodeRow(
-                name=name,
-                state=state,
-                partitions=_names(word(record, "Partitions")),
-                cpus=values.number(word(record, "CPUTot")),
-                cpus_alloc=values.number(word(record, "CPUAlloc")),
-                memory_mib=values.number(word(record, "RealMemory")),
-                gres=word(record, "Gres"),
-                features=_names(word(record, "ActiveFeatures") or word(record, "AvailableFeatures")),
-                weight=values.number(word(record, "Weight"), 1),
-                reason=phrase(record, "Reason") if " Reason=" in record else "",
-            )
-        )
-    return rows
+    before = {} if known is None else known
+    found = [(record, before.get(record) or _node(record)) for record in records(text, "NodeName")]
+    if known is not None:
+        known.clear()
+        known.update(found)
+    return [row for _, row in found]
+
+
+def _node(record: str) -> NodeRow:
+    name, state = word(record, "NodeName"), _state(record)
+    if not name or not state:
+        raise InvalidInput("scontrol show node", f"a node without a name or a state: {record.strip()[:80]!r}")
+    return NodeRow(
+        name=name,
+        state=state,
+        partitions=_names(word(record, "Partitions")),
+        cpus=values.number(word(record, "CPUTot")),
+        cpus_alloc=values.number(word(record, "CPUAlloc")),
+        memory_mib=values.number(word(record, "RealMemory")),
+        gres=word(record, "Gres"),
+        features=_names(word(record, "ActiveFeatures") or word(record, "AvailableFeatures")),
+        weight=values.number(word(record, "Weight"), 1),
+        reason=phrase(record, "Reason") if " Reason=" in record else "",
+    )
 
 
 def jobs(text: str) -> list[JobRow]:
