@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from malletrain.replay import frames
+from malletrain.replay.facts import facts
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import Setting
 from malletrain.replay.summary import best, headline, table
@@ -45,6 +46,7 @@ def write_report(answer: Replay, folder: Path, settings: Sequence[Setting] = ())
     for title, data in tables.items():
         _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
     _write_csv(folder / "policies.csv", *_policies(answer))
+    _write_csv(folder / "facts.csv", ["what", "value"], list(facts(answer)))
     changed = frames.sensitivities(settings)
     if settings:
         _write_csv(folder / "sensitivity.csv", list(changed.columns), changed.rows())

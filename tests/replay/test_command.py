@@ -286,6 +286,42 @@ def test_each_figure_is_traceable_to_a_csv_row(report: Path) -> None:
     assert pilots == pytest.approx(float(policies[best]["occupied_node_seconds"]), rel=1e-6)
 
 
+def numbers(text: str) -> list[tuple[float, float]]:
+    """The numbers in a text, each with half a unit of its last digit; percentages as shares. Dates are left out."""
+    found = []
+    for digits, percent in re.findall(
+        r"(?<![\w.-])(\d[\d,]*(?:\.\d+)?)(%?)", re.sub(r"\d{4}-\d\d-\d\d [\d:]+", "", text)
+    ):
+        unit = 10.0 ** -len(digits.partition(".")[2]) / (100 if percent else 1)
+        found.append((float(digits.replace(",", "")) / (100 if percent else 1), unit / 2))
+    return found
+
+
+def test_every_number_of_the_page_stands_in_a_csv_file(report: Path) -> None:
+    known: set[float] = set()
+    for name in ("policies", "facts", "sensitivity"):
+        with (report / f"{name}.csv").open() as file:
+            for row in csv.DictReader(file):
+                known.update(value for cell in row.values() for value, _ in numbers(cell))
+                seconds = {key: float(row[key]) for key in row if key.endswith("_seconds")}
+                known.update(value / 3600 for value in seconds.values())
+                known.update(value / seconds["idle_node_seconds"] for value in seconds.values())
+                known.update(float(row[key]) / 3600 for key in ("mean_wait_s", "mean_jct_s") if row.get(key))
+    page = (report / "index.html").read_text(encoding="utf-8")
+    parts = {
+        "answer": r'id="answer">(.*?)</p>', "policies": r'id="policies">(.*?)</div>',
+        "method": r'id="method">(.*?)</p>', "delay": r'id="main-delay">(.*?)<h2>',
+        "sensitivity": r'id="sensitivity">(.*?)</table>', "log": r'class="facts">(.*?)</table>',
+    }  # fmt: skip
+    for name, pattern in parts.items():
+        match = re.search(pattern, page, re.DOTALL)
+        assert match is not None, name
+        told = numbers(re.sub(r"<[^>]*>", " ", match[1]))
+        assert told, name
+        for value, half in told:
+            assert any(abs(value - each) <= half * (1 + 1e-6) for each in known), (name, value)
+
+
 @pytest.mark.data
 def test_summit_day_one_by_the_known_figures(data_dir: Path) -> None:
     """1,024 nodes of Summit over 4 days, 10 endless jobs, 18/12 s: order and size of what is known of each rule."""

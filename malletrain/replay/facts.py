@@ -1,0 +1,36 @@
+"""What the report says in words and small tables, one fact a row: each of its numbers stands in a CSV file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from malletrain.replay.run import Replay
+
+
+def facts(answer: Replay) -> Iterator[tuple[str, object]]:
+    """(what, value): of the log, the window, the assumptions, and how long decisions took."""
+    account, trace = answer.trace.account, answer.trace
+    for key, value in answer.trace_json().items():
+        if not isinstance(value, dict | list):
+            yield key, value
+    yield "days", trace.seconds / 86_400
+    for reason, count in account.skipped.items():
+        yield f"skipped: {reason}", count
+        yield f"first line skipped: {reason}", account.first_skipped.get(reason, 0)
+    for number, sentence in enumerate([*account.warnings, *trace.warnings], start=1):
+        yield f"warning {number}", sentence
+    for number, costs in enumerate(sorted({(e.costs.activate_s, e.costs.grow_s, e.costs.shrink_s)
+                                           for e in answer.jobs}), start=1):  # fmt: skip
+        for name, seconds in zip(("activate_s", "grow_s", "shrink_s"), costs, strict=True):
+            yield f"costs {number}: {name}", seconds
+    yield "tick_s", answer.options.tick_s
+    yield "pilot_limit_s", answer.options.pilot_limit_s
+    for choice in answer.choices:
+        yield f"horizon_s: {choice.name}", choice.horizon_s
+    for name, score in answer.scores.items():
+        if score.solve_s is not None:
+            yield f"ms a decision: {name}", score.solve_s.median * 1e3
+    delay = next((score.main_delay for score in answer.scores.values() if score.main_delay is not None), None)
+    for name, seconds in asdict(delay.assumed).items() if delay is not None else ():
+        yield f"main delay: {name}", seconds
