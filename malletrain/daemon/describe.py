@@ -17,6 +17,7 @@ from malletrain.domain.decision import (
     StartPilot,
     TopUp,
 )
+from malletrain.domain.job import part_of, task_of
 
 
 def describe(decision: Decision, rehearse: Callable[[Action], Rehearsed] | None = None) -> Iterator[str]:
@@ -29,11 +30,15 @@ def describe(decision: Decision, rehearse: Callable[[Action], Rehearsed] | None 
         yield f"size    job {job}: {nodes} {'node' if nodes == 1 else 'nodes'}"
     for action in decision.actions:
         yield describe_action(action)
-        if rehearse is not None:
-            rehearsed = rehearse(action)
-            for argv in rehearsed.commands:
-                yield f"        $ {shlex.join(argv)}"
-            yield f"        {'then' if rehearsed.outcome.done else 'not done'}: {rehearsed.outcome.detail}"
+        if rehearse is None:
+            continue
+        if isinstance(action, StartPilot | CutLimit | RecyclePilot) and part_of(action.pilot):
+            yield f"        with {task_of(action.pilot)}, whose task holds this node too"
+            continue
+        rehearsed = rehearse(action)
+        for argv in rehearsed.commands:
+            yield f"        $ {shlex.join(argv)}"
+        yield f"        {'then' if rehearsed.outcome.done else 'not done'}: {rehearsed.outcome.detail}"
     for refusal in decision.refusals:
         yield f"not     {refusal.subject}: {refusal.reason}"
     if not decision.actions:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.job import task_of
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Answer, Commands
 from malletrain.slurm.site import Harvest
@@ -39,12 +40,13 @@ class Rehearsal(Commands):
 
 def rehearse(
     action: Action,
+    decided: Sequence[Action],
     commands: Rehearsal,
     harvest: Harvest,
     owner_of: Callable[[int], int | None],
     now: Callable[[], float],
 ) -> Rehearsed:
-    """What `action` would come to now.
+    """What `action` would come to now; with those of `decided` that start pilots of the same task.
 
     Raises:
         ClusterUnavailable: Slurm does not answer.
@@ -52,7 +54,9 @@ def rehearse(
     cluster = SlurmCluster(commands, harvest, owner_of, now)
     match action:
         case StartPilot():
-            outcome = cluster.start([action])[0]
+            starts = [each for each in decided if isinstance(each, StartPilot) and each != action]
+            task = task_of(action.pilot)
+            outcome = cluster.start([action, *(each for each in starts if task_of(each.pilot) == task)])[0]
         case CutLimit():
             outcome = cluster.cut(action)
         case RecyclePilot():

@@ -219,7 +219,8 @@ class Service:
     def rehearse(self, action: Action) -> Rehearsed:
         """The Slurm commands that `action` would come to now; nothing is run but those that look."""
         commands = Rehearsal(self._config.slurm.environment(os.environ), self._config.slurm.command_timeout_s)
-        return rehearse(action, commands, self._harvest, self._owner_of, self._clock.now)
+        decided = () if self._loop.last_decision is None else self._loop.last_decision.actions
+        return rehearse(action, decided, commands, self._harvest, self._owner_of, self._clock.now)
 
     # -- its life ----------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from statistics import median
 from malletrain.decide import breaker
 from malletrain.decide.stages import Lately, Stage
 from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import part_of
 from malletrain.domain.snapshot import NodeState, Snapshot
 
 #: A node that Slurm itself takes out of service so soon after a pilot ended there ails because of it, perhaps.
@@ -96,7 +97,8 @@ class Signs:
     def _started(self, event: Event) -> None:
         if event.node and event.pilot and self._left.get(event.node, ("", 0.0)) != (event.pilot, float("inf")):
             self._left[event.node] = (event.pilot, float("inf"))
-            if self._lately is not None:
+            # Of a task that holds several nodes its first pilot counts.
+            if self._lately is not None and not part_of(event.pilot):
                 self._lately = replace(self._lately, started=self._lately.started + 1)
 
     def _intent(self, event: Event) -> None:
@@ -110,7 +112,7 @@ class Signs:
             if pilot == event.pilot and ended > event.at:
                 self._left[name] = (pilot, event.at)
         asked = self._asked.pop(event.pilot, None)
-        if asked is not None and event.at - asked > self.slow_exit_s:
+        if asked is not None and event.at - asked > self.slow_exit_s and not part_of(event.pilot):
             self._count("slow_exits", event.at)
         if event.data.get("preempted"):
             self._count("preempted", event.at)

@@ -69,5 +69,17 @@ def test_the_commands_behind_an_action_are_shown_below_it() -> None:
     ]
 
 
+def test_the_nodes_of_one_task_have_one_set_of_commands() -> None:
+    first, second = (StartPilot(1, name, node, 600.0, "a hole") for name, node in (("12_3", "n1"), ("12_3+1", "n2")))
+    rehearsed = {first: Rehearsed((("scontrol", "release", "12_3"),), Outcome(True, "released"))}
+    assert list(describe(Decision(at=0.0, actions=(first, second)), rehearsed.__getitem__))[1:] == [
+        describe_action(first),
+        "        $ scontrol release 12_3",
+        "        then: released",
+        describe_action(second),
+        "        with 12_3, whose task holds this node too",
+    ]
+
+
 def test_nothing_to_do_is_said() -> None:
     assert list(describe(Decision(at=0.0)))[-1] == "nothing to do"
