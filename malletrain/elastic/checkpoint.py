@@ -38,10 +38,13 @@ class Checkpoints:
     Args:
         directory: where.
         every_s: seconds from one checkpoint beside training to the next.
+        part: of a sharded model, (place, processes a node): each writes its own, in a directory beside those of the
+            others, and a step counts when all have it.
     """
 
-    def __init__(self, directory: Path, every_s: float = 600.0) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, every_s: float = 600.0, part: tuple[int, int] | None = None) -> None:
+        self._base, self._part = directory, part
+        self.directory = directory if part is None else _parts(directory, part[1])[part[0]]
         self._every_s = every_s
         self._last = time.monotonic()
         self._writer: threading.Thread | None = None
@@ -83,11 +86,11 @@ class Checkpoints:
         Raises:
             ElasticError: there are some, and none can be used: nothing is ever silently begun anew.
         """
-        troubles = []
+        troubles = self._strangers()
         for _, path in self._all():
             try:
                 skeleton, tensors = _read(path)
-                unpack(skeleton, tensors)
+                unpack(skeleton, tensors, state.mesh)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with the files, older ones may do
                 log.warning("%s cannot be read: %s", path, error)
                 troubles.append(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}")
@@ -102,10 +105,13 @@ class Checkpoints:
         """Training is over: remove them, and the directory if nothing else is in it."""
         if self._writer is not None:
             self._writer.join()
-        for _, path in self._all():
-            shutil.rmtree(path, ignore_errors=True)
+        for place in [self.directory] if self._part is None else _parts(self._base, self._part[1]):
+            for _, path in _steps(place):
+                shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                place.rmdir()
         with contextlib.suppress(OSError):
-            self.directory.rmdir()
+            self._base.rmdir()
 
     def _write(self, step: int, content: dict[str, torch.Tensor]) -> Path:
         target = self.directory / f"step-{step}"
@@ -121,17 +127,39 @@ class Checkpoints:
             shutil.rmtree(draft, ignore_errors=True)
             why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0][:300]
             raise ElasticError(f"{target}: the state cannot be saved: {why}") from error
-        for _, old in self._all()[KEEP:]:
+        for _, old in _steps(self.directory)[KEEP:]:
             shutil.rmtree(old, ignore_errors=True)
         return target
 
     def _all(self) -> list[tuple[int, Path]]:
-        """Newest first."""
-        try:
-            found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
-        except FileNotFoundError:
-            return []
-        return sorted(((int(path.name[5:]), path) for path in found), reverse=True)
+        """Newest first; those that all parts have."""
+        mine = _steps(self.directory)
+        if self._part is None:
+            return mine
+        others = [{step for step, _ in _steps(place)} for place in _parts(self._base, self._part[1])]
+        return [(step, path) for step, path in mine if all(step in other for other in others)]
+
+    def _strangers(self) -> list[str]:
+        """Checkpoints of nodes with another number of processes: they are of no use here, and no reason to begin
+        anew."""
+        kept = {path.name for path in _parts(self._base, self._part[1])} if self._part else set()
+        found = [path for path in self._base.glob("part-*-of-*") if path.name not in kept]
+        if self._part is not None:
+            found += [path for _, path in _steps(self._base)]
+        return [f"{path}: of a model that was sharded over another number of processes" for path in found[:3]]
+
+
+def _parts(base: Path, size: int) -> list[Path]:
+    return [base / f"part-{place}-of-{size}" for place in range(size)]
+
+
+def _steps(directory: Path) -> list[tuple[int, Path]]:
+    """Newest first."""
+    try:
+        found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
+    except FileNotFoundError:
+        return []
+    return sorted(((int(path.name[5:]), path) for path in found), reverse=True)
 
 
 def _library() -> Any:

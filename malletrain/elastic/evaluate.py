@@ -64,8 +64,11 @@ def _fill(
     world = session._rounds.world
     table: torch.Tensor | None = None
     length = len(loader.dataset)
-    # Every member works out at least one chunk, to know the names of the figures.
-    mine = range(world.rank, len(starts), world.size) or range(1)
+    # Every member works out at least one chunk, to know the names of the figures. Where the model is sharded over a
+    # node, its processes must call it equally often.
+    mine = list(range(world.rank, len(starts), world.size))
+    often = -(-len(starts) // world.size) if session._sharded else 1
+    mine += [0] * (often - len(mine))
     for number in mine:
         begin = starts[number]
         values = metrics(loader.load(-1, range(begin, min(begin + batch_size, length))))

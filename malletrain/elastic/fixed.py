@@ -41,7 +41,7 @@ def environment_world(environ: Mapping[str, str], patience: timedelta = PATIENCE
     address = meeting_place(environ)
     where, _, port = address.rpartition(":")
     try:
-        if rank == 0:
+        if rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # else torchrun serves one there
             _STORES.append(_dist.TCPStore(where.strip("[]"), int(port), is_master=True, wait_for_workers=False))
         return make_group(
             address, 0, rank, size, own_host(where.strip("[]"), environ.get("MALLETRAIN_ADDRESS")), patience

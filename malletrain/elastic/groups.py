@@ -161,8 +161,11 @@ def own_host(daemon_host: str | None, override: str | None) -> str:
     return socket.gethostbyname(socket.gethostname())
 
 
-def make_group(address: str, generation: int, rank: int, size: int, host: str, patience: timedelta) -> Group:
-    """A group of `size` members that meet at the store `address`; blocks until the others come.
+def make_group(
+    address: str, generation: int, rank: int, size: int, host: str, patience: timedelta, part: str = ""
+) -> Group:
+    """A group of `size` members that meet at the store `address`; blocks until the others come. `part` tells the
+    groups of one generation apart.
 
     Raises:
         PeerLost: they did not come within `patience`, or the store is gone.
@@ -176,7 +179,7 @@ def make_group(address: str, generation: int, rank: int, size: int, host: str, p
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
         # While the group is being made, peers that never come must not hold this thread for hours.
         options._timeout = patience
-        group = dist.ProcessGroupGloo(dist.PrefixStore(f"generation-{generation}", store), rank, size, options)
+        group = dist.ProcessGroupGloo(dist.PrefixStore(f"generation-{generation}{part}", store), rank, size, options)
         group._set_default_timeout(OPERATION_TIMEOUT)
     except RuntimeError as error:  # DistStoreError and DistNetworkError are such
         raise PeerLost(_first_line(error)) from error

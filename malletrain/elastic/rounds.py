@@ -21,11 +21,12 @@ import torch
 
 from malletrain.elastic.errors import Aborted, PeerLost
 from malletrain.elastic.groups import Group, Pending, Solo
+from malletrain.elastic.node_group import NodeGroup
 
 #: How soon a waiting member notices that its world was given up.
 SLICE_S = 0.02
 
-WEIGHT, READY, READY_SQUARED, ENDING, BAD, BAD_RANKS, FIXED_WORDS = 0, 1, 2, 3, 4, 5, 6
+WEIGHT, READY, READY_SQUARED, ENDING, BAD, BAD_RANKS, SAVING, FIXED_WORDS = 0, 1, 2, 3, 4, 5, 6, 7
 
 
 class Watch(Protocol):
@@ -50,12 +51,16 @@ class Watch(Protocol):
 
 @dataclass(slots=True)
 class World:
-    """The members that train together; this one is `group.rank`."""
+    """The processes that train together; this one is `group.rank`.
+
+    `workers` are its members: nodes, each with `places` processes, one after the other.
+    """
 
     generation: int
     workers: tuple[str, ...]
     group: Group = field(default_factory=Solo)
     chosen_batch: int = 0  #: samples of a step that the daemon wants, or 0
+    places: int = 1
 
     @property
     def rank(self) -> int:
@@ -65,16 +70,29 @@ class World:
     def size(self) -> int:
         return self.group.size
 
+    @property
+    def nodes(self) -> int:
+        return self.group.size // self.places
+
+    def saves(self, *, sharded: bool) -> bool:
+        """Whether this process writes checkpoints: the first one; all of the first node where each holds a part."""
+        return self.rank < (self.places if sharded else 1)
+
+    def worker_of(self, rank: int) -> str:
+        """The member that a process belongs to."""
+        return self.workers[rank // self.places]
+
 
 @dataclass(slots=True)
 class Outcome:
     """The sums of a round and its words. `agreed`: the generation that all are ready for, or 0; `ending`: how many
-    members were told to end."""
+    members were told to end; `saving`: it is time for a checkpoint."""
 
     sums: list[torch.Tensor]
     words: torch.Tensor
     agreed: int
     ending: int
+    saving: bool
 
 
 class Rounds:
@@ -84,6 +102,8 @@ class Rounds:
         done: how many rounds this member has committed.
         last: the sums of the last one, for a member that lacks it.
         given: the sums of the round under way, got from a member that has committed it.
+        complete: where nodes have several processes, the sums of the round under way with this member's own words.
+            Words follow when the sums are complete. So once anyone has the words, everyone has the sums.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -92,8 +112,11 @@ class Rounds:
         self.done = 0
         self.last: list[torch.Tensor] = []
         self.given: list[torch.Tensor] | None = None
+        self.complete: list[torch.Tensor] = []
         self._step_times: deque[float] = deque(maxlen=50)
         self.waiting_since: float | None = None
+        #: Whether this member finds that it is time for a checkpoint.
+        self.save_is_due: Callable[[], bool] = lambda: False
         #: Seconds spent in waiting for others, in all.
         self.waited_s = 0.0
 
@@ -105,20 +128,25 @@ class Rounds:
         words[READY] = ready
         words[READY_SQUARED] = ready * ready
         words[ENDING] = int(self._watch.is_ending())
+        words[SAVING] = int(self.save_is_due())
         return words
 
     def check(self) -> None:
         """Raise when this world was given up meanwhile."""
         self._watch.check(self.world.generation)
 
-    def start(self, tensor: torch.Tensor) -> Pending:
-        """Begin to sum one tensor, in place. Every member starts the same ones in the same order.
+    def start(self, tensor: torch.Tensor, *, shard: bool = False) -> Pending:
+        """Begin to sum one tensor, in place. Every member starts the same ones in the same order. `shard`: each place
+        of a node has another part, so that only the nodes' are summed.
 
         Raises:
             Aborted: the group is of no more use.
         """
+        group = self.world.group
         try:
-            return self.world.group.all_reduce(tensor)
+            if shard and isinstance(group, NodeGroup):
+                return group.all_reduce_across(tensor)
+            return group.all_reduce(tensor)
         except PeerLost as lost:
             self._watch.fault(self.world.generation, "closed", str(lost))
             raise Aborted(str(lost)) from lost
@@ -130,14 +158,19 @@ class Rounds:
         words: torch.Tensor,
         refuse: Callable[[torch.Tensor], None] = lambda _: None,
     ) -> Outcome:
-        """Wait for what was started, and commit. `words` is the last of `sums`; `refuse` may raise when it has seen
-        them: the same on every member.
+        """Wait for what was started, and for the words, the last of `sums`; then commit. `refuse` may raise when it
+        has seen them: the same on every member.
 
         Raises:
             Aborted: the world was given up before; nothing is committed here.
         """
-        for operation in pending:
+        together = self.world.places == 1
+        last = [self.start(words)] if together and self.world.size > 1 else []
+        for operation in [*pending, *last]:
             self.wait(operation)
+        if not together:
+            self.complete = [*sums[:-1], words.clone()]
+            self.wait(self.start(words))
         refuse(words)
         return self.commit(sums, words)
 
@@ -149,17 +182,18 @@ class Rounds:
     def commit_given(self, sums: list[torch.Tensor]) -> Outcome:
         """The round is done, as others have told: in the world before this one, so its words agree on nothing."""
         outcome = self.commit(sums, sums[-1])
-        outcome.agreed = outcome.ending = 0
+        outcome.agreed, outcome.ending, outcome.saving = 0, 0, False
         return outcome
 
     def commit(self, sums: list[torch.Tensor], words: torch.Tensor) -> Outcome:
         """The round is done."""
         self.done += 1
-        self.last = sums
+        self.last, self.complete = sums, []
         size, ready = self.world.size, int(words[READY])
         same = size * int(words[READY_SQUARED]) == ready * ready
         agreed = ready // size if same and ready else 0
-        return Outcome(sums, words, agreed if agreed > self.world.generation else 0, int(words[ENDING]))
+        agreed = agreed if agreed > self.world.generation else 0
+        return Outcome(sums, words, agreed, int(words[ENDING]), bool(words[SAVING]))
 
     def wait(self, operation: Pending) -> None:
         """Wait in slices, with an eye on whether the world still stands.

@@ -42,18 +42,24 @@ class Sampler:
         self.shuffle = shuffle
         #: Samples that an epoch uses.
         self.epoch_length = length - length % batch_size if drop_last else length
-        self._order: tuple[int, list[int]] | None = None
+        self._orders: dict[int, list[int]] = {}
 
     def order(self, epoch: int) -> list[int]:
         """The permutation of one epoch."""
-        if self._order is None or self._order[0] != epoch:
+        if epoch not in self._orders:
             if self.shuffle:
                 generator = torch.Generator().manual_seed(mix(self.seed, epoch))
                 order = torch.randperm(self.length, generator=generator).tolist()
             else:
                 order = list(range(self.length))
-            self._order = (epoch, order)
-        return self._order[1]
+            self._orders = {other: kept for other, kept in self._orders.items() if abs(other - epoch) == 1}
+            self._orders[epoch] = order
+        return self._orders[epoch]
+
+    def following(self, epoch: int, cursor: int) -> tuple[int, int]:
+        """Where the batch after the one at `cursor` begins: epoch and cursor."""
+        after = cursor + self.next_batch(cursor)
+        return (epoch, after) if after < self.epoch_length else (epoch + 1, 0)
 
     def next_batch(self, cursor: int) -> int:
         """Samples of the batch that begins at `cursor`."""

@@ -39,12 +39,17 @@ from malletrain.elastic.data import Loader
 from malletrain.elastic.equality import Equality, judge, layers_of
 from malletrain.elastic.errors import Aborted, ElasticError, Released, TrainingOver
 from malletrain.elastic.evaluate import evaluate
-from malletrain.elastic.groups import Group, all_closed
+from malletrain.elastic.fixed import environment_world
+from malletrain.elastic.groups import Group, Solo, all_closed
 from malletrain.elastic.meter import Meter, memory_bytes
+from malletrain.elastic.node_group import NodeGroup
 from malletrain.elastic.pace import Paces
+from malletrain.elastic.place import Place
+from malletrain.elastic.prefetch import Order, Prefetch
 from malletrain.elastic.rates import LearningRate
 from malletrain.elastic.rounds import Outcome
 from malletrain.elastic.sampler import Sampler, Share
+from malletrain.elastic.sharded import OutputScale
 from malletrain.elastic.shards import Shard, ShardedBatch, VirtualShards
 from malletrain.elastic.state import Position, Stateful, TrainingState
 from malletrain.elastic.step import Step
@@ -84,6 +89,8 @@ class Session:
             `GradScaler` is tracked, which expects them.
         world: outside any pilot, the group of processes that were started together (`fixed.environment_world`,
             `mpi.mpi_world`); by default this process trains alone.
+        loaders: processes that load batches ahead, while this one trains; by default batches are loaded between
+            steps.
         checkpoint_dir: where the state is kept while the job has no nodes; by default `.malletrain/JOB` in the
             directory of submission.
         checkpoint_s: seconds from one checkpoint to the next, written beside training, for the case that all nodes
@@ -115,11 +122,14 @@ class Session:
         balance: bool = False,
         must_be_finite: bool | None = None,
         world: Group | None = None,
+        loaders: int = 0,
     ) -> None:
-        start.check_model(model)
+        place = start.find_own_place(os.environ) if world is None else Place()
+        self._sharded = start.check_model(model, place)
         self.model = model
         self._began = time.monotonic()
         self._loader = Loader(dataset, seed, collate)
+        self._prefetch = Prefetch(self._loader, loaders) if loaders else None
         self._batching = Batching(as_rule(batch_size), learning_rate, noise_scale)
         if drop_last and not self._batching.fixed:
             raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
@@ -133,23 +143,38 @@ class Session:
         self._batching.enter(self._state, optimizer)
         self._warm_up = warm_up
         self._spot = start.find_spot(os.environ)
+        if self._spot is None and world is None and place.size > 1:
+            # Processes of one node without a daemon: a laptop with two GPUs, say.
+            world = NodeGroup(environment_world(os.environ), Solo())
         self._fixed = world if self._spot is None else None
         self._record = record.find_record(os.environ) if self._spot is None else None
         directory = start.checkpoint_directory(os.environ, checkpoint_dir)
-        self._checkpoints = Checkpoints(directory, checkpoint_s) if directory else None
+        part = (place.rank, place.size) if self._sharded else None
+        self._checkpoints = Checkpoints(directory, checkpoint_s, part) if directory else None
         self._switch = Switch(
             self._spot.worker if self._spot else "alone",
             self._spot.host if self._spot else "127.0.0.1",
             self._state,
+            place=place,
+            crew=self._spot.crew if self._spot else None,
             save=self._save,
             load=self._load,
             top_up=self._top_up,
-            board=self._spot.store.board if self._spot else None,
+            board=self._spot.store.board if self._spot and self._spot.store else None,
             prepare=lambda: self._sync.prepare(),  # noqa: PLW0108 - it is made after this
         )
         self._rounds = self._switch.rounds
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self._sync = GradientSync(trained, self._rounds, reduction == "mean", lambda: self._position.step)
+        self._sync = GradientSync(
+            trained, self._rounds, reduction == "mean", lambda: self._position.step, sharded=self._sharded
+        )
+        self._scale = OutputScale(model, place, mean=reduction == "mean") if self._sharded else None
+        if self._sharded and (virtual_shards or layers_of(model) or self._batching.noise is not None):
+            raise ElasticError(
+                "a sharded model bears neither virtual_shards nor sync_batchnorm nor a measured noise scale (a batch "
+                "that changes measures it: noise_scale=False)"
+            )
+        self._rounds.save_is_due = self._save_is_due
         if self._batching.noise is not None:
             self._sync.measure(self._batching.noise)
         self._must_be_finite = must_be_finite
@@ -172,6 +197,7 @@ class Session:
         self._joined = False
         self._agreed = 0
         self._leave_all = False
+        self._saving = False
         self._must_recover = False
         self._ending_since: float | None = None
         self._last_commit = time.monotonic()
@@ -196,8 +222,13 @@ class Session:
 
     @property
     def size(self) -> int:
-        """How many workers train now."""
+        """How many processes train now: `nodes`, times how many there are on each."""
         return self._rounds.world.size
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes train now."""
+        return self._rounds.world.nodes
 
     @property
     def epoch(self) -> int:
@@ -357,6 +388,8 @@ class Session:
         if self._switch.link is not None:
             self._switch.link.flush(10.0)
             self._switch.link.close()
+        if self._spot is not None and self._spot.crew is not None:
+            self._spot.crew.close()
         if self._checkpoints is not None and self.is_main:
             self._checkpoints.discard()
         start.on_terminate(signal.SIG_DFL)
@@ -372,7 +405,7 @@ class Session:
 
     def _between_steps(self) -> None:
         """The one place where worlds change: everything of the last step is done, and a batch follows."""
-        before = self.size
+        before = self.nodes
         while True:
             try:
                 if self._must_recover:
@@ -398,7 +431,7 @@ class Session:
                     self._recover()
                 elif self._agreed > self._rounds.world.generation and self._switch.only_shrinks(self._agreed):
                     agreed, self._agreed = self._agreed, 0
-                    before = self.size
+                    before = self.nodes
                     self._switch.take(agreed)
                     self._entered(0.0, before)
                 elif self._leave_all and not self._switch.finishing:
@@ -419,7 +452,7 @@ class Session:
                 return sums[0]
             row = self._rounds.words(1)
             sums = [table, row]
-            started = [] if self.size == 1 else [self._rounds.start(each) for each in sums]
+            started = [] if self.size == 1 else [self._rounds.start(table)]
             self._committed_round(self._rounds.finish(started, sums, row))
             return table
         except Aborted:
@@ -427,13 +460,13 @@ class Session:
             return None
 
     def _recover(self) -> None:
-        before = self.size
+        before = self.nodes
         self._switch.recover()
         self._must_recover, self._agreed, self._leave_all = False, 0, False
         self._entered(time.monotonic() - self._last_commit, before)
 
     def _entered(self, pause_s: float, before: int) -> None:
-        """This world trains. `before`: the size of the one before."""
+        """This world trains. `before`: the nodes of the one before."""
         self._switch.announce(pause_s, before)
         self._meter.disturbed()
         self._paces.begin(self.size)
@@ -447,6 +480,7 @@ class Session:
 
     def _committed_round(self, outcome: Outcome) -> None:
         self._agreed = max(self._agreed, outcome.agreed)
+        self._saving = self._saving or outcome.saving
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self.size)
 
     def _leave_if_told(self) -> None:
@@ -459,7 +493,7 @@ class Session:
 
     def _leave_together(self) -> None:
         """All members were told to end: the first saves the state; no daemon is needed for this."""
-        saved = self._save() if self.is_main else None
+        saved = self._save() if self._rounds.world.saves(sharded=self._sharded) else None
         if self._switch.link is None:
             raise Released(self._switch.ending)
         self._switch.leave(0, saved)
@@ -473,6 +507,8 @@ class Session:
         self._ending_since = time.monotonic()
         self._switch.ending = name
         self._say(messages.Leaving(f"{name} from outside"))
+        if self._spot is not None and self._spot.crew is not None:
+            self._spot.crew.end()
 
     # --- entering -----------------------------------------------------------------------------------------------
 
@@ -506,23 +542,41 @@ class Session:
         start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
         stages = {"build": imported, "warm_up": time.monotonic() - began, **start.stages()}
         self._switch.link = link = self._spot.open(self._switch)
-        link.say(messages.Warm(self._spot.store.address, stages))
+        link.say(messages.Warm(self._spot.wait_warm(), stages))
         self._switch.join()
         self._joined = True
         self._last_commit = time.monotonic()
-        self._entered(0.0, self.size)
+        self._entered(0.0, self.nodes)
 
     def _load_part(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
+        parts = self._parts_of(cursor, epoch, rank, size)
+        orders = [(epoch, tuple(part.indices)) for _, part in parts]
+        if self._prefetch is None:
+            loaded = [self._loader.load(*order) for order in orders]
+        else:
+            loaded = self._prefetch.load(orders, self._coming_orders(epoch, cursor, rank, size))
         if self._shards is None:
-            counts = self._paces.shares(self._sampler.next_batch(cursor)) if size > 1 else None
-            share = self._sampler.share(epoch, cursor, rank, size, counts)
-            return share, self._loader.load(epoch, share.indices)
-        parts = self._shards.parts(self._sampler, epoch, cursor, rank, size)
+            return parts[0][1], loaded[0]
         batch = ShardedBatch(
-            Shard(number, part.weight, self._loader.load(epoch, part.indices)) for number, part in parts
+            Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)
         )
         indices = [index for _, part in parts for index in part.indices]
         return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), batch
+
+    def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
+        """What a member takes of a batch: numbered shards, or one share."""
+        if self._shards is not None:
+            return self._shards.parts(self._sampler, epoch, cursor, rank, size)
+        counts = self._paces.shares(self._sampler.next_batch(cursor)) if size > 1 else None
+        return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
+
+    def _coming_orders(self, epoch: int, cursor: int, rank: int, size: int) -> list[Order]:
+        """What this member loads next, if nothing changes."""
+        orders: list[Order] = []
+        for _ in range(self._prefetch.ahead if self._prefetch is not None else 0):
+            epoch, cursor = self._sampler.following(epoch, cursor)
+            orders += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]
+        return orders
 
     def _top_up(self, tasks: int) -> None:
         if self._spot is not None:
@@ -537,16 +591,25 @@ class Session:
     def _say_for_all(self, message: messages.Samples) -> None:
         """What every member knows, one tells."""
         if self.is_main:
-            rates = dict(zip(self._rounds.world.workers, self._paces.rates(), strict=False))
+            world, by_process = self._rounds.world, self._paces.rates()
+            rates = {
+                name: sum(by_process[n * world.places : (n + 1) * world.places])
+                for n, name in enumerate(world.workers)
+            }
             self._say(replace(message, noise_scale=self.noise_scale, rates=rates, memory_bytes=memory_bytes()))
 
     def _save(self) -> str | None:
         self._position.rounds = self._rounds.done
         return str(self._checkpoints.save(self._state)) if self._checkpoints else None
 
+    def _save_is_due(self) -> bool:
+        return self._checkpoints is not None and self.is_main and self._checkpoints.is_due()
+
     def _save_sometimes(self) -> None:
-        """The main worker, beside training: nobody waits for it."""
-        if self._checkpoints is not None and self.is_main and self._checkpoints.is_due():
+        """The main worker, beside training: nobody waits for it. Where each process of a node has a part, all of them
+        do so after the same step."""
+        saving, self._saving = self._saving, False
+        if saving and self._checkpoints is not None and self._rounds.world.saves(sharded=self._sharded):
             self._position.rounds = self._rounds.done
             self._checkpoints.save_beside(self._state)
 

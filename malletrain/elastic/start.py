@@ -17,10 +17,13 @@ from urllib.parse import urlsplit
 
 import torch
 
+from malletrain.elastic import sharded as sharding
 from malletrain.elastic.data import Loader
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.groups import StoreServer, own_host
 from malletrain.elastic.link import Answers, Link
+from malletrain.elastic.node_link import Crew, Follower, meeting_name
+from malletrain.elastic.place import Place, find_place
 from malletrain.elastic.sampler import Sampler
 from malletrain.elastic.topup import TopUp
 from malletrain.wire import messages
@@ -36,24 +39,40 @@ _LOADED_AT = time.monotonic()
 
 @dataclass(slots=True)
 class Spot:
-    """This process's place in a job: who it is, and where peers and daemon find it."""
+    """This process's place in a job: who it is, and where peers and daemon find it. `store`: of the first process of
+    a node; `crew`: the others, if there are."""
 
     client: WorkerClient
     host: str
-    store: StoreServer
     top_up: TopUp
+    place: Place
+    meeting: str
+    store: StoreServer | None
+    crew: Crew | None
 
     @property
     def worker(self) -> str:
         return self.client.worker
 
-    def open(self, answers: Answers) -> Link:
-        """Begin to talk with the daemon."""
+    def open(self, answers: Answers) -> Link | Follower:
+        """Begin to talk with the daemon, or with the process that does."""
+        if not self.place.leads:
+            follower = Follower(self.meeting, self.place, answers)
+            follower.start()
+            return follower
         link = Link(self.client, answers)
         if self.client.welcome is None:
             self.client.hello()
         link.start()
+        if self.crew is not None:
+            self.crew.lead(link)
         return link
+
+    def wait_warm(self) -> str:
+        """Until all processes of this node are warm; the address of its store."""
+        if self.crew is not None:
+            self.crew.wait_warm()
+        return self.store.address if self.store is not None else ""
 
 
 def find_spot(environ: Mapping[str, str]) -> Spot | None:
@@ -68,7 +87,22 @@ def find_spot(environ: Mapping[str, str]) -> Spot | None:
     identity = PilotIdentity.of(environ)
     host = own_host(urlsplit(url).hostname, environ.get("MALLETRAIN_ADDRESS"))
     client = WorkerClient(url, identity, welcome=read_welcome(environ))
-    return Spot(client, host, StoreServer(host), TopUp(url, identity.job, environ))
+    place, meeting = find_place(environ), meeting_name(environ)
+    return Spot(
+        client,
+        host,
+        TopUp(url, identity.job, environ),
+        place,
+        meeting,
+        StoreServer(host) if place.leads else None,
+        Crew(meeting, place) if place.leads and place.size > 1 else None,
+    )
+
+
+def find_own_place(environ: Mapping[str, str]) -> Place:
+    """This process's place in its node. Outside a pilot only torchrun says that processes belong together: the tasks
+    of an srun may well be trainings of their own."""
+    return find_place(environ) if "LOCAL_RANK" in environ or "MALLETRAIN_URL" in environ else Place()
 
 
 def read_welcome(environ: Mapping[str, str]) -> messages.Welcome | None:
@@ -96,22 +130,16 @@ def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[st
     return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".malletrain" / environ["MALLETRAIN_JOB"]
 
 
-def check_model(model: torch.nn.Module) -> None:
-    """Refuse what cannot be right."""
+def check_model(model: torch.nn.Module, place: Place) -> bool:
+    """Refuse what cannot be right; whether the model is sharded over the processes of this node."""
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         raise ElasticError(
             f"give Session the plain model, not one in {type(model).__name__}: it does that part itself"
         )
-    # By name: what defines them takes seconds to load, and whoever uses them has loaded it.
-    sharded = [name for name, p in model.named_parameters() if type(p).__name__ == "DTensor"]
-    if sharded or any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        which = f" ({sharded[0]} and {len(sharded) - 1} more)" if sharded else ""
-        raise ElasticError(
-            f"the model's parameters are sharded over processes{which}: a node that leaves would take its part. "
-            "Each worker has to hold the whole model: give Session the plain one, without FSDP or fully_shard"
-        )
+    sharded = sharding.check(model, place)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ElasticError("the model has no parameter that requires a gradient")
+    return sharded
 
 
 def warm_up(model: torch.nn.Module, loader: Loader, sampler: Sampler, rehearse: Callable[[Any], Any] | None) -> None:

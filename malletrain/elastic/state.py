@@ -17,10 +17,12 @@ import torch
 
 from malletrain import __version__
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.sharded import is_sharded, local, rebuild, shard_of
 
 log = logging.getLogger("malletrain.elastic")
 
-_LEAF = "\0tensor"
+#: Marks where a tensor was, and where a shard of one was.
+_LEAF, _SHARD = "\0tensor", "\0shard"
 
 
 class Stateful(Protocol):
@@ -53,8 +55,10 @@ def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
 
     def walk(node: Any, name: str) -> Any:
         if isinstance(node, torch.Tensor):
-            tensors.append(node.detach())
+            tensors.append(local(node).detach())
             names.append(name)
+            if is_sharded(node):
+                return (_SHARD, len(tensors) - 1, *shard_of(node))
             return (_LEAF, len(tensors) - 1, str(node.device.type))
         if isinstance(node, Mapping):
             return {key: walk(value, f"{name}.{key}") for key, value in node.items()}
@@ -81,10 +85,12 @@ def specs_of(skeleton: bytes) -> list[tuple[torch.dtype, tuple[int, ...]]]:
     return [(getattr(torch, name), tuple(shape)) for name, shape in _load(skeleton)["tensors"]]
 
 
-def unpack(skeleton: bytes, tensors: list[torch.Tensor]) -> Any:
-    """The inverse of `pack`; the tensors stay where they are."""
+def unpack(skeleton: bytes, tensors: list[torch.Tensor], mesh: Any = None) -> Any:
+    """The inverse of `pack`; the tensors stay where they are. `mesh`: of the processes that hold the other shards."""
 
     def walk(node: Any) -> Any:
+        if isinstance(node, tuple) and len(node) == 5 and node[0] == _SHARD:
+            return rebuild(tensors[node[1]].to(mesh.device_type), *node[2:], mesh)
         if isinstance(node, tuple) and len(node) == 3 and node[0] == _LEAF:
             return tensors[node[1]]
         if isinstance(node, dict):
@@ -117,6 +123,8 @@ class TrainingState:
         self.tracked: dict[str, Stateful] = {}
         self.terms = ""  #: of training, as far as the result depends on them
         self._boundary: dict[str, Any] | None = None
+        #: Of the processes that hold the shards of a sharded model; None where each holds it whole.
+        self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]
 
     def track(self, name: str, thing: Stateful) -> None:
         """Make `thing` part of the state."""
@@ -145,7 +153,7 @@ class TrainingState:
         """Remember tracked objects as they are at the end of an epoch's batches: whoever joins or resumes later
         runs the script's code after the batches anew, so it must not find its effects done."""
         skeleton, tensors = pack({name: thing.state_dict() for name, thing in self.tracked.items()})
-        self._boundary = unpack(skeleton, [tensor.clone() for tensor in tensors])
+        self._boundary = unpack(skeleton, [tensor.clone() for tensor in tensors], self.mesh)
 
     def forget_boundary(self) -> None:
         """The script asks for the next batch: what is tracked is in step with it again."""
@@ -175,7 +183,7 @@ class TrainingState:
         Raises:
             ElasticError: it is of another model or script.
         """
-        tree = unpack(skeleton, tensors)
+        tree = unpack(skeleton, tensors, self.mesh)
         try:
             self.model.load_state_dict(tree["model"])
             self.optimizer.load_state_dict(tree["optimizer"])

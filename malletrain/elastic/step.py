@@ -40,6 +40,8 @@ class Step:
         counts = share.weight if weight is None or not share.weight else weight
         if s._norms is not None:
             s._norms.begin(counts, share.batch)
+        if s._scale is not None:
+            s._scale.begin(counts, share.batch)
         s._sync.arm(counts, share.batch, self._commit)
 
     def _commit(self, outcome: Outcome) -> None:
@@ -64,6 +66,8 @@ class Step:
         s._sync.disarm()
         if s._norms is not None:
             s._norms.end()
+        if s._scale is not None:
+            s._scale.end()
         if isinstance(error, Aborted):
             self._undo()
             s._must_recover = True
@@ -86,7 +90,7 @@ class Step:
         computed = now - self._began - waited
         s._sync.pace = int(1e9 * (s._load_s + computed) / share.weight) if share.weight else 0
         parts = {"data": s._load_s, "compute": computed, "sync": waited}
-        s._meter.step(s.size, share.batch, s._position.step, s._position.samples, parts)
+        s._meter.step(s.nodes, share.batch, s._position.step, s._position.samples, parts)
         return False
 
     def _undo(self) -> None:

@@ -22,14 +22,18 @@ from typing import NoReturn
 import torch
 
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, Released, TrainingOver
-from malletrain.elastic.groups import Background, Board, Group, Pending, make_group
+from malletrain.elastic.groups import Background, Board, Group, Pending
 from malletrain.elastic.link import Link
 from malletrain.elastic.majority import Muster, Stand
+from malletrain.elastic.node_group import make_world_group
+from malletrain.elastic.node_link import Crew, Follower
+from malletrain.elastic.place import Place
+from malletrain.elastic.roll import Entry, Roll, read
 from malletrain.elastic.room import Room, from_text, to_text
 from malletrain.elastic.rounds import SLICE_S, Rounds, World
 from malletrain.elastic.start import end_script
 from malletrain.elastic.state import TrainingState, pack, unpack
-from malletrain.elastic.transfer import give, take, tree
+from malletrain.elastic.transfer import give, take
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
@@ -43,8 +47,11 @@ LONELY_S = 60.0
 #: For how long a member waits for another's store, when they meet without the daemon.
 MEET_PATIENCE = timedelta(seconds=1)
 
-#: Where on its board a member says what the state looks like.
-STATE_KEY = "state"
+#: Where on its board a member says what the state looks like, and how many processes its node has.
+STATE_KEY, PLACES_KEY = "state", "places"
+
+#: When it leaves, the first process of a node waits so long for the others; or so long where they save their parts.
+MATES_PATIENCE_S, SAVE_PATIENCE_S = 1.0, 60.0
 
 #: In a broken world and without a word from the daemon for so long, a worker saves the state and ends.
 ORPHANED_S = 60.0
@@ -62,7 +69,7 @@ class _Build:
     def _make(self, make: Callable[[], Group]) -> None:
         group = make()
         try:
-            barrier = group.all_reduce(torch.zeros(1))
+            barrier = group.all_reduce(torch.zeros(group.size))  # an element for each, so that all take part
             while not barrier.wait(SLICE_S) and not self.given_up:
                 pass
         except PeerLost:
@@ -89,6 +96,8 @@ class Switch:
         top_up: submit so many held tasks more.
         board: in the store that this worker serves.
         prepare: called by the builder of a group, to make ready what the first step with peers needs.
+        place: of this process in its node.
+        crew: the other processes of its node, at the first one.
     """
 
     def __init__(
@@ -102,13 +111,17 @@ class Switch:
         top_up: Callable[[int], None],
         board: Board | None = None,
         prepare: Callable[[], None] = lambda: None,
+        place: Place = Place(),  # noqa: B008 - it is frozen
+        crew: Crew | None = None,
     ) -> None:
         self._worker = worker
         self._host = host
         self._state = state
         self._save = save
         self._load = load
-        self.link: Link | None = None
+        self._place = place
+        self._crew = crew
+        self.link: Link | Follower | None = None
         self.rounds = Rounds(self)
         self.whole = False
         self.released = False
@@ -127,6 +140,8 @@ class Switch:
         self._ready = 0
         self._described = False
         self._room: Room | None = None
+        if board is not None:
+            board.put(PLACES_KEY, str(place.size))
 
     # --- rounds.Watch -----------------------------------------------------------------------------------------
 
@@ -180,7 +195,7 @@ class Switch:
             answers=number,
             generation=self.rounds.world.generation,
             step=self._state.position.step,
-            whole=self.whole,
+            whole=(self._crew is None or self._crew.check()) and self.whole,
             stuck_s=0.0 if since is None else max(0.0, time.monotonic() - since),
         )
 
@@ -198,7 +213,7 @@ class Switch:
 
     def while_away(self) -> messages.Plan | None:
         world, bound, link = self.rounds.world, self._bound, self.link
-        if not self.whole or world.size < 2 or bound is None or self._board is None or link is None:
+        if not self.whole or world.nodes < 2 or bound is None or self._board is None or link is None:
             return None
         seen = max(bound.generation, link.plan.generation if link.plan else 0)
         muster = Muster(bound.generation, bound.members, world.workers, Stand(self._worker, world.generation, seen))
@@ -208,12 +223,14 @@ class Switch:
         return muster.hold(self._board, lambda address: Board.at(address, MEET_PATIENCE))
 
     def _make(self, plan: messages.Plan) -> Group:
-        rank = [seat.worker for seat in plan.members].index(self._worker)
+        node = [seat.worker for seat in plan.members].index(self._worker)
         if len(plan.members) > 1 and self.rounds.world.size == 1:
             self._prepare()
         if not self.whole and self._room is None and plan.members[0].worker != self._worker:
-            self._room = _find_room(plan.store)
-        return make_group(plan.store, plan.generation, rank, len(plan.members), self._host, BUILD_PATIENCE)
+            self._room = _find_room(plan.store, self._place)
+        return make_world_group(
+            plan.store, plan.generation, node, len(plan.members), self._place, self._host, BUILD_PATIENCE
+        )
 
     def _await_build(self, build: _Build) -> None:
         plan = build.plan
@@ -224,6 +241,8 @@ class Switch:
                 return
             log.debug("generation %d: ready", plan.generation)
             self._ready = max(self._ready, plan.generation)
+        except ElasticError:
+            return  # the training thread meets it
         except PeerLost as lost:
             if not build.given_up:
                 time.sleep(0.5)  # so that tries which fail at once do not follow each other at once
@@ -261,8 +280,8 @@ class Switch:
         Raises:
             ElasticError: a member is lost, or is not like the others.
         """
-        seats = tuple(messages.Seat(f"rank{rank}", "") for rank in range(group.size))
-        self._worker = seats[group.rank].worker
+        seats = tuple(messages.Seat(f"rank{rank}", "") for rank in range(group.size // self._place.size))
+        self._worker = seats[group.rank // self._place.size].worker
         try:
             self._enter(messages.Plan(1, seats, reason="started together"), group)
         except Aborted as aborted:
@@ -313,15 +332,22 @@ class Switch:
                 continue
 
     def announce(self, pause_s: float, before: int) -> None:
-        """Tell the daemon that this world trains. `before`: the size of the world before."""
-        world = self.rounds.world
-        self._need_link().say(
+        """Tell the daemon that this world trains. `before`: the nodes of the world before."""
+        world, link = self.rounds.world, self._need_link()
+
+        def in_vain() -> bool:
+            plan = link.plan
+            return link.end is not None or (plan is not None and plan.urgent and plan.generation > world.generation)
+
+        if self._crew is not None and not self._crew.wait_entered(world.generation, in_vain):
+            return
+        link.say(
             messages.Switched(
                 world.generation,
                 self._state.position.step,
-                world.size,
+                world.nodes,
                 max(0.0, pause_s),
-                world.size > before,
+                world.nodes > before,
             )
         )
 
@@ -345,7 +371,7 @@ class Switch:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _need_link(self) -> Link:
+    def _need_link(self) -> Link | Follower:
         if self.link is None:
             raise ElasticError("no daemon: this process trains alone")
         return self.link
@@ -380,7 +406,8 @@ class Switch:
 
     def _enter(self, plan: messages.Plan, group: Group) -> None:
         """Call the roll, bring everyone to the same state, and make the plan's world the present one."""
-        world = World(plan.generation, tuple(seat.worker for seat in plan.members), group, plan.batch)
+        names = tuple(seat.worker for seat in plan.members)
+        world = World(plan.generation, names, group, plan.batch, group.size // len(names))
         began = time.monotonic()
         try:
             self._roll_call(plan, group)
@@ -405,66 +432,75 @@ class Switch:
                     build.group.bury()
 
     def _roll_call(self, plan: messages.Plan, group: Group) -> None:
-        rounds = self.rounds
+        rounds, places = self.rounds, self._place.size
         signatures = self._state.signatures()
-        mine = torch.tensor([int(self.whole), rounds.done, *signatures.values()], dtype=torch.int64)
-        roll = [torch.zeros_like(mine) for _ in range(group.size)]
+        words = rounds.last[-1].numel() if rounds.last else 0
+        mine = torch.tensor([int(self.whole), rounds.done, words, *signatures.values()], dtype=torch.int64)
+        table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
-        self._wait(group.all_gather(roll, mine), plan)
+        self._wait(group.all_gather(table, mine), plan)
         log.debug("generation %d: roll called after %.3f s", plan.generation, time.monotonic() - began)
-        names = [seat.worker for seat in plan.members]
-        table = [(bool(row[0]), int(row[1])) for row in roll]
-        holders = [rank for rank, row in enumerate(table) if row[0]]
-        if not holders:
+        said = [row.tolist() for row in table]
+        entries = [Entry(bool(row[0]), row[1], row[2]) for row in said]
+        roll = read(entries, places, sharded=self._state.mesh is not None)
+        if roll.newest < 0 and group.rank in roll.donors:
             # A world that begins, or begins again: its oldest member knows where.
-            if group.rank == 0:
-                self._load()
-                rounds.done = self._state.position.rounds
-                self.whole = True
-            holders, newest = [0], -1
-        else:
-            newest = max(table[rank][1] for rank in holders)
-        donors = [rank for rank in holders if newest < 0 or table[rank][1] == newest]
-        theirs = roll[donors[0]][2:].tolist()
+            self._load()
+            rounds.done = self._state.position.rounds
+            self.whole = True
+        theirs = said[roll.donors[0]][3:]
         odd = [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
         if odd:
             raise ElasticError(
-                f"{self._worker} is not like {names[donors[0]]} in its {', '.join(odd)}: every worker must run "
-                "the same script, with the same arguments and releases"
+                f"{self._worker} is not like {plan.members[roll.donors[0] // places].worker} in its "
+                f"{', '.join(odd)}: every worker must run the same script, with the same arguments and releases"
             )
-        if newest >= 0 and self.whole and rounds.done < newest - 1:
+        if group.rank in roll.behind and rounds.done < roll.newest - 1:
             self.release("fell behind: the others are more than one round ahead")
-        behind = [rank for rank in holders if rank not in donors]
-        fresh = [rank for rank in range(group.size) if rank not in holders]
-        self._move(plan, group, donors, behind, fresh)
-        if not behind:
+        if group.rank // places in roll.stranded():
+            self.release("nobody can give the training state in the middle of a step that some have committed")
+        if roll.behind and places > 1:
+            self._hear_words(plan, group, roll)
+        self._move(plan, group, roll)
+        if not roll.behind:
             rounds.last = []  # all are in the same round: nobody will ask for the sums of the one before
+            rounds.complete = []
 
-    def _move(
-        self, plan: messages.Plan, group: Group, donors: list[int], behind: list[int], fresh: list[int]
-    ) -> None:
+    def _hear_words(self, plan: messages.Plan, group: Group, roll: Roll) -> None:
+        """Whoever lacks the last round has its sums already: of the words, the donors tell all."""
+        words = torch.zeros(roll.words, dtype=torch.int64)
+        if group.rank == roll.donors[0]:
+            words.copy_(self.rounds.last[-1])
+        self._wait(group.all_reduce(words), plan, firm=True)
+        if group.rank in roll.behind:
+            if not self.rounds.complete:
+                self.release("the sums of a round that others have committed are not here")
+            self.rounds.given = [*self.rounds.complete[:-1], words]
+
+    def _move(self, plan: messages.Plan, group: Group, roll: Roll) -> None:
         """Give and take, all at once: the state down a tree to newcomers, the last sums to those that lack them."""
         work: list[Background] = []
         got: list[tuple[bytes, list[torch.Tensor]]] = []
-        givers = tree(donors, fresh)
+        givers, donors = roll.givers(), roll.donors
         source = {taker: giver for giver, takers in givers.items() for taker in takers}
+        behind = roll.behind if self._place.size == 1 else []
         source |= {taker: donors[n % len(donors)] for n, taker in enumerate(behind)}
         late = [taker for taker in behind if source[taker] == group.rank]
-        if group.rank in donors and givers[group.rank]:
+        on = givers.get(group.rank, [])
+        if group.rank in donors and on:
             self._state.position.rounds = self.rounds.done
             whole = self._state.capture()
-            work.append(Background(lambda: give(group, givers[group.rank], *whole), "give"))
+            work.append(Background(lambda: give(group, on, *whole), "give"))
         if late:
             sums = pack(self.rounds.last)
             work.append(Background(lambda: give(group, late, *sums), "give"))
         if group.rank in source:
-            on = givers.get(group.rank, ())
             work.append(Background(lambda: got.append(take(group, source[group.rank], on, self._room)), "take"))
         for each in work:
             self._wait(each, plan, firm=True)
         if not got:
             return
-        if group.rank in fresh:
+        if group.rank in roll.fresh:
             self._state.restore(*got[0])
             self.rounds.done = self._state.position.rounds
             self.whole, self._room = True, None
@@ -486,7 +522,7 @@ class Switch:
     def _depart(self, plan: messages.Plan) -> None:
         """No seat for this worker: out of the world, in order. When all leave, the first of them saves the state."""
         saved = None
-        if not plan.members and self.rounds.world.rank == 0 and self.whole:
+        if not plan.members and self.rounds.world.saves(sharded=self._state.mesh is not None) and self.whole:
             saved = self._save()
         self.leave(plan.generation, saved)
 
@@ -494,23 +530,39 @@ class Switch:
         """End this process, and the script around it."""
         log.info("%s ends: %s", self._worker, reason)
         self.released = True
+        if self._crew is not None:
+            self._crew.close()
+        if isinstance(self.link, Follower):
+            self.link.close()
         end_script(os.environ)
         raise Released(reason)
 
     def leave(self, generation: int, saved: str | None) -> NoReturn:
         """Say that this worker is out, and end."""
         link = self._need_link()
+        if self._crew is not None:
+            self._crew.wait_gone(SAVE_PATIENCE_S if saved else MATES_PATIENCE_S)
         link.say(messages.Left(generation, self._state.position.step, saved))
         self.rounds.world.group.bury()
         link.flush(2.0)
         self.release(link.leave or self.ending or "left")
 
 
-def _find_room(store: str) -> Room | None:
+def _find_room(store: str, place: Place) -> Room | None:
     """Memory for the state that the member at `store` described; without a description there is none, and the
-    transfer takes a little longer."""
+    transfer takes a little longer.
+
+    Raises:
+        ElasticError: its node has another number of processes.
+    """
     try:
-        text = Board.at(store, MEET_PATIENCE).get(STATE_KEY)
+        board = Board.at(store, MEET_PATIENCE)
+        places = board.get(PLACES_KEY)
+        if places is not None and places != str(place.size):
+            raise ElasticError(
+                f"this node has {place.size} training processes and the others have {places}: start as many on each"
+            )
+        text = board.get(STATE_KEY)
         return Room(from_text(text)) if text is not None else None
     except (PeerLost, ValueError, RuntimeError) as error:  # the last: there is not so much memory
         log.info("no room is made for the state beforehand: %s", error)

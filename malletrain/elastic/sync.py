@@ -17,6 +17,7 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.groups import Background, Pending
 from malletrain.elastic.noise import NoiseScale
 from malletrain.elastic.rounds import BAD, BAD_RANKS, FIXED_WORDS, WEIGHT, Outcome, Rounds
+from malletrain.elastic.sharded import local
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -51,6 +52,8 @@ class GradientSync:
         rounds: where sums are made.
         mean: whether the script's loss is a mean over its samples (else a sum).
         step: the number of the step under way, the same everywhere.
+        sharded: parameters are shards, which FSDP sums over the node's processes, weighted already. It must come to
+            the end of its backward in all of them: so shards are summed across nodes after that.
     """
 
     def __init__(
@@ -59,7 +62,10 @@ class GradientSync:
         rounds: Rounds,
         mean: bool,
         step: Callable[[], int] = lambda: 0,
+        *,
+        sharded: bool = False,
     ) -> None:
+        self._sharded = sharded
         self._names = [name for name, _ in parameters]
         self._parameters = [parameter for _, parameter in parameters]
         self._rounds = rounds
@@ -153,7 +159,7 @@ class GradientSync:
                 bucket = open_ones[key] = _Bucket([], 0, *key)
                 buckets.append(bucket)
             bucket.members.append(index)
-            bucket.length += parameter.numel()
+            bucket.length += local(parameter).numel()
             limit = FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES
             if bucket.length * parameter.element_size() >= limit:
                 del open_ones[key]
@@ -165,7 +171,7 @@ class GradientSync:
             offset = 0
             for index in bucket.members:
                 home[index] = (number, offset)
-                offset += self._parameters[index].numel()
+                offset += local(self._parameters[index]).numel()
         return home
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
@@ -181,7 +187,7 @@ class GradientSync:
     def _arrived(self, index: int) -> None:
         if not self._running:
             self._begin()
-        if self._alone:
+        if self._alone or self._sharded:
             return
         number, _ = self._home[index]
         if number < self._launched:
@@ -220,7 +226,8 @@ class GradientSync:
 
     def _begin(self) -> None:
         self._running = True
-        self._rounds.check()
+        if not self._sharded:
+            self._rounds.check()
         self._given = self._rounds.take_given()
         self._measured = self._noise is not None and self._noise.measures(self._step())
         if self._noise is not None:
@@ -236,28 +243,36 @@ class GradientSync:
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._complete)
 
+    def _part(self, flat: torch.Tensor, index: int) -> torch.Tensor:
+        """Where a parameter's gradient is in its bucket."""
+        mine, (_, offset) = local(self._parameters[index]), self._home[index]
+        return flat[offset : offset + mine.numel()].view_as(mine)
+
+    def _gradient(self, index: int) -> torch.Tensor | None:
+        gradient = self._parameters[index].grad
+        return None if gradient is None else local(gradient)
+
     def _launch(self) -> None:
         """Weight a bucket's gradients and begin to sum them."""
         flats = self._flats[self._turn]
         if flats is None:
             raise ElasticError("a gradient arrived outside a step")
         bucket, flat = self._buckets[self._launched], flats[self._launched]
-        factor = 1.0 if self._weight else 0.0
-        if self._mean and self._scale is None:
+        factor = 1.0 if self._weight or self._sharded else 0.0
+        if self._mean and self._scale is None and not self._sharded:
             factor = self._weight / self._batch
         for index in bucket.members:
-            parameter, (_, offset) = self._parameters[index], self._home[index]
-            part = flat[offset : offset + parameter.numel()].view_as(parameter)
-            if parameter.grad is None or factor == 0.0:
+            part, gradient = self._part(flat, index), self._gradient(index)
+            if gradient is None or factor == 0.0:
                 part.zero_()
-            elif parameter.grad.is_sparse:
+            elif gradient.is_sparse:
                 raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
             else:
-                torch.mul(parameter.grad, factor, out=part)
+                torch.mul(gradient, factor, out=part)
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
         self._launched += 1
-        self._pending.append(self._rounds.start(flat))
+        self._pending.append(self._rounds.start(flat, shard=self._sharded))
 
     def _complete(self) -> None:
         """Backward is through: the rest, then the sums back into the gradients."""
@@ -285,7 +300,7 @@ class GradientSync:
             if self._noise is not None and self._measured:
                 factor = float(self._weight) / (self._batch if self._mean else 1)
                 extras.append(self._noise.give(factor, self._weight))
-            self._pending += [self._rounds.start(each) for each in [*extras, words]]
+            self._pending += [self._rounds.start(each) for each in extras]
             flats = self._flats[self._turn] or []
             outcome = self._rounds.finish(self._pending, [*flats, *extras, words], words, self._refuse_bad)
             self.paces = words[FIXED_WORDS + len(self._parameters) :].tolist()
@@ -298,16 +313,16 @@ class GradientSync:
         size, rank, many = self._rounds.world.size, self._rounds.world.rank, len(self._parameters)
         words = self._rounds.words(self._weight, many + size)
         for index, parameter in enumerate(self._parameters):
-            words[FIXED_WORDS + index] = int(parameter.grad is not None and self._weight > 0)
+            words[FIXED_WORDS + index] = int(parameter.grad is not None and (self._weight > 0 or self._sharded))
         words[FIXED_WORDS + many + rank] = self.pace
-        if self.must_be_finite and self._weight and not self._looks_finite():
+        if self.must_be_finite and (self._weight or self._sharded) and not self._looks_finite():
             words[BAD], words[BAD_RANKS] = 1, rank
         return words
 
     def _looks_finite(self) -> bool:
         total = None
         for bucket in self._buckets:
-            first = next((g for index in bucket.members if (g := self._parameters[index].grad) is not None), None)
+            first = next((g for index in bucket.members if (g := self._gradient(index)) is not None), None)
             if first is not None and not first.is_sparse:
                 part = first.detach().reshape(-1)[:LOOKED_AT].sum(dtype=torch.float64)
                 total = part if total is None else total + part.to(total.device)
@@ -315,10 +330,10 @@ class GradientSync:
 
     def _refuse_bad(self, words: torch.Tensor) -> None:
         """Every member comes to the same words, so all of them stop here, and none has committed the step."""
-        bad, workers = int(words[BAD]), self._rounds.world.workers
+        bad, world = int(words[BAD]), self._rounds.world
         if not bad or not self.must_be_finite:
             return
-        who = workers[int(words[BAD_RANKS])] if bad == 1 else f"{bad} of {len(workers)} workers"
+        who = world.worker_of(int(words[BAD_RANKS])) if bad == 1 else f"{bad} of {world.size} workers"
         raise ElasticError(
             f"step {self._step()}: the gradients of {who} are not finite (nan or infinite). If that may happen, as "
             "with a loss scaler that the session does not know, say Session(..., must_be_finite=False)"
@@ -338,17 +353,16 @@ class GradientSync:
             self._noise.take(extras[0], outcome.sums[: len(self._buckets)], total, self._batch, self._mean)
         for bucket, flat in zip(self._buckets, outcome.sums, strict=False):
             for index in bucket.members:
-                parameter, (_, offset) = self._parameters[index], self._home[index]
+                parameter, part = self._parameters[index], self._part(flat, index)
                 if not used[index]:
                     parameter.grad = None
                     continue
-                part = flat[offset : offset + parameter.numel()].view_as(parameter)
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
                 if factor == 1.0:
-                    parameter.grad.copy_(part)
+                    local(parameter.grad).copy_(part)
                 else:
-                    torch.mul(part, factor, out=parameter.grad)
+                    torch.mul(part, factor, out=local(parameter.grad))
         self._commit(outcome)
 
     def _commit(self, outcome: Outcome) -> None:

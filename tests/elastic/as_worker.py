@@ -30,7 +30,7 @@ SIGNALS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "term": signal.SIGT
 PLACES = {
     "rehearsal": (start, "_call"),
     "warm": (start, "stages"),
-    "build": (switch, "make_group"),
+    "build": (switch, "make_world_group"),
     "roll": (switch.Switch, "_roll_call"),
     "give": (switch, "give"),
     "take": (switch, "take"),
@@ -50,6 +50,8 @@ def lag_at(number: int) -> None:
             self.lagged = True
             for operation in pending:
                 self.wait(operation)
+            self.complete = [*sums[:-1], words.clone()]
+            self.wait(self.start(words))
             self._watch.fault(self.world.generation, "closed", "made to lag")
             raise Aborted("made to lag")
         return finish(self, pending, sums, words, *refuse)

@@ -15,6 +15,8 @@ ALONE = {
     "test_faults.py",
     "test_launch.py",
     "test_live.py",
+    "test_nodes.py",
+    "test_prefetch.py",
     "test_restart.py",
     "test_schedules.py",
     "test_stages.py",

@@ -164,7 +164,8 @@ class Pod:
 
     directory: Path
     real: bool = False
-    processes: dict[int, Forked | subprocess.Popen[bytes]] = field(default_factory=dict)
+    #: By task; where a node has several processes, by (task, place).
+    processes: dict[int | tuple[int, int], Forked | subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def spawn(self, url: str, task: int, script: Sequence[str], restart: int = 0, **environ: str) -> None:
         env = {
@@ -182,22 +183,41 @@ class Pod:
             "SLURMD_NODENAME": f"node{task}",
             **environ,
         }
-        path = self.directory / f"worker-{task}.{restart}.log"
+        place = environ.get("LOCAL_RANK")
+        key = task if place is None else (task, int(place))
+        path = self.directory / f"worker-{task}.{restart}{'' if place is None else '.' + place}.log"
         if not self.real:
-            self.processes[task] = Forked(env, path, script)
+            self.processes[key] = Forked(env, path, script)
             return
         log = path.open("wb")
         command = [sys.executable, str(HERE / "as_worker.py"), *script]
-        self.processes[task] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+        self.processes[key] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
         log.close()
 
-    def kill(self, task: int, number: int = signal.SIGKILL) -> None:
+    def spawn_node(
+        self, url: str, task: int, script: Sequence[str], places: int, restart: int = 0, **environ: str
+    ) -> None:
+        """A node with several processes, as torchrun starts them; but nobody ends the others when one ends."""
+        for place in range(places):
+            local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(places)}
+            self.spawn(url, task, script, restart, **local, **environ)
+
+    def wait_node(self, task: int, seconds: float = 60) -> list[int]:
+        """Exit statuses of a node's processes."""
+        return [
+            process.wait(seconds)
+            for key, process in self.processes.items()
+            if isinstance(key, tuple) and key[0] == task
+        ]
+
+    def kill(self, task: int | tuple[int, int], number: int = signal.SIGKILL) -> None:
         self.processes[task].send_signal(number)
 
-    def kill_after_a_step(self, task: int) -> None:
+    def kill_after_a_step(self, task: int | tuple[int, int]) -> None:
         """SIGKILL just after the worker has written a step down: its diary then tells of every step that it gave its
         part to. The script's steps must be slow."""
-        path = self.directory / f"diary-{task}.0.jsonl"
+        who = f"{task}.0" if isinstance(task, int) else f"{task[0]}.0.{task[1]}"
+        path = self.directory / f"diary-{who}.jsonl"
         made = path.stat().st_size if path.exists() else 0
         wait_until(lambda: path.exists() and path.stat().st_size > made, 60, f"a step of worker {task}")
         self.kill(task)

@@ -6,6 +6,7 @@ Run as a script under `mpiexec`, it checks the group of MPI.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import torch
 
@@ -18,10 +19,15 @@ def done(pending: Pending) -> None:
         pass
 
 
-def check(group: Group) -> None:
-    """Raises `AssertionError` where the group is not one."""
-    for part in (_sums, _many_at_once, _gathers, _messages, _waits_in_slices, _alike_after_messages):
+def check(group: Group, rings: Sequence[Sequence[int]] = ()) -> None:
+    """Raises `AssertionError` where the group is not one. `rings`: where messages do not go between any two, lists of
+    members between which they go, this one among them."""
+    for part in (_sums, _many_at_once, _gathers):
         part(group)
+    for ring in rings or [range(group.size)]:
+        _messages(group, ring)
+    _waits_in_slices(group, (rings or [range(group.size)])[0])
+    _alike_after_messages(group)
     done(group.all_reduce(torch.zeros(1)))
     _ends(group)
 
@@ -59,11 +65,12 @@ def _gathers(group: Group) -> None:
     assert [row.tolist() for row in table] == [[rank, 2**61 - rank] for rank in range(group.size)]
 
 
-def _messages(group: Group) -> None:
+def _messages(group: Group, ring: Sequence[int]) -> None:
     """Each to its neighbour, two at once under different tags, from threads; sizes from a byte to megabytes."""
     if group.size == 1:
         return
-    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    mine = list(ring).index(group.rank)
+    right, left = ring[(mine + 1) % len(ring)], ring[mine - 1]
     sizes = [(1, torch.uint8), (0, torch.float32), (3_000_000, torch.float32), (5, torch.bfloat16)]
     for number, (size, dtype) in enumerate(sizes):
         there = [torch.full((size,), group.rank + 2 * tag).to(dtype) for tag in (10, 11)]
@@ -82,18 +89,18 @@ def _messages(group: Group) -> None:
             assert not thread.is_alive()
 
 
-def _waits_in_slices(group: Group) -> None:
+def _waits_in_slices(group: Group, ring: Sequence[int]) -> None:
     """A slice that is over says so, and the operation goes on."""
     if group.size == 1:
         return
     tensor = torch.ones(4)
-    if group.rank == 0:
+    if group.rank == ring[0]:
         pending = group.all_reduce(tensor)
         assert not pending.wait(0.02)
-        for rank in range(1, group.size):
+        for rank in ring[1:]:
             group.send(torch.ones(1), rank, 99)
     else:
-        group.receive(torch.zeros(1), 0, 99)
+        group.receive(torch.zeros(1), ring[0], 99)
         pending = group.all_reduce(tensor)
     done(pending)
     assert tensor.eq(group.size).all()

@@ -23,13 +23,26 @@ def one_process() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_a_model_sharded_by_fully_shard(one_process) -> None:
+@pytest.fixture
+def two_processes() -> Iterator[None]:
+    """The same as the first of two that exchange nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_model_sharded_over_more_than_the_node(two_processes) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(elastic.ElasticError, match=r"sharded over processes \(0.weight and 3 more\).*the plain one"):
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    wanted = (
+        r"other processes than the 1 of this node \(0.weight and 3 more\): a node that leaves would take its part"
+    )
+    with pytest.raises(elastic.ElasticError, match=wanted):
         elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
 
 

@@ -34,6 +34,22 @@ class Digits(Dataset):
         return self.x[index], self.y[index], index
 
 
+def shard(model: nn.Sequential) -> None:
+    """Over the processes that were started together on this node."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    task, restart = os.environ.get("SLURM_ARRAY_TASK_ID", "x"), os.environ.get("SLURM_RESTART_COUNT", "0")
+    meet = Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"meet-{task}.{restart}"
+    rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=size)
+    mesh = init_device_mesh("cpu", (size,))
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
@@ -53,6 +69,8 @@ def main() -> None:
     parser.add_argument("--autocast", action="store_true", help="in bfloat16")
     parser.add_argument("--world", default="", help="of processes started together: environment or mpi")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--loaders", type=int, default=0)
+    parser.add_argument("--sharded", action="store_true", help="over the processes of the node")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -60,12 +78,17 @@ def main() -> None:
     if "SLURM_ARRAY_TASK_ID" not in os.environ and "RANK" in os.environ:
         os.environ["SLURM_ARRAY_TASK_ID"] = os.environ["RANK"]
     me = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+    if "LOCAL_RANK" in os.environ:
+        me += f".{os.environ['LOCAL_RANK']}"
     model = nn.Sequential(nn.Linear(64, options.width), nn.ReLU(), nn.Linear(options.width, 10)).double()
     if options.shards:
         layers = [nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)]
         model = nn.Sequential(*layers).double()
+    if options.sharded:
+        shard(model)
     dtype = torch.float32 if options.float32 or options.autocast else torch.float64
-    model.to(dtype)
+    if not options.sharded:
+        model.to(dtype)
     if options.optimizer == "sgd":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     else:
@@ -80,6 +103,7 @@ def main() -> None:
     s = elastic.Session(
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None,
         balance=options.balance, checkpoint_s=options.checkpoint_s, seed=options.seed, world=world,
+        loaders=options.loaders,
     )  # fmt: skip
     s.track(scheduler=scheduler)
     s.when_main(lambda: (home / "mains").open("a").write(f"{me}\n"))
@@ -152,8 +176,11 @@ def main() -> None:
                 figures = s.evaluate(metrics, batch_size=50)
                 diary.write(json.dumps({"evaluated": epoch, **figures}) + "\n")
     final = s.evaluate(metrics, batch_size=50)
+    whole = model.state_dict()
+    if options.sharded:
+        whole = {name: tensor.full_tensor() for name, tensor in whole.items()}
     if s.is_main:
-        torch.save(model.state_dict(), home / "final.pt")
+        torch.save(whole, home / "final.pt")
         (home / "figures.json").write_text(json.dumps(final))
     s.finish({**final, "samples": s.samples_done})
 

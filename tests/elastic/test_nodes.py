@@ -1,0 +1,210 @@
+"""Nodes with several processes: one member each, and the result of a static run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.domain.event import EventKind
+from malletrain.elastic.errors import ElasticError, PeerLost
+from malletrain.elastic.groups import Group, StoreServer
+from malletrain.elastic.node_group import make_world_group
+from malletrain.elastic.place import Place, find_place
+from malletrain.elastic.roll import Entry, read
+from tests.elastic import group_contract
+from tests.elastic.coordinator import HERE, running, wait_until
+from tests.elastic.test_groups import outside_slurm
+from tests.elastic.test_launch import launched
+from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, assert_every_sample_once, diary, static
+
+__all__ = ["static"]
+
+PLACES = 2
+
+
+def options(directory: Path) -> list[str]:
+    return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
+
+
+def run(nodes: int, places: int, act) -> list[object]:
+    """`act(group)` in a thread for each process of a real group of nodes; results or errors by rank."""
+    server = StoreServer("127.0.0.1")
+    results: list[object] = [None] * (nodes * places)
+    done = threading.Barrier(len(results))
+
+    def member(rank: int) -> None:
+        node, place = divmod(rank, places)
+        patience = timedelta(seconds=30)
+        group = make_world_group(server.address, 1, node, nodes, Place(place, places), "127.0.0.1", patience)
+        try:
+            results[rank] = act(group)
+        except (AssertionError, PeerLost) as error:
+            results[rank] = f"{type(error).__name__}: {error}"
+        finally:
+            done.wait(60)
+            group.bury()
+
+    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(len(results))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+@pytest.mark.parametrize(("nodes", "places"), [(1, 3), (2, 2), (3, 2)])
+def test_a_group_of_nodes_keeps_the_contract(nodes: int, places: int) -> None:
+    def act(group: Group) -> str:
+        node, place = divmod(group.rank, places)
+        in_node = [node * places + other for other in range(places)]
+        at_place = [other * places + place for other in range(nodes)]
+        group_contract.check(group, [ring for ring in (in_node, at_place) if len(ring) > 1])
+        return "kept"
+
+    assert run(nodes, places, act) == ["kept"] * (nodes * places)
+
+
+@given(
+    st.integers(1, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 1)), min_size=1, max_size=6), st.booleans()
+)
+def test_everyone_gets_the_state_from_where_there_is_a_connection(
+    places: int, said: list[tuple[bool, int]], sharded: bool
+) -> None:
+    """`said`: of each node whether it holds the state, and of its last process whether it is a round ahead."""
+    entries = [
+        Entry(whole, 7 + (ahead if place == places - 1 else 0), 3) for whole, ahead in said for place in range(places)
+    ]
+    roll = read(entries, places, sharded=sharded)
+    assert sorted([*roll.donors, *roll.behind, *roll.fresh]) == list(range(len(entries)))
+    got = list(roll.donors)
+    for giver, takers in roll.givers().items():
+        for taker in takers:
+            same_part = giver % places == taker % places
+            assert same_part or (giver // places == taker // places and not sharded)
+            assert taker in roll.fresh
+            got.append(taker)
+    assert len(got) == len(set(got)), "nobody is given it twice"
+    assert {rank // places for rank in roll.fresh if rank not in got} == roll.stranded()
+    if not roll.behind:
+        assert not roll.stranded()
+
+
+def test_where_a_process_stands() -> None:
+    assert find_place({}) == Place(0, 1)
+    assert find_place({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == Place(1, 4)
+    slurm = {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_STEP_NUM_TASKS": "3"}
+    assert find_place(slurm) == Place(2, 3)
+    assert find_place({"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}).leads
+    with pytest.raises(ElasticError, match="start the processes of this node alone"):
+        find_place({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})
+
+
+@pytest.mark.parametrize("rounds", [10, 29], ids=["in a step", "in an evaluation"])
+def test_a_process_that_missed_the_words_of_a_round_makes_it_good(tmp_path: Path, static, rounds: int) -> None:
+    given = ["--epochs", "4", "--evaluate", "--wait-for", "4"]
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn_node(daemon.url, 0, [SCRIPT, *given], PLACES)
+        for place, lag in ((0, {}), (1, {"LAG_AT": str(rounds)})):
+            local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(PLACES)}
+            pod.spawn(daemon.url, 1, [SCRIPT, *given], **local, **lag)
+        assert pod.wait_node(0) == pod.wait_node(1) == [0, 0]
+        urgent = [event for event in daemon.seen(EventKind.GENERATION) if event.data["switched_by"] == "fault"]
+        assert len(urgent) == 1
+    assert_every_sample_once(diary(tmp_path), 4)
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "4", "--evaluate"), 1e-12)
+
+
+def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_path: Path, static) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in (0, 1):
+            pod.spawn_node(daemon.url, task, [SCRIPT, *options(tmp_path)], PLACES)
+        daemon.wait_world([0, 1])
+        wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four processes")
+        pod.kill((0, 1), signal.SIGSTOP)
+        daemon.wait_world([1], 30)
+        pod.kill((0, 1), signal.SIGCONT)
+        assert 0 not in pod.wait_node(0)
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 3, 20, "steps of the other node")
+        pod.kill((1, 1), signal.SIGTERM)
+        assert pod.wait_node(1) == [143, 143], "a node leaves as one"
+        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_0"]
+        pod.spawn_node(daemon.url, 2, [SCRIPT, *options(tmp_path)], PLACES)
+        daemon.wait_world([2])
+        (tmp_path / "go").touch()
+        assert pod.wait_node(2) == [0, 0]
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.parametrize("how", [(), ("--sharded", "--clip")], ids=["each holds the model", "sharded in the node"])
+def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
+    tmp_path: Path, static, how: tuple[str, ...]
+) -> None:
+    script = [SCRIPT, *options(tmp_path), *how]
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn_node(daemon.url, 0, script, PLACES)
+        daemon.wait_world([0])
+        for task in (1, 2):
+            pod.spawn_node(daemon.url, task, script, PLACES)
+        daemon.wait_world([0, 1, 2])
+        wait_until(lambda: any(line["size"] == 6 for line in diary(tmp_path)), 60, "a step of six processes")
+        pod.kill_after_a_step((1, 1))
+        daemon.wait_world([0, 2], 20)
+        assert 0 not in pod.wait_node(1), "the node ends as one"
+        daemon.leave(0)
+        daemon.wait_world([2], 20)
+        assert pod.wait_node(0) == [143, 143]
+        wait_until(lambda: diary(tmp_path)[-1]["size"] == 2, 60, "steps of one node")
+        (tmp_path / "go").touch()
+        assert pod.wait_node(2) == [0, 0]
+        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_1"]
+        assert daemon.seen(EventKind.JOB_COMPLETED)
+        assert {event.data["nodes"] for event in daemon.seen(EventKind.SAMPLES)} <= {1, 2, 3}
+    assert_every_sample_once(diary(tmp_path), int(EPOCHS))
+    expected = static("--epochs", EPOCHS, *(each for each in how if each != "--sharded"))
+    assert_equal(torch.load(tmp_path / "final.pt"), expected, 1e-12)
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PLACES}"]
+
+
+def test_torchrun_without_a_daemon_trains_as_one(tmp_path: Path, static) -> None:
+    env = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path))
+    subprocess.run([*TORCHRUN, SCRIPT, "--epochs", "2"], env=env, check=True, timeout=300)
+    assert {line["size"] for line in diary(tmp_path) if "step" in line} == {PLACES}
+    assert_every_sample_once(diary(tmp_path), 2)
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "2"), 1e-12)
+
+
+def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path) -> None:
+    worker = [*TORCHRUN, str(HERE / "as_worker.py"), SCRIPT, "--epochs", "100", "--step-seconds", "0.1"]
+    body = f"trap 'exit 143' TERM; {' '.join(worker)}; touch {tmp_path}/after"
+    with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
+        daemon.wait_world([0])
+        wait_until(lambda: any(line["size"] == PLACES for line in diary(tmp_path)), 60, "a step of both")
+        daemon.leave(0)
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 30, "the node has left")
+        assert process.wait(60) == 143
+        assert str(daemon.seen(EventKind.WORKER_LEFT)[0].data["saved"]).startswith(str(tmp_path / ".malletrain"))
+        assert not daemon.seen(EventKind.WORKER_LOST)
+    assert not (tmp_path / "after").exists()
+
+
+def test_a_node_with_another_number_of_processes_is_told_so(tmp_path: Path) -> None:
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn_node(daemon.url, 0, [SCRIPT, *options(tmp_path)], PLACES)
+        daemon.wait_world([0])
+        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)])
+        assert pod.wait(1) == 1
+        assert "this node has 1 training processes and the others have 2: start as many on each" in pod.log(1)
+        (tmp_path / "go").touch()
+        assert pod.wait_node(0) == [0, 0]

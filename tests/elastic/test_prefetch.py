@@ -1,0 +1,100 @@
+"""Batches loaded ahead: dropped when they are another's, never taken twice, and nobody left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from malletrain.elastic.data import Loader
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.prefetch import Order, Prefetch
+from malletrain.elastic.sampler import Sampler
+from tests.elastic.coordinator import running, wait_until
+from tests.elastic.test_live import SCRIPT, assert_equal, assert_every_sample_once, diary, static
+
+__all__ = ["static"]
+
+LENGTH = 50
+
+
+class Noisy(Dataset):
+    """With random augmentation; notes which process reads what."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int):
+        with self.notes.open("a") as stream:
+            stream.write(f"{os.getpid()} {index}\n")
+        if index == 49:
+            raise LookupError("no sample 49")
+        return index, torch.rand(2)
+
+
+def orders(sizes: list[int]) -> Iterator[tuple[Order, list[Order]]]:
+    """Of the first member, as the world takes one size after the other; and what it would load next."""
+    sampler = Sampler(LENGTH - 1, 8, seed=3, shuffle=True, drop_last=False)
+    place = (0, 0)
+    for size in sizes:
+        coming, after = [], place
+        for _ in range(4):
+            after = sampler.following(*after)
+            coming.append((after[0], tuple(sampler.share(*after, 0, size).indices)))
+        yield (place[0], tuple(sampler.share(*place, 0, size).indices)), coming
+        place = sampler.following(*place)
+
+
+def test_a_batch_is_the_same_whether_loaded_ahead_anew_or_at_once(tmp_path: Path) -> None:
+    loader = Loader(Noisy(tmp_path / "notes"), 5, None)
+    prefetch = Prefetch(loader, 2)
+    for order, coming in orders([1, 1, 2, 2, 2, 1, 3, 3, 3, 3]):
+        (indices, noise), (expected, theirs) = prefetch.load([order], coming)[0], loader.load(*order)
+        assert indices.tolist() == expected.tolist() == list(order[1])
+        assert torch.equal(noise, theirs)
+    assert prefetch.dropped > 0, "the size changed: what was loaded for the old one is of no use"
+    readers = {int(line.split()[0]) for line in (tmp_path / "notes").read_text().splitlines()}
+    assert len(readers - {os.getpid()}) == 2
+
+
+def test_what_the_data_set_raises_is_raised_here(tmp_path: Path) -> None:
+    prefetch = Prefetch(Loader(Noisy(tmp_path / "notes"), 5, None), 1)
+    assert prefetch.load([(0, (1, 2))], [(0, (49,))])[0][0].tolist() == [1, 2]
+    with pytest.raises(LookupError, match="no sample 49"):
+        prefetch.load([(0, (49,))], [])
+
+
+def test_a_lost_loader_is_an_error_and_no_hang(tmp_path: Path) -> None:
+    prefetch = Prefetch(Loader(Noisy(tmp_path / "notes"), 5, None), 1)
+    prefetch.load([(0, (1,))], [])
+    reader = int((tmp_path / "notes").read_text().split()[0])
+    os.kill(reader, signal.SIGKILL)
+    with pytest.raises(ElasticError, match="a process that loads batches is gone"):
+        for index in range(20):
+            prefetch.load([(0, (index,))], [])
+
+
+def test_loaded_ahead_through_changes_of_size_each_sample_counts_once(tmp_path: Path, static) -> None:
+    given = ["--epochs", "6", "--loaders", "1", "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path, real=True) as (daemon, pod):
+        for task in (0, 1, 2):
+            pod.spawn(daemon.url, task, [SCRIPT, *given])
+        daemon.wait_world([0, 1, 2])
+        wait_until(lambda: any(line["size"] == 3 for line in diary(tmp_path)), 60, "a step of three")
+        children = Path(f"/proc/{pod.processes[1].pid}/task/{pod.processes[1].pid}/children").read_text().split()
+        assert len(children) == 1
+        pod.kill_after_a_step(1)
+        daemon.wait_world([0, 2], 20)
+        wait_until(lambda: not Path(f"/proc/{children[0]}").exists(), 20, "its loader has ended with it")
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(2) == 0
+    assert_every_sample_once(diary(tmp_path), 6)
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "6"), 1e-12)
