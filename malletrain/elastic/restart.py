@@ -6,6 +6,9 @@ oldest member's node as MASTER_ADDR. It costs what the script needs to save, sta
 
     MALLETRAIN_SIGNAL   the signal that makes the script save and end (TERM)
     MALLETRAIN_GRACE_S  seconds it is given for that before it is killed (60)
+
+What that is, only the script can tell: it creates the file MALLETRAIN_READY after its first step. Without it, the
+time to save and end is all that is known of a relaunch.
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from malletrain.elastic.link import Link
@@ -68,6 +74,9 @@ class Restarter:
         self._plan = messages.Plan(0)
         self._started_at = 0.0
         self._failures = 0
+        self._ready = Path(tempfile.mkdtemp(prefix="malletrain-")) / "ready"
+        #: Since when nothing is trained, because of a relaunch that is not over yet; and whether it added nodes.
+        self._relaunch: tuple[float, bool] | None = None
         self._link = Link(client, self)
 
     # --- link.Answers -----------------------------------------------------------------------------------------
@@ -99,10 +108,13 @@ class Restarter:
         self._link.start()
         host = own_host(self._environ)
         self._link.say(messages.Warm(f"{host}:{free_port()}"))
-        while True:
-            status = self._wait_for_news()
-            if status is not None:
-                return status
+        try:
+            while True:
+                status = self._wait_for_news()
+                if status is not None:
+                    return status
+        finally:
+            shutil.rmtree(self._ready.parent, ignore_errors=True)
 
     def _wait_for_news(self) -> int | None:
         link, plan = self._link, self._link.plan
@@ -118,21 +130,32 @@ class Restarter:
             status = self._process.poll()
             if status is not None:
                 return self._ended(status)
+        if self._relaunch is not None and self._ready.exists():
+            began, grew = self._relaunch
+            self._relaunch = None
+            self._say_switched(time.monotonic() - began, grew=grew)
         with link.changed:
             link.changed.wait(0.1)
         return None
+
+    def _say_switched(self, pause_s: float, *, grew: bool) -> None:
+        self._link.say(messages.Switched(self._plan.generation, 0, len(self._plan.members), pause_s, grew))
 
     def _take(self, plan: messages.Plan) -> None:
         """Stop the script, start it in the new world."""
         before, began = len(self._plan.members), time.monotonic()
         self._stop()
+        self._ready.unlink(missing_ok=True)
         self._plan = plan
         rank, size = self._seat(plan) or 0, len(plan.members)
         self._process = subprocess.Popen(
-            self._command, env={**self._environ, **contract(plan, rank)}, start_new_session=True
+            self._command,
+            env={**self._environ, **contract(plan, rank), "MALLETRAIN_READY": str(self._ready)},
+            start_new_session=True,
         )
         self._started_at = time.monotonic()
-        self._link.say(messages.Switched(plan.generation, 0, size, self._started_at - began, size > before))
+        self._relaunch = (began, size > before) if before else None
+        self._say_switched(self._started_at - began, grew=size > before)
 
     def _ended(self, status: int) -> int | None:
         """The script is over by itself."""

@@ -23,6 +23,7 @@ while count < 400:
     one = torch.tensor([1.0, float(bool(told))])
     dist.all_reduce(one)
     count += 1
+    Path(os.environ["MALLETRAIN_READY"]).touch()
     with (home / "counts").open("a") as stream:
         stream.write(f"{count} {rank} {int(one[0])}\n")
     if one[1] > 0:

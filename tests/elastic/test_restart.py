@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import EventKind
+from malletrain.domain.event import Event, EventKind
 from malletrain.elastic.restart import contract, seconds_of, signal_named
 from malletrain.loop.generation import JobTerms
 from malletrain.wire import messages
@@ -37,6 +37,14 @@ def sizes(directory: Path) -> list[int]:
     return [int(line.split()[2]) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def assert_pauses_end_with_a_step(switched: Sequence[Event]) -> None:
+    """Of each relaunch is told what ending the script took, and then what it took until the script trained again."""
+    first = switched[0].data["generation"]
+    for generation in {event.data["generation"] for event in switched} - {first}:
+        ended, trains = [float(e.data["pause_s"]) for e in switched if e.data["generation"] == generation]
+        assert trains > ended + 0.5, "Python and torch have to be loaded in between"
+
+
 def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
     with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
         pilots = [start(daemon.url, tmp_path, 0)]
@@ -52,6 +60,7 @@ def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
             assert pilots[1].wait(60) == 0
             assert daemon.seen(EventKind.JOB_COMPLETED)
             assert not daemon.seen(EventKind.WORKER_LOST)
+            assert_pauses_end_with_a_step(daemon.seen(EventKind.SWITCHED))
         finally:
             print("\n".join(path.read_text() for path in tmp_path.glob("pilot-*.log")))
             for pilot in pilots:
