@@ -533,8 +533,9 @@ class Switch:
         if self._crew is not None:
             self._crew.close()
         if isinstance(self.link, Follower):
-            self.link.close()
-        end_script(os.environ)
+            self.link.close()  # the first process of the node ends the script, when it has said so
+        else:
+            end_script(os.environ)
         raise Released(reason)
 
     def leave(self, generation: int, saved: str | None) -> NoReturn:

@@ -108,9 +108,15 @@ def test_where_a_process_stands() -> None:
         find_place({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})
 
 
-@pytest.mark.parametrize("rounds", [10, 29], ids=["in a step", "in an evaluation"])
-def test_a_process_that_missed_the_words_of_a_round_makes_it_good(tmp_path: Path, static, rounds: int) -> None:
-    given = ["--epochs", "4", "--evaluate", "--wait-for", "4"]
+@pytest.mark.parametrize(
+    ("rounds", "how"),
+    [(10, []), (29, []), (10, ["--sharded"])],
+    ids=["in a step", "in an evaluation", "in a step of shards"],
+)
+def test_a_process_that_missed_the_words_of_a_round_makes_it_good(
+    tmp_path: Path, static, rounds: int, how: list[str]
+) -> None:
+    given = ["--epochs", "4", "--evaluate", "--wait-for", "4", *how]
     with running(tmp_path) as (daemon, pod):
         pod.spawn_node(daemon.url, 0, [SCRIPT, *given], PLACES)
         for place, lag in ((0, {}), (1, {"LAG_AT": str(rounds)})):
