@@ -124,7 +124,7 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
             f"the window lies outside the trace, which runs from {_iso(bounds[0])} to {_iso(bounds[1])}",
         )
     if start < bounds[0] or end > bounds[1]:
-        warnings = [*warnings, "The window is wider than the trace: nodes keep their last known state outside it."]
+        warnings.append("The window is wider than the trace: nodes keep their last known state outside it.")
     time, first, node, state = windowed(machine.changes, start, end)
     return ClusterTrace(
         trace.account, machine.names, start, end, time, first, node, state, tuple(warnings), machine.plans
