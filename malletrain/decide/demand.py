@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter, is_
 
 from malletrain.decide.advisor import Known
 from malletrain.decide.profiling import expected_curve
@@ -18,6 +19,27 @@ from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, task_of
 from malletrain.sizing.objective import Objective, urgency_by_rest
 from malletrain.sizing.problem import Due, JobDemand
+from malletrain.sizing.values import RowMemo
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the steps of a decision ask of each job, and what follows from its view alone.
+
+    `nodes`, `pilots`: of those that stay; `first_end`: when the first of their limits runs out (Unix seconds).
+    """
+
+    view: JobView
+    may_train: bool
+    nodes: frozenset[str]
+    pilots: frozenset[str]
+    first_end: float
+
+    @staticmethod
+    def of(view: JobView) -> Standing:
+        ends = [pilot.ends_at for pilot in view.staying if pilot.ends_at is not None]
+        nodes, pilots = (frozenset(map(attrgetter(name), view.staying)) for name in ("node", "id"))
+        return Standing(view, may_train(view), nodes, pilots, min(ends, default=math.inf))
 
 
 @dataclass
@@ -27,6 +49,15 @@ class Memo:
     _demands: dict[int, tuple[tuple[object, ...], JobDemand]] = field(default_factory=dict)
     _curves: dict[int, tuple[Curve, Curve]] = field(default_factory=dict)
     _nodes: dict[int, tuple[JobView, tuple[HarvestedNode, ...]]] = field(default_factory=dict)
+    _standings: dict[int, Standing] = field(default_factory=dict)
+    rows: RowMemo = field(default_factory=RowMemo)
+
+    def standing(self, view: JobView) -> Standing:
+        """As `Standing.of`."""
+        last = self._standings.get(view.job.id)
+        if last is None or last.view is not view:
+            last = self._standings[view.job.id] = Standing.of(view)
+        return last
 
     def demand(self, view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
         """As `demand_of`."""
@@ -34,7 +65,7 @@ class Memo:
         job_id = view.job.id
         last = self._demands.get(job_id) if not view.fellows else None
         # By identity: comparing what a job is would cost as much as making its demand.
-        if last is None or not all(a is b for a, b in zip(last[0], key, strict=True)):
+        if last is None or not all(map(is_, last[0], key)):
             curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
             if before is None or before[0] is not curve:
                 before = self._curves[job_id] = (curve, curve.over_one())
@@ -50,7 +81,7 @@ class Memo:
 
     def forget_all_but(self, live: Mapping[int, JobView]) -> None:
         """Jobs that are over are not asked for again."""
-        for kept in (self._demands, self._curves, self._nodes):
+        for kept in (self._demands, self._curves, self._nodes, self._standings):
             for job_id in kept.keys() - live.keys():
                 del kept[job_id]
 

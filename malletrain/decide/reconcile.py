@@ -142,7 +142,7 @@ def cuts(views: Mapping[int, JobView], holes: Mapping[str, Hole], now: float, ru
             if hole is None or pilot.ends_at is None or pilot.phase is not PilotPhase.RUNNING:
                 continue
             # A task that holds several nodes ends with the shortest of their holes.
-            for fellow in fellows_of(pilot.id, view):
+            for fellow in fellows_of(pilot.id, view) if view.fellows else ():
                 hole = min(hole, holes.get(fellow.node, hole), key=lambda each: each.until)
             latest = hole.until - rules.margin_s
             # Slurm keeps whole minutes: a cut of less than one changes nothing.

@@ -48,7 +48,8 @@ def room_for(free: Sequence[Hole], tasks: int, most: int, snapshot: Snapshot) ->
 
 def tasks_of(stays: Mapping[int, Sequence[Pilot]]) -> int:
     """How many Slurm tasks these pilots are."""
-    return len({pilot.task for pilots in stays.values() for pilot in pilots})
+    ids = [pilot.id for pilots in stays.values() for pilot in pilots]
+    return len(set(map(task_of, ids))) if any("+" in each for each in ids) else len(ids)
 
 
 def whole_sizes(pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,11 +15,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
+
+if TYPE_CHECKING:
+    from malletrain.sizing.values import RowMemo
 
 JobId = int | str
 
@@ -243,6 +246,7 @@ class Problem:
         lifetimes: (end of a period in seconds from now, how many of the nodes are there in it), seconds rising, nodes
             falling: how long they last (policy `ladder`).
         supply: equally likely numbers of nodes in the time to come, ascending (policy `deadline`).
+        memo: what was made of the last problem, by the same caller: it saves time and changes nothing.
 
     Raises:
         InvalidInput: naming the field.
@@ -258,6 +262,7 @@ class Problem:
     classes: Mapping[str, int] = field(default_factory=dict)
     lifetimes: tuple[tuple[float, int], ...] = ()
     supply: tuple[int, ...] = ()
+    memo: RowMemo | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _finite("horizon_s", self.horizon_s)

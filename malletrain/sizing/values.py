@@ -29,7 +29,7 @@ job that is `owed` nodes, with any of its sizes. What the objective makes of wei
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -103,9 +103,63 @@ def permitted_sizes(job: JobDemand, nodes: int) -> Ints:
     return np.concatenate((np.zeros(1, dtype=np.int64), np.arange(low, top + 1, dtype=np.int64)))
 
 
+@dataclass
+class RowMemo:
+    """The rows of the last problem's jobs, for the next one: most jobs are the same, and so are their rows.
+
+    With a memo or without, the table is the same. Not thread-safe; one loop has one.
+    """
+
+    _terms: tuple[float, Value, float, int] | None = None
+    _place: dict[int, int] = field(default_factory=dict)  #: by identity; `_jobs` keeps them alive
+    _jobs: tuple[JobDemand, ...] = ()
+    _start: Ints = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    _size: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _value: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def rows(self, problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, Ints, Floats]:
+        """As `_rows` of all jobs."""
+        # A job may have its rows from a problem of other nodes where neither cuts its sizes.
+        widest = max((job.max for job in jobs), default=0)
+        terms = problem.horizon_s, problem.value, problem.alpha, min(problem.nodes, widest)
+        place = self._place if terms == self._terms else {}
+        found = [place.get(id(job)) for job in jobs]
+        fresh = tuple(job for job, at in zip(jobs, found, strict=True) if at is None)
+        start, row_job, size, value = _rows(problem, fresh)
+        if len(fresh) < len(jobs):
+            new = iter(range(len(fresh)))
+            which = [(True, next(new)) if at is None else (False, at) for at in found]
+            bounds = (self._start.tolist(), start.tolist())
+            runs: list[tuple[bool, int, int]] = []  # neighbours of one source are copied together
+            count = []
+            for is_new, at in which:
+                begin, end = bounds[is_new][at : at + 2]
+                count.append(end - begin)
+                if runs and runs[-1][0] == is_new and runs[-1][2] == begin:
+                    runs[-1] = (is_new, runs[-1][1], end)
+                else:
+                    runs.append((is_new, begin, end))
+            sizes, values = (self._size, size), (self._value, value)
+            size = np.concatenate([sizes[is_new][begin:end] for is_new, begin, end in runs])
+            value = np.concatenate([values[is_new][begin:end] for is_new, begin, end in runs])
+            start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(count)))
+            row_job = np.repeat(np.arange(len(jobs), dtype=np.int64), count)
+        self._terms, self._jobs, self._start, self._size, self._value = terms, jobs, start, size, value
+        self._place = {id(job): i for i, job in enumerate(jobs)}
+        return start, row_job, size, value.copy()
+
+
 def value_table(problem: Problem) -> ValueTable:
     """Values of every permitted size of every job."""
     jobs = problem.in_order()
+    start, row_job, size, value = (problem.memo or RowMemo()).rows(problem, jobs)
+    _add_measuring(jobs, problem.nodes, start, size, value)
+    current = np.array([job.current for job in jobs], dtype=np.int64)
+    return ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, size != current[row_job])
+
+
+def _rows(problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, Ints, Floats]:
+    """Where each job's rows start, and the job, size and value of every row, but for what measuring is worth."""
     start, row_job, size = _every_size(jobs, problem.nodes)
     current = np.array([job.current for job in jobs], dtype=np.int64)
 
@@ -127,8 +181,7 @@ def value_table(problem: Problem) -> ValueTable:
     if problem.alpha > 0:
         value = _alpha_fair(value, problem.horizon_s, curves.of_one(everyone)[row_job], problem.alpha)
     value *= np.array([job.weight for job in jobs], dtype=np.float64)[row_job]
-    _add_measuring(jobs, problem.nodes, start, size, value)
-    return ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, size != current[row_job])
+    return start, row_job, size, value
 
 
 def _add_measuring(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: Ints, value: Floats) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve
 from malletrain.sizing.problem import JobDemand, Problem, Value
-from malletrain.sizing.values import value_table
+from malletrain.sizing.values import RowMemo, value_table
 from tests.sizing.problems import job, problems
 
 
@@ -80,3 +84,16 @@ def test_alpha_lifts_the_fairness_of_unequal_jobs() -> None:
     demands = (job(1, 0, 16, steep), job(2, 0, 16, flat))
     sizes = {a: Exact().size(Problem(300, 16, demands, alpha=a)).sizes for a in (0.0, 1.0)}
     assert sizes[0.0][2] < sizes[1.0][2]
+
+
+@given(st.lists(problems(), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_a_table_with_a_memory_is_the_one_without(given_problems: list[Problem], random: Random) -> None:
+    """Jobs come, go and stay from problem to problem; so do horizon, nodes and objective."""
+    memo, pool = RowMemo(), [job for each in given_problems for job in each.jobs]
+    for each in [*given_problems, *given_problems]:
+        jobs = {job.id: job for job in random.sample(pool, random.randint(0, len(pool)))}
+        problem = replace(each, jobs=tuple(jobs.values()), constraints=(), memo=None)
+        alone, helped = value_table(problem), value_table(replace(problem, memo=memo))
+        assert alone.ids == helped.ids
+        for name in ("current", "start", "row_job", "size", "value", "changed"):
+            assert np.array_equal(getattr(alone, name), getattr(helped, name)), name
