@@ -189,6 +189,19 @@ class Limit(Section):
     """The same by account; a user's goes before."""
 
 
+class Budget(Section):
+    """Node-hours for the malleable jobs of some accounts together, anew in each period."""
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    """What `malletrain explain` calls it."""
+    accounts: Annotated[list[Word], Field(min_length=1)]
+    """The accounts that spend it."""
+    node_hours: Annotated[float, Field(ge=0)]
+    """So many hours of one node are there in a period."""
+    period: Literal["day", "week", "month"] = "month"
+    """Calendar period, in UTC; weeks begin on Monday."""
+
+
 class Sizing(Section):
     """How nodes are shared out between malleable jobs."""
 
@@ -216,6 +229,16 @@ class Sizing(Section):
     """For objective fair: parts of the node time that accounts should have; 1 for those that are not named."""
     limits: list[Limit] = []
     """Caps, guaranteed shares, power and licences, each a [[sizing.limits]] with keys of its own."""
+    budgets: list[Budget] = []
+    """Node-hours of accounts for each day, week or month, each a [[sizing.budgets]] with keys of its own."""
+
+    @field_validator("budgets")
+    @classmethod
+    def _told_apart(cls, value: list[Budget]) -> list[Budget]:
+        names = [each.name for each in value]
+        if len(set(names)) < len(names):
+            raise ValueError("two budgets have the same name")
+        return value
 
 
 class Api(Section):
@@ -290,6 +313,9 @@ SECTIONS: Mapping[str, type[Section]] = {
     for name, field in Config.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 }
+
+#: Tables of which there may be any number, by where they stand in the file.
+TABLES: Mapping[tuple[str, ...], type[Section]] = {("sizing", "limits"): Limit, ("sizing", "budgets"): Budget}
 
 
 def load(path: Path) -> Config:
@@ -418,7 +444,7 @@ def _say(kind: str, message: str, keys: tuple[str, ...], detail: Mapping[str, An
     given = given if len(given) <= 60 else given[:57] + "..."
     if kind == "extra_forbidden":
         section = SECTIONS.get(keys[0]) if len(keys) > 1 else Config
-        section = Limit if keys[:2] == ("sizing", "limits") and len(keys) > 2 else section
+        section = TABLES.get(keys[:2], section) if len(keys) > 2 else section
         known = list(section.model_fields) if section else []
         return f"unknown key{_nearest(keys[-1], known, whole_file=len(keys) == 1)}"
     if kind == "value_error":

@@ -64,6 +64,7 @@ class NewJob:
     batch_min: int | None = None
     batch_max: int | None = None
     deadline: float | None = None
+    budget_node_hours: float | None = None
 
 
 class Requests(Protocol):

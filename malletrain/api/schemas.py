@@ -67,6 +67,7 @@ class JobBody(Body):
     batch_min: Batch | None = None
     batch_max: Batch | None = None
     deadline: Annotated[float, Field(ge=0, le=32_503_680_000)] | None = None
+    budget_node_hours: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -108,6 +109,7 @@ class JobBody(Body):
             batch_min=self.batch_min,
             batch_max=self.batch_max,
             deadline=self.deadline,
+            budget_node_hours=self.budget_node_hours,
         )
 
 

@@ -85,18 +85,9 @@ def _read(line: directives.CommandLine, daemon: Daemon, environ: Mapping[str, st
         told = daemon.site()
         defaults = Defaults(told.get("partition", ""), told.get("account", ""), told.get("qos", ""))
         request = sbatch.request(script, line.script, options, line.arguments, defaults, cwd)
-    ignored = [f"{line.script}: --{name} is not built yet: leave it out" for name in _unbuilt(request)]
-    if ignored:
-        raise InvalidBatch(ignored)
     if not request.partition:
         raise InvalidInput("--partition", f"name the harvest partition here, or in {address.SYSTEM_CLIENT_FILE}")
     return request
-
-
-def _unbuilt(request: BatchRequest) -> list[str]:
-    """Options that the daemon does not know yet: refused, never ignored."""
-    given = {"budget": request.budget_node_hours}
-    return [name for name, value in given.items() if value is not None]
 
 
 def _site(options: directives.Options, environ: Mapping[str, str]) -> Address:

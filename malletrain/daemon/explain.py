@@ -59,6 +59,8 @@ def _job(view: JobView, decision: Decision | None, events: Sequence[Event]) -> I
         yield "  samples/s by nodes: not measured yet, taken as linear"
     if job.deadline is not None:
         yield f"  to be done by {utc(job.deadline)}"
+    if job.budget_node_s is not None:
+        yield f"  ends after {job.budget_node_s / 3600:.4g} node-hours"
     if job.batch_min is not None:
         noise = "not known yet" if view.noise_scale is None else f"{view.noise_scale:.0f} samples"
         told = "" if view.batches else "; not chosen yet: all windows so far have about as many samples a node"

@@ -83,6 +83,7 @@ class LoopRequests:
                 batch_min=job.batch_min,
                 batch_max=job.batch_max,
                 deadline=job.deadline,
+                budget_node_s=None if job.budget_node_hours is None else 3600.0 * job.budget_node_hours,
             )
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ClusterShell.NodeSet import NodeSet
 
-from malletrain.config import Config, Limit
+from malletrain.config import Budget, Config, Limit
 from malletrain.decide.advisor import ProbeRules
+from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Profile
@@ -58,6 +59,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         account_shares=config.sizing.account_shares,
         limits=tuple(_limit(each) for each in config.sizing.limits),
         user_share=config.sizing.user_share,
+        budgets=tuple(_budget(each) for each in config.sizing.budgets),
         max_resizes=config.sizing.max_resizes or None,
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
         turn_s=60.0 * config.sizing.turn_minutes,
@@ -82,6 +84,10 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
         exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
     )
+
+
+def _budget(budget: Budget) -> AccountBudget:
+    return AccountBudget(budget.name, frozenset(budget.accounts), 3600.0 * budget.node_hours, Period(budget.period))
 
 
 def _limit(limit: Limit) -> SiteLimit:

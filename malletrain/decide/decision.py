@@ -9,7 +9,8 @@ from malletrain.decide.admission import owed
 from malletrain.decide.advisor import Known
 from malletrain.decide.ahead import of_holes
 from malletrain.decide.batches import chosen_batches
-from malletrain.decide.demand import Memo, due_of, may_train
+from malletrain.decide.budgets import Spent, budgets_for
+from malletrain.decide.demand import Memo, due_of
 from malletrain.decide.forecast import Forecast
 from malletrain.decide.holes import Foresight, pilot_limit_s
 from malletrain.decide.holes import holes as find_holes
@@ -42,7 +43,7 @@ class Situation:
     `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan); `resting`: nodes
     and jobs (`job 7`) on which pilots did not start lately, or were slow, with the reason; `slow`: by job, workers
     that hold up the others; `supply`: equally likely numbers of nodes to come, where jobs have deadlines; `used`:
-    node-seconds by account, old ones fading."""
+    node-seconds by account, old ones fading; `spent`: what budgets are held against."""
 
     snapshot: Snapshot
     views: Mapping[int, JobView]
@@ -53,6 +54,7 @@ class Situation:
     crowded: str = ""
     drained: frozenset[str] = frozenset()
     used: Mapping[str, float] = field(default_factory=dict)
+    spent: Spent = field(default_factory=Spent)
     known: Mapping[int, Known] = field(default_factory=dict)
     open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
     forecast: Forecast | None = None
@@ -90,7 +92,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     given_up = {pilot for action in actions for pilot in pilots_of(action)}
 
     # 2 Each node's hole, also of those that pilots hold.
-    held = {p.node: p.id for view in live.values() for p in view.active}
+    held = {p.node for view in live.values() for p in view.active}
     foresight = None if situation.forecast is None else Foresight(situation.open_holes, situation.forecast, now)
     holes = find_holes(snapshot, held, now, rules, foresight)
     if situation.forecast is not None:
@@ -100,12 +102,11 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     given = _yields(situation, live, rules, memo)
 
     # 4 Pilots that must go whatever the sizes are.
-    latest = now + rules.margin_s + rules.leave_lead_s
-    for _, view in sorted(live.items()):
+    for view in in_question(live, holes, held, given.leave, situation, rules, memo):
         for pilot in view.staying:
-            if pilot.id in given_up or _may_stay(pilot, view, situation, holes, given.leave, latest):
+            if pilot.id in given_up:
                 continue
-            must = _must_leave(pilot, view, situation, holes, given.leave, rules)
+            must = must_leave(pilot, view, situation, holes, given.leave, rules)
             if must is not None:
                 given_up.add(pilot.id)
                 actions.append(leaving(pilot, must[0], now, rules, must[1]))
@@ -121,11 +122,14 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         refusals += [Refusal(hole.node, spare.kept[hole.node]) for hole in free if hole.node in spare.kept]
         free = [hole for hole in free if hole.node not in spare.kept]
         coming -= spare.kept.keys()
-        going = [p for pilots in stays.values() for p in pilots if p.id in spare.leave]
-        leaves = with_fellows([leaving(p, LeaveCause.RESERVE, now, rules, spare.leave[p.id]) for p in going], live)
-        actions += leaves
-        given_up |= {pilot for action in leaves for pilot in pilots_of(action)}
-        stays = {j: [p for p in pilots if p.id not in given_up] for j, pilots in stays.items()}
+        if spare.leave:
+            going = [p for pilots in stays.values() for p in pilots if p.id in spare.leave]
+            leaves = with_fellows(
+                [leaving(p, LeaveCause.RESERVE, now, rules, spare.leave[p.id]) for p in going], live
+            )
+            actions += leaves
+            given_up |= {pilot for action in leaves for pilot in pilots_of(action)}
+            stays = {j: [p for p in pilots if p.id not in given_up] for j, pilots in stays.items()}
     busy = sum(len(pilots) for pilots in stays.values())
     free = room_for(free, rules.max_pilots - tasks_of(stays), rules.max_nodes, snapshot)
     if situation.paused:
@@ -144,7 +148,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
 
     # 7 What to learn, and sizes.
     nodes = busy + len(free) + len(coming)
-    training = {j: view for j, view in sorted(live.items()) if may_train(view)}
+    training = {j: view for j, view in sorted(live.items()) if memo.standing(view).may_train}
     known = {j: situation.known[j] for j in training if j in situation.known}
     share = -(-nodes // max(1, len(training)))
     demands = [
@@ -154,14 +158,19 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         for j, view in training.items()
     ]
     demands = _weighed(demands, training, nodes, situation, rules)
+    budgets = budgets_for(rules.budgets, situation.spent, training, demands, rules.horizon_s, now)
+    refusals += budgets.refusals
     problem = Problem(
         horizon_s=rules.horizon_s,
         nodes=nodes,
         jobs=tuple(demands),
         alpha=alpha_of(rules.objective, rules.alpha),
-        constraints=constraints_for(rules.limits, rules.max_resizes, rules.user_share, training, demands, nodes),
+        constraints=constraints_for(rules.limits, rules.max_resizes, rules.user_share, training, demands, nodes)
+        + budgets.caps,
+        budgets=budgets.left,
         lifetimes=_lifetimes(policy, holes.values(), situation, nodes),
         supply=situation.supply,
+        memo=memo.rows,
     )
     advice = advice_for(problem, training, known, now, rules)
     answer, put_off = sized(policy, advised(problem, advice))
@@ -192,6 +201,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         horizon_s=rules.horizon_s,
         status=answer.status,
         objective=answer.objective,
+        reason="; ".join((answer.reason, *budgets.binding(sizes))),
         holes=tuple(holes.values()),
         actions=tuple(actions),
         refusals=tuple(refusals + waits),
@@ -263,27 +273,33 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, mem
     return yields(situation.snapshot, nodes, situation.startable_since, situation.now, rules)
 
 
-def _may_stay(
-    pilot: Pilot,
-    view: JobView,
-    situation: Situation,
+def in_question(
+    live: Mapping[int, JobView],
     holes: Mapping[str, Hole],
+    held: Collection[str],
     yielding: Mapping[str, str],
-    latest: float,
-) -> bool:
-    """Whether nothing at all wants the pilot gone: the quick answer for most. `_must_leave` has the others."""
-    hole = holes.get(pilot.node)  # no node that staff wants has one
-    return (
-        hole is not None
-        and hole.until > latest
-        and (pilot.ends_at is None or pilot.ends_at > latest)
-        and pilot.id not in yielding
-        and view.phase is not JobPhase.HELD
-        and pilot.node not in situation.drained
-    )
+    situation: Situation,
+    rules: Rules,
+    memo: Memo,
+) -> list[JobView]:
+    """The jobs of which some pilot may have to leave, by id: the quick answer, `must_leave` has the exact one."""
+    latest = situation.now + rules.margin_s + rules.leave_lead_s
+    wanted = {node for node, hole in holes.items() if hole.until <= latest}
+    wanted.update(situation.drained, [node for node in held if node not in holes])  # staff wants those without a hole
+    found = []
+    for _, view in sorted(live.items()):
+        standing = memo.standing(view)
+        if (
+            view.phase is JobPhase.HELD
+            or standing.first_end <= latest
+            or not wanted.isdisjoint(standing.nodes)
+            or not yielding.keys().isdisjoint(standing.pilots)
+        ):
+            found.append(view)
+    return found
 
 
-def _must_leave(
+def must_leave(
     pilot: Pilot,
     view: JobView,
     situation: Situation,
@@ -315,7 +331,7 @@ def _must_leave(
 
 def _free_holes(
     holes: Mapping[str, Hole],
-    held: Mapping[str, str],
+    held: Collection[str],
     claimed: Mapping[str, str],
     situation: Situation,
     rules: Rules,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from malletrain.decide.advisor import ProbeRules
+from malletrain.decide.budgets import AccountBudget
 from malletrain.decide.limits import SiteLimit
 from malletrain.sizing.objective import Objective
 
@@ -22,6 +23,7 @@ class Rules:
         account_shares: parts of the node time that accounts should have, for `fair`; 1 where not named.
         limits: caps, guaranteed shares and resources of groups of jobs; `user_share`: most of the nodes for one user
             while others want some, as a part; `max_resizes`: most jobs that change size at one decision.
+        budgets: node-seconds of accounts for each day, week or month (`decide.budgets`).
         max_wait_s: a job that has had no node for so long comes before the others' gain, for `turn_s`; 0: never.
         keep_idle: nodes that stay free, or are made free again, for `srun -I`, hetjobs, reservations and bursts.
         keep_leaves: leaf switches that stay free as a whole, of those that no main job is on; their nodes count in
@@ -63,6 +65,7 @@ class Rules:
     account_shares: Mapping[str, float] = field(default_factory=dict)
     limits: tuple[SiteLimit, ...] = ()
     user_share: float = 1.0
+    budgets: tuple[AccountBudget, ...] = ()
     max_resizes: int | None = None
     max_wait_s: float = 1800.0
     turn_s: float = 600.0

@@ -1,21 +1,31 @@
-"""Jobs that cannot go on: their pilots fail again and again, or none is left."""
+"""Jobs that cannot go on: their pilots fail again and again, none is left, or their budget is spent."""
 
 from __future__ import annotations
 
+from malletrain.decide.budgets import left_of_job, nodes_within
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import JobPhase, JobView, PilotPhase
 from malletrain.domain.snapshot import SlurmState
 
 
-def verdict(view: JobView, rules: Rules) -> tuple[EventKind, str] | None:
-    """How a job that cannot go on ends, and why; None for one that can.
+def verdict(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[EventKind, str] | None:
+    """How a job that cannot go on ends, and why; None for one that can. `spent_s`: node-seconds that it has used.
 
     A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
     module): trying on would consume the whole array.
     """
     if view.phase not in (JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.HELD) or not view.pilots:
         return None
+    budget = view.job.budget_node_s
+    if budget is not None and not view.active and spent_s > 0:
+        least = max(1, view.job.min_nodes)
+        left = left_of_job(budget, spent_s)
+        if nodes_within(left, rules.horizon_s) < least:
+            return EventKind.JOB_CANCELLED, (
+                f"its budget of {budget / 3600:.4g} node-hours is spent: what is left, {left / 3600:.2g}, is too "
+                "little for its fewest nodes"
+            )
     if view.failures >= rules.max_failures:
         failed = [p for p in view.pilots.values() if p.ended_as is not None]
         last = max(failed, key=lambda p: (p.since, p.id))

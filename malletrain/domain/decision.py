@@ -141,6 +141,7 @@ class Decision:
     nodes: int = 0
     held: Mapping[int, int] = field(default_factory=dict)
     horizon_s: float = 0.0
+    reason: str = ""  #: how the sizes came about
     status: SizingStatus = SizingStatus.OPTIMAL
     objective: float = 0.0
     holes: tuple[Hole, ...] = ()

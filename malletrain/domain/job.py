@@ -93,6 +93,7 @@ class MalleableJob:
     #: Samples of a step, of all nodes together, that the daemon may choose from; None: the script's own.
     batch_min: int | None = None
     batch_max: int | None = None
+    budget_node_s: float | None = None  #: node-seconds after which it ends; None: none
     deadline: float | None = None  #: by when its `total_samples` are to be trained (Unix seconds)
 
     def permits(self, nodes: int) -> bool:

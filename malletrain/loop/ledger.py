@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from malletrain.decide.advisor import Known
 from malletrain.decide.batches import batch_curves
+from malletrain.decide.budgets import AccountBudget, Spent
 from malletrain.decide.curve import CurveFit, fit, telling
 from malletrain.decide.pooled import MOST, Evidence, Pooled, application
 from malletrain.decide.samples import nonsense, remember
@@ -40,6 +41,7 @@ from malletrain.loop.hole_history import Holes
 from malletrain.loop.paces import Paces
 from malletrain.loop.pool_levels import PoolLevels
 from malletrain.loop.signs import Signs
+from malletrain.loop.spending import Spending
 from malletrain.loop.unstarted import Unstarted
 from malletrain.loop.usage import Usage
 
@@ -138,6 +140,11 @@ class _Record:
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     view: JobView | None = None
 
+    def held_s(self, now: float, since: float) -> float:
+        """Node-seconds since `since` of the pilots that still hold their nodes."""
+        running = [p.started_at for p in self.pilots.values() if p.started_at is not None and p.is_active]
+        return sum(max(0.0, now - max(begun, since)) for begun in running)
+
 
 class Ledger:
     """Folds events. Not thread-safe: its owner holds one lock."""
@@ -176,6 +183,7 @@ class Ledger:
         self._starts: deque[float] = deque(maxlen=64)  #: of all jobs: they are the site's, not theirs
         self.holes = Holes()
         self.usage = Usage()
+        self.spending = Spending()
         self.exits = Exits()
         self.unstarted = Unstarted()
         self.paces = Paces()
@@ -230,15 +238,31 @@ class Ledger:
                 record.turned_at = at
             if before.started_at is not None:
                 self.usage.add(record.job.account, at, at - before.started_at)
+                self.spending.add(record.job.account, record.job.id, before.started_at, at)
 
     def used(self, now: float) -> Mapping[str, float]:
         """Node-seconds by account, old ones fading, running pilots included."""
         running: dict[str, float] = {}
         for _, record in sorted(self._records.items()):
             if record.active:
-                held = sum(now - p.started_at for p in record.pilots.values() if p.is_active and p.started_at)
-                running[record.job.account] = running.get(record.job.account, 0.0) + held
+                running[record.job.account] = running.get(record.job.account, 0.0) + record.held_s(now, 0.0)
         return self.usage.lately(running)
+
+    def spent(self, budgets: Iterable[AccountBudget], now: float) -> Spent:
+        """What budgets are held against, running pilots included."""
+        records = sorted(self._records.items())
+        by_budget = {}
+        for budget in budgets:
+            begin = budget.period.begin(now)
+            used = sum(self.spending.of_account(account, begin) for account in sorted(budget.accounts))
+            running = [r.held_s(now, begin) for _, r in records if r.active and r.job.account in budget.accounts]
+            by_budget[budget.name] = used + sum(running)
+        by_job = {
+            job_id: self.spending.by_job.get(job_id, 0.0) + record.held_s(now, 0.0)
+            for job_id, record in records
+            if record.job.budget_node_s is not None
+        }
+        return Spent(by_budget, by_job)
 
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id; immutable, and built anew only for jobs that changed."""
@@ -294,6 +318,7 @@ class Ledger:
             ended = record.over_since is not None and record.over_since < before
             if ended and not self._view(record).active:
                 del self._records[job_id]
+                self.spending.forget(job_id)
 
     def _view(self, record: _Record) -> JobView:
         if record.view is None:

@@ -225,6 +225,7 @@ class Loop:
         with self._guard:  # samples may come in meanwhile
             known = self.ledger.known()
             used = self.ledger.used(now) if self.rules.objective is Objective.FAIR else {}
+            spent = self.ledger.spent(self.rules.budgets, now)
         return Situation(
             snapshot=snapshot,
             views=self.views,
@@ -235,6 +236,7 @@ class Loop:
             crowded=self.crowded,
             drained=self.ledger.drained(now),
             used=used,
+            spent=spent,
             supply=self.ledger.pool.supply(self.rules) if self.policy.name == "deadline" else (),
             resting={**self.ledger.unstarted.resting(now), **self.ledger.paces.resting(now)},
             slow=self.ledger.paces.slow(),
@@ -278,7 +280,8 @@ class Loop:
     def _end_the_hopeless(self) -> None:
         """Record the end of jobs that cannot go on; the decision then clears them away."""
         now = self._clock.now()
-        ends = [(job_id, verdict(view, self.rules)) for job_id, view in self.views.items()]
+        spent = self.ledger.spent((), now).by_job
+        ends = [(job_id, verdict(view, self.rules, spent.get(job_id, 0.0))) for job_id, view in self.views.items()]
         events = [Event(now, end[0], job_id, reason=end[1]) for job_id, end in ends if end is not None]
         if events:
             self.record(events)
@@ -358,7 +361,7 @@ class Loop:
                 "held": {str(job): count for job, count in decision.held.items()},
                 "horizon_s": decision.horizon_s,
             }
-            events.append(Event(now, EventKind.DECIDED, data=data))
+            events.append(Event(now, EventKind.DECIDED, reason=decision.reason, data=data))
         if events:
             self.record(events)
 

@@ -71,6 +71,7 @@ def _again(event: Event, ledger: Ledger, policy: Policy, rules: Rules) -> Recomp
         over_since=ledger.over_since(),
         drained=frozenset({_GIVEN_UP}),
         used=ledger.used(now) if rules.objective is Objective.FAIR else {},
+        spent=ledger.spent(rules.budgets, now),
         known=ledger.known(),
         supply=ledger.pool.supply(rules) if policy.name == "deadline" else (),
     )

@@ -112,6 +112,8 @@ class BatchRequest:
             body |= {"batch_min": self.batch_min, "batch_max": self.batch_max}
         if self.deadline is not None:
             body["deadline"] = self.deadline
+        if self.budget_node_hours is not None:
+            body["budget_node_hours"] = self.budget_node_hours
         return body
 
     def materialize(

@@ -100,7 +100,7 @@ def test_a_client_file_names_the_daemon_and_the_partition(bare_desk: Desk, api: 
         (SCRIPT, ["--nodes=5-2"], ["MIN 5 is above MAX 2"]),
         (SCRIPT, ["--zork=1"], ["--zork is not an option of mtbatch"]),
         (SCRIPT, ["--mem=4G"], ["--mem: a pilot has its whole node"]),
-        (SCRIPT, ["--budget=10"], ["--budget is not built yet"]),
+        (SCRIPT, ["--budget=0"], ["--budget"]),
         (SCRIPT, ["--elastic=maybe"], ["'maybe' is neither live nor restart"]),
         (SCRIPT, ["--partition=batch"], ["pilots run in partition harvest only"]),
         (SCRIPT, ["--nodes=4-1", "--weight=x", "--time=3"], ["--time:", "MIN 4", "'x' is not a number above 0"]),

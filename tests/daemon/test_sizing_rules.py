@@ -6,6 +6,7 @@ import pytest
 
 from malletrain import config
 from malletrain.daemon.rules import rules_from
+from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import Rules
 from malletrain.sizing.objective import Objective
@@ -42,6 +43,11 @@ def test_objective_weights_wait_and_limits() -> None:
         name = "ann's"
         users = ["ann"]
         most_nodes = 4
+        [[sizing.budgets]]
+        name = "biology"
+        accounts = ["bio", "genomics"]
+        node_hours = 2
+        period = "week"
         """
     )
     assert found.auto_horizon and found.objective is Objective.FAIR
@@ -51,6 +57,7 @@ def test_objective_weights_wait_and_limits() -> None:
         SiteLimit("power", available=9000.0, per_node=450.0, by_account={"vision": 700.0}),
         SiteLimit("ann's", users=frozenset({"ann"}), most_nodes=4),
     )
+    assert found.budgets == (AccountBudget("biology", frozenset({"bio", "genomics"}), 7200.0, Period.WEEK),)
 
 
 def test_by_default_nothing_is_limited() -> None:
@@ -70,3 +77,18 @@ def test_by_default_nothing_is_limited() -> None:
 def test_a_wrong_limit_is_named(line: str, says: str) -> None:
     with pytest.raises(config.ConfigError, match=says.replace("?", r"\?")):
         config.parse(f"[[sizing.limits]]\nname = 'x'\n{line}\n", "malletrain.toml")
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("name = 'x'\naccounts = ['a']\nnode_hour = 3", "did you mean node_hours?"),
+        ("name = 'x'\naccounts = []\nnode_hours = 3", "must not be empty"),
+        ("name = 'x'\naccounts = ['a']\nnode_hours = 3\nperiod = 'year'", "'day', 'week' or 'month'"),
+        ("name = 'x'\naccounts = ['a']\nnode_hours = 3\n[[sizing.budgets]]\nname = 'x'\naccounts = ['b']\n"
+         "node_hours = 1", "two budgets have the same name"),
+    ],
+)  # fmt: skip
+def test_a_wrong_budget_is_named(lines: str, says: str) -> None:
+    with pytest.raises(config.ConfigError, match=says.replace("?", r"\?")):
+        config.parse(f"[[sizing.budgets]]\n{lines}\n", "malletrain.toml")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.advisor import Known
-from malletrain.decide.decision import Situation, decide
+from malletrain.decide.decision import Situation, decide, in_question, must_leave
 from malletrain.decide.demand import Memo, demand_of
 from malletrain.decide.forecast import Forecast
+from malletrain.decide.holes import holes
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, anyone_fits, yields
 from malletrain.domain.decision import OpenHole
@@ -20,12 +22,22 @@ from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.sizing.registry import policy
 from tests.world import START, job, main_job, node
 
+PHASES = [JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.RUNNING, JobPhase.HELD]
 RULES = Rules(forecast=True, margin_s=10.0, min_hole_s=70.0)
+
+
+T = TypeVar("T")
+
+
+def pick(random: np.random.Generator, options: list[T]) -> T:
+    """One of them as it is: numpy's own choice would make a word of an enumeration."""
+    return options[int(random.integers(len(options)))]
 
 
 @st.composite
 def situations(draw: st.DrawFn) -> list[Situation]:
-    """A few looks at a cluster of twelve nodes: pilots come and go, main jobs wait, plan and run."""
+    """A few looks at a cluster of twelve nodes: pilots come and go, main jobs wait, plan and run, staff and owners
+    want nodes back."""
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     names = [f"n{i:02d}" for i in range(12)]
     views = {
@@ -33,7 +45,7 @@ def situations(draw: st.DrawFn) -> list[Situation]:
         for j in (1, 2, 3)
     }
     found = []
-    for look in range(draw(st.integers(1, 4))):
+    for look in range(draw(st.integers(1, 6))):
         owner = random.choice([0, 0, 1, 2, 3, 8, 9], size=len(names))
         now = START + 10.0 * look
         rows = [_pilot_row(j, t, names[t]) for t, j in enumerate(owner) if j in views]
@@ -48,21 +60,33 @@ def situations(draw: st.DrawFn) -> list[Situation]:
         for j in views:
             if random.random() < 0.7:  # the others are the very same view as before
                 pilots = {
-                    f"{j}_{t}": Pilot(f"{j}_{t}", j, *_phase(random), START, names[t], START, now + 3000)
+                    f"{j}_{t}": Pilot(
+                        f"{j}_{t}",
+                        j,
+                        *_phase(random),
+                        START,
+                        names[t],
+                        START,
+                        now + pick(random, [15.0, 45.0, 3000.0]),
+                    )
                     if owner[t] == j
                     else Pilot(f"{j}_{t}", j, PilotPhase.HELD, START)
                     for t in range(len(names))
                 }
-                views[j] = replace(views[j], pilots=pilots)
+                views[j] = replace(views[j], pilots=pilots, phase=pick(random, PHASES))
         states = [NodeState.ALLOCATED if o in (1, 2, 3, 8) else NodeState.IDLE for o in owner]
+        states[int(random.integers(12))] = pick(random, [NodeState.DRAINED, NodeState.ALLOCATED])
         snapshot = Snapshot(now, tuple(map(node, names, states)), tuple(rows))
         open_holes = {n: OpenHole(START - 100.0 * i, 3) for i, n in enumerate(names[:9])}
-        found.append(Situation(snapshot, dict(views), now, open_holes=open_holes, forecast=Forecast()))
+        drained = frozenset(names[:1]) if random.random() < 0.2 else frozenset()
+        found.append(
+            Situation(snapshot, dict(views), now, drained=drained, open_holes=open_holes, forecast=Forecast())
+        )
     return found
 
 
 def _phase(random: np.random.Generator) -> tuple[PilotPhase]:
-    return (random.choice([PilotPhase.RUNNING, PilotPhase.RUNNING, PilotPhase.RELEASED, PilotPhase.LEAVING]),)
+    return (pick(random, [PilotPhase.RUNNING, PilotPhase.RUNNING, PilotPhase.RELEASED, PilotPhase.LEAVING]),)
 
 
 def _pilot_row(job_id: int, task: int, name: str) -> SlurmJob:
@@ -71,11 +95,26 @@ def _pilot_row(job_id: int, task: int, name: str) -> SlurmJob:
     )
 
 
-@given(situations())
-def test_decisions_with_a_memory_are_those_without(looks: list[Situation]) -> None:
-    memo, exact = Memo(), policy("exact")
+@given(situations(), st.integers(0, 3), st.sampled_from([1.0, 0.6]))
+def test_decisions_with_a_memory_are_those_without(looks: list[Situation], keep_idle: int, share: float) -> None:
+    memo, auto = Memo(), policy("auto")
+    rules = replace(RULES, keep_idle=keep_idle, user_share=share)
     for look in looks:
-        assert repr(decide(look, exact, RULES, memo)) == repr(decide(look, exact, RULES))
+        assert repr(decide(look, auto, rules, memo)) == repr(decide(look, auto, rules))
+
+
+@given(situations())
+def test_whoever_is_not_in_question_has_no_pilot_that_must_leave(looks: list[Situation]) -> None:
+    memo = Memo()
+    for look in looks:
+        held = {p.node for view in look.views.values() for p in view.active}
+        found = holes(look.snapshot, held, look.now, RULES)
+        pilots = sorted(p.id for view in look.views.values() for p in view.staying)
+        asked = dict.fromkeys(pilots[:1], "asked")
+        doubtful = {view.job.id for view in in_question(look.views, found, held, asked, look, RULES, memo)}
+        for view in look.views.values():
+            must = [p for p in view.staying if must_leave(p, view, look, found, asked, RULES)]
+            assert not must or view.job.id in doubtful
 
 
 @given(situations())
