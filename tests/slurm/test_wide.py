@@ -38,6 +38,7 @@ def test_few_tasks_hold_many_nodes_and_give_way_whole(wide: Harvesting) -> None:
     wide.submit(most=8, tasks=10)
     wide.fill(lab.nodes)
     assert widths(wide) == [4, 4]
+    lab.wait_for(lambda: bool(wide.tick()) and len(wide.running()) == 8, 20, "the loop has seen them run")
     pilots = {p.node: p for p in wide.view().active}
     assert {p.phase for p in pilots.values()} == {PilotPhase.RUNNING}
     assert len(pilots) == 8
