@@ -47,7 +47,7 @@ SILENT_S = 10.0
 ATTEMPTS, RETRY_S = 5, 3.0
 
 #: When a study begins, an answer is waited for so long (seconds).
-START_PATIENCE_S = 30.0
+START_PATIENCE_S = 120.0
 
 #: HTTP statuses that pass by themselves: too many requests, or something that the daemon needs is away; and, for a
 #: new job, that its owner has too many of them.
