@@ -325,6 +325,10 @@ class Background:
             raise self._error
         return True
 
+    def is_over(self, seconds: float) -> bool:
+        """Whether the call has come back, well or ill, after so long at most."""
+        return self._over.wait(seconds)
+
     def _run(self) -> None:
         try:
             self._call()

@@ -618,9 +618,10 @@ class Session:
 
 
 def _end_surely(switch: Switch) -> None:
-    """At the very end: a group stuck in an operation would abort the process instead. A worker that leaves ends at
-    once: a main job may wait for its node, and the interpreter takes a second and more to take torch apart."""
-    if switch.released or not all_closed(1.0):
+    """At the very end: a group stuck in an operation, or in the making, would abort the process instead. A worker
+    that leaves ends at once: a main job may wait for its node, and the interpreter takes a second and more to take
+    torch apart."""
+    if switch.released or not switch.builds_over(1.0) or not all_closed(1.0):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if switch.released else 0)

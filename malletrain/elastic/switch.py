@@ -84,6 +84,10 @@ class _Build:
         """Whether it is made. Raises `PeerLost` when it cannot be."""
         return self._work.wait(seconds)
 
+    def is_over(self, seconds: float) -> bool:
+        """Whether nothing runs for it any more."""
+        return self._work.is_over(seconds)
+
 
 class Switch:
     """The worlds of one worker: implements `rounds.Watch` and what `link.Answers` needs of a world.
@@ -188,6 +192,15 @@ class Switch:
             self._ready = plan.generation
         else:
             threading.Thread(target=self._await_build, args=(build,), name="malletrain-ready", daemon=True).start()
+
+    def builds_over(self, seconds: float) -> bool:
+        """Give up every group in the making; whether none is being made any more after so long."""
+        with self._lock:
+            builds = list(self._builds.values())
+        end = time.monotonic() + seconds
+        for build in builds:
+            build.given_up = True
+        return all(build.is_over(max(0.0, end - time.monotonic())) for build in builds)
 
     def check_in(self, number: int) -> messages.CheckedIn:
         since = self.rounds.waiting_since

@@ -117,3 +117,16 @@ def test_all_told_to_end_in_an_evaluation(tmp_path: Path, static, workers: int, 
         train_to_the_end(tmp_path, daemon, pod, [0])
     assert {line["evaluated"] for line in diary(tmp_path) if "evaluated" in line} == set(range(int(EPOCHS)))
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static) -> None:
+    """The last worker ends well, and is not aborted with the thread that waits for a newcomer."""
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)])
+        daemon.wait_world([0])
+        made = len(daemon.seen(EventKind.GENERATION))
+        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], TROUBLE="freeze@build")
+        wait_until(lambda: len(daemon.seen(EventKind.GENERATION)) > made, 60, "a plan with the newcomer")
+        (tmp_path / "go").touch()
+        assert pod.wait(0, 60) == 0
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
