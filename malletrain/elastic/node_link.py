@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.link import Answers, Link
@@ -29,6 +29,10 @@ log = logging.getLogger("malletrain.elastic")
 #: A process that does not answer within this, when the daemon asks, is not there (the node has 2 s to answer).
 SILENT_S = 1.5
 
+#: One process mends a broken world, and another is in a collective of FSDP's in the step after or before: neither can
+#: be done. After so long the node ends, and the others train on.
+APART_S = 20.0
+
 #: The processes of a node wait so long for each other to come.
 MEET_S = 300.0
 
@@ -36,13 +40,26 @@ MEET_S = 300.0
 LOST = 1
 
 
+#: What tells this pilot's processes on this node from all others.
+_NAMES = (
+    "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "SLURMD_NODENAME", "MALLETRAIN_PART",
+    "TORCHELASTIC_RUN_ID",
+)  # fmt: skip
+
+
 def meeting_name(environ: Mapping[str, str]) -> str:
     """Where the processes of this node meet: a name in Linux' abstract namespace, of this user and this pilot."""
-    pilot = "-".join(
-        environ.get(name, "")
-        for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "SLURMD_NODENAME", "TORCHELASTIC_RUN_ID")
-    )
+    pilot = "-".join(environ.get(name, "") for name in _NAMES)
     return f"\0malletrain-{os.getuid()}-{pilot}"[:107]
+
+
+class Mate(Answers, Protocol):
+    """What the processes of a node ask of the runtime in each."""
+
+    def mending_s(self) -> float:
+        """For how long this process has been mending a broken world, where each process of the node holds a part of
+        the model; else 0."""
+        ...
 
 
 class Crew:
@@ -58,8 +75,8 @@ class Crew:
         self._link: Link | None = None
         self._said: dict[str, Any] = {}
         self._asked = 0
-        #: The number of the last question that each has answered, and whether it held the training state.
-        self._answered: dict[int, tuple[int, bool]] = {}
+        #: The last question that each has answered, whether it held the training state, and `Mate.mending_s`.
+        self._answered: dict[int, tuple[int, bool, float]] = {}
         self._warm: set[int] = set()
         self._gone: set[int] = set()
         self._entered: dict[int, int] = {}
@@ -92,8 +109,9 @@ class Crew:
                 missing = set(range(1, self._place.size)) - self._warm
                 raise ElasticError(f"processes {sorted(missing)} of this node are not ready after {MEET_S:.0f} s")
 
-    def check(self) -> bool:
-        """Whether all hold the training state; ends the node when one of them is not there."""
+    def check(self, mending_s: float) -> bool:
+        """Whether all hold the training state; ends the node when one of them is not there, or not where the others
+        are. `mending_s`: of this process (`Mate.mending_s`)."""
         with self._changed:
             self._asked += 1
             number = self._asked
@@ -101,11 +119,15 @@ class Crew:
         mates = range(1, self._place.size)
 
         def late() -> list[int]:
-            return [rank for rank in mates if self._answered.get(rank, (0, False))[0] < number]
+            return [rank for rank in mates if self._answered.get(rank, (0, False, 0.0))[0] < number]
 
         with self._changed:
             if not self._changed.wait_for(lambda: not late(), SILENT_S):
                 self._lost(late()[0], f"was silent for {SILENT_S} s")
+            mending = {0: mending_s, **{rank: self._answered[rank][2] for rank in mates}}
+            if max(mending.values()) > APART_S and not all(mending.values()):
+                stuck = min(mending, key=lambda rank: mending[rank])
+                self._lost(stuck, "is held in a step whose world is gone")
             return all(self._answered[rank][1] for rank in mates)
 
     def wait_entered(self, generation: int, in_vain: Callable[[], bool]) -> bool:
@@ -160,7 +182,7 @@ class Crew:
                 stream.put(self._said)
             with self._changed:
                 if "answer" in line:
-                    self._answered[rank] = (int(line["answer"]), bool(line["whole"]))
+                    self._answered[rank] = (int(line["answer"]), bool(line["whole"]), float(line["mending_s"]))
                 if line.get("warm"):
                     self._warm.add(rank)
                 if "entered" in line:
@@ -210,7 +232,7 @@ class Follower:
         answers: of the runtime.
     """
 
-    def __init__(self, name: str, place: Place, answers: Answers) -> None:
+    def __init__(self, name: str, place: Place, answers: Mate) -> None:
         self._answers = answers
         self.plan: messages.Plan | None = None
         self.end: str | None = None
@@ -262,7 +284,9 @@ class Follower:
             if line.get("ending"):
                 os.kill(os.getpid(), signal.SIGTERM)
             if "ask" in line:
-                self._stream.put({"answer": line["ask"], "whole": self._answers.check_in(0).whole})
+                mate = self._answers
+                said = {"answer": line["ask"], "whole": mate.check_in(0).whole, "mending_s": mate.mending_s()}
+                self._stream.put(said)
             if line.get("bye"):
                 return
         if not self._closed:

@@ -21,8 +21,8 @@ from malletrain.elastic import sharded as sharding
 from malletrain.elastic.data import Loader
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.groups import StoreServer, own_host
-from malletrain.elastic.link import Answers, Link
-from malletrain.elastic.node_link import Crew, Follower, meeting_name
+from malletrain.elastic.link import Link
+from malletrain.elastic.node_link import Crew, Follower, Mate, meeting_name
 from malletrain.elastic.place import Place, find_place
 from malletrain.elastic.sampler import Sampler
 from malletrain.elastic.topup import TopUp
@@ -54,7 +54,7 @@ class Spot:
     def worker(self) -> str:
         return self.client.worker
 
-    def open(self, answers: Answers) -> Link | Follower:
+    def open(self, answers: Mate) -> Link | Follower:
         """Begin to talk with the daemon, or with the process that does."""
         if not self.place.leads:
             follower = Follower(self.meeting, self.place, answers)

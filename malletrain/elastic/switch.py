@@ -125,6 +125,7 @@ class Switch:
         self._load = load
         self._place = place
         self._crew = crew
+        self._mending_since: float | None = None
         self.link: Link | Follower | None = None
         self.rounds = Rounds(self)
         self.whole = False
@@ -208,9 +209,13 @@ class Switch:
             answers=number,
             generation=self.rounds.world.generation,
             step=self._state.position.step,
-            whole=(self._crew is None or self._crew.check()) and self.whole,
+            whole=(self._crew is None or self._crew.check(self.mending_s())) and self.whole,
             stuck_s=0.0 if since is None else max(0.0, time.monotonic() - since),
         )
+
+    def mending_s(self) -> float:
+        since = self._mending_since
+        return 0.0 if since is None or self._state.mesh is None else time.monotonic() - since
 
     def standing(self) -> messages.Standing | None:
         world, link = self.rounds.world, self.link
@@ -320,6 +325,13 @@ class Switch:
         Raises:
             Released: this worker is not part of it, or the daemon has been silent for too long.
         """
+        self._mending_since = time.monotonic()
+        try:
+            self._mend()
+        finally:
+            self._mending_since = None
+
+    def _mend(self) -> None:
         broken = self.rounds.world
         if self.link is None and broken.size > 1:
             raise ElasticError("a process that was started with this one is lost, and without a daemon none follows")

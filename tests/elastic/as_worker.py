@@ -3,6 +3,7 @@
 Environment, to make what cannot be timed from outside: LAG_AT=N: in round N this worker takes its group for broken
 just after the others have committed; TROUBLE=freeze|kill|term@PLACE[#N]: it signals itself when it comes to a place
 of `PLACES` for the Nth time (by default the first). PATIENCE=S: for how long it waits for a daemon in a broken world.
+APART=S: for how long the processes of a node may be in two steps at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from malletrain.elastic import evaluate, start, switch
+from malletrain.elastic import evaluate, node_link, start, switch
 from malletrain.elastic.errors import Aborted
 from malletrain.elastic.rounds import Rounds
 from malletrain.elastic.session import Session
@@ -103,6 +104,8 @@ def main(arguments: list[str]) -> None:
         trouble(os.environ["TROUBLE"])
     if "PATIENCE" in os.environ:
         switch.ORPHANED_S = float(os.environ["PATIENCE"])
+    if "APART" in os.environ:
+        node_link.APART_S = float(os.environ["APART"])
     sys.argv = list(arguments)
     sys.path.insert(0, str(Path(arguments[0]).parent))
     try:

@@ -21,7 +21,7 @@ from malletrain.elastic.node_group import make_world_group
 from malletrain.elastic.place import Place, find_place
 from malletrain.elastic.roll import Entry, read
 from tests.elastic import group_contract
-from tests.elastic.coordinator import HERE, running, wait_until
+from tests.elastic.coordinator import HERE, Coordinator, Pod, running, wait_until
 from tests.elastic.test_groups import outside_slurm
 from tests.elastic.test_launch import launched
 from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, assert_every_sample_once, diary, static
@@ -108,20 +108,31 @@ def test_where_a_process_stands() -> None:
         find_place({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})
 
 
-@pytest.mark.parametrize(
-    ("rounds", "how"),
-    [(10, []), (29, [])],
-    ids=["in a step", "in an evaluation"],
-)
-def test_a_process_that_missed_the_words_of_a_round_makes_it_good(
-    tmp_path: Path, static, rounds: int, how: list[str]
-) -> None:
-    given = ["--epochs", "4", "--evaluate", "--wait-for", "4", *how]
+def spawn_with_a_laggard(daemon: Coordinator, pod: Pod, given: list[str], rounds: int, **environ: str) -> None:
+    """Two nodes of two; the last process of all takes its group for broken in a round that the others commit."""
+    pod.spawn_node(daemon.url, 0, [SCRIPT, *given], PLACES)
+    for place, lag in ((0, {}), (1, {"LAG_AT": str(rounds)})):
+        local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(PLACES)}
+        pod.spawn(daemon.url, 1, [SCRIPT, *given], **local, **lag, **environ)
+
+
+def test_shards_that_are_in_two_steps_at_once_end_their_node_alone(tmp_path: Path, static) -> None:
+    """FSDP's collectives cannot be given up: one process is in them, the other mends the world that is gone."""
+    given = ["--epochs", "4", "--wait-for", "4", "--sharded"]
     with running(tmp_path) as (daemon, pod):
-        pod.spawn_node(daemon.url, 0, [SCRIPT, *given], PLACES)
-        for place, lag in ((0, {}), (1, {"LAG_AT": str(rounds)})):
-            local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(PLACES)}
-            pod.spawn(daemon.url, 1, [SCRIPT, *given], **local, **lag)
+        spawn_with_a_laggard(daemon, pod, given, 10, APART="3")
+        assert 0 not in pod.wait_node(1, 120)
+        assert pod.wait_node(0, 60) == [0, 0]
+        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_1"]
+    # The laggard wrote nothing of the round that the others committed: only the model has its samples.
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "4"), 1e-12)
+
+
+@pytest.mark.parametrize("rounds", [10, 29], ids=["in a step", "in an evaluation"])
+def test_a_process_that_missed_the_words_of_a_round_makes_it_good(tmp_path: Path, static, rounds: int) -> None:
+    given = ["--epochs", "4", "--evaluate", "--wait-for", "4"]
+    with running(tmp_path) as (daemon, pod):
+        spawn_with_a_laggard(daemon, pod, given, rounds)
         assert pod.wait_node(0) == pod.wait_node(1) == [0, 0]
         urgent = [event for event in daemon.seen(EventKind.GENERATION) if event.data["switched_by"] == "fault"]
         assert len(urgent) == 1
