@@ -129,6 +129,7 @@ class _Record:
     pauses: dict[bool, deque[float]] = field(
         default_factory=lambda: {True: deque(maxlen=64), False: deque(maxlen=64)}
     )
+    paused_for: tuple[object, bool] | None = None  #: the generation of the last pause, and whether it grew
     topped_up_at: float | None = None
     failures: int = 0
     batches: tuple[tuple[int, Curve], ...] = ()
@@ -537,7 +538,13 @@ def _generation(record: _Record, event: Event) -> None:
 
 
 def _switched(record: _Record, event: Event) -> None:
-    record.pauses[bool(event.data.get("grew"))].append(float(cast(float, event.data["pause_s"])))
+    """A script in restart mode tells its pause twice: when it is started, and, if it says so, when it trains."""
+    change = event.data.get("generation"), bool(event.data.get("grew"))
+    pauses = record.pauses[change[1]]
+    if change == record.paused_for and pauses:
+        pauses.pop()
+    pauses.append(float(cast(float, event.data["pause_s"])))
+    record.paused_for = change
 
 
 def _probe_begun(record: _Record, event: Event) -> None:
