@@ -8,7 +8,7 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
-from malletrain.loop.ledger import announced
+from malletrain.loop.journalled import announced
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.sizing.problem import Policy

@@ -21,7 +21,7 @@ from malletrain.daemon.pace import Pace
 from malletrain.daemon.rules import rules_from
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, MalleableJob
-from malletrain.loop.ledger import announced
+from malletrain.loop.journalled import announced
 from malletrain.loop.observation import observation
 from malletrain.loop.shadow import NOBODY, ShadowCluster, ShadowWorkers
 from malletrain.loop.tick import Loop

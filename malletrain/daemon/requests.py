@@ -13,7 +13,7 @@ from malletrain.daemon.profile import profile_row
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, MalleableJob, Profile
-from malletrain.loop.ledger import announced
+from malletrain.loop.journalled import announced
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
 from malletrain.slurm.site import Harvest

@@ -34,7 +34,8 @@ from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
 from malletrain.loop.hole_history import hole_events
-from malletrain.loop.ledger import Ledger, action_data
+from malletrain.loop.journalled import action_data
+from malletrain.loop.ledger import Ledger
 from malletrain.loop.observe import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.sizing.objective import Objective

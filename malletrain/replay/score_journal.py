@@ -12,7 +12,7 @@ import numpy as np
 from malletrain.decide.curve import fit
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
-from malletrain.loop.ledger import job_from
+from malletrain.loop.journalled import job_from
 from malletrain.replay.ideal import Ideal
 from malletrain.replay.score import Score, jain
 from malletrain.replay.sizer import speedups

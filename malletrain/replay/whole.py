@@ -18,7 +18,7 @@ from malletrain.domain.decision import LeavePilot
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import PilotEnd
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
-from malletrain.loop.ledger import announced
+from malletrain.loop.journalled import announced
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.replay.cluster import ClusterTrace

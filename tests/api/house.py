@@ -19,7 +19,7 @@ from malletrain.api.roles import Roles
 from malletrain.api.server import Server, serve
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, Elastic, MalleableJob
-from malletrain.loop.ledger import announced
+from malletrain.loop.journalled import announced
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import Views
 from malletrain.wire import munge

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve
 from malletrain.domain.snapshot import Node, NodeState
-from malletrain.loop.ledger import announced
+from malletrain.loop.journalled import announced
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal
 from malletrain.loop.observation import observation
 from malletrain.loop.shadow import ShadowCluster, ShadowWorkers

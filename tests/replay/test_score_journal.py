@@ -6,7 +6,7 @@ import pytest
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, MalleableJob
-from malletrain.loop.ledger import announced
+from malletrain.loop.journalled import announced
 from malletrain.replay.score_journal import score_journal
 
 

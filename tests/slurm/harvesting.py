@@ -18,7 +18,7 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import Snapshot
-from malletrain.loop.ledger import announced
+from malletrain.loop.journalled import announced
 from malletrain.loop.memory import MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy

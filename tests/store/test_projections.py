@@ -14,7 +14,8 @@ from sqlalchemy import select
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import JobPhase, MalleableJob
-from malletrain.loop.ledger import Ledger, announced
+from malletrain.loop.journalled import announced
+from malletrain.loop.ledger import Ledger
 from malletrain.store import tables as t
 from malletrain.store.database import reader_engine
 from malletrain.store.folding import days
