@@ -128,7 +128,13 @@ def test_shards_that_are_in_two_steps_at_once_end_their_node_alone(tmp_path: Pat
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "4"), 1e-12)
 
 
-@pytest.mark.parametrize("rounds", [10, 29], ids=["in a step", "in an evaluation"])
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param(10, id="in a step"),
+        pytest.param(29, id="in an evaluation", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_process_that_missed_the_words_of_a_round_makes_it_good(tmp_path: Path, static, rounds: int) -> None:
     given = ["--epochs", "4", "--evaluate", "--wait-for", "4"]
     with running(tmp_path) as (daemon, pod):
@@ -162,7 +168,13 @@ def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_pa
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-@pytest.mark.parametrize("how", [(), ("--sharded", "--clip")], ids=["each holds the model", "sharded in the node"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param((), id="each holds the model", marks=pytest.mark.nightly),
+        pytest.param(("--sharded", "--clip"), id="sharded in the node"),
+    ],
+)
 def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
     tmp_path: Path, static, how: tuple[str, ...]
 ) -> None:
