@@ -25,6 +25,7 @@ def commands() -> list[str]:
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
+@pytest.mark.nightly
 def test_every_command_of_the_tutorial_works(lab_factory: LabFactory, tmp_path: Path) -> None:
     shared: Lab = lab_factory(LabConfig(nodes=4, users=True))  # skips where there can be no lab
     if not shared.users:

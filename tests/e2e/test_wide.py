@@ -32,6 +32,7 @@ def events(site: Site) -> list[dict[str, Any]]:
     return [json.loads(line) for line in site.malletrain("alice", "events", "--json").stdout.splitlines()]
 
 
+@pytest.mark.nightly
 def test_one_pilot_holds_four_nodes_trains_on_all_and_gives_them_back_whole(site: Site) -> None:
     lab = site.lab
     # Slurm lays the script on the first node alone: the others are told it, and read it from where it was kept.

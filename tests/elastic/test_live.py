@@ -188,7 +188,7 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static) -> No
     "how",
     [
         ("--shards", "5", "--batch", "60"),
-        ("--clip",),
+        pytest.param(("--clip",), marks=pytest.mark.nightly),
         pytest.param(("--optimizer", "adamw"), marks=pytest.mark.nightly),
     ],
     ids=str,

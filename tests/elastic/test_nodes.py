@@ -146,6 +146,7 @@ def test_a_process_that_missed_the_words_of_a_round_makes_it_good(tmp_path: Path
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "4", "--evaluate"), 1e-12)
 
 
+@pytest.mark.nightly
 def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_path: Path, static) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
@@ -206,6 +207,7 @@ def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PLACES}"]
 
 
+@pytest.mark.nightly
 def test_torchrun_without_a_daemon_trains_as_one(tmp_path: Path, static) -> None:
     env = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path))
     subprocess.run([*TORCHRUN, SCRIPT, "--epochs", "2"], env=env, check=True, timeout=300)

@@ -82,6 +82,7 @@ def test_a_lost_loader_is_an_error_and_no_hang(tmp_path: Path) -> None:
             prefetch.load([(0, (index,))], [])
 
 
+@pytest.mark.nightly
 def test_loaded_ahead_through_changes_of_size_each_sample_counts_once(tmp_path: Path, static) -> None:
     given = ["--epochs", "6", "--loaders", "1", "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path, real=True) as (daemon, pod):

@@ -44,6 +44,7 @@ def test_a_compiled_model_meets_every_share_without_compiling_anew(tmp_path: Pat
     assert_equal(torch.load(tmp_path / "final.pt"), torch.load(home / "final.pt"), 1e-10)
 
 
+@pytest.mark.nightly
 def test_a_newcomer_told_to_end_while_it_compiles(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):

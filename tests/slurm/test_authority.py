@@ -143,7 +143,13 @@ TABLE = (
 )
 
 
-@pytest.mark.parametrize("who", ["coordinator", "operator", "owner", "owner without accounting"])
+@pytest.mark.parametrize(
+    "who",
+    [
+        "coordinator",
+        *(pytest.param(w, marks=pytest.mark.nightly) for w in ("operator", "owner", "owner without accounting")),
+    ],
+)
 def test_the_table_of_rights(
     who: str, release: str | None, lab_factory: LabFactory, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

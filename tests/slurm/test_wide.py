@@ -65,6 +65,7 @@ def test_few_tasks_hold_many_nodes_and_give_way_whole(wide: Harvesting) -> None:
     assert widths(wide) == [1, 3, 4]
 
 
+@pytest.mark.nightly
 def test_what_slurm_preempts_is_a_whole_task_and_counts_once(wide: Harvesting) -> None:
     lab = wide.lab
     wide.submit(most=4, tasks=4)
@@ -77,6 +78,7 @@ def test_what_slurm_preempts_is_a_whole_task_and_counts_once(wide: Harvesting) -
     assert wide.view().failures <= 1
 
 
+@pytest.mark.nightly
 def test_a_recycled_wide_task_holds_one_node_where_no_more_are_allowed(wide: Harvesting) -> None:
     lab, nodes = wide.lab, wide.lab.nodes
     pilot = f"{wide.submit(tasks=1)}_0"

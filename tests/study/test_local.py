@@ -153,6 +153,7 @@ def test_a_study_that_always_fails_stops(tmp_path: Path) -> None:
     assert set(ended(path)) <= {"user_error", "waiting", "interrupted"}
 
 
+@pytest.mark.nightly
 def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
     """SIGKILL again and again: exactly so many trials in the end, no parameters tried to the end twice, none left."""
     objective = OBJECTIVE.replace('{"x": x}', '{"x": x, "pause": 0.2}')

@@ -99,6 +99,7 @@ def test_trials_are_jobs_and_main_jobs_take_their_nodes(site: Site) -> None:
     lab.wait_for(lambda: empty(lab), 60, "an empty harvest partition")
 
 
+@pytest.mark.nightly
 def test_pruned_and_faulty_trials_free_their_nodes_and_are_told_apart(site: Site) -> None:
     objective = """
 pruner = optuna.pruners.ThresholdPruner(lower=0.0)
