@@ -12,7 +12,7 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.job import Profile
 from malletrain.sizing.objective import Objective
 from malletrain.slurm.limits import Limits
-from malletrain.slurm.site import SiteFacts
+from malletrain.slurm.site import Harvest, SiteFacts
 
 #: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
 MAX_STARTS = 50
@@ -84,6 +84,13 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
         exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
     )
+
+
+def harvest_of(config: Config, facts: SiteFacts) -> Harvest:
+    """Where pilots live, and the bounds of one task there."""
+    slurm, partition = config.slurm, facts.partitions.get(config.slurm.partition)
+    max_time_s = None if partition is None else partition.max_time_s
+    return Harvest(slurm.partition, slurm.account, slurm.qos, max_time_s, config.pilot.max_nodes)
 
 
 def _budget(budget: Budget) -> AccountBudget:

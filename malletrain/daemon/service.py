@@ -23,7 +23,7 @@ from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.pace import REST, Pace
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
-from malletrain.daemon.rules import rules_from
+from malletrain.daemon.rules import harvest_of, rules_from
 from malletrain.decide.breaker import BreakerRules, why_no_more_tasks, why_to_pause
 from malletrain.decide.stages import summary
 from malletrain.domain.decision import Action, Decision
@@ -111,10 +111,7 @@ class Service:
         )
         self._apart: ApartCluster | None = None
         facts = site.read(commands)
-        partition = facts.partitions.get(config.slurm.partition)
-        max_time_s = None if partition is None else partition.max_time_s
-        slurm, widest = config.slurm, config.pilot.max_nodes
-        harvest = site.Harvest(slurm.partition, slurm.account, slurm.qos, max_time_s, widest)
+        harvest = harvest_of(config, facts)
         self._refuse_unfit(facts, harvest)
         self._site_facts, self._site_read_at, self._unsound = facts, self._clock.elapsed(), ""
         self._known_jobs = KnownJobs(commands, self._clock.elapsed)

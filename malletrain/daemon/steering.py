@@ -15,6 +15,7 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.notify import Notifier
+from malletrain.daemon.rules import harvest_of
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm import site
 from malletrain.slurm.actuator import Actuator, Server
@@ -34,10 +35,8 @@ def steer(settings: Config, environ: Mapping[str, str]) -> None:
     if not settings.actuator.socket:
         raise InvalidInput("actuator.socket", "is empty: name the socket that malletraind finds this process at")
     commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
-    slurm, facts = settings.slurm, site.read(commands)
-    partition = facts.partitions.get(slurm.partition)
-    max_time_s = None if partition is None else partition.max_time_s
-    harvest = site.Harvest(slurm.partition, slurm.account, slurm.qos, max_time_s, settings.pilot.max_nodes)
+    facts = site.read(commands)
+    harvest = harvest_of(settings, facts)
     findings = site.check_harvest_partition(facts, harvest)
     if faults := [f"{f.what}; {f.mend}" for f in findings if f.level is site.Level.ERROR]:
         raise InvalidInput("slurm.partition", "\n".join(faults))
