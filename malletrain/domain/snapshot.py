@@ -72,11 +72,9 @@ class SlurmState(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: Such a job holds its nodes.
-HOLDING_STATES = frozenset({SlurmState.RUNNING, SlurmState.SUSPENDED, SlurmState.COMPLETING, SlurmState.CONFIGURING})
-
-#: The same, the commonest first: thousands of rows are asked, and enumerations compare faster than they hash.
-_HOLDING = (SlurmState.RUNNING, SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUSPENDED)
+#: Such a job holds its nodes. The commonest first: thousands of rows are asked, and enumerations compare faster than
+#: they hash.
+HOLDING_STATES = (SlurmState.RUNNING, SlurmState.COMPLETING, SlurmState.CONFIGURING, SlurmState.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class SlurmJob:
 
     @property
     def holds_nodes(self) -> bool:
-        return self.state in _HOLDING
+        return self.state in HOLDING_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,7 @@ class Snapshot:
     @cached_property
     def holding(self) -> tuple[SlurmJob, ...]:
         """The jobs that hold nodes, completing ones included."""
-        return tuple([job for job in self.jobs if job.nodes and job.state in _HOLDING])
+        return tuple([job for job in self.jobs if job.nodes and job.holds_nodes])
 
     @cached_property
     def pending(self) -> tuple[SlurmJob, ...]:
