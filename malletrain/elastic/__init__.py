@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "sync_batchnorm"]
 
+#: Names the file descriptor on which elastic.launch left the daemon's welcome, a secret, for the script's process.
+WELCOME_FD = "MALLETRAIN_WELCOME_FD"
+
 _HOMES = {
     "Chosen": "malletrain.elastic.batch",
     "ElasticError": "malletrain.elastic.errors",
@@ -37,5 +40,5 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
-if "torch" in sys.modules or "MALLETRAIN_WELCOME_FD" in os.environ:
+if "torch" in sys.modules or WELCOME_FD in os.environ:
     importlib.import_module("malletrain.elastic.late_compiler").import_late()

@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
+from malletrain.elastic import WELCOME_FD
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from malletrain.wire.munge import MungeUnavailable
@@ -68,7 +69,7 @@ class Launcher:
 
             return Restarter(self._client, self._command, self._environ, self._told_to_end).run()
         descriptor = leave_welcome(welcome)
-        self._environ["MALLETRAIN_WELCOME_FD"] = str(descriptor)
+        self._environ[WELCOME_FD] = str(descriptor)
         if self._told_to_end.is_set():
             return LEFT
         # A group of its own, so that all that the script started can be ended together.

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import torch
 
+from malletrain.elastic import WELCOME_FD
 from malletrain.elastic import sharded as sharding
 from malletrain.elastic.data import Loader
 from malletrain.elastic.errors import ElasticError
@@ -30,9 +31,6 @@ from malletrain.wire import messages
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
 
 log = logging.getLogger("malletrain.elastic")
-
-#: The file descriptor on which elastic.launch left the daemon's welcome, a secret, for the script's process.
-WELCOME_FD = "MALLETRAIN_WELCOME_FD"
 
 _LOADED_AT = time.monotonic()
 

@@ -32,6 +32,12 @@ class MessageError(WireError):
     """A message that is not as it should be; the text names the field."""
 
 
+def pilot_name(array_id: int, task: int, part: int) -> str:
+    """What the daemon calls the pilot of a worker: Slurm's name of its task, and which node of several it is on."""
+    name = f"{array_id}_{task}"
+    return f"{name}+{part}" if part else name
+
+
 # --- From the daemon ------------------------------------------------------------------------------------------
 
 
@@ -120,8 +126,7 @@ class Hello:
 
     @property
     def pilot(self) -> str:
-        task = f"{self.array_id}_{self.task}"
-        return f"{task}+{self.part}" if self.part else task
+        return pilot_name(self.array_id, self.task, self.part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,7 @@ class PilotIdentity:
 
     @property
     def worker(self) -> str:
-        part = f"+{self.part}" if self.part else ""
-        return f"{self.array_id}_{self.task}{part}.{self.restart}"
+        return f"{messages.pilot_name(self.array_id, self.task, self.part)}.{self.restart}"
 
 
 def credential_for(url: str) -> str:
