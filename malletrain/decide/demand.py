@@ -179,16 +179,10 @@ def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
         size = left
     if view.fellows:
         # A node of a task that holds several is given up with all of them.
-        whole = {task: tuple(p.id for p in pilots) for task, pilots in view.fellows.items()}
         costs = {each.pilot: each.cost for each in found}
-        found = [
-            replace(
-                each,
-                cost=sum(costs.get(pilot, 0.0) for pilot in whole[task_of(each.pilot)]),
-                fellows=frozenset(p.node for p in view.fellows[task_of(each.pilot)]),
-            )
-            if task_of(each.pilot) in whole
-            else each
-            for each in found
-        ]
+        for at, each in enumerate(found):
+            whole = view.fellows.get(task_of(each.pilot), ())
+            if whole:
+                cost = sum(costs.get(pilot.id, 0.0) for pilot in whole)
+                found[at] = replace(each, cost=cost, fellows=frozenset(pilot.node for pilot in whole))
     return tuple(found)

@@ -9,22 +9,16 @@ from typing import Any, cast
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import JsonValue
-from malletrain.domain.job import (
-    Curve,
-    Elastic,
-    MalleableJob,
-    Profile,
-)
+from malletrain.domain.job import Curve, Elastic, MalleableJob, Profile
 
-_ACTIONS: Mapping[str, type[Action]] = {
-    "start": StartPilot,
-    "leave": LeavePilot,
-    "cut": CutLimit,
-    "recycle": RecyclePilot,
-    "cancel": CancelTasks,
-    "top_up": TopUp,
+_ACTION_NAMES: Mapping[type[Action], str] = {
+    StartPilot: "start",
+    LeavePilot: "leave",
+    CutLimit: "cut",
+    RecyclePilot: "recycle",
+    CancelTasks: "cancel",
+    TopUp: "top_up",
 }
-_ACTION_NAMES = {kind: name for name, kind in _ACTIONS.items()}
 
 
 def action_data(action: Action) -> dict[str, JsonValue]:

@@ -281,7 +281,8 @@ class Loop:
     def _end_the_hopeless(self) -> None:
         """Record the end of jobs that cannot go on; the decision then clears them away."""
         now = self._clock.now()
-        spent = self.ledger.spent((), now).by_job
+        with self._guard:  # samples may come in meanwhile
+            spent = self.ledger.spent((), now).by_job
         ends = [(job_id, verdict(view, self.rules, spent.get(job_id, 0.0))) for job_id, view in self.views.items()]
         events = [Event(now, end[0], job_id, reason=end[1]) for job_id, end in ends if end is not None]
         if events:
