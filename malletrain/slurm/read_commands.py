@@ -33,6 +33,7 @@ class CommandReader:
         self._diagnosis: sdiag.Diagnosis | None = None
         self._diagnosed_at = float("-inf")
         self._known_nodes: dict[str, NodeRow] = {}
+        self._made_nodes: normalise.MadeNodes = {}
 
     def snapshot(self) -> Snapshot:
         """Nodes, then the queue, then reservations. In that order: a job that starts meanwhile is then seen on a node
@@ -62,6 +63,7 @@ class CommandReader:
                 reservations,
                 plan,
                 task_by_task=self._harvest,
+                made=self._made_nodes,
             )
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error

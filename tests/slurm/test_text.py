@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.snapshot import NodeState
+from malletrain.domain.snapshot import Node, NodeState
 from malletrain.slurm.formats import normalise, queue, sdiag, text
 from malletrain.slurm.formats.rows import JobRow, NodeRow
 from malletrain.slurm.topology import leaf_of_each
@@ -253,3 +253,28 @@ def test_an_answer_that_cannot_be_read_is_not_remembered() -> None:
     with pytest.raises(InvalidInput):
         text.nodes(NODE.replace("State=", "Stat="), known)
     assert text.nodes(NODE, known) == before
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["IDLE", "MIXED", "DOWN*", "IDLE+WOBBLY"]), min_size=1, max_size=4),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_nodes_that_are_remembered_are_those_that_would_be_made(looks: list[list[str]]) -> None:
+    known: dict[str, NodeRow] = {}
+    made: normalise.MadeNodes = {}
+    before: dict[str, Node] = {}
+    for states in looks:
+        answer = "".join(
+            NODE.replace("State=IDLE+DRAIN", f"State={state}").replace("NodeName=n000", f"NodeName=n{at}")
+            for at, state in enumerate(states)
+        )
+        seen = normalise.snapshot(1.0, text.nodes(answer, known), made=made)
+        assert seen == normalise.snapshot(1.0, text.nodes(answer)), "oddities are warned about each time"
+        now = {node.name: node for node in seen.nodes}
+        for name in now.keys() & before.keys():
+            if now[name] == before[name] and not any("WOBBLY" in line for line in seen.warnings):
+                assert now[name] is before[name], "what stands again is the same object: decisions are spared by that"
+        before = now

@@ -15,6 +15,9 @@ from malletrain.slurm.formats import hostlist, values
 from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
 from malletrain.slurm.formats.states import STRENGTH, job_state, node_state
 
+#: By name: a row, and the node that was made of it.
+MadeNodes = dict[str, tuple[NodeRow, Node]]
+
 
 class Warnings:
     """Oddities met on the way: each kind once, with its count and one example."""
@@ -43,6 +46,7 @@ def snapshot(
     *,
     task_by_task: str | None = None,
     warnings: Warnings | None = None,
+    made: MadeNodes | None = None,
 ) -> Snapshot:
     """One snapshot of all rows.
 
@@ -50,6 +54,7 @@ def snapshot(
         task_by_task: the partition whose waiting array tasks are wanted one by one (the harvest partition); elsewhere
             a row that stands for 10,000 tasks stays one job with `task_count`.
         warnings: oddities met while the rows were read.
+        made: the nodes of the snapshot before, kept by the caller; it is left with those of this one.
 
     Raises:
         InvalidInput: there is no node at all, or a node list is none.
@@ -57,7 +62,7 @@ def snapshot(
     warnings = warnings or Warnings()
     if not nodes:
         raise InvalidInput("nodes", "Slurm showed no node at all")
-    known = _merge(nodes, warnings)
+    known = _merge(nodes, warnings, {} if made is None else made)
     queue: list[SlurmJob] = []
     for row in jobs:
         one = job(row, warnings)
@@ -95,11 +100,22 @@ def node(row: NodeRow, warnings: Warnings | None = None) -> Node:
     )
 
 
-def _merge(rows: Sequence[NodeRow], warnings: Warnings) -> dict[str, Node]:
+def _made(row: NodeRow, warnings: Warnings, made: MadeNodes) -> Node:
+    """The node of a row; the one made before, where it is the very same row. Odd ones warn each time."""
+    before = made.get(row.name)
+    if before is not None and before[0] is row:
+        return before[1]
+    new = node(row, warnings)
+    if not node_state(row.state).unknown:
+        made[row.name] = (row, new)
+    return new
+
+
+def _merge(rows: Sequence[NodeRow], warnings: Warnings, made: MadeNodes) -> dict[str, Node]:
     """Nodes by name. A list by partition names a node several times: partitions add up, the strongest state holds."""
     known: dict[str, Node] = {}
     for row in rows:
-        new = node(row, warnings)
+        new = _made(row, warnings, made)
         old = known.get(row.name)
         if old is None:
             known[row.name] = new
