@@ -7,18 +7,18 @@ act too. A daemon with the rights of a coordinator of the harvest account, or of
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
-from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
 from malletrain.domain.snapshot import Node, SlurmState, Snapshot
 from malletrain.slurm import pilots
 from malletrain.slurm.command import MAX_ERROR, Commands
-from malletrain.slurm.formats import normalise, queue, text
+from malletrain.slurm.formats import queue, text
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import EndKind, EndState
+from malletrain.slurm.queries import Queries, is_gone
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.read_pyslurm import Reader
 from malletrain.slurm.site import Harvest
@@ -32,14 +32,6 @@ _AS_SEEN: Mapping[EndKind, SlurmState] = {
     EndKind.ACTIVE: SlurmState.RUNNING,
     EndKind.VANISHED: SlurmState.UNKNOWN,
 } | {kind: SlurmState(kind.value) for kind in EndKind if kind.value in {state.value for state in SlurmState}}
-
-#: Slurm's words for "there is no such job any more": what was to be ended has ended.
-_GONE = (
-    "Invalid job id",
-    "already completing or completed",
-    "Job/step already completing",
-    "already finished",
-)
 
 #: So many tasks are named in one command: its line stays far below the system's limit.
 TASKS_A_COMMAND = 200
@@ -74,7 +66,7 @@ class SlurmCluster:
         self._harvest = harvest
         self._owner_of = owner_of
         self._now = now
-        self._fields: Sequence[str] = (*queue.TASK_FIELDS, queue.EXCLUSIVE)  #: without the last on an older Slurm
+        self._queries = Queries(commands, harvest.partition)
         self._reader: Reader = reader or CommandReader(commands, now, harvest.partition, bf_interval_s)
         self._topology = Topology(commands, now, harvest.partition)
 
@@ -105,7 +97,7 @@ class SlurmCluster:
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        seen = pilots.inspect(array_id, self._tasks(str(array_id)), self._harvest, job.uid)
+        seen = pilots.inspect(array_id, self._queries.array(array_id), self._harvest, job.uid)
         return ArrayReport(array_id, seen.tasks if seen.sound else (), seen.faults)
 
     def end_of(self, pilot: str) -> PilotEnd:
@@ -123,7 +115,7 @@ class SlurmCluster:
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        return pilots.end_state(self._task(pilot))
+        return pilots.end_state(self._queries.task(pilot))
 
     def end_states(self, wanted: Iterable[str]) -> Mapping[str, EndState]:
         """How several tasks stand or ended, by one query of the harvest partition.
@@ -131,7 +123,7 @@ class SlurmCluster:
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        rows = self._harvest_tasks()
+        rows = self._queries.harvest()
         return {pilot: pilots.end_state(rows.get(task_of(pilot))) for pilot in wanted}
 
     # Steering
@@ -148,8 +140,8 @@ class SlurmCluster:
             ClusterUnavailable: Slurm did not answer; what was done is seen in the next snapshot.
         """
         starts = together(actions)
-        rows = self._tasks_named(list(starts))
-        nodes = self._nodes_named({action.node for action in actions})
+        rows = self._queries.tasks(list(starts))
+        nodes = self._queries.nodes({action.node for action in actions})
         outcomes: dict[str, Outcome] = {}
         pinned: dict[str, str] = {}
         for task, start in starts.items():
@@ -179,7 +171,7 @@ class SlurmCluster:
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        row = self._task(action.pilot)
+        row = self._queries.task(action.pilot)
         end = pilots.end_state(row)
         if row is None or end.is_over or end.kind is EndKind.HELD:
             return Outcome(True, f"ended already: {end.kind}")
@@ -192,7 +184,7 @@ class SlurmCluster:
         minutes = max(1, int((action.ends_at - row.start_time) // 60))
         answer = self._commands.run(["scontrol", "update", f"JobId={task_of(action.pilot)}", f"TimeLimit={minutes}"])
         if not answer.ok:
-            return Outcome(_is_gone(answer.error), f"scontrol update: {answer.error}")
+            return Outcome(is_gone(answer.error), f"scontrol update: {answer.error}")
         return Outcome(True, f"limit cut to {minutes} min")
 
     def recycle(self, actions: Sequence[RecyclePilot]) -> Sequence[Outcome]:
@@ -206,7 +198,7 @@ class SlurmCluster:
             ClusterUnavailable: Slurm did not answer.
         """
         tasks = list(dict.fromkeys(task_of(action.pilot) for action in actions))
-        rows = self._tasks_named(tasks)
+        rows = self._queries.tasks(tasks)
         outcomes: dict[str, Outcome] = {}
         waiting: list[str] = []
         running: list[str] = []
@@ -232,14 +224,14 @@ class SlurmCluster:
         outcomes: dict[str, Outcome] = {}
         locked = [pilot for pilot in running if not rows[pilot].requeue]
         for pilot, error in self._each(["scontrol", "update"], locked, "Requeue=1").items():
-            outcomes[pilot] = Outcome(_is_gone(error), f"scontrol update Requeue=1: {error}")
+            outcomes[pilot] = Outcome(is_gone(error), f"scontrol update Requeue=1: {error}")
         open_ones = [pilot for pilot in running if pilot not in outcomes]
         refused = self._each(["scontrol", "requeuehold"], open_ones)
         unset = self._each(["scontrol", "update"], open_ones, "Requeue=0")
         for pilot in open_ones:
             if pilot in refused:
-                outcomes[pilot] = Outcome(_is_gone(refused[pilot]), f"scontrol requeuehold: {refused[pilot]}")
-            elif pilot in unset and not _is_gone(unset[pilot]):
+                outcomes[pilot] = Outcome(is_gone(refused[pilot]), f"scontrol requeuehold: {refused[pilot]}")
+            elif pilot in unset and not is_gone(unset[pilot]):
                 detail = f"requeued and held; Requeue=0 failed ({unset[pilot]}) and is set before its next start"
                 outcomes[pilot] = Outcome(True, detail)
             else:
@@ -256,7 +248,7 @@ class SlurmCluster:
             return Outcome(True, "nothing to cancel")
         # Looked up first: a task that its owner has made a job of the main queue is left alone. (scancel's own filter
         # `-p harvest 7_[0,2]` cancels the whole array 7 instead: measured, 22.05.)
-        present = self._harvest_tasks()
+        present = self._queries.harvest()
         tasks: dict[int, list[int]] = {}
         for pilot in dict.fromkeys(task_of(pilot) for pilot in action.pilots):
             array, task = pilots.split_id(pilot)
@@ -267,7 +259,7 @@ class SlurmCluster:
         answer = self._commands.run(
             ["scancel", *(f"{array}_[{_ranges(found)}]" for array, found in sorted(tasks.items()))]
         )
-        if not answer.ok and not all(_is_gone(part) for part in answer.error.split(";")):
+        if not answer.ok and not all(is_gone(part) for part in answer.error.split(";")):
             return Outcome(False, f"scancel: {answer.error}")
         return Outcome(True, f"{sum(map(len, tasks.values()))} cancelled")
 
@@ -308,7 +300,7 @@ class SlurmCluster:
         """Those of the tasks just pinned that are not as they were asked for, and how."""
         if self._commands.pretends:
             return []
-        rows = self._tasks_named(list(pinned))
+        rows = self._queries.tasks(list(pinned))
         found = []
         for task, start in pinned.items():
             row, uid = rows.get(task), self._owner_of(start.job)
@@ -337,58 +329,6 @@ class SlurmCluster:
         if wrong:
             return "; ".join(wrong)
         return start.not_to_be_had(nodes, self._harvest.partition)
-
-    def _nodes_named(self, names: Set[str]) -> dict[str, Node]:
-        """Nodes by name, those that Slurm knows. One command for all; one by one when it does not know one."""
-        wanted = ",".join(sorted(names))
-        answer = self._commands.run(["scontrol", "-a", "-o", "show", "node", wanted])
-        if not answer.ok or "not found" in answer.output:
-            if "not found" not in f"{answer.error} {answer.output}":
-                raise ClusterUnavailable(f"scontrol: {answer.error}")
-            if len(names) == 1:
-                return {}
-            return {name: node for each in sorted(names) for name, node in self._nodes_named({each}).items()}
-        try:
-            return {row.name: normalise.node(row) for row in text.nodes(answer.output)}
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
-
-    def _tasks_named(self, wanted: Sequence[str]) -> dict[str, queue.TaskRow]:
-        """Rows of these tasks, those that Slurm shows."""
-        rows = self._query(["-j", ",".join(wanted)]) if wanted else []
-        return {f"{row.array_id}_{task}": row for row in rows if row.array_id is not None for task in row.tasks}
-
-    def _task(self, pilot: str) -> queue.TaskRow | None:
-        task = task_of(pilot)
-        pilots.split_id(task)  # refuses what is no task's name
-        return self._tasks_named([task]).get(task)
-
-    def _tasks(self, job: str) -> list[queue.TaskRow]:
-        return self._query(["-j", job])
-
-    def _harvest_tasks(self) -> dict[str, queue.TaskRow]:
-        rows = self._query(["-p", self._harvest.partition])
-        return {f"{row.array_id}_{task}": row for row in rows if row.array_id is not None for task in row.tasks}
-
-    def _query(self, which: list[str]) -> list[queue.TaskRow]:
-        mark = self._commands.mark()
-        ask = ["squeue", "-a", "-h", "-r", "-t", "all", *which, "-O"]
-        answer = self._commands.run([*ask, queue.task_format(mark, self._fields)])
-        if "Invalid job format" in answer.error and queue.EXCLUSIVE in self._fields:
-            self._fields = queue.TASK_FIELDS
-            answer = self._commands.run([*ask, queue.task_format(mark)])
-        if not answer.ok:
-            if _is_gone(answer.error):
-                return []
-            raise ClusterUnavailable(f"squeue: {answer.error}")
-        try:
-            return queue.parse_tasks(answer.output, mark, self._fields)
-        except InvalidInput as error:
-            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
-
-
-def _is_gone(error: str) -> bool:
-    return any(words in error for words in _GONE)
 
 
 def _ranges(tasks: list[int]) -> str:

@@ -1,6 +1,6 @@
-"""What `mtbatch` submits: options and script in, the exact `sbatch` call and script out. Standard library only.
+"""What `mtbatch` submits: a request in, the exact `sbatch` call and script out. Standard library only.
 
-    options -> BatchRequest -> materialize() -> Submission(argv, script, environment)
+    options -> requested.request() -> BatchRequest -> materialize() -> Submission(argv, script, environment)
 
 The script is self-contained: every option is a line in it, so that a worker can submit it again when held tasks run
 low. Started by Slurm it re-runs itself as a step under srun (whose tasks get SIGTERM at once on preemption; a batch
@@ -13,15 +13,9 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from malletrain.domain.errors import MalletrainError
-from malletrain.slurm import directives
-from malletrain.slurm.directives import Given, Options
-from malletrain.slurm.options import ALLOWED, Use
 
-_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
-_PMI = re.compile(r"none\Z|pmi2\Z|pmix(?:_v[0-9]{1,2})?\Z")
 _URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_/]*)?\Z")
 _SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
 
@@ -39,16 +33,6 @@ class InvalidBatch(MalletrainError):
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What the site (or the daemon) fills in where the user says nothing. `gres`: all of a node, as `gpu:4`."""
-
-    partition: str
-    account: str = ""
-    qos: str = ""
-    gres: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,92 +174,6 @@ trap 'exit 143' TERM
 """
 
 
-def request(
-    script: bytes, where: str, options: Options, arguments: Sequence[str], defaults: Defaults, cwd: str
-) -> BatchRequest:
-    """What the script, the environment and the command line ask for, together.
-
-    Args:
-        script: the user's script.
-        where: its name, for messages and for the job's name.
-        options: of the command line and the environment; the script's are read here and are weaker.
-        arguments: what follows the script's name.
-        defaults: the site's.
-        cwd: the caller's working directory, an absolute path.
-
-    Raises:
-        InvalidBatch: with every fault found.
-    """
-    shell, faults_of_head = directives.interpreter(script, where)
-    whole = options.over(directives.from_script(script, where))
-    reader = _Reader(whole.given, [*faults_of_head, *whole.faults])
-    least, most = reader.nodes()
-    sizes = reader.sizes(least, most)
-    passed = {name: given.value for name, given in whole.given.items() if ALLOWED[name].use is Use.FORWARD}
-    partition = passed.pop("partition", defaults.partition)
-    if partition != defaults.partition and defaults.partition:
-        reader.fault("partition", f"pilots run in partition {defaults.partition} only")
-    chdir = passed.pop("chdir", cwd)
-    if not chdir.startswith("/"):
-        chdir = f"{cwd.rstrip('/')}/{chdir}"
-    for word in (*arguments, chdir):
-        if any(ord(char) < 32 or ord(char) == 127 for char in word):
-            reader.faults.append(f"command line: {word[:40]!r} holds a control character")
-    for name, value in (("chdir", chdir), *((n, passed[n]) for n in ("output", "error") if n in passed)):
-        if "\\" in value:
-            reader.fault(name, f"Slurm takes a backslash in a path for an escape; rename {value[:60]!r}")
-    batch_min, batch_max = reader.count("batch-min"), reader.count("batch-max")
-    if batch_min is not None and batch_max is not None and batch_min > batch_max:
-        reader.fault("batch-min", f"{batch_min} is above --batch-max={batch_max}")
-    if (batch_min is None) != (batch_max is None):
-        reader.fault("batch-min", "give --batch-min and --batch-max together: the range that the training bears")
-    tasks = reader.count("tasks") or default_tasks(most)
-    elastic = reader.text("elastic", "live")
-    if elastic not in ("live", "restart"):
-        reader.fault("elastic", f"{elastic[:40]!r} is neither live nor restart")
-    mpi = reader.text("mpi", "none")
-    if not _PMI.match(mpi):
-        reader.fault("mpi", f"{mpi[:40]!r} is none of none, pmi2, pmix (srun --mpi=list names the site's)")
-    if elastic == "restart" and batch_min is not None:
-        reader.fault("batch-min", "a script that is restarted chooses its own batch: leave --batch-min and -max out")
-    curve, profile = reader.curve(), reader.text("profile", "")
-    if profile not in ("", "none", "passive", "active", "given"):
-        reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, given")
-    elif profile and (profile == "given") != bool(curve):
-        reader.fault("profile", f"{profile} and " + ("--curve: leave one of them out" if curve else "no --curve"))
-    result = BatchRequest(
-        name=passed.pop("job-name", where.rpartition("/")[2]),
-        min_nodes=least,
-        max_nodes=most,
-        partition=partition,
-        chdir=chdir,
-        user_body=script,
-        interpreter=shell,
-        arguments=tuple(arguments),
-        account=passed.pop("account", defaults.account),
-        qos=passed.pop("qos", defaults.qos),
-        gres=passed.pop("gres", defaults.gres),
-        passed=tuple(sorted(passed.items())),
-        tasks=tasks,
-        sizes=sizes,
-        weight=reader.positive("weight", 1.0) or 1.0,
-        elastic=elastic,
-        curve=curve,
-        profile=profile,
-        total_samples=reader.positive("total-samples"),
-        budget_node_hours=reader.positive("budget"),
-        batch_min=batch_min,
-        batch_max=batch_max,
-        deadline=reader.deadline(),
-        mpi=mpi,
-    )
-    if result.deadline is not None and (result.total_samples is None or not curve):
-        reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
-    if reader.faults:
-        raise InvalidBatch(reader.faults)
-    return result
-
-
 def default_tasks(max_nodes: int) -> int:
     """How many held tasks a job starts with: its largest size, and some that preemption may consume.
 
@@ -300,120 +198,3 @@ def quote(value: str) -> str:
     if all(_SAFE.match(char) for char in value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-class _Reader:
-    """Values out of options, faults into a list."""
-
-    def __init__(self, given: Mapping[str, Given], faults: list[str]) -> None:
-        self.given = given
-        self.faults = faults
-
-    def fault(self, name: str, what: str) -> None:
-        given = self.given.get(name)
-        self.faults.append(f"{given.where if given else 'command line'}: --{name}: {what}")
-
-    def text(self, name: str, default: str) -> str:
-        given = self.given.get(name)
-        return default if given is None else given.value
-
-    def nodes(self) -> tuple[int, int]:
-        given = self.given.get("nodes")
-        if given is None:
-            self.faults.append("no node range: add `#SBATCH --nodes=MIN-MAX` (as 1-8) to the script")
-            return 1, 1
-        match = _RANGE.match(given.value)
-        if match is None:
-            self.fault("nodes", f"{given.value[:40]!r} is not MIN-MAX, as 1-8")
-            return 1, 1
-        least, most = int(match[1]), int(match[2] or match[1])
-        if match[2] is None:
-            self.fault("nodes", f"{given.value} is one size; a malleable job needs a range, as 1-{max(2, most)}")
-        elif least < 1:
-            self.fault("nodes", "MIN must be at least 1 (with no node at all the job waits)")
-        elif least > most:
-            self.fault("nodes", f"MIN {least} is above MAX {most}")
-        return max(1, least), max(1, most)
-
-    def sizes(self, least: int, most: int) -> tuple[int, ...]:
-        text = self.text("sizes", "")
-        if not text:
-            return ()
-        parts = text.split(",")
-        if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
-            self.fault("sizes", f"{text[:40]!r} is not a list of node counts, as 1,2,4,8")
-            return ()
-        found = tuple(sorted({int(part) for part in parts}))
-        outside = [size for size in found if not least <= size <= most]
-        if outside:
-            self.fault("sizes", f"{outside[0]} is outside --nodes={least}-{most}")
-        return found
-
-    def count(self, name: str) -> int | None:
-        text = self.text(name, "")
-        if not text:
-            return None
-        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-            self.fault(name, f"{text[:40]!r} is not a whole number above 0")
-            return None
-        return int(text)
-
-    def positive(self, name: str, default: float | None = None) -> float | None:
-        text = self.text(name, "")
-        if not text:
-            return default
-        value = _number(text)
-        if value is None or not 0 < value < 1e18:
-            self.fault(name, f"{text[:40]!r} is not a number above 0")
-            return default
-        return value
-
-    def deadline(self) -> float | None:
-        text = self.text("deadline", "")
-        at = due_at(text, datetime.now(UTC).astimezone()) if text else None
-        if text and at is None:
-            self.fault(
-                "deadline", f"{text[:40]!r} is neither YYYY-MM-DDTHH:MM[:SS] nor now+COUNT[minutes|hours|days]"
-            )
-        return at
-
-    def curve(self) -> tuple[tuple[int, float], ...]:
-        text = self.text("curve", "")
-        points: dict[int, float] = {}
-        for part in text.split(",") if text else ():
-            nodes, _, rate = part.partition(":")
-            value = _number(rate)
-            if (
-                not (nodes.isascii() and nodes.isdigit() and len(nodes) < 7 and int(nodes) > 0)
-                or not value
-                or value < 0
-            ):
-                self.fault("curve", f"{part[:40]!r} is not NODES:SAMPLES_PER_S, as 4:1500")
-                return ()
-            points[int(nodes)] = value
-        return tuple(sorted(points.items()))
-
-
-_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
-
-
-def due_at(text: str, now: datetime) -> float | None:
-    """A deadline as sbatch(1) writes it, in Unix seconds; None where it is none. Times are of `now`'s zone."""
-    match = re.fullmatch(r"now\+(\d{1,9})([a-z]*)", text)
-    if match:
-        unit = _UNITS.get(match[2].removesuffix("s"))
-        return None if unit is None else now.timestamp() + int(match[1]) * unit
-    if not re.fullmatch(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?)?", text):
-        return None
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=now.tzinfo).timestamp()
-    except ValueError:
-        return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if value == value and abs(value) < float("inf") else None
