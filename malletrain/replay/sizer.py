@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from malletrain.decide.ahead import lifetimes
 from malletrain.decide.forecast import Forecast
 from malletrain.domain.errors import InvalidInput
+from malletrain.replay.rows import KeptRows
 from malletrain.replay.workload import TrainingJob
+from malletrain.sizing import knapsack
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest
 from malletrain.sizing.problem import JobDemand, Policy, Problem, Value
 from malletrain.sizing.registry import policy as registered
@@ -24,6 +26,9 @@ Ints = NDArray[np.int64]
 BFTRAINER_HORIZON_S = 10.0
 
 ONE_NODE = "one-node"
+
+#: Policies that are the exact core where there are no side constraints, as in a replay: it is asked at once.
+_EXACT = frozenset({"auto", "exact"})
 
 
 class Sizer(Protocol):
@@ -100,11 +105,17 @@ class PolicySizer:
         #: How long each idle node has been idle (s), for policies that plan ahead, by the built-in forecast.
         self.ages: Callable[[], NDArray[np.float64]] | None = None
         self._looks_ahead = bool(getattr(self._policy, "looks_ahead", False))
+        self._rows: KeptRows | None = None
+        self._price = 0.0
+        if choice.policy in _EXACT and choice.objective is not Objective.JCT:
+            self._rows = KeptRows(jobs, self._demand, choice.horizon_s, choice.value, choice.alpha)
 
     def __call__(
         self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
     ) -> list[int]:
         choice = self._choice
+        if self._rows is not None:
+            return self._exact(self._rows, live, counts, nodes, pending)
         demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
         if choice.objective is Objective.JCT and self.left is not None:
             demands = tuple(self._urgent(j, each, self.left(j)) for j, each in zip(live, demands, strict=True))
@@ -114,6 +125,22 @@ class PolicySizer:
         problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha, lifetimes=ahead)
         sizes = self._policy.size(problem).sizes
         return [sizes[self._jobs[j].job.id] for j in live]
+
+    def _exact(
+        self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float]
+    ) -> list[int]:
+        """What policy `exact` answers, from rows that are kept."""
+        instead: list[JobDemand | None] = []
+        if any(pending):
+            instead = [
+                _still(self._demand(j, count), rest) if rest > 0 else None
+                for j, count, rest in zip(live, counts, pending, strict=True)
+            ]
+        table, at = rows.table(live, counts, nodes, instead)
+        best = knapsack.solve(table, nodes, self._price)
+        self._price = best.price
+        sizes: list[int] = table.size[best.rows][at].tolist()
+        return sizes
 
     def _lifetimes(self, nodes: int) -> tuple[tuple[float, int], ...]:
         if self.ages is None:

@@ -17,6 +17,7 @@ from every policy that settles its ties here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,12 @@ _NEVER = np.int64(2**61)
 #: Entries of the dynamic programme (jobs x nodes) above which it is not kept whole for tracing back.
 _KEEP = 2**25
 _TRUE = np.ones(1, dtype=np.bool_)
+#: The price is looked for so far to either side of where it was said to be.
+_AROUND = 0.02
+#: Above all costs of the programme.
+_BEYOND = 2**63
+#: Nodes times choices up to which lists are faster than arrays.
+_NARROW = 512
 
 
 @dataclass(frozen=True)
@@ -43,37 +50,50 @@ class Price:
 
 @dataclass(frozen=True)
 class Solution:
-    """Row of each job's size, what they are worth, the bound, and the work done."""
+    """Row of each job's size, what they are worth, the bound, the work done, and a node's price."""
 
     rows: Ints
     objective: float
     bound: float
     work: dict[str, int]
+    price: float = 0.0
 
 
-def solve(table: ValueTable, nodes: int) -> Solution:
-    """The best sizes, ties settled. Exact up to rounding (about 1e-12 of the objective)."""
+def solve(table: ValueTable, nodes: int, near: float = 0.0) -> Solution:
+    """The best sizes, ties settled. Exact up to rounding (about 1e-12 of the objective).
+
+    `near`: about what a node's price is, where that is known; a good guess saves time.
+    """
     jobs = len(table.ids)
     if jobs == 0:
         return Solution(np.zeros(0, dtype=np.int64), 0.0, 0.0, {})
-    price = best_price(table, nodes)
+    price = best_price(table, nodes, near)
     start = repaired(table, nodes, price)
     gap = max(price.bound - table.worth(start), 0.0)
     rows, survivors, entries = least_loss(table, nodes, price, gap)
     objective = table.worth(rows)
     work = {"dual_steps": price.steps, "rows": len(table.size), "rows_left": survivors, "states": entries}
-    return Solution(rows, objective, max(price.bound, objective), work)
+    return Solution(rows, objective, max(price.bound, objective), work, price.node)
 
 
-def best_price(table: ValueTable, nodes: int) -> Price:
-    """Minimises the dual over the price of a node, which is never negative."""
+def best_price(table: ValueTable, nodes: int, near: float = 0.0) -> Price:
+    """Minimises the dual over the price of a node, which is never negative. `near` is where it may be."""
     rows = _Rows(table.value, table.size, table.row_job, table.start[:-1])
-    low = rows.at(0.0)
+    low, high, steps = rows.at(near * (1 - _AROUND)), None, 1
+    if low.used <= nodes and low.price > 0:
+        low, high, steps = rows.at(0.0), low, 2
     if low.used <= nodes:
-        return _priced(table, nodes, 0.0, 1)
-    base = table.value[table.start[:-1]]
-    high = rows.at(float(((table.value - base[table.row_job]) / np.maximum(table.size, 1)).max()) * (1 + 1e-12))
-    steps, best_bound, best = 2, high.bound(nodes), high.price
+        return _priced(table, nodes, 0.0, steps)
+    if high is None and near > 0:
+        high = rows.at(near * (1 + _AROUND))
+        steps += 1
+        if high.used > nodes:
+            low, high = high, None
+    if high is None:
+        base = table.value[table.start[:-1]]
+        high = rows.at(float(((table.value - base[table.row_job]) / np.maximum(table.size, 1)).max()) * (1 + 1e-12))
+        steps += 1
+    best_bound, best = high.bound(nodes), high.price
     # From either side a line under the dual; where they cross is the next price, until the dual touches the crossing.
     while low.used > high.used:
         price = (low.gross - high.gross) / (low.used - high.used)
@@ -126,7 +146,7 @@ class _Rows:
     def at(self, price: float) -> _Touch:
         net = self.value - price * self.size
         best = np.maximum.reduceat(net, self.first)
-        tight = np.flatnonzero(net >= best[self.row_job])
+        tight = (net >= best[self.row_job]).nonzero()[0]
         job = self.row_job[tight]
         sizes = self.size[tight[np.concatenate((_TRUE, job[1:] != job[:-1]))]]
         used = int(sizes.sum())
@@ -136,9 +156,9 @@ class _Rows:
         """Best sizes fall as the price rises: those outside what is best at either end of the bracket are out."""
         if len(self.size) <= 4 * len(self.first):
             return self
-        keep = (self.size >= fewest[self.row_job]) & (self.size <= most[self.row_job])
+        keep = ((self.size >= fewest[self.row_job]) & (self.size <= most[self.row_job])).nonzero()[0]
         row_job = self.row_job[keep]
-        first = np.flatnonzero(np.concatenate((_TRUE, row_job[1:] != row_job[:-1])))
+        first = np.concatenate((_TRUE, row_job[1:] != row_job[:-1])).nonzero()[0]
         return _Rows(self.value[keep], self.size[keep], row_job, first)
 
 
@@ -208,12 +228,11 @@ def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple
     return alive[chosen], len(alive), programme.states
 
 
-@dataclass(frozen=True)
-class _Stage:
+class _Stage(NamedTuple):
     """One job's choices: nodes above its leanest, keys, and maximal runs (first, last, key) of successive sizes."""
 
-    above: Ints
-    key: Ints
+    above: list[int]
+    key: list[int]
     runs: list[tuple[int, int, int]]
 
 
@@ -225,11 +244,15 @@ def _stages(above: Ints, key: Ints, starts: Ints, jobs: Ints) -> list[_Stage]:
         zip(above[at].tolist(), above[np.append(at[1:], len(above)) - 1].tolist(), key[at].tolist(), strict=True)
     )
     of_job = np.searchsorted(at, starts).tolist()
-    bounds = starts.tolist()
+    bounds, aboves, keys = starts.tolist(), above.tolist(), key.tolist()
     return [
-        _Stage(above[bounds[j] : bounds[j + 1]], key[bounds[j] : bounds[j + 1]], runs[of_job[j] : of_job[j + 1]])
+        _Stage(aboves[bounds[j] : bounds[j + 1]], keys[bounds[j] : bounds[j + 1]], runs[of_job[j] : of_job[j + 1]])
         for j in jobs.tolist()
     ]
+
+
+#: Least keys by nodes used: a list while it is narrow and choices are few, for which that is faster; then an array.
+_Table = list[int] | Ints
 
 
 class _Programme:
@@ -242,34 +265,45 @@ class _Programme:
         self.states = 0
         width = 1
         for stage in reversed(stages):
-            width = min(room, width - 1 + stage.runs[-1][1]) + 1
+            width = min(room, width - 1 + stage.above[-1]) + 1
             self.states += width
         # Tables are kept only every so often when all of them would not fit; the others are computed again.
         self._every = 1 if self.states <= _KEEP else max(2, int(np.sqrt(len(stages))))
-        self._kept: dict[int, Ints] = {}
-        table = np.zeros(1, dtype=np.int64)
+        self._kept: dict[int, _Table] = {}
+        table: _Table = [0]
         for done in range(len(stages) + 1):
             if done % self._every == 0:
                 self._kept[done] = table
             if done < len(stages):
                 table = self._with(done, table)
-        self.last = table
+        self.last: Ints = self._whole(table, len(stages))
 
-    def _with(self, done: int, table: Ints) -> Ints:
+    def _whole(self, table: _Table, done: int) -> Ints:
+        """An array with whole keys, where a list has those above the leanest choices of the last `done` jobs."""
+        if not isinstance(table, list):
+            return table
+        return np.array(table, dtype=np.int64) + sum(each.key[0] for each in self._stages[len(self._stages) - done :])
+
+    def _with(self, done: int, table: _Table) -> _Table:
         """One more job, the one `done` places from the end."""
         stage = self._stages[len(self._stages) - 1 - done]
-        width = min(self._room, len(table) - 1 + stage.runs[-1][1]) + 1
-        out = np.full(width, _NEVER)
+        width = min(self._room, len(table) - 1 + stage.above[-1]) + 1
+        if isinstance(table, list):
+            if width * len(stage.above) <= _NARROW:
+                return _with_few(table, stage, width)
+            table = self._whole(table, done)
+        out = np.empty(width, dtype=np.int64)
+        out.fill(_NEVER)
         for low, high, cost in stage.runs:
             if low >= width:
                 break
-            shifted = _least_of_window(table, high - low + 1)[: width - low]
+            shifted = table if high == low else _least_of_window(table, high - low + 1)
             part = out[low : low + len(shifted)]
-            np.minimum(part, shifted + cost, out=part)
+            np.minimum(part, shifted[: len(part)] + cost, out=part)
         out[out > self._limit] = _NEVER
         return out
 
-    def _before(self, done: int) -> Ints:
+    def _before(self, done: int) -> _Table:
         nearest = done - done % self._every
         if done not in self._kept:
             table = self._kept[nearest]
@@ -280,17 +314,34 @@ class _Programme:
 
     def trace(self, n: int) -> Ints:
         """Each job's choice, first to last, as a place in `above`: the most nodes that the least key allows."""
-        out = np.zeros(len(self._stages), dtype=np.int64)
+        out = []
         for index, stage in enumerate(self._stages):
             done = len(self._stages) - 1 - index
             table = self._before(done)
-            rest = n - stage.above
-            low, high = np.searchsorted(-rest, (1 - len(table), 1)).tolist()  # 0 <= rest < len(table)
-            cost = table[rest[low:high]] + stage.key[low:high]
-            out[index] = high - 1 - int(np.argmin(cost[::-1]))
-            n = int(rest[out[index]])
+            best, chosen = _BEYOND, 0
+            for place, (above, key) in enumerate(zip(stage.above, stage.key, strict=True)):
+                if 0 <= n - above < len(table):
+                    cost = int(table[n - above]) + key
+                    if cost <= best:
+                        best, chosen = cost, place
+            out.append(chosen)
+            n -= stage.above[chosen]
             self._kept.pop(done + 1, None)
-        return out
+        return np.array(out, dtype=np.int64)
+
+
+def _with_few(table: list[int], stage: _Stage, width: int) -> list[int]:
+    """One more job, with few choices and few nodes. Keys count from that of its leanest choice."""
+    never, base, before = int(_NEVER), stage.key[0], len(table)
+    out = (table + [never] * (width - before))[:width]
+    for above, key in zip(stage.above[1:], stage.key[1:], strict=True):
+        if above >= width:
+            break
+        more = key - base
+        out[above : above + before] = [
+            a if a < b + more else b + more for a, b in zip(out[above:], table, strict=False)
+        ]
+    return out
 
 
 def _least_of_window(table: Ints, length: int) -> Ints:

@@ -1,0 +1,133 @@
+"""Tables of values whose rows are kept: a job that holds so many nodes is worth the same at every event.
+
+A replay asks for tens of thousands of tables, in which a few jobs have changed since the last one. The values are
+those of `malletrain.sizing.values`, asked for one job at a time; jobs that are alike share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from malletrain.replay.workload import TrainingJob
+from malletrain.sizing.problem import JobDemand, Problem, Value, id_order
+from malletrain.sizing.values import Floats, Ints, ValueTable, value_table
+
+#: Values kept at most: 64 MB.
+MOST_KEPT = 1 << 23
+
+
+class KeptRows:
+    """The tables of one workload, for one horizon, kind of value and alpha."""
+
+    def __init__(
+        self, jobs: Sequence[TrainingJob], demand: Callable[[int, int], JobDemand], horizon_s: float, value: Value,
+        alpha: float,
+    ) -> None:  # fmt: skip
+        """`demand(j, count)`: job j as the policies are told of it when it holds `count` nodes."""
+        self._jobs, self._demand, self._terms = jobs, demand, (horizon_s, value, alpha)
+        alike: dict[object, int] = {}
+        self._kind = [
+            alike.setdefault((each.curve, each.costs, each.job.min_nodes, each.job.max_nodes, each.job.sizes,
+                              each.job.weight), len(alike)) for each in jobs
+        ]  # fmt: skip
+        self._sizes: dict[int, Ints] = {}
+        self._values: dict[tuple[int, int], Floats] = {}
+        self._kept = 0
+        # The last table: which jobs are in it, their places in the order of their ids, and what they held.
+        self._live: tuple[int, ...] = ()
+        self._order: list[int] = []
+        self._place: Ints = np.zeros(0, dtype=np.int64)
+        self._ids: tuple[int, ...] = ()
+        self._held: list[int] = []
+        self._bounds: list[int] = [0]
+        self._value: Floats = np.zeros(0)
+        self._widest = 0
+        #: Which rows a table for so many nodes has, and what does not change of them.
+        self._cuts: dict[int, _Cut] = {}
+
+    def table(
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, instead: Sequence[JobDemand | None] = ()
+    ) -> tuple[ValueTable, Ints]:
+        """The table of the jobs `live` that hold `counts` nodes, when there are `nodes`; and for each of `live` its
+        place in the table. `instead`: where a job is to be taken otherwise than usual, as what. The table holds until
+        the next is asked for."""
+        if tuple(live) != self._live:
+            self._lay_out(tuple(live))
+        for i, at in enumerate(self._order):
+            if counts[at] != self._held[i]:
+                self._put(i, self._values_of(live[at], counts[at]))
+                self._held[i] = counts[at]
+        for i, at in enumerate(self._order if instead else ()):
+            other = instead[at]
+            if other is not None:
+                self._put(i, self._worth(other).value)
+                self._held[i] = -1  # not as usual: to be put anew
+        most = min(nodes, self._widest)
+        cut = self._cuts.get(most) or self._cut(most)
+        value = self._value if most == self._widest else self._value[cut.rows]
+        current = np.array(counts, dtype=np.int64)[self._order]
+        changed = cut.size != current[cut.row_job]
+        return ValueTable(self._ids, current, cut.start, cut.row_job, cut.size, value, changed), self._place
+
+    def _put(self, i: int, values: Floats) -> None:
+        self._value[self._bounds[i] : self._bounds[i + 1]] = values
+
+    def _lay_out(self, live: tuple[int, ...]) -> None:
+        self._live = live
+        self._order = sorted(range(len(live)), key=lambda at: id_order(self._jobs[live[at]].job.id))
+        self._place = np.argsort(np.array(self._order, dtype=np.int64))
+        self._ids = tuple(self._jobs[live[at]].job.id for at in self._order)
+        self._held = [-1] * len(live)
+        self._widest = max((self._jobs[j].job.max_nodes for j in live), default=0)
+        count = [len(self._sizes_of(live[at])) for at in self._order]
+        self._bounds = [0, *accumulate(count)]
+        self._value = np.zeros(self._bounds[-1])
+        self._cuts.clear()
+
+    def _cut(self, most: int) -> _Cut:
+        """The rows with sizes of up to `most` nodes."""
+        sizes = [self._sizes_of(self._live[at]) for at in self._order]
+        size = np.concatenate([np.zeros(0, dtype=np.int64), *sizes])
+        row_job = np.repeat(np.arange(len(sizes), dtype=np.int64), [len(each) for each in sizes])
+        rows = (size <= most).nonzero()[0]
+        size, row_job = size[rows], row_job[rows]
+        start = np.searchsorted(row_job, np.arange(len(sizes) + 1))
+        if len(self._cuts) * self._bounds[-1] > MOST_KEPT:
+            self._cuts.clear()
+        cut = self._cuts[most] = _Cut(rows, start, row_job, size)
+        return cut
+
+    def _sizes_of(self, j: int) -> Ints:
+        kind = self._kind[j]
+        if kind not in self._sizes:
+            self._sizes[kind] = self._worth(self._demand(j, 0)).size
+        return self._sizes[kind]
+
+    def _values_of(self, j: int, held: int) -> Floats:
+        """The values of all sizes of a job that holds so many nodes."""
+        key = (self._kind[j], held)
+        known = self._values.get(key)
+        if known is None:
+            if self._kept > MOST_KEPT:
+                self._values.clear()
+                self._kept = 0
+            known = self._values[key] = self._worth(self._demand(j, held)).value
+            self._kept += len(known)
+        return known
+
+    def _worth(self, demand: JobDemand) -> ValueTable:
+        horizon_s, value, alpha = self._terms
+        return value_table(Problem(horizon_s, demand.max, (demand,), value, alpha))
+
+
+class _Cut(NamedTuple):
+    """Of the rows of all sizes those up to a number of nodes, and where each job's begin, their jobs and sizes."""
+
+    rows: Ints
+    start: Ints
+    row_job: Ints
+    size: Ints
