@@ -25,6 +25,7 @@ from malletrain.replay.ideal import Ideal
 from malletrain.replay.lives import Lives
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.plans import PlanBook
+from malletrain.replay.preference import Preference
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.sizer import PolicySizer, Sizer, rate_of_one, speedups
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -83,7 +84,7 @@ class Engine:
         self._next_arrival = 0
         self._due = False
         self._resized: set[int] = set()
-        self._holes = Lives(trace) if options.order is NodeOrder.LIFE else None
+        self._nodes = Preference(self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None)
         self.now = trace.start
         if isinstance(sizer, PolicySizer):
             sizer.ages = lambda: self.now - self.idle_since[self.state == IDLE]
@@ -202,9 +203,7 @@ class Engine:
         if not len(nodes):
             return
         self.warm[nodes] = True
-        if self.world[j] > 0:
-            self.stalled[j] = max(self.stalled[j], self.now + self.grow[j])
-            self._resized.add(j)
+        self._stall(j, float(self.grow[j]))
         self.world[j] += len(nodes)
 
     def _complete(self) -> None:
@@ -276,25 +275,36 @@ class Engine:
         self.totals.main_starts += bool(begun.any())
         self.totals.main_starts_on_pilots += bool((begun & (self.owner[gone] >= 0)).any())
         if len(taken):
-            owners = self.owner[taken]
-            for j in np.unique(owners).tolist():
-                mine = taken[owners == j]
-                self.totals.preemptions += len(mine)
-                self._release(mine, j, Cause.PREEMPTED, stall=True)
+            self._lose(taken)
         self._due = self._due or len(gone) + len(come) > 0
+
+    def _lose(self, nodes: Ints) -> None:
+        """The log takes nodes from the jobs that hold them."""
+        owners, trained = self.owner[nodes], self.warm[nodes]
+        self.totals.preemptions += len(nodes)
+        self._close(nodes, Cause.PREEMPTED)
+        np.subtract.at(self.held, owners, 1)
+        np.subtract.at(self.world, owners[trained], 1)
+        for j in set(owners[trained].tolist()):
+            self._stall(j, float(self.shrink[j]))
 
     def _release(self, nodes: Ints, j: int, cause: Cause, *, stall: bool) -> None:
         """`nodes` leave job j; those that trained shrink its world."""
         if not len(nodes):
             return
-        trained = int(self.warm[nodes].sum())
+        trained = int(np.count_nonzero(self.warm[nodes]))
         self._close(nodes, cause)
         self.held[j] -= len(nodes)
         if trained:
             self.world[j] -= trained
-            if stall and self.world[j] > 0:
-                self._resized.add(j)
-                self.stalled[j] = max(self.stalled[j], self.now + self.shrink[j])
+            if stall:
+                self._stall(j, float(self.shrink[j]))
+
+    def _stall(self, j: int, seconds: float) -> None:
+        """The world of job j has changed, and stands still, if there is one."""
+        if self.world[j] > 0:
+            self._resized.add(j)
+            self.stalled[j] = max(self.stalled[j], self.now + seconds)
 
     def _close(self, nodes: Ints, cause: Cause) -> None:
         self.log.pilots(nodes, self.started[nodes], self.now, self.owner[nodes], cause)
@@ -320,15 +330,12 @@ class Engine:
             change = sizes - self.held[live]
         for i in np.flatnonzero(change < 0).tolist():
             j = int(live[i])
-            self._release(self._given_up(j, -int(change[i])), j, Cause.SHRINK, stall=True)
+            self._release(
+                self._nodes.given_up(np.flatnonzero(self.owner == j), -int(change[i])), j, Cause.SHRINK, stall=True
+            )
         growing = np.flatnonzero(change > 0)
         if len(growing):
-            free = self._free()
-            taken = 0
-            for i in growing.tolist():
-                j, more = int(live[i]), int(change[i])
-                self._start(free[taken : taken + more], j)
-                taken += more
+            self._begin(self._free(), live[growing], change[growing])
 
     def _rearrange(self, sizes: Ints) -> None:
         """Jobs that stand still at this moment, and need no activation, take their nodes anew."""
@@ -340,38 +347,21 @@ class Engine:
         wanted = {int(j): int(k) for j, k in zip(live, sizes, strict=True)}
         by_worth = sorted(who.tolist(), key=lambda j: -self.speedup[j, wanted[j]])
         held = {j: np.flatnonzero(self.owner == j) for j in by_worth}
-        pool = self._best_first(np.concatenate([self._free(), *held.values()]))
+        pool = self._nodes.best_first(np.concatenate([self._free(), *held.values()]))
         ends = np.cumsum([wanted[j] for j in by_worth])
         given = dict(zip(by_worth, np.split(pool[: ends[-1]], ends[:-1]), strict=True))
         for j in by_worth:
             self._release(np.setdiff1d(held[j], given[j]), j, Cause.SHRINK, stall=True)
         for j in by_worth:
-            self._start(np.setdiff1d(given[j], held[j]), j)
-
-    def _best_first(self, nodes: Ints) -> Ints:
-        """Nodes in the order in which jobs want them."""
-        if self._holes is not None:
-            return nodes[np.lexsort((nodes, -self._holes.ends(nodes, self.now)))]
-        if self.options.order is NodeOrder.AGE:
-            return nodes[np.lexsort((nodes, self.idle_since[nodes]))]
-        return np.sort(nodes)
-
-    def _given_up(self, j: int, count: int) -> Ints:
-        mine = np.flatnonzero(self.owner == j)
-        if self._holes is not None:
-            return self._best_first(mine)[::-1][:count]
-        if self.options.order is NodeOrder.GROUP:
-            return mine[::-1][:count]
-        if self.options.order is NodeOrder.NAME:
-            return mine[np.lexsort((-mine, self.started[mine]))[:count]]
-        # Nodes that do not train yet cost nothing to give up.
-        return mine[np.lexsort((-mine, -self.idle_since[mine], self.warm[mine]))[:count]]
+            new = np.setdiff1d(given[j], held[j])
+            if len(new):
+                self._begin(new, np.array([j]), np.array([len(new)]))
 
     def _free(self) -> Ints:
         free = np.flatnonzero((self.state == IDLE) & (self.owner < 0))
         if self.trace.plans is not None:
             free = free[self._plans.wanted_at[free] >= self.now + self.options.min_hole_s]
-        return self._best_first(free)
+        return self._nodes.best_first(free)
 
     def _too_short(self) -> int:
         """Free nodes that are left alone, as they are wanted too soon."""
@@ -380,20 +370,25 @@ class Engine:
         free = (self.state == IDLE) & (self.owner < 0)
         return int(np.count_nonzero(free & (self._plans.wanted_at < self.now + self.options.min_hole_s)))
 
-    def _start(self, nodes: Ints, j: int) -> None:
-        if not len(nodes):
-            return
-        if math.isnan(self.first_start[j]):
-            self.first_start[j] = self.now
-        self.owner[nodes] = j
+    def _begin(self, free: Ints, jobs: Ints, more: Ints) -> None:
+        """Each of `jobs` takes so many more of the free nodes, in turn."""
+        ends = np.minimum(np.cumsum(more), len(free))
+        more = np.diff(ends, prepend=0)
+        nodes = free[: ends[-1]]
+        self.owner[nodes] = np.repeat(jobs, more)
         self.warm[nodes] = False
         self.started[nodes] = self.now
-        self.held[j] += len(nodes)
+        self.held[jobs] += more
         self.totals.activations += len(nodes)
-        if self.activate[j] > 0:
-            heapq.heappush(self._ready, (self.now + float(self.activate[j]), j))
-        else:
-            self._join(j, nodes)
+        begin = 0
+        for j, end in zip(jobs.tolist(), ends.tolist(), strict=True):
+            if math.isnan(self.first_start[j]):
+                self.first_start[j] = self.now
+            if self.activate[j] > 0:
+                heapq.heappush(self._ready, (self.now + float(self.activate[j]), j))
+            else:
+                self._join(j, nodes[begin:end])
+            begin = end
         if self.trace.plans is not None or self.options.pilot_limit_s < math.inf:
             for node in nodes.tolist():
                 self._limit(node)

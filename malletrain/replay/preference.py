@@ -1,0 +1,48 @@
+"""Which of several nodes a job would rather have, by the rule that was asked for (`NodeOrder`)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.replay.lives import Lives
+from malletrain.replay.options import NodeOrder
+
+Ints = NDArray[np.int64]
+
+
+class Nodes(Protocol):
+    """What is looked at: by node, when it fell idle, when its pilot started, and whether that one trains."""
+
+    idle_since: NDArray[np.float64]
+    started: NDArray[np.float64]
+    warm: NDArray[np.bool_]
+    now: float
+
+
+class Preference:
+    """The order of nodes. `lives`: how long they stay idle, where the rule goes by that."""
+
+    def __init__(self, nodes: Nodes, order: NodeOrder, lives: Lives | None) -> None:
+        self._of, self._order, self._lives = nodes, order, lives
+
+    def best_first(self, nodes: Ints) -> Ints:
+        """Nodes in the order in which jobs want them."""
+        if self._lives is not None:
+            return nodes[np.lexsort((nodes, -self._lives.ends(nodes, self._of.now)))]
+        if self._order is NodeOrder.AGE:
+            return nodes[np.lexsort((nodes, self._of.idle_since[nodes]))]
+        return np.sort(nodes)
+
+    def given_up(self, mine: Ints, count: int) -> Ints:
+        """Those of a job's nodes that it gives up when it has to give up so many."""
+        if self._lives is not None:
+            return self.best_first(mine)[::-1][:count]
+        if self._order is NodeOrder.GROUP:
+            return mine[::-1][:count]
+        if self._order is NodeOrder.NAME:
+            return mine[np.lexsort((-mine, self._of.started[mine]))[:count]]
+        # Nodes that do not train yet cost nothing to give up.
+        return mine[np.lexsort((-mine, -self._of.idle_since[mine], self._of.warm[mine]))[:count]]
