@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.limits import SiteLimit
@@ -14,9 +14,11 @@ from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import LEAVE_STATES, NodeState
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.registry import policy
+from tests.sizing.problems import LONG, examples
 from tests.world import RULES, START, World, main_job
 
 NODES = 10
+TICKS = 200 if LONG else 25
 SITE = replace(RULES, forecast=True, max_pilot_s=86_400.0, max_wait_s=600.0)
 
 
@@ -85,10 +87,10 @@ def check(world: World, before: set[str], main: set[str]) -> None:
     assert sum(decision.sizes.values()) <= len(free_or_held)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8, 300)
 @given(st.integers(0, 2**32 - 1))
 def test_safe_at_every_tick_and_at_rest_once_the_world_stands_still(seed: int) -> None:
-    world = history(seed, 25)
+    world = history(seed, TICKS)
     for _ in range(60):  # with one resize a tick, and turns of those that have waited long
         world.tick(30.0)
         decision = world.loop.last_decision
@@ -99,7 +101,7 @@ def test_safe_at_every_tick_and_at_rest_once_the_world_stands_still(seed: int) -
         raise AssertionError(f"still acting: {decision.actions}")
 
 
-@settings(max_examples=3, deadline=None)
+@examples(3, 100)
 @given(st.integers(0, 2**32 - 1))
 def test_the_same_history_gives_the_same_bytes(seed: int) -> None:
-    assert repr(history(seed, 12).journal.events) == repr(history(seed, 12).journal.events)
+    assert repr(history(seed, TICKS // 2).journal.events) == repr(history(seed, TICKS // 2).journal.events)

@@ -14,11 +14,14 @@ from malletrain.sizing.constraints import cap, check, guaranteed_share, resource
 from malletrain.sizing.problem import JobDemand, JobId, Problem, ResizeLimit, Value
 from malletrain.sizing.values import ValueTable, value_table
 
+#: Whether hypothesis runs a longer profile than the usual one.
+LONG = (settings.default or settings()).max_examples > 50
 
-def examples(count: int) -> settings:
-    """So many examples in the quick profile; those of the profile in a longer one."""
+
+def examples(count: int, long: int | None = None) -> settings:
+    """So many examples in the quick profile; `long`, or those of the profile, in a longer one."""
     usual = (settings.default or settings()).max_examples
-    return settings(max_examples=count if usual <= 50 else max(count, usual))
+    return settings(max_examples=(long or max(count, usual)) if LONG else count)
 
 
 def job(name: JobId, current: int, most: int, curve: Curve | None = None, **more: object) -> JobDemand:
@@ -54,6 +57,8 @@ def jobs(draw: st.DrawFn, name: JobId, most: int, wild: bool) -> JobDemand:
         activate_s=draw(st.sampled_from([0.0, 5.0, 400.0])),
         curve=draw(curves(most, wild=wild)),
         remaining_samples=draw(st.one_of(st.none(), st.none(), st.floats(0, 1e5))),
+        doubt=draw(st.sampled_from([0.0, 0.0, 0.02, 0.5])),
+        owed=draw(st.sampled_from([False, False, False, True])),
     )
 
 
