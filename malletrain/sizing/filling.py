@@ -13,13 +13,14 @@ def fill_evenly(table: ValueTable, nodes: int, last: Ints) -> Ints:
     In rounds: each job steps up to its next permitted size, the smallest sizes first, then the lowest id, while it
     fits. Jobs whose first step does not fit stay at zero.
     """
-    at = table.start[:-1].copy()
-    spare = nodes
-    allowed = np.flatnonzero((np.arange(len(table.size)) <= last[table.row_job]) & (table.size > 0))
-    for row in allowed[np.lexsort((table.row_job[allowed], table.size[allowed]))].tolist():
-        job = table.row_job[row]
-        more = int(table.size[row] - table.size[at[job]])
-        if at[job] == row - 1 and more <= spare:
-            at[job] = row
-            spare -= more
-    return at
+    allowed = ((np.arange(len(table.size)) <= last[table.row_job]) & (table.size > 0)).nonzero()[0]
+    order = allowed[np.argsort(table.size[allowed], kind="stable")]  # rows stand by job already
+    at, held, spare = table.start[:-1].tolist(), [0] * len(table.ids), nodes
+    steps = zip(order.tolist(), table.row_job[order].tolist(), table.size[order].tolist(), strict=True)
+    for row, job, size in steps:
+        if spare <= 0:
+            break
+        if at[job] == row - 1 and size - held[job] <= spare:
+            spare -= size - held[job]
+            at[job], held[job] = row, size
+    return np.array(at, dtype=np.int64)
