@@ -23,6 +23,9 @@ __all__ = ["Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "S
 #: Names the file descriptor on which elastic.launch left the daemon's welcome, a secret, for the script's process.
 WELCOME_FD = "MALLETRAIN_WELCOME_FD"
 
+#: Names the process of elastic.launch, for the processes of its script.
+LAUNCHER = "MALLETRAIN_LAUNCHER"
+
 _HOMES = {
     "Chosen": "malletrain.elastic.batch",
     "ElasticError": "malletrain.elastic.errors",

@@ -36,12 +36,12 @@ def evaluate(
     try:
         with torch.no_grad():
             while len(rows) < len(starts):
-                session._between_rounds()
+                session._course.between_rounds()
                 many = min(len(starts) - len(rows), CHUNKS_A_MEMBER * ROUND_MEMBERS)
                 table, names = _fill(
                     session, loader, metrics, batch_size, starts[len(rows) : len(rows) + many], names
                 )
-                summed = session._sum(table)
+                summed = session._course.sum(table)
                 if summed is not None:
                     rows.extend(summed.tolist())
     finally:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed
 
+from malletrain.elastic.background import Background
 from malletrain.elastic.errors import PeerLost
 
 #: Much of what is needed here is exported without types.
@@ -307,35 +308,6 @@ class Solo:
 class _Done:
     def wait(self, seconds: float) -> bool:
         return True
-
-
-class Background:
-    """A blocking call in a thread of its own, waited for like a group's operation."""
-
-    def __init__(self, call: Callable[[], None], name: str) -> None:
-        self._call = call
-        self._error: BaseException | None = None
-        self._over = threading.Event()
-        threading.Thread(target=self._run, name=f"malletrain-{name}", daemon=True).start()
-
-    def wait(self, seconds: float) -> bool:
-        if not self._over.wait(seconds):
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
-
-    def is_over(self, seconds: float) -> bool:
-        """Whether the call has come back, well or ill, after so long at most."""
-        return self._over.wait(seconds)
-
-    def _run(self) -> None:
-        try:
-            self._call()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-            self._error = error
-        finally:
-            self._over.set()
 
 
 def _first_line(error: Exception) -> str:

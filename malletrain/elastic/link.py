@@ -47,25 +47,42 @@ class Answers(Protocol):
         ...
 
 
-class Link:
-    """What the daemon wants, and what it is told.
+class Wanted:
+    """What the daemon wants of a process, however it came to hear of it.
 
     Attributes:
         plan: the newest plan.
         end: the reason to stop, once there is one.
+        leave: why this worker is asked to leave, if it is.
         away_since: since when the daemon does not answer (monotonic); None while it does.
         changed: notified when `plan` or `end` change.
     """
 
-    def __init__(self, client: WorkerClient, answers: Answers) -> None:
-        self._client = client
+    def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self.plan: messages.Plan | None = None
         self.end: str | None = None
         self.leave: str | None = None
         self.changed = threading.Condition()
-        self.last_contact = time.monotonic()
         self.away_since: float | None = None
+
+    def _take(self, plan: messages.Plan) -> None:
+        """A plan was heard; one that is not newer than the last changes nothing."""
+        with self.changed:
+            if self.plan is not None and plan.generation <= self.plan.generation:
+                return
+            self.plan = plan
+            self.changed.notify_all()
+        self._answers.on_plan(plan)
+
+
+class Link(Wanted):
+    """What the daemon wants, and what it is told."""
+
+    def __init__(self, client: WorkerClient, answers: Answers) -> None:
+        super().__init__(answers)
+        self._client = client
+        self.last_contact = time.monotonic()
         self._must_greet = False
         self._queue: deque[messages.Message] = deque()
         self._filled = threading.Condition()
@@ -166,14 +183,6 @@ class Link:
             self.changed.notify_all()
         if directive.plan is not None:
             self._take(directive.plan)
-
-    def _take(self, plan: messages.Plan) -> None:
-        with self.changed:
-            if self.plan is not None and plan.generation <= self.plan.generation:
-                return
-            self.plan = plan
-            self.changed.notify_all()
-        self._answers.on_plan(plan)
 
     def _report(self) -> None:
         retry, epoch = FIRST_RETRY_S, self._epoch

@@ -14,6 +14,7 @@ from datetime import timedelta
 
 import torch
 
+from malletrain.elastic.background import Task
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.groups import Group, Pending, Solo, make_group
 from malletrain.elastic.place import Place
@@ -58,7 +59,7 @@ class NodeGroup:
         self._buried = False
         # One thread does all operations in the order of their calls: it is the same on every member, so no two
         # members ever wait for each other in different operations.
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="malletrain-node", daemon=True).start()
 
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
@@ -101,7 +102,7 @@ class NodeGroup:
     def _begin(self, work: Callable[[], None]) -> Pending:
         if self._buried:
             raise PeerLost("the group was given up")
-        call = _Call(work)
+        call = Task(work)
         self._calls.put(call)
         return call
 
@@ -145,31 +146,3 @@ class NodeGroup:
         for rank, target in enumerate(into):
             node, place = divmod(rank, places)
             target.copy_(every[place, node])
-
-
-class _Call:
-    """An operation in the queue of a group."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
-        self._over = threading.Event()
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-            self._error = error
-        finally:
-            self._over.set()
-
-    def fail(self, error: PeerLost) -> None:
-        self._error = error
-        self._over.set()
-
-    def wait(self, seconds: float) -> bool:
-        if not self._over.wait(seconds):
-            return False
-        if self._error is not None:
-            raise PeerLost(str(self._error)) from self._error
-        return True

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.link import Answers, Link
+from malletrain.elastic.link import Answers, Link, Wanted
 from malletrain.elastic.place import Place
 from malletrain.wire import messages
 
@@ -223,7 +223,7 @@ class Crew:
                     link.changed.wait(1.0)
 
 
-class Follower:
+class Follower(Wanted):
     """At the other processes of a node: has what `Link` has, from the first process.
 
     Args:
@@ -233,12 +233,8 @@ class Follower:
     """
 
     def __init__(self, name: str, place: Place, answers: Mate) -> None:
-        self._answers = answers
-        self.plan: messages.Plan | None = None
-        self.end: str | None = None
-        self.leave: str | None = None
-        self.changed = threading.Condition()
-        self.away_since: float | None = None
+        super().__init__(answers)
+        self._mate = answers
         self._closed = False
         self._stream = _Stream(_connect(name))
         self._stream.put({"rank": place.rank})
@@ -284,7 +280,7 @@ class Follower:
             if line.get("ending"):
                 os.kill(os.getpid(), signal.SIGTERM)
             if "ask" in line:
-                mate = self._answers
+                mate = self._mate
                 said = {"answer": line["ask"], "whole": mate.check_in(0).whole, "mending_s": mate.mending_s()}
                 self._stream.put(said)
             if line.get("bye"):
@@ -292,14 +288,6 @@ class Follower:
         if not self._closed:
             log.error("the first process of this node is gone: so is this one")
             os._exit(LOST)
-
-    def _take(self, plan: messages.Plan) -> None:
-        with self.changed:
-            if self.plan is not None and plan.generation <= self.plan.generation:
-                return
-            self.plan = plan
-            self.changed.notify_all()
-        self._answers.on_plan(plan)
 
 
 class _Stream:

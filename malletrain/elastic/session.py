@@ -25,8 +25,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -35,22 +33,25 @@ from malletrain.elastic import record, start, untracked
 from malletrain.elastic.batch import BatchRule, as_rule
 from malletrain.elastic.batching import Batching
 from malletrain.elastic.checkpoint import Checkpoints
+from malletrain.elastic.course import Course
 from malletrain.elastic.data import Loader
 from malletrain.elastic.equality import Equality, judge, layers_of
-from malletrain.elastic.errors import Aborted, ElasticError, Released, TrainingOver
+from malletrain.elastic.errors import ElasticError, Released, TrainingOver
 from malletrain.elastic.evaluate import evaluate
+from malletrain.elastic.feed import Feed
+from malletrain.elastic.figures import Figures
 from malletrain.elastic.fixed import environment_world
 from malletrain.elastic.groups import Group, Solo, all_closed
-from malletrain.elastic.meter import Meter, memory_bytes
+from malletrain.elastic.meter import Meter
 from malletrain.elastic.node_group import NodeGroup
 from malletrain.elastic.pace import Paces
 from malletrain.elastic.place import Place
-from malletrain.elastic.prefetch import Order, Prefetch
 from malletrain.elastic.rates import LearningRate
-from malletrain.elastic.rounds import Outcome
+from malletrain.elastic.reports import Reports
 from malletrain.elastic.sampler import Sampler, Share
+from malletrain.elastic.saving import Saving
 from malletrain.elastic.sharded import OutputScale
-from malletrain.elastic.shards import Shard, ShardedBatch, VirtualShards
+from malletrain.elastic.shards import ShardedBatch, VirtualShards
 from malletrain.elastic.state import Position, Stateful, TrainingState
 from malletrain.elastic.step import Step
 from malletrain.elastic.switch import Switch
@@ -60,11 +61,8 @@ from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
 
-#: A worker told to end by SIGTERM leaves in order within this, or by itself.
-LEAVE_GRACE_S = 2.0
 
-
-class Session:
+class Session(Figures):
     """Training that may change its size between any two steps.
 
     Args:
@@ -129,7 +127,6 @@ class Session:
         self.model = model
         self._began = time.monotonic()
         self._loader = Loader(dataset, seed, collate)
-        self._prefetch = Prefetch(self._loader, loaders) if loaders else None
         self._batching = Batching(as_rule(batch_size), learning_rate, noise_scale)
         if drop_last and not self._batching.fixed:
             raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
@@ -147,23 +144,24 @@ class Session:
             # Processes of one node without a daemon: a laptop with two GPUs, say.
             world = NodeGroup(environment_world(os.environ), Solo())
         self._fixed = world if self._spot is None else None
-        self._record = record.find_record(os.environ) if self._spot is None else None
-        directory = start.checkpoint_directory(os.environ, checkpoint_dir)
-        part = (place.rank, place.size) if self._sharded else None
-        self._checkpoints = Checkpoints(directory, checkpoint_s, part) if directory else None
         self._switch = Switch(
             self._spot.worker if self._spot else "alone",
             self._spot.host if self._spot else "127.0.0.1",
             self._state,
             place=place,
             crew=self._spot.crew if self._spot else None,
-            save=self._save,
-            load=self._load,
+            save=lambda: self._saving.save(),  # noqa: PLW0108 - these are made after this
+            load=lambda: self._saving.load(),  # noqa: PLW0108
             top_up=self._top_up,
             board=self._spot.store.board if self._spot and self._spot.store else None,
-            prepare=lambda: self._sync.prepare(),  # noqa: PLW0108 - it is made after this
+            prepare=lambda: self._sync.prepare(),  # noqa: PLW0108
         )
         self._rounds = self._switch.rounds
+        directory = start.checkpoint_directory(os.environ, checkpoint_dir)
+        part = (place.rank, place.size) if self._sharded else None
+        checkpoints = Checkpoints(directory, checkpoint_s, part) if directory else None
+        self._saving = Saving(checkpoints, self._state, self._rounds, sharded=self._sharded)
+        self._rounds.save_is_due = self._saving.is_due
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._sync = GradientSync(
             trained, self._rounds, reduction == "mean", lambda: self._position.step, sharded=self._sharded
@@ -174,7 +172,6 @@ class Session:
                 "a sharded model bears neither virtual_shards nor sync_batchnorm nor a measured noise scale (a batch "
                 "that changes measures it: noise_scale=False)"
             )
-        self._rounds.save_is_due = self._save_is_due
         if self._batching.noise is not None:
             self._sync.measure(self._batching.noise)
         self._must_be_finite = must_be_finite
@@ -184,6 +181,7 @@ class Session:
         self._shards = (
             VirtualShards(virtual_shards, model, self._sync, seed, reduction == "mean") if virtual_shards else None
         )
+        self._feed = Feed(self._sampler, self._loader, self._paces, self._shards, loaders)
         norms = layers_of(model)
         if norms and virtual_shards:
             raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
@@ -191,89 +189,28 @@ class Session:
         self._judgement = judge(
             model, shards=bool(virtual_shards), fixed_batch=self._batching.fixed, additive=additive_loss
         )
-        self._meter = Meter(self._say_for_all)
+        recorder = record.find_record(os.environ) if self._spot is None else None
+        self._reports = Reports(self._switch, recorder, self._paces, self._batching.noise_scale)
+        self._meter = Meter(self._reports.samples)
+        crew = self._spot.crew if self._spot else None
+        self._course = Course(
+            self._switch, self._saving, self._entered, self._reports.say, crew, in_pilot=self._spot is not None
+        )
         self._when_main: list[Callable[[], object]] = []
         self._was_main = False
         self._joined = False
-        self._agreed = 0
-        self._leave_all = False
-        self._saving = False
-        self._must_recover = False
-        self._ending_since: float | None = None
-        self._last_commit = time.monotonic()
         self._share: Share | None = None
         self._committed = True
         self._load_s = 0.0
-        start.on_terminate(self._terminated)
+        start.on_terminate(self._course.terminated)
         atexit.register(_end_surely, self._switch)
 
     # --- what the script uses -------------------------------------------------------------------------------------
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this worker is the one that prints and writes: the oldest one. It stays so until it leaves; then,
-        between two steps, the next oldest is (see `when_main`)."""
-        return self._rounds.world.rank == 0
 
     def when_main(self, callback: Callable[[], object]) -> None:
         """Call `callback()` in the moment when this worker becomes the main one: to open a log file, say. Call this
         before the first epoch."""
         self._when_main.append(callback)
-
-    @property
-    def size(self) -> int:
-        """How many processes train now: `nodes`, times how many there are on each."""
-        return self._rounds.world.size
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes train now."""
-        return self._rounds.world.nodes
-
-    @property
-    def epoch(self) -> int:
-        """The epoch under way, from 0."""
-        return self._position.epoch
-
-    @property
-    def steps_done(self) -> int:
-        """Steps committed since training began, whichever workers made them."""
-        return self._position.step
-
-    @property
-    def samples_done(self) -> int:
-        """Samples committed since training began."""
-        return self._position.samples
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of a step of all workers, now."""
-        return self._batching.rates.batch
-
-    @property
-    def fixed_batch(self) -> bool:
-        """Whether `batch_size` is the same at every size."""
-        return self._batching.fixed
-
-    @property
-    def gain(self) -> float:
-        """What the learning rate is multiplied by now, because of the batch."""
-        return self._batching.rates.gain
-
-    @property
-    def progress(self) -> float:
-        """Steps of the reference batch that training so far is worth: what schedules should count."""
-        return self._batching.rates.progress
-
-    @property
-    def noise_scale(self) -> float | None:
-        """The gradient noise scale in samples (see `noise`); None while it is not known."""
-        return self._batching.noise_scale()
-
-    def decay(self, of_reference: float) -> float:
-        """The decay of a running average for one step, so that it reaches over as many samples as `of_reference` does
-        at the reference batch (Busbridge et al., NeurIPS 2023)."""
-        return float(of_reference**self._batching.rates.power)
 
     def track(self, **things: Stateful) -> None:
         """Make schedulers, scalers, averages and the like part of the state: `s.track(scheduler=scheduler)`.
@@ -302,13 +239,13 @@ class Session:
         """This worker's parts of the batches that are left of the epoch; one that was not committed comes again."""
         self._join()
         while self._position.cursor < self._sampler.epoch_length:
-            self._between_steps()
+            self._course.between_steps()
             began = time.monotonic()
             world = self._rounds.world
             owes = self._rounds.given is not None
             self._batching.settle(self._sampler, world.size, world.chosen_batch, owes_a_step=owes)
-            share, batch = self._load_part(self._position.epoch, self._position.cursor, world.rank, world.size)
-            self._save_sometimes()
+            share, batch = self._feed.load(self._position.epoch, self._position.cursor, world.rank, world.size)
+            self._saving.save_beside()
             self._share, self._committed = share, False
             self._load_s = time.monotonic() - began
             yield batch
@@ -329,11 +266,6 @@ class Session:
         if self._shards is None or not isinstance(batch, ShardedBatch):
             raise ElasticError("shards() needs Session(..., virtual_shards=N), and what batches() gave")
         return self._shards.run(batch, self._position.step)
-
-    @property
-    def equality(self) -> str:
-        """In which sense the result is that of a static run."""
-        return str(self._judgement)
 
     def step(self, weight: int | None = None) -> AbstractContextManager[None]:
         """One step: committed or repeated. `weight`: samples or tokens that this worker's loss is the mean of, where
@@ -370,147 +302,30 @@ class Session:
             for name, value in values.items():
                 figure = float(value)
                 said = figure if math.isfinite(figure) else None  # JSON knows no other numbers
-                self._say(messages.Metric(name[:200], said, self._position.samples))
+                self._reports.say(messages.Metric(name[:200], said, self._position.samples))
 
     def finish(self, result: Mapping[str, Any] | None = None) -> None:
         """Training is over: the last thing a script calls. `result`: plain JSON values, for the job's record."""
         self._join()
         self._switch.finishing = True
         try:
-            self._meet()
+            self._course.meet()
         except TrainingOver as over:
             # The main worker was through the last round and told the daemon, before this one had noticed.
             log.info("the job is over: %s", over)
         if self.is_main:
             self._meter.flush()
-            self._say(messages.Finished(messages.plain(dict(result or {}), "result")))
+            self._reports.say(messages.Finished(messages.plain(dict(result or {}), "result")))
         record.note_finish()
         if self._switch.link is not None:
             self._switch.link.flush(10.0)
             self._switch.link.close()
         if self._spot is not None and self._spot.crew is not None:
             self._spot.crew.close()
-        if self._checkpoints is not None and self.is_main:
-            self._checkpoints.discard()
+        self._saving.discard()
         start.on_terminate(signal.SIG_DFL)
 
-    # --- rounds -------------------------------------------------------------------------------------------------
-
-    def _meet(self) -> None:
-        """A round of its own: when it is through, every member has committed all before it."""
-        while True:
-            self._between_rounds()
-            if self._sum(torch.zeros(1)) is not None:
-                return
-
-    def _between_steps(self) -> None:
-        """The one place where worlds change: everything of the last step is done, and a batch follows."""
-        before = self.nodes
-        while True:
-            try:
-                if self._must_recover:
-                    self._recover()
-                elif self._leave_all:
-                    self._leave_together()
-                elif self._agreed > self._rounds.world.generation:
-                    began = time.monotonic()
-                    agreed, self._agreed = self._agreed, 0
-                    self._switch.take(agreed)
-                    self._entered(time.monotonic() - began, before)
-                self._rounds.check()
-                self._leave_if_told()
-                return
-            except Aborted:
-                self._must_recover = True
-
-    def _between_rounds(self) -> None:
-        """Where an evaluation may go on in a smaller world: everyone who stays is in the same place of the script."""
-        while True:
-            try:
-                if self._must_recover:
-                    self._recover()
-                elif self._agreed > self._rounds.world.generation and self._switch.only_shrinks(self._agreed):
-                    agreed, self._agreed = self._agreed, 0
-                    before = self.nodes
-                    self._switch.take(agreed)
-                    self._entered(0.0, before)
-                elif self._leave_all and not self._switch.finishing:
-                    self._leave_together()
-                self._rounds.check()
-                if not self._switch.finishing:  # else all is done but for one round: it is quicker than to leave
-                    self._leave_if_told()
-                return
-            except Aborted:
-                self._must_recover = True
-
-    def _sum(self, table: torch.Tensor) -> torch.Tensor | None:
-        """The table summed over members, or None when the round was void."""
-        try:
-            sums = self._rounds.take_given()
-            if sums is not None:
-                self._committed_round(self._rounds.commit_given(sums))
-                return sums[0]
-            row = self._rounds.words(1)
-            sums = [table, row]
-            started = [] if self.size == 1 else [self._rounds.start(table)]
-            self._committed_round(self._rounds.finish(started, sums, row))
-            return table
-        except Aborted:
-            self._must_recover = True
-            return None
-
-    def _recover(self) -> None:
-        before = self.nodes
-        self._switch.recover()
-        self._must_recover, self._agreed, self._leave_all = False, 0, False
-        self._entered(time.monotonic() - self._last_commit, before)
-
-    def _entered(self, pause_s: float, before: int) -> None:
-        """This world trains. `before`: the nodes of the one before."""
-        self._switch.announce(pause_s, before)
-        self._meter.disturbed()
-        self._paces.begin(self.size)
-        self._hand_over()
-
-    def _hand_over(self) -> None:
-        if self.is_main and not self._was_main:
-            for callback in self._when_main:
-                callback()
-        self._was_main = self.is_main
-
-    def _committed_round(self, outcome: Outcome) -> None:
-        self._agreed = max(self._agreed, outcome.agreed)
-        self._saving = self._saving or outcome.saving
-        self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self.size)
-
-    def _leave_if_told(self) -> None:
-        if self._ending_since is None:
-            return
-        if self.size == 1:
-            self._leave_together()
-        elif self._switch.link is not None and time.monotonic() - self._ending_since > LEAVE_GRACE_S:
-            self._switch.leave(0, None)
-
-    def _leave_together(self) -> None:
-        """All members were told to end: the first saves the state; no daemon is needed for this."""
-        saved = self._save() if self._rounds.world.saves(sharded=self._sharded) else None
-        if self._switch.link is None:
-            raise Released(self._switch.ending)
-        self._switch.leave(0, saved)
-
-    def _terminated(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        if self._switch.link is None and self._spot is not None:
-            raise Released(name)  # not begun yet
-        if self._ending_since is not None:
-            return
-        self._ending_since = time.monotonic()
-        self._switch.ending = name
-        self._say(messages.Leaving(f"{name} from outside"))
-        if self._spot is not None and self._spot.crew is not None:
-            self._spot.crew.end()
-
-    # --- entering -----------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
         """Once, when the script begins its loop: warm up, say so, and enter the first world."""
@@ -521,19 +336,8 @@ class Session:
             scales = any(isinstance(thing, torch.amp.GradScaler) for thing in self._state.tracked.values())
             self._must_be_finite = not scales
         self._sync.must_be_finite = self._must_be_finite
-        if self._spot is None and self._fixed is not None and self._fixed.size > 1:
-            start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
-            self._switch.enter_fixed(self._fixed)
-            self._joined = True
-            self._paces.begin(self.size)
-            self._hand_over()
-            return
         if self._spot is None:
-            self._load()
-            self._joined, self._switch.whole = True, True
-            self._rounds.world.workers = ("alone",)
-            self._paces.begin(1)
-            self._hand_over()
+            self._join_without_daemon()
             return
         weak = self._judgement.equality is Equality.STATISTICAL
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.equality)
@@ -545,83 +349,39 @@ class Session:
         link.say(messages.Warm(self._spot.wait_warm(), stages))
         self._switch.join()
         self._joined = True
-        self._last_commit = time.monotonic()
-        self._entered(0.0, self.nodes)
+        self._course.begin()
 
-    def _load_part(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
-        parts = self._parts_of(cursor, epoch, rank, size)
-        orders = [(epoch, tuple(part.indices)) for _, part in parts]
-        if self._prefetch is None:
-            loaded = [self._loader.load(*order) for order in orders]
+    def _join_without_daemon(self) -> None:
+        """With those that were started together, or alone."""
+        if self._fixed is not None and self._fixed.size > 1:
+            start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
+            self._switch.enter_fixed(self._fixed)
         else:
-            loaded = self._prefetch.load(orders, self._coming_orders(epoch, cursor, rank, size))
-        if self._shards is None:
-            return parts[0][1], loaded[0]
-        batch = ShardedBatch(
-            Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)
-        )
-        indices = [index for _, part in parts for index in part.indices]
-        return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), batch
+            self._saving.load()
+            self._state.whole = True
+            self._rounds.world.workers = ("alone",)
+        self._joined = True
+        self._entered()
 
-    def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
-        """What a member takes of a batch: numbered shards, or one share."""
-        if self._shards is not None:
-            return self._shards.parts(self._sampler, epoch, cursor, rank, size)
-        counts = self._paces.shares(self._sampler.next_batch(cursor)) if size > 1 else None
-        return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
-
-    def _coming_orders(self, epoch: int, cursor: int, rank: int, size: int) -> list[Order]:
-        """What this member loads next, if nothing changes."""
-        orders: list[Order] = []
-        for _ in range(self._prefetch.ahead if self._prefetch is not None else 0):
-            epoch, cursor = self._sampler.following(epoch, cursor)
-            orders += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]
-        return orders
+    def _entered(self) -> None:
+        """This worker trains in another world."""
+        self._meter.disturbed()
+        self._paces.begin(self.size)
+        if self.is_main and not self._was_main:
+            for callback in self._when_main:
+                callback()
+        self._was_main = self.is_main
 
     def _top_up(self, tasks: int) -> None:
         if self._spot is not None:
-            self._spot.top_up(tasks, self._say)
-
-    def _say(self, message: messages.Message) -> None:
-        if self._switch.link is not None:
-            self._switch.link.say(message)
-        elif self._record is not None:
-            self._record.say(message)
-
-    def _say_for_all(self, message: messages.Samples) -> None:
-        """What every member knows, one tells."""
-        if self.is_main:
-            world, by_process = self._rounds.world, self._paces.rates()
-            rates = {
-                name: sum(by_process[n * world.places : (n + 1) * world.places])
-                for n, name in enumerate(world.workers)
-            }
-            self._say(replace(message, noise_scale=self.noise_scale, rates=rates, memory_bytes=memory_bytes()))
-
-    def _save(self) -> str | None:
-        self._position.rounds = self._rounds.done
-        return str(self._checkpoints.save(self._state)) if self._checkpoints else None
-
-    def _save_is_due(self) -> bool:
-        return self._checkpoints is not None and self.is_main and self._checkpoints.is_due()
-
-    def _save_sometimes(self) -> None:
-        """The main worker, beside training: nobody waits for it. Where each process of a node has a part, all of them
-        do so after the same step."""
-        saving, self._saving = self._saving, False
-        if saving and self._checkpoints is not None and self._rounds.world.saves(sharded=self._sharded):
-            self._position.rounds = self._rounds.done
-            self._checkpoints.save_beside(self._state)
-
-    def _load(self) -> bool:
-        return self._checkpoints is not None and self._checkpoints.load(self._state) is not None
+            self._spot.top_up(tasks, self._reports.say)
 
 
 def _end_surely(switch: Switch) -> None:
     """At the very end: a group stuck in an operation, or in the making, would abort the process instead. A worker
     that leaves ends at once: a main job may wait for its node, and the interpreter takes a second and more to take
     torch apart."""
-    if switch.released or not switch.builds_over(1.0) or not all_closed(1.0):
+    if switch.released or not switch.give_up(1.0) or not all_closed(1.0):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if switch.released else 0)

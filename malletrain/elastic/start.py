@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from malletrain.elastic import WELCOME_FD
+from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic import sharded as sharding
 from malletrain.elastic.data import Loader
 from malletrain.elastic.errors import ElasticError
@@ -210,9 +211,26 @@ def end_script(environ: Mapping[str, str]) -> None:
 
     Under elastic.launch the script has a process group of its own and ends itself on SIGTERM.
     """
-    if WELCOME_FD in environ and os.getpgrp() != os.getpid():
+    if WELCOME_FD not in environ:
+        return
+    group = _script_of(environ.get(LAUNCHER, "")) or os.getpgrp()
+    if group != os.getpid():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.killpg(os.getpgrp(), signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGTERM)
+
+
+def _script_of(launcher: str) -> int | None:
+    """The process group of the script, which is the launcher's only child (proc(5), children). torchrun and srun give
+    workers groups of their own, so that this one's says nothing."""
+    try:
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+        for child in children:
+            if f"{LAUNCHER}={launcher}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+                return int(child)
+    except OSError:
+        pass  # on another node, or with another view of the processes
+    return None
 
 
 def stages() -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -121,8 +122,10 @@ class TrainingState:
         self.optimizer = optimizer
         self.position = position
         self.tracked: dict[str, Stateful] = {}
+        self.whole = False  #: whether this process holds it, or is still to get it
         self.terms = ""  #: of training, as far as the result depends on them
         self._boundary: dict[str, Any] | None = None
+        self._size: tuple[object, int] | None = None
         #: Of the processes that hold the shards of a sharded model; None where each holds it whole.
         self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]
 
@@ -176,6 +179,14 @@ class TrainingState:
     def specs(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
         """Types and shapes of the tensors that `capture` gives now."""
         return [(tensor.dtype, tuple(tensor.shape)) for tensor in self.capture()[1]]
+
+    def size_bytes(self) -> int:
+        """Of the tensors of model, optimizer and what is tracked: what a newcomer is sent. Looked at once a size."""
+        parameters = sum(1 for _ in self.model.parameters()), len(self.optimizer.state), len(self.tracked)
+        if self._size is None or self._size[0] != parameters:
+            size = sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.specs())
+            self._size = parameters, size
+        return self._size[1]
 
     def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
         """Take a state over. The tensors may become part of the live state.

@@ -43,6 +43,7 @@ class Step:
         if s._scale is not None:
             s._scale.begin(counts, share.batch)
         s._sync.arm(counts, share.batch, self._commit)
+        s._course.step_began = self._began
 
     def _commit(self, outcome: Outcome) -> None:
         """Gradients are there, everywhere or soon: from here on there is no way back."""
@@ -50,11 +51,12 @@ class Step:
         share = s._share
         if share is None:
             raise ElasticError("backward was called again after the step was committed")
+        s._course.step_began = None
         s._position.step += 1
         s._position.cursor += share.batch
         s._position.samples += share.batch
         s._committed = True
-        s._committed_round(outcome)
+        s._course.committed(outcome)
         s._batching.rates.committed(s._position.samples)
         s._paces.take(s._position.step, s._sync.paces)
 
@@ -63,6 +65,7 @@ class Step:
     ) -> bool:
         s = self._session
         share, s._share = s._share, None
+        s._course.step_began = None
         s._sync.disarm()
         if s._norms is not None:
             s._norms.end()
@@ -70,11 +73,11 @@ class Step:
             s._scale.end()
         if isinstance(error, Aborted):
             self._undo()
-            s._must_recover = True
+            s._course.broken()
             return True
         if error is not None:
             if not isinstance(error, SystemExit | KeyboardInterrupt):
-                s._say(
+                s._reports.say(
                     messages.Failed(s._position.step, f"{s._switch._worker}: {type(error).__name__}: {error}"[:2000])
                 )
                 if s._switch.link is not None:
@@ -83,7 +86,7 @@ class Step:
         if not s._committed or share is None:
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
         now = time.monotonic()
-        s._last_commit = now
+        s._course.last_commit = now
         s._switch.describe()
         s._rounds.timed(now - self._began)
         waited = s._rounds.waited_s - self._waited_s

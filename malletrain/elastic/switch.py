@@ -1,39 +1,31 @@
 """From one world to the next.
 
-Each plan is prepared by a builder thread of its own, with its own client of the store, while training goes on: the
-new group is made and a barrier passed in it, so that being ready is known and not hoped. An ordinary plan is taken
-between two steps, when all members of the old world have said in one round that they are ready for it; an urgent one
-at once.
-
-Whoever enters a world calls the roll: who holds the training state, as of which round. Members that hold the newest
-give it to those that hold none, and their last sums to those that missed the last round.
+Each plan is prepared while training goes on (`preparing`). An ordinary one is taken between two steps, when all
+members of the old world have said in one round that they are ready for it; an urgent one at once. Whoever enters a
+world calls the roll and comes to the same state as the others (`handover`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
-import torch
-
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, Released, TrainingOver
-from malletrain.elastic.groups import Background, Board, Group, Pending
+from malletrain.elastic.groups import Board, Group
+from malletrain.elastic.handover import MEET_PATIENCE, Handover
 from malletrain.elastic.link import Link
 from malletrain.elastic.majority import Muster, Stand
 from malletrain.elastic.node_group import make_world_group
 from malletrain.elastic.node_link import Crew, Follower
 from malletrain.elastic.place import Place
-from malletrain.elastic.roll import Entry, Roll, read
-from malletrain.elastic.room import Room, from_text, to_text
+from malletrain.elastic.preparing import Preparations
 from malletrain.elastic.rounds import SLICE_S, Rounds, World
 from malletrain.elastic.start import end_script
-from malletrain.elastic.state import TrainingState, pack, unpack
-from malletrain.elastic.transfer import give, take
+from malletrain.elastic.state import TrainingState
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
@@ -44,49 +36,11 @@ BUILD_PATIENCE = timedelta(seconds=60)
 #: Without a world and without a word from the daemon for so long, a worker ends.
 LONELY_S = 60.0
 
-#: For how long a member waits for another's store, when they meet without the daemon.
-MEET_PATIENCE = timedelta(seconds=1)
-
-#: Where on its board a member says what the state looks like, and how many processes its node has.
-STATE_KEY, PLACES_KEY = "state", "places"
-
 #: When it leaves, the first process of a node waits so long for the others; or so long where they save their parts.
 MATES_PATIENCE_S, SAVE_PATIENCE_S = 1.0, 60.0
 
 #: In a broken world and without a word from the daemon for so long, a worker saves the state and ends.
 ORPHANED_S = 60.0
-
-
-class _Build:
-    """A group in the making."""
-
-    def __init__(self, plan: messages.Plan, make: Callable[[], Group]) -> None:
-        self.plan = plan
-        self.group: Group | None = None
-        self.given_up = False
-        self._work = Background(lambda: self._make(make), f"build-{plan.generation}")
-
-    def _make(self, make: Callable[[], Group]) -> None:
-        group = make()
-        try:
-            barrier = group.all_reduce(torch.zeros(group.size))  # an element for each, so that all take part
-            while not barrier.wait(SLICE_S) and not self.given_up:
-                pass
-        except PeerLost:
-            group.bury()
-            raise
-        if barrier.wait(0.0):
-            self.group = group
-        else:
-            group.bury()
-
-    def done(self, seconds: float) -> bool:
-        """Whether it is made. Raises `PeerLost` when it cannot be."""
-        return self._work.wait(seconds)
-
-    def is_over(self, seconds: float) -> bool:
-        """Whether nothing runs for it any more."""
-        return self._work.is_over(seconds)
 
 
 class Switch:
@@ -122,13 +76,11 @@ class Switch:
         self._host = host
         self._state = state
         self._save = save
-        self._load = load
         self._place = place
         self._crew = crew
         self._mending_since: float | None = None
         self.link: Link | Follower | None = None
         self.rounds = Rounds(self)
-        self.whole = False
         self.released = False
         self.finishing = False  #: this worker is in its last round
         self.ending = ""  #: why this process was told to end
@@ -139,14 +91,8 @@ class Switch:
         self._bound: messages.Plan | None = None
         self._broken = 0  #: the highest generation that does not work, as this member has found
         self._addresses: dict[str, str] = {}
-        self._plans: dict[int, messages.Plan] = {}
-        self._builds: dict[int, _Build] = {}
-        self._lock = threading.Lock()
-        self._ready = 0
-        self._described = False
-        self._room: Room | None = None
-        if board is not None:
-            board.put(PLACES_KEY, str(place.size))
+        self._preparations = Preparations(self._make, lambda number, why: self.fault(number, "build", why))
+        self._handover = Handover(worker, state, self.rounds, place, self, load, board)
 
     # --- rounds.Watch -----------------------------------------------------------------------------------------
 
@@ -168,7 +114,7 @@ class Switch:
             self.link.say(messages.Fault(generation, self._state.position.step, how, detail[:400]))
 
     def ready_for(self) -> int:
-        return self._ready
+        return self._preparations.ready
 
     def is_ending(self) -> bool:
         return bool(self.ending)
@@ -177,31 +123,8 @@ class Switch:
 
     def on_plan(self, plan: messages.Plan) -> None:
         """Begin to prepare a plan. Called by the link's thread."""
-        seated = any(seat.worker == self._worker for seat in plan.members)
-        if plan.generation <= self.rounds.world.generation:
-            return
-        with self._lock:
-            self._plans[plan.generation] = plan
-            for older in self._builds.values():
-                older.given_up = True
-            build = _Build(plan, lambda: self._make(plan)) if seated else None
-            if build is not None:
-                self._builds[plan.generation] = build
-        if plan.urgent:
-            return
-        if build is None:
-            self._ready = plan.generation
-        else:
-            threading.Thread(target=self._await_build, args=(build,), name="malletrain-ready", daemon=True).start()
-
-    def builds_over(self, seconds: float) -> bool:
-        """Give up every group in the making; whether none is being made any more after so long."""
-        with self._lock:
-            builds = list(self._builds.values())
-        end = time.monotonic() + seconds
-        for build in builds:
-            build.given_up = True
-        return all(build.is_over(max(0.0, end - time.monotonic())) for build in builds)
+        if plan.generation > self.rounds.world.generation:
+            self._preparations.hear(plan, seated=self._is_seated(plan))
 
     def check_in(self, number: int) -> messages.CheckedIn:
         since = self.rounds.waiting_since
@@ -209,7 +132,7 @@ class Switch:
             answers=number,
             generation=self.rounds.world.generation,
             step=self._state.position.step,
-            whole=(self._crew is None or self._crew.check(self.mending_s())) and self.whole,
+            whole=(self._crew is None or self._crew.check(self.mending_s())) and self._state.whole,
             stuck_s=0.0 if since is None else max(0.0, time.monotonic() - since),
         )
 
@@ -219,7 +142,7 @@ class Switch:
 
     def standing(self) -> messages.Standing | None:
         world, link = self.rounds.world, self.link
-        if not self.whole or not world.generation:
+        if not self._state.whole or not world.generation:
             return None
         seen = link.plan.generation if link is not None and link.plan is not None else 0
         seats = tuple(messages.Seat(name, self._addresses.get(name, "")) for name in world.workers)
@@ -231,7 +154,7 @@ class Switch:
 
     def while_away(self) -> messages.Plan | None:
         world, bound, link = self.rounds.world, self._bound, self.link
-        if not self.whole or world.nodes < 2 or bound is None or self._board is None or link is None:
+        if not self._state.whole or world.nodes < 2 or bound is None or self._board is None or link is None:
             return None
         seen = max(bound.generation, link.plan.generation if link.plan else 0)
         muster = Muster(bound.generation, bound.members, world.workers, Stand(self._worker, world.generation, seen))
@@ -244,27 +167,10 @@ class Switch:
         node = [seat.worker for seat in plan.members].index(self._worker)
         if len(plan.members) > 1 and self.rounds.world.size == 1:
             self._prepare()
-        if not self.whole and self._room is None and plan.members[0].worker != self._worker:
-            self._room = _find_room(plan.store, self._place)
+        self._handover.make_room(plan)
         return make_world_group(
             plan.store, plan.generation, node, len(plan.members), self._place, self._host, BUILD_PATIENCE
         )
-
-    def _await_build(self, build: _Build) -> None:
-        plan = build.plan
-        try:
-            while not build.done(1.0):
-                pass
-            if build.group is None:
-                return
-            log.debug("generation %d: ready", plan.generation)
-            self._ready = max(self._ready, plan.generation)
-        except ElasticError:
-            return  # the training thread meets it
-        except PeerLost as lost:
-            if not build.given_up:
-                time.sleep(0.5)  # so that tries which fail at once do not follow each other at once
-                self.fault(plan.generation, "build", str(lost))
 
     # --- the training thread ----------------------------------------------------------------------------------
 
@@ -314,7 +220,7 @@ class Switch:
             Aborted: it broke on the way.
             Released: it has no seat for this worker.
         """
-        plan = self._plans[generation]
+        plan = self._preparations.plan(generation)
         if not self._is_seated(plan):
             self._depart(plan)
         self._enter(plan, self._built(plan))
@@ -373,26 +279,21 @@ class Switch:
                 world.nodes,
                 max(0.0, pause_s),
                 world.nodes > before,
+                self._state.size_bytes(),
             )
         )
 
     def describe(self) -> None:
         """Say once, after a step, what the state looks like, so that newcomers have the memory for it at hand."""
-        if self._described or self._board is None:
-            return
-        self._described, board, text = True, self._board, to_text(self._state.specs())
+        self._handover.describe()
 
-        def put() -> None:
-            try:
-                board.put(STATE_KEY, text)
-            except PeerLost as lost:
-                log.info("newcomers will not know what the state looks like: %s", lost)
-
-        Background(put, "describe")
+    def give_up(self, seconds: float) -> bool:
+        """Give up every group in the making; whether none is being made any more after so long."""
+        return self._preparations.give_up(seconds)
 
     def only_shrinks(self, generation: int) -> bool:
         """Whether a plan adds nobody: such a one can be taken wherever members meet."""
-        return all(seat.worker in self.rounds.world.workers for seat in self._plans[generation].members)
+        return all(seat.worker in self.rounds.world.workers for seat in self._preparations.plan(generation).members)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -407,26 +308,21 @@ class Switch:
     def _built(self, plan: messages.Plan) -> Group:
         """The group of a plan, once it is made."""
         self._bound = plan
-        with self._lock:
-            build = self._builds.get(plan.generation)
-            if build is None:
-                build = self._builds[plan.generation] = _Build(plan, lambda: self._make(plan))
         try:
-            while not build.done(SLICE_S):
-                self._check_newer(plan)
+            group = self._preparations.group(plan, lambda: self.check_newer(plan))
         except PeerLost as lost:
-            self._check_newer(plan)
+            self.check_newer(plan)
             self.fault(plan.generation, "build", str(lost))
             raise Aborted(str(lost)) from lost
-        if build.group is None:
+        if group is None:
             raise Aborted("the group was given up")
-        return build.group
+        return group
 
-    def _check_newer(self, plan: messages.Plan) -> None:
+    def check_newer(self, plan: messages.Plan) -> None:
         """A member drops a plan for an urgent one alone; a newcomer for any newer one."""
         self.check(plan.generation)
         latest = self.link.plan if self.link is not None else None
-        if not self.whole and latest is not None and latest.generation > plan.generation:
+        if not self._state.whole and latest is not None and latest.generation > plan.generation:
             raise Aborted("superseded")
 
     def _enter(self, plan: messages.Plan, group: Group) -> None:
@@ -435,7 +331,7 @@ class Switch:
         world = World(plan.generation, names, group, plan.batch, group.size // len(names))
         began = time.monotonic()
         try:
-            self._roll_call(plan, group)
+            self._handover.call_roll(plan, group)
             log.debug("generation %d: state alike after %.3f s", plan.generation, time.monotonic() - began)
         except PeerLost as lost:
             group.bury()
@@ -448,106 +344,12 @@ class Switch:
         old, self.rounds.world = self.rounds.world, world
         if old.group is not group:
             old.group.bury()
-        with self._lock:
-            self._plans = {n: p for n, p in self._plans.items() if n >= plan.generation}
-            for number in [n for n in self._builds if n <= plan.generation]:
-                build = self._builds.pop(number)
-                build.given_up = True
-                if number < plan.generation and build.group is not None:
-                    build.group.bury()
-
-    def _roll_call(self, plan: messages.Plan, group: Group) -> None:
-        rounds, places = self.rounds, self._place.size
-        signatures = self._state.signatures()
-        words = rounds.last[-1].numel() if rounds.last else 0
-        mine = torch.tensor([int(self.whole), rounds.done, words, *signatures.values()], dtype=torch.int64)
-        table = [torch.zeros_like(mine) for _ in range(group.size)]
-        began = time.monotonic()
-        self._wait(group.all_gather(table, mine), plan)
-        log.debug("generation %d: roll called after %.3f s", plan.generation, time.monotonic() - began)
-        said = [row.tolist() for row in table]
-        entries = [Entry(bool(row[0]), row[1], row[2]) for row in said]
-        roll = read(entries, places, sharded=self._state.mesh is not None)
-        if roll.newest < 0 and group.rank in roll.donors:
-            # A world that begins, or begins again: its oldest member knows where.
-            self._load()
-            rounds.done = self._state.position.rounds
-            self.whole = True
-        theirs = said[roll.donors[0]][3:]
-        odd = [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
-        if odd:
-            raise ElasticError(
-                f"{self._worker} is not like {plan.members[roll.donors[0] // places].worker} in its "
-                f"{', '.join(odd)}: every worker must run the same script, with the same arguments and releases"
-            )
-        if group.rank in roll.behind and rounds.done < roll.newest - 1:
-            self.release("fell behind: the others are more than one round ahead")
-        if group.rank // places in roll.stranded():
-            self.release("nobody can give the training state in the middle of a step that some have committed")
-        if roll.behind and places > 1:
-            self._hear_words(plan, group, roll)
-        self._move(plan, group, roll)
-        if not roll.behind:
-            rounds.last = []  # all are in the same round: nobody will ask for the sums of the one before
-            rounds.complete = []
-
-    def _hear_words(self, plan: messages.Plan, group: Group, roll: Roll) -> None:
-        """Whoever lacks the last round has its sums already: of the words, the donors tell all."""
-        words = torch.zeros(roll.words, dtype=torch.int64)
-        if group.rank == roll.donors[0]:
-            words.copy_(self.rounds.last[-1])
-        self._wait(group.all_reduce(words), plan, firm=True)
-        if group.rank in roll.behind:
-            if not self.rounds.complete:
-                self.release("the sums of a round that others have committed are not here")
-            self.rounds.given = [*self.rounds.complete[:-1], words]
-
-    def _move(self, plan: messages.Plan, group: Group, roll: Roll) -> None:
-        """Give and take, all at once: the state down a tree to newcomers, the last sums to those that lack them."""
-        work: list[Background] = []
-        got: list[tuple[bytes, list[torch.Tensor]]] = []
-        givers, donors = roll.givers(), roll.donors
-        source = {taker: giver for giver, takers in givers.items() for taker in takers}
-        behind = roll.behind if self._place.size == 1 else []
-        source |= {taker: donors[n % len(donors)] for n, taker in enumerate(behind)}
-        late = [taker for taker in behind if source[taker] == group.rank]
-        on = givers.get(group.rank, [])
-        if group.rank in donors and on:
-            self._state.position.rounds = self.rounds.done
-            whole = self._state.capture()
-            work.append(Background(lambda: give(group, on, *whole), "give"))
-        if late:
-            sums = pack(self.rounds.last)
-            work.append(Background(lambda: give(group, late, *sums), "give"))
-        if group.rank in source:
-            work.append(Background(lambda: got.append(take(group, source[group.rank], on, self._room)), "take"))
-        for each in work:
-            self._wait(each, plan, firm=True)
-        if not got:
-            return
-        if group.rank in roll.fresh:
-            self._state.restore(*got[0])
-            self.rounds.done = self._state.position.rounds
-            self.whole, self._room = True, None
-        else:
-            self.rounds.given = list(unpack(*got[0]))
-
-    def _wait(self, operation: Pending, plan: messages.Plan, *, firm: bool = False) -> None:
-        """`firm`: the roll has been called, so the others have come; only an urgent plan can change that."""
-        limit = time.monotonic() + self.rounds.stall_limit()
-        while not operation.wait(SLICE_S):
-            if firm:
-                self.check(plan.generation)
-            else:
-                self._check_newer(plan)
-            if time.monotonic() > limit:
-                self.fault(plan.generation, "stalled", "in the roll call")
-                limit = time.monotonic() + self.rounds.stall_limit()
+        self._preparations.entered(plan.generation)
 
     def _depart(self, plan: messages.Plan) -> None:
         """No seat for this worker: out of the world, in order. When all leave, the first of them saves the state."""
         saved = None
-        if not plan.members and self.rounds.world.saves(sharded=self._state.mesh is not None) and self.whole:
+        if not plan.members and self.rounds.world.saves(sharded=self._state.mesh is not None) and self._state.whole:
             saved = self._save()
         self.leave(plan.generation, saved)
 
@@ -572,24 +374,3 @@ class Switch:
         self.rounds.world.group.bury()
         link.flush(2.0)
         self.release(link.leave or self.ending or "left")
-
-
-def _find_room(store: str, place: Place) -> Room | None:
-    """Memory for the state that the member at `store` described; without a description there is none, and the
-    transfer takes a little longer.
-
-    Raises:
-        ElasticError: its node has another number of processes.
-    """
-    try:
-        board = Board.at(store, MEET_PATIENCE)
-        places = board.get(PLACES_KEY)
-        if places is not None and places != str(place.size):
-            raise ElasticError(
-                f"this node has {place.size} training processes and the others have {places}: start as many on each"
-            )
-        text = board.get(STATE_KEY)
-        return Room(from_text(text)) if text is not None else None
-    except (PeerLost, ValueError, RuntimeError) as error:  # the last: there is not so much memory
-        log.info("no room is made for the state beforehand: %s", error)
-        return None

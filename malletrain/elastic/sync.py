@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from malletrain.elastic.background import Background
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.groups import Background, Pending
+from malletrain.elastic.groups import Pending
 from malletrain.elastic.noise import NoiseScale
 from malletrain.elastic.rounds import BAD, BAD_RANKS, FIXED_WORDS, WEIGHT, Outcome, Rounds
 from malletrain.elastic.sharded import local
@@ -189,6 +190,7 @@ class GradientSync:
             self._begin()
         if self._alone or self._sharded:
             return
+        self._rounds.check()  # in a world that is given up, the rest of backward would be for nothing
         number, _ = self._home[index]
         if number < self._launched:
             raise ElasticError(

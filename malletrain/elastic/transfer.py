@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from malletrain.elastic.background import Background
 from malletrain.elastic.errors import PeerLost
-from malletrain.elastic.groups import Background, Group
+from malletrain.elastic.groups import Group
 from malletrain.elastic.room import Room
 from malletrain.elastic.state import specs_of
 

@@ -3,7 +3,7 @@
 Environment, to make what cannot be timed from outside: LAG_AT=N: in round N this worker takes its group for broken
 just after the others have committed; TROUBLE=freeze|kill|term@PLACE[#N]: it signals itself when it comes to a place
 of `PLACES` for the Nth time (by default the first). PATIENCE=S: for how long it waits for a daemon in a broken world.
-APART=S: for how long the processes of a node may be in two steps at once.
+APART=S: for how long the processes of a node may be in two steps at once. LONG=S: what is a long step.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from malletrain.elastic import evaluate, node_link, start, switch
+from malletrain.elastic import course, evaluate, handover, node_link, start, switch
+from malletrain.elastic.course import Course
 from malletrain.elastic.errors import Aborted
 from malletrain.elastic.rounds import Rounds
-from malletrain.elastic.session import Session
 from malletrain.elastic.sync import GradientSync
 from malletrain.wire import worker_client
 
@@ -32,14 +32,14 @@ PLACES = {
     "rehearsal": (start, "_call"),
     "warm": (start, "stages"),
     "build": (switch, "make_world_group"),
-    "roll": (switch.Switch, "_roll_call"),
-    "give": (switch, "give"),
-    "take": (switch, "take"),
+    "roll": (handover.Handover, "call_roll"),
+    "give": (handover, "give"),
+    "take": (handover, "take"),
     "step": (GradientSync, "arm"),
     "backward": (GradientSync, "_begin"),
     "sums": (GradientSync, "_complete"),
     "evaluation": (evaluate, "_fill"),
-    "finish": (Session, "_meet"),
+    "finish": (Course, "meet"),
 }
 
 
@@ -106,6 +106,8 @@ def main(arguments: list[str]) -> None:
         switch.ORPHANED_S = float(os.environ["PATIENCE"])
     if "APART" in os.environ:
         node_link.APART_S = float(os.environ["APART"])
+    if "LONG" in os.environ:
+        course.LONG_STEP_S = float(os.environ["LONG"])
     sys.argv = list(arguments)
     sys.path.insert(0, str(Path(arguments[0]).parent))
     try:

@@ -260,7 +260,7 @@ def running(
         yield coordinator, pod
     except BaseException:
         pod.dump_stacks()
-        for worker in list(coordinator.membership._workers.values()):
+        for worker in list(coordinator.membership._worlds.workers.values()):
             print(
                 f"{worker.id}: {worker.phase} seen {time.monotonic() - worker.last_seen:.1f} s ago {worker.directive}"
             )

@@ -31,6 +31,7 @@ class Play:
         self.frozen: set[int] = set()
         self.leaving: set[int] = set()
         self.done: list[str] = []
+        self.harmed: set[str] = set()
         self.spared = spared
 
     def alive(self) -> list[int]:
@@ -69,6 +70,8 @@ class Play:
         kind = self.random.choice([*kinds, *(["freeze"] if len(members) > 2 and not self.frozen else [])])
         task = self.random.choice({"join": free, "freeze": members}.get(kind, alive))
         self.done.append(f"{kind} {task}")
+        if kind in ("kill", "freeze", "term"):  # also one that is told to end before it listens
+            self.harmed.add(f"100_{task}.{self.restarts[task]}")
         if kind == "join":
             self.join(task)
         elif kind == "leave":
@@ -82,6 +85,11 @@ class Play:
         else:
             self.frozen.add(task)
             self.pod.kill(task, signal.SIGSTOP)
+
+    def check_evictions(self) -> None:
+        """Nobody was given up who was well."""
+        lost = {str(event.data["worker"]) for event in self.daemon.seen(EventKind.WORKER_LOST)}
+        assert lost <= self.harmed, f"given up though they were well: {sorted(lost - self.harmed)}"
 
     def bury(self) -> None:
         """A frozen worker that was given up is taken away, as its pilot would be."""
@@ -115,6 +123,7 @@ def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
             wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 120, "the end")
             for task in game.alive():
                 assert pod.wait(task) == 0
+            game.check_evictions()
         except BaseException:
             print("changes:", game.done)
             raise

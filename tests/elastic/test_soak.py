@@ -1,6 +1,6 @@
 """Hundreds of changes around one worker that stays: no hang, no step lost, and nothing kept of worlds that are gone.
 
-SOAK_CHANGES=5000 python -m pytest --nightly tests/elastic/test_soak.py -s
+SOAK_CHANGES=5000 SOAK_SEED=7 python -m pytest --nightly tests/elastic/test_soak.py -s
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.elastic.test_live import SCRIPT
 from tests.elastic.test_schedules import Play
 
 CHANGES = int(os.environ.get("SOAK_CHANGES", "500"))
+SEED = int(os.environ.get("SOAK_SEED", "5"))
 #: Between two looks at what the process holds.
 EVERY = max(1, min(25, CHANGES // 4))
 #: A machine that others use too may be slow.
@@ -73,7 +74,7 @@ def test_nothing_is_kept_of_worlds_that_are_gone(tmp_path: Path) -> None:
     script = [SCRIPT, "--epochs", "1000000", "--step-seconds", "0.02", "--slow-until", "never", "--width", "4096"]
     looks: list[Held] = []
     with running(tmp_path) as (daemon, pod):
-        game = Play(5, daemon, pod, script, frozenset({0}))
+        game = Play(SEED, daemon, pod, script, frozenset({0}))
         game.join(0)
         daemon.wait_world([0])
         pid = pod.processes[0].pid
@@ -91,8 +92,7 @@ def test_nothing_is_kept_of_worlds_that_are_gone(tmp_path: Path) -> None:
                 wait_until(lambda made=made: len(steps_of(tmp_path)) > made + 5, PATIENCE_S, "steps alone")
                 looks.append(held(pid))
                 print(number, looks[-1], f"{len(daemon.seen(EventKind.GENERATION))} generations", flush=True)
-        lost = daemon.seen(EventKind.WORKER_LOST)
-        assert not [event for event in lost if event.pilot == "100_0"], "worker 0 was well all the time"
+        game.check_evictions()
         steps = steps_of(tmp_path)
         assert steps == list(range(1, len(steps) + 1)), "worker 0 commits every step, once"
     early, late = looks[len(looks) // 4], looks[-1]

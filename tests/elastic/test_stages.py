@@ -130,3 +130,22 @@ def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static) ->
         (tmp_path / "go").touch()
         assert pod.wait(0, 60) == 0
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_told_to_end_in_the_middle_of_a_long_step(tmp_path: Path, static, workers: int) -> None:
+    """The step is given up, by this worker alone; nothing of it is left."""
+    given = [*options(tmp_path), "--wait-for", str(workers)]
+    last = workers - 1
+    with running(tmp_path) as (daemon, pod):
+        for task in range(workers):
+            trouble = {"TROUBLE": "term@backward#5", "LONG": "-1000"} if task == last else {}
+            pod.spawn(daemon.url, task, [SCRIPT, *given], **trouble)
+        assert pod.wait(last) == 143
+        made = [line["step"] for line in diary(tmp_path) if line["task"] == str(last)]
+        assert made == [1, 2, 3, 4], "the fifth is not committed by the one that gave it up"
+        assert not daemon.seen(EventKind.WORKER_LOST)
+        if workers == 1:
+            pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], restart=1)
+        train_to_the_end(tmp_path, daemon, pod, [0])
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)

@@ -186,7 +186,7 @@ class Theatre:
         self.wait(me, world, "closed" if any(not each.alive for each in peers) else "stalled")
 
     def agreed(self, generation: int) -> WorldPlan | None:
-        return self.members._jobs[1].published.get(generation)
+        return self.members._worlds.jobs[1].published.get(generation)
 
     def wait(self, me: Process, world: WorldPlan, how: str) -> None:
         me.waits += TICK_S
@@ -217,7 +217,7 @@ class Theatre:
             if not self.living():
                 self.spawn(0)
         state = "\n".join(f"{each}\n  {self.members.worker(each.name)}" for each in self.living())
-        raise AssertionError(f"seed {self.seed}: not together in time: {self.members._jobs[1]}\n{state}")
+        raise AssertionError(f"seed {self.seed}: not together in time: {self.members._worlds.jobs[1]}\n{state}")
 
 
 def soak(seed: int, rounds: int) -> Theatre:
@@ -238,8 +238,8 @@ def assert_nothing_is_kept(theatre: Theatre) -> None:
         for process in theatre.living():
             theatre.members.heard(process.name)
         theatre.members.tick()
-    members, job = theatre.members, theatre.members._jobs[1]
-    assert len(members._workers) <= 3 * SEATS
+    members, job = theatre.members, theatre.members._worlds.jobs[1]
+    assert len(members._worlds.workers) <= 3 * SEATS
     assert len(job.published) <= 20
     assert job.check is None
 

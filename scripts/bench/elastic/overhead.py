@@ -2,9 +2,9 @@
 
     python -m scripts.bench.elastic.overhead [--workers 2] [--blocks 20] [--steps 10] [--width 4166]
 
-Blocks of steps alternate (DDP, ours, ours, DDP, ...), so that whatever else the machine does hits both alike.
-Printed: median step of each, and the ratio ours/DDP, paired by block, with a 95 % bootstrap confidence interval of
-its median.
+Both have the environment that a pilot's launcher gives. Blocks of steps alternate (DDP, ours, ours, DDP, ...), so
+that whatever else the machine does hits both alike. Printed: median step of each, and the ratio ours/DDP, paired by
+block, with a 95 % bootstrap confidence interval of its median.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from malletrain.elastic.groups import Gloo, StoreServer, make_group
+from malletrain.elastic.launch import MEMORY
 from malletrain.elastic.rounds import Rounds, World
 from malletrain.elastic.sync import GradientSync
 from scripts.bench.elastic.train_large import build
@@ -99,6 +100,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4166)
     parser.add_argument("--batch", type=int, default=64)
     options = parser.parse_args()
+    os.environ.update({**MEMORY, **os.environ})
     server = StoreServer("127.0.0.1")
     with tempfile.TemporaryDirectory() as directory:
         mp.spawn(worker, (options, server.address, directory), nprocs=options.workers)

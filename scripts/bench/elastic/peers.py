@@ -3,6 +3,8 @@
     python -m scripts.bench.elastic.peers [--systems ours,relaunch,torchft,torchrun] [--repeats 4] [--json FILE]
         [--torchft-python PATH]
 
+With --json, another call goes on from what is in the file. All have the environment that a pilot's launcher gives.
+
 ours: this runtime. relaunch: a checkpoint on SIGTERM (or the last of every 20 steps), new processes. torchrun:
 `torchrun --nnodes=2:4`, one agent a node. torchft: 0.2.0 or later, in an environment of its own that has torch too.
 
@@ -23,10 +25,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from malletrain.elastic.launch import MEMORY
 from scripts.bench.elastic.resize import Field, waited
 from tests.elastic.coordinator import ROOT, free_port, wait_until
 
@@ -53,7 +57,7 @@ class System(Protocol):
 
 class Ours:
     def __init__(self, directory: Path, width: int) -> None:
-        self.field = Field(directory, width, seats=4)
+        self.field = Field(directory, width, seats=4, real=True)
         self.alive: list[int] = []
 
     def commits(self) -> list[tuple[float, int, int]]:
@@ -241,6 +245,19 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 
+def kept(path: Path | None) -> tuple[dict[tuple[str, str], list[tuple[float, float]]], Counter[str]]:
+    """What earlier calls have measured, by system and kind, and how many plays of each system there were."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    plays: Counter[str] = Counter()
+    if path is not None and path.exists():
+        for row in map(json.loads, path.read_text().splitlines()):
+            found.setdefault((row["system"], row["kind"].partition(" ")[0]), []).append(
+                (row["pause_s"], row["until_s"])
+            )
+            plays[row["system"]] = max(plays[row["system"]], row["play"] + 1)
+    return found, plays
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--systems", default="ours,relaunch,torchrun")
@@ -257,14 +274,18 @@ def main() -> None:
         "torchrun": lambda d: Torchrun(d, options.width),
         "torchft": lambda d: Torchft(d, options.width, options.torchft_python),
     }
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for _ in range(options.repeats):
+    os.environ.update({**MEMORY, **os.environ})
+    found, plays = kept(options.json)
+    for number in range(options.repeats):
         for name in options.systems.split(","):
+            if plays[name] > number:
+                continue
             with tempfile.TemporaryDirectory() as directory:
                 rows = play(makers[name](Path(directory)), options.patience)
             for kind, row in rows.items():
                 found.setdefault((name, kind.partition(" ")[0]), []).append(row)
                 line = {
+                    "play": number,
                     "system": name,
                     "kind": kind,
                     "pause_s": row[0],

@@ -1,12 +1,17 @@
 """How long a resize stops training: grow 2 -> 4, shrink 4 -> 2, kill -9 and SIGSTOP one of 4.
 
     python -m scripts.bench.elastic.resize [--repeats 10] [--width 4166] [--small 2] [--large 4]
-        [--only grow,shrink,kill,stop]
+        [--only nothing,shrink,grow,kill,stop] [--keep FILE]
 
-Real processes over loopback, the real protocol. Each step's excess is its time beyond the median of its own world.
-Pause: the greatest excess of a step on the oldest member, from the event to the second step after the switch. Lost:
-the sum of them. Latency: from the event to the first commit after the switch, less the new median; of a growing world
-the event is that the last newcomer is warm, of a frozen worker that it was given up.
+Real processes over loopback, the real protocol, the environment that a pilot's launcher gives. Each step's excess is
+its time beyond the median of its own world. Pause: the greatest excess of a step on the oldest member, from the event
+to the second step after the switch. Lost: the sum of them. Latency: from the event to the first commit after the
+switch, less the new median; of a growing world the event is that the last newcomer is warm, of a frozen worker that
+it was given up.
+
+Nothing: the same reckoning around a moment in which nothing happens, over as many steps: what noise alone comes to.
+
+--keep: rows are added to FILE as they come; another call goes on from what is there.
 
 Growing is compared with a model: 1.5 x bytes / bandwidth + 50 ms, where bytes are those of the state that a newcomer
 gets (parameters and momentum), and the bandwidth is that of one pair of members before anything else runs.
@@ -25,7 +30,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,27 +39,31 @@ import torch
 
 from malletrain.domain.event import EventKind
 from malletrain.elastic.groups import StoreServer, all_closed, make_group
+from malletrain.elastic.launch import MEMORY
 from malletrain.elastic.transfer import PIECE_BYTES
 from malletrain.loop.membership import MembershipSettings
 from tests.elastic.coordinator import Coordinator, Pod, free_port, wait_until
 
 SCRIPT = str(Path(__file__).with_name("train_large.py"))
 
+#: Steps from a signal to the second step after the switch, most often.
+AROUND = 5
+
 
 class Field:
-    """So many seats, of which the oldest stay."""
+    """So many seats, of which the oldest stay. `real`: workers start from nothing, as in a pilot."""
 
-    def __init__(self, directory: Path, width: int, seats: int) -> None:
+    def __init__(self, directory: Path, width: int, seats: int, *, real: bool = False) -> None:
         self.directory = directory
         self.daemon = Coordinator(free_port())
         self.daemon.start()
-        self.pod = Pod(directory)
+        self.pod = Pod(directory, real)
         self.restarts = dict.fromkeys(range(seats), -1)
         self.options = ["--width", str(width), "--stop", str(directory / "stop")]
 
     def _gather(self, seconds: float) -> None:
         """Newcomers wait so long for each other. (Leavers wait for a tenth of it.)"""
-        self.daemon.membership._settings = MembershipSettings(gather_s=seconds)
+        self.daemon.membership._worlds.settings = MembershipSettings(gather_s=seconds)
 
     def leave(self, *tasks: int) -> None:
         self._gather(MembershipSettings().gather_s)
@@ -153,34 +163,74 @@ def spread(values: list[float]) -> dict[str, float]:
     }
 
 
-def measure(field: Field, kind: str, small: int, large: int) -> Measured:
-    """One event, from `large` workers to `large` workers."""
-    field.steps_of_size(large, 8, time.time())
-    victims = tuple(range(small, large)) if kind in ("shrink", "grow") else (large - 1,)
+def sham(field: Field, size: int) -> Measured:
+    """What `waited` would find in a world that does not change, over as many steps as a change takes."""
     at = time.time()
-    before = field.pod.processes.copy()
-    for task in victims:
-        if kind in ("kill", "stop"):
-            before[task].send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
-    if kind in ("shrink", "grow"):
-        field.leave(*victims)
-    size = large - len(victims)
-    field.steps_of_size(size, 8, at)
-    result = waited(field.commits(0), at, size)
+    field.steps_of_size(size, 8 + AROUND, at)
+    times = [row[0] for row in field.commits(0) if row[2] == size]
+    first = next(i for i, moment in enumerate(times) if moment > at)
+    took = [late - early for early, late in itertools.pairwise(times)]
+    usual = statistics.median(took[: first - 1] + took[first - 1 + AROUND :])
+    excess = [each - usual for each in took[first - 1 : first - 1 + AROUND]]
+    return Measured(max(excess), sum(excess), 0.0)
+
+
+def lose(field: Field, kind: str, large: int) -> Measured:
+    """One of `large` workers is killed, or frozen; another takes its place afterwards."""
+    victim = field.pod.processes[large - 1]
+    at = time.time()
+    victim.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+    field.steps_of_size(large - 1, 8, at)
+    result = waited(field.commits(0), at, large - 1)
     if kind == "stop":
         lost = max(event.at for event in field.daemon.seen(EventKind.WORKER_LOST))
         result = replace(result, latency_s=result.latency_s - (lost - at), detected_s=lost - at)
+    if victim.poll() is None:
+        victim.kill()
+    victim.wait(30)
+    field.add(large - 1)
+    return result
+
+
+def round_trip(field: Field, small: int, large: int) -> dict[str, Measured]:
+    """From `large` workers to `small`, and back."""
+    victims = tuple(range(small, large))
+    at = time.time()
+    before = field.pod.processes.copy()
+    field.leave(*victims)
+    field.steps_of_size(small, 8, at)
+    shrunk = waited(field.commits(0), at, small)
     for task in victims:
-        if before[task].poll() is None and kind in ("kill", "stop"):
-            before[task].kill()
         before[task].wait(30)
     at = time.time()
     field.add(*victims)
     field.steps_of_size(large, 8, at)
-    if kind == "grow":
-        warm = max(event.at for event in field.daemon.seen(EventKind.WORKER_WARM))
-        result = waited(field.commits(0), warm, large)
-    return result
+    warm = max(event.at for event in field.daemon.seen(EventKind.WORKER_WARM))
+    return {"shrink": shrunk, "grow": waited(field.commits(0), warm, large)}
+
+
+def measure(field: Field, kinds: list[str], small: int, large: int) -> Iterator[tuple[str, Measured]]:
+    """One round: each of `kinds`, from `large` workers to `large` workers."""
+    field.steps_of_size(large, 8, time.time())
+    if "nothing" in kinds:
+        yield "nothing", sham(field, large)
+    if "grow" in kinds or "shrink" in kinds:
+        yield from ((kind, result) for kind, result in round_trip(field, small, large).items() if kind in kinds)
+    for kind in ("kill", "stop"):
+        if kind in kinds:
+            at = time.time()
+            yield kind, lose(field, kind, large)
+            field.steps_of_size(large, 8, at)
+
+
+def kept(path: Path | None) -> dict[str, list[Measured]]:
+    """What earlier calls have measured."""
+    rows: dict[str, list[Measured]] = {}
+    if path is not None and path.exists():
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            rows.setdefault(row["kind"], []).append(Measured(**row["measured"]))
+    return rows
 
 
 def main() -> None:
@@ -189,23 +239,29 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4166)
     parser.add_argument("--small", type=int, default=2)
     parser.add_argument("--large", type=int, default=4)
-    parser.add_argument("--only", default="grow,shrink,kill,stop")
+    parser.add_argument("--only", default="nothing,shrink,grow,kill,stop")
+    parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `finally`: nothing is left running
     small, large = options.small, options.large
     bandwidth = link_bandwidth()
     model = 1.5 * state_bytes(options.width) / bandwidth + 0.05
+    os.environ.update({**MEMORY, **os.environ})
+    results = {kind: kept(options.keep).get(kind, []) for kind in options.only.split(",")}
     with tempfile.TemporaryDirectory() as directory:
         field = Field(Path(directory), options.width, large)
         try:
             field.add(*range(small))
             wait_until(lambda: len(field.daemon.world()) == small, 120, f"a world of {small}")
             field.add(*range(small, large))
-            results: dict[str, list[Measured]] = {kind: [] for kind in options.only.split(",")}
-            for number in range(options.repeats):
-                for kind, rows in results.items():
-                    rows.append(measure(field, kind, small, large))
-                    print(f"{number} {kind}: {rows[-1]}, load {os.getloadavg()[0]:.1f}", flush=True)
+            while min(map(len, results.values())) < options.repeats:
+                for kind, row in measure(field, list(results), small, large):
+                    results[kind].append(row)
+                    load = os.getloadavg()[0]
+                    print(f"{len(results[kind])} {kind}: {row}, load {load:.1f}", flush=True)
+                    if options.keep:
+                        with options.keep.open("a") as stream:
+                            stream.write(json.dumps({"kind": kind, "load": load, "measured": asdict(row)}) + "\n")
         except BaseException:
             field.pod.end()
             print(field.pod.logs()[-6000:])

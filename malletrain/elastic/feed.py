@@ -1,0 +1,63 @@
+"""What this member takes of each batch, loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from malletrain.elastic.data import Loader
+from malletrain.elastic.pace import Paces
+from malletrain.elastic.prefetch import Order, Prefetch
+from malletrain.elastic.sampler import Sampler, Share
+from malletrain.elastic.shards import Shard, ShardedBatch, VirtualShards
+
+
+class Feed:
+    """Parts of batches for one member.
+
+    Args:
+        sampler: which samples there are in a batch.
+        loader: makes batches of samples.
+        paces: how fast members are, where their parts follow that.
+        shards: how batches are cut, where they are; numbered shards are taken then.
+        loaders: processes that load batches ahead.
+    """
+
+    def __init__(
+        self, sampler: Sampler, loader: Loader, paces: Paces, shards: VirtualShards | None, loaders: int
+    ) -> None:
+        self._sampler = sampler
+        self._loader = loader
+        self._paces = paces
+        self._shards = shards
+        self._prefetch = Prefetch(loader, loaders) if loaders else None
+
+    def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
+        """The part of the batch at `cursor` that member `rank` of `size` takes: which samples, and the data."""
+        parts = self._parts_of(cursor, epoch, rank, size)
+        orders = [(epoch, tuple(part.indices)) for _, part in parts]
+        if self._prefetch is None:
+            loaded = [self._loader.load(*order) for order in orders]
+        else:
+            loaded = self._prefetch.load(orders, self._coming(epoch, cursor, rank, size, self._prefetch.ahead))
+        if self._shards is None:
+            return parts[0][1], loaded[0]
+        batch = ShardedBatch(
+            Shard(number, part.weight, data) for (number, part), data in zip(parts, loaded, strict=True)
+        )
+        indices = [index for _, part in parts for index in part.indices]
+        return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), batch
+
+    def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
+        """Numbered shards, or one share."""
+        if self._shards is not None:
+            return self._shards.parts(self._sampler, epoch, cursor, rank, size)
+        counts = self._paces.shares(self._sampler.next_batch(cursor)) if size > 1 else None
+        return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
+
+    def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[Order]:
+        """What this member loads in the next `batches`, if nothing changes."""
+        orders: list[Order] = []
+        for _ in range(batches):
+            epoch, cursor = self._sampler.following(epoch, cursor)
+            orders += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]
+        return orders
