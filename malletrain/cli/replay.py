@@ -203,6 +203,7 @@ def replay(
     from malletrain.replay.report import write_report
     from malletrain.replay.sensitivity import sensitivity as sensitivities
     from malletrain.replay.summary import summary
+    from malletrain.replay.told import doubts
     from malletrain.replay.traces import JobRecords, read_trace
     from malletrain.replay.traces.outages import read_outages
     from malletrain.sizing.objective import Objective
@@ -227,7 +228,7 @@ def replay(
     )  # fmt: skip
     down = read_outages(outages, zone) if outages else None
     machine = cluster.cluster_trace(log, window, down)
-    for warning in [*machine.account.warnings, *machine.warnings]:
+    for warning in [*machine.account.warnings, *machine.warnings, *doubts(choices, jobs)]:
         click.echo(f"warning: {warning}", err=True)
     options = Options(
         tick_s=tick, keep_idle=keep_idle, most_jobs=at_once or sys.maxsize, order=NodeOrder(node_order),

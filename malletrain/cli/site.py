@@ -82,7 +82,7 @@ def doctor(
         config.slurm.qos if qos is None else qos,
     )
     found = site_doctor.examine(_commands(config), harvest, time.time, config.pilot.max_minutes * 60.0)
-    found += (_stage(config),)
+    found += (_stage(config), *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)))
     if as_text:
         click.echo(json.dumps([{"level": f.level.value, "what": f.what, "mend": f.mend} for f in found], indent=1))
     else:

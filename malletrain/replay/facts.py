@@ -18,7 +18,7 @@ def facts(answer: Replay) -> Iterator[tuple[str, object]]:
     for reason, count in account.skipped.items():
         yield f"skipped: {reason}", count
         yield f"first line skipped: {reason}", account.first_skipped.get(reason, 0)
-    for number, sentence in enumerate([*account.warnings, *trace.warnings], start=1):
+    for number, sentence in enumerate(answer.warnings, start=1):
         yield f"warning {number}", sentence
     for number, costs in enumerate(sorted({(e.costs.activate_s, e.costs.grow_s, e.costs.shrink_s)
                                            for e in answer.jobs}), start=1):  # fmt: skip

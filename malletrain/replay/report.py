@@ -226,7 +226,7 @@ def _html_table(rows: list[list[str]]) -> str:
 
 
 def _warnings(answer: Replay) -> str:
-    warnings = [*answer.trace.account.warnings, *answer.trace.warnings]
+    warnings = answer.warnings
     if not warnings:
         return ""
     return '<ul class="warnings">' + "".join(f"<li>{html.escape(text)}</li>" for text in warnings) + "</ul>"

@@ -21,6 +21,7 @@ from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.result import Result
 from malletrain.replay.score import Score, Watts, score
 from malletrain.replay.sizer import PolicyChoice, sizer
+from malletrain.replay.told import doubts
 from malletrain.replay.workload import TrainingJob, shifted
 
 #: Told the share done of each policy.
@@ -38,6 +39,11 @@ class Replay:
     results: dict[str, Result]
     scores: dict[str, Score]
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is doubtful about the log, the window and the assumptions, one sentence each."""
+        return *self.trace.account.warnings, *self.trace.warnings, *doubts(self.choices, self.jobs)
+
     def trace_json(self) -> dict[str, object]:
         """What is said of the trace in the JSON answer."""
         trace = self.trace
@@ -50,7 +56,7 @@ class Replay:
             "lines": trace.account.lines,
             "records": trace.account.records,
             "skipped": dict(trace.account.skipped),
-            "warnings": [*trace.account.warnings, *trace.warnings],
+            "warnings": list(self.warnings),
             "start": trace.start,
             "end": trace.end,
             "nodes": len(trace.nodes),

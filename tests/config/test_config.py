@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from malletrain import config
-from malletrain.config import SECTIONS, Config, ConfigError, parse
+from malletrain.config import SECTIONS, USUAL_START_S, Config, ConfigError, doubts, parse
 
 FAULTY = """\
 operatos = ["ann"]
@@ -175,3 +175,16 @@ def test_whatever_the_text_it_is_a_configuration_or_faults_with_places(text: str
             assert "pydantic" not in fault.what.lower()
     else:
         assert isinstance(made, Config)
+
+
+def test_a_horizon_shorter_than_a_start_is_doubted() -> None:
+    for text in (
+        "",
+        "[loop]\nhorizon_s = 300",
+        '[loop]\nhorizon_s = "auto"',
+        f"[loop]\nhorizon_s = {USUAL_START_S + 1}",
+    ):
+        assert doubts(parse(text, "test")) == ()
+    (said,) = doubts(parse("[loop]\nhorizon_s = 12", "test"))
+    assert "loop.horizon_s = 12" in said
+    assert "never given any" in said

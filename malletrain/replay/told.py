@@ -1,0 +1,35 @@
+"""Doubtful assumptions of a replay, told beside what the log itself gives rise to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from malletrain.replay.sizer import PolicyChoice
+from malletrain.replay.workload import TrainingJob
+from malletrain.sizing.problem import Value
+
+#: Policies that weigh a change by the horizon, costs included (`malletrain.sizing.values`, `elastic`).
+_BY_HORIZON = frozenset({"auto", "exact", "milp", "lp", "greedy", "goodput", "deadline"})
+
+
+def doubts(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> tuple[str, ...]:
+    """One sentence for each policy whose horizon forbids what it is there for."""
+    warnings: list[str] = []
+    for choice in choices:
+        if choice.policy not in _BY_HORIZON or choice.value is not Value.ELASTIC:
+            continue
+        horizon = choice.horizon_s
+        never = sum(each.costs.activate_s >= horizon for each in jobs)
+        kept = sum(each.costs.activate_s < horizon <= each.costs.activate_s + each.costs.grow_s for each in jobs)
+        most = max((each.costs.activate_s for each in jobs), default=0.0)
+        if never:
+            warnings.append(
+                f"Policy {choice.name} looks {horizon:g} s ahead and so starts no node for {never:,} of {len(jobs):,} "
+                f"jobs: a node takes up to {most:g} s until it trains. Give a longer --horizon; 120 to 600 pay best."
+            )
+        if kept:
+            warnings.append(
+                f"Policy {choice.name} looks {horizon:g} s ahead and so never grows a world that trains of {kept:,} of "
+                f"{len(jobs):,} jobs: a start and a stall take as long. Give a longer --horizon; 120 to 600 pay best."
+            )
+    return tuple(warnings)
