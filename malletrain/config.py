@@ -327,7 +327,7 @@ def doubts(config: Config) -> tuple[str, ...]:
     horizon = config.loop.horizon_s
     if horizon != "auto" and horizon <= USUAL_START_S:
         return (
-            f"loop.horizon_s = {horizon:g}: a job whose nodes take longer to train (usual are 5 to {USUAL_START_S:g} s) "
+            f"loop.horizon_s = {horizon:g}: a job whose nodes take longer to train (usual: 5 to {USUAL_START_S:g} s) "
             'is never given any; take 120 to 600, or "auto"',
         )
     return ()

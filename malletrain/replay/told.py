@@ -24,12 +24,12 @@ def doubts(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> tupl
         most = max((each.costs.activate_s for each in jobs), default=0.0)
         if never:
             warnings.append(
-                f"Policy {choice.name} looks {horizon:g} s ahead and so starts no node for {never:,} of {len(jobs):,} "
-                f"jobs: a node takes up to {most:g} s until it trains. Give a longer --horizon; 120 to 600 pay best."
+                f"Policy {choice.name} looks {horizon:g} s ahead and so starts no node for {never:,} of "
+                f"{len(jobs):,} jobs: a node takes up to {most:g} s until it trains. Give a longer --horizon; 120 to 600 pay best."
             )
         if kept:
             warnings.append(
-                f"Policy {choice.name} looks {horizon:g} s ahead and so never grows a world that trains of {kept:,} of "
-                f"{len(jobs):,} jobs: a start and a stall take as long. Give a longer --horizon; 120 to 600 pay best."
+                f"Policy {choice.name} looks {horizon:g} s ahead and so never grows a world that trains of {kept:,} "
+                f"of {len(jobs):,} jobs: a start and a stall take as long. Give a longer --horizon; 120 to 600 pay best."
             )
     return tuple(warnings)

@@ -57,7 +57,7 @@ def test_scenarios_say_what_the_curve_says_though_they_are_fewer() -> None:
         ("log", lambda n: 50 * n / (1 + 0.3 * math.log2(n))),
         ("amdahl", lambda n: 50 * n / (1 + 0.1 * (n - 1))),
         ("bending", lambda n: 50 * n / (1 + 0.01 * (n - 1) + 0.004 * n * (n - 1))),
-        ("cliff", lambda n: 50 * n / (1 + (n > 1) * 1.5)),
+        ("pollux", lambda n: 50 * n / (1 + (n > 1) * 1.5)),
     ],
 )
 def test_each_family_is_recognised_and_continued(family: str, rate) -> None:  # type: ignore[no-untyped-def]

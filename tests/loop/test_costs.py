@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from malletrain.decide.advisor import Known
 from malletrain.decide.demand import demand_of
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
+from malletrain.loop.costs import Costs, Stall, growing
 from tests.world import RULES, START, World, job
 
 
@@ -39,3 +47,80 @@ def test_a_relaunch_that_is_told_twice_counts_once() -> None:
             world.loop.record([Event(START + generation, EventKind.SWITCHED, 1, data=data)])
     world.loop.record([Event(START + 9.0, EventKind.JOB_HELD, 1), Event(START + 9.5, EventKind.JOB_RELEASED, 1)])
     assert world.loop.views[1].costs.grow_s == 10.0
+
+
+def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_application() -> None:
+    world = World(8)
+    world.submit(replace(job(1), name="trial-1"))
+    world.submit(replace(job(2), name="trial-2"))
+    world.submit(replace(job(3), name="other"))
+    world.tick()
+    for pilot in world.loop.views[1].staying:
+        data = {"started_at": START + 20.0, "ends_at": START + 3600.0}
+        stages = {"import": 3.0, "build": 1.0, "warm_up": 4.0, "all": 9.0}
+        world.loop.record([
+            Event(START + 21.0, EventKind.PILOT_STARTED, 1, pilot.id, pilot.node, data=data),
+            Event(START + 31.0, EventKind.WORKER_WARM, 1, pilot.id, pilot.node, data={"stages": stages}),
+        ])  # fmt: skip
+    costs = world.loop.ledger.costs
+    told = {"before": 2.0, "build": 1.0, "import": 3.0, "script": 1.0, "warm_up": 4.0}
+    assert costs.stages(1, ("alice", "trial")) == told
+    assert costs.of(2, ("alice", "trial")).activate_s == 11.0, "as the application's other job"
+    assert costs.of(3, ("alice", "other")).activate_s == 11.0, "as the site's jobs, nearer than what is assumed"
+    world.loop.record([Event(START + 40.0, EventKind.WORKER_WARM, 1, "x", data={"stages": {"import": float("nan")}})])
+    assert costs.stages(1, ("alice", "trial")) == told
+
+
+def switched(at: int, members: int, pause_s: float, *, grew: bool, fault: bool = False, size: int = 0) -> list[Event]:
+    generation = {
+        "generation": at, "members": [str(i) for i in range(members)], "switched_by": "fault" if fault else "plan",
+    }  # fmt: skip
+    data = {"generation": at, "nodes": members, "pause_s": pause_s, "step": 0, "grew": grew, "state_bytes": size}
+    return [Event(START + at, kind, 1, data=each) for kind, each in (
+        (EventKind.GENERATION, generation), (EventKind.SWITCHED, data),
+    )]  # fmt: skip
+
+
+def fold(events: list[Event], costs: Costs | None = None) -> Costs:
+    costs = costs or Costs()
+    for event in events:
+        costs.apply(event, ("alice", "a"))
+    return costs
+
+
+def test_growing_shrinking_and_losing_are_told_apart() -> None:
+    found = fold([
+        *switched(1, 1, 0.0, grew=True), *switched(2, 4, 0.5, grew=True), *switched(3, 2, 0.05, grew=False),
+        *switched(4, 1, 2.0, grew=False, fault=True),
+    ]).of(1, ("alice", "a"))  # fmt: skip
+    assert (found.shrink_s, found.loss_s) == (0.05, 2.0)
+    assert 0.0 < found.grow_s <= 0.5
+
+
+@given(
+    base=st.floats(0.0, 2.0), a_byte=st.floats(1e-10, 1e-8),
+    grown=st.lists(st.tuples(st.integers(1, 16), st.integers(10**6, 10**9)), min_size=2, max_size=12),
+    size=st.integers(10**6, 10**9),
+)  # fmt: skip
+def test_stalls_at_growing_follow_newcomers_and_bytes(
+    base: float, a_byte: float, grown: list[tuple[int, int]], size: int
+) -> None:
+    stalls = []
+    for newcomers, each in grown:
+        stall = Stall(0.0, True, newcomers=newcomers, state_bytes=each)
+        stalls.append(replace(stall, seconds=base + a_byte * stall.work))
+    works = sorted(stall.work for stall in stalls)
+    usual = Stall(0.0, True, newcomers=round(median(n for n, _ in grown)), state_bytes=size)
+    found = growing(stalls, size)
+    if works[0] < 0.5 * works[-1] and len(set(works)) > 1:
+        assert found == pytest.approx(base + a_byte * usual.work, rel=1e-6, abs=1e-9)
+    assert found >= 0.0
+
+
+def test_costs_are_bounded_and_forget() -> None:
+    costs = fold([event for at in range(1, 300) for event in switched(at, 1 + at % 2, 0.1, grew=at % 2 == 1)])
+    assert costs.of(1, ("alice", "a")).grow_s == pytest.approx(0.1)
+    costs.forget(1)
+    assert costs.of(1, ("alice", "a")).grow_s == pytest.approx(0.1), "its application remembers"
+    assert costs.of(9, ("bob", "b")).grow_s == pytest.approx(0.1), "and the site"
+    assert Costs().of(9, ("bob", "b")) == ResizeCosts()
