@@ -88,6 +88,7 @@ class Engine:
         self.now = trace.start
         if isinstance(sizer, PolicySizer):
             sizer.ages = lambda: self.now - self.idle_since[self.state == IDLE]
+            sizer.clock = lambda: self.now
         self.totals = Totals(n)
         self.log = Log()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -100,8 +101,10 @@ def replay(
     workers = min(len(choices), processes or os.cpu_count() or 1)
     run = _here if workers == 1 else _in_processes
     results = run(trace, on_clock, choices, options, progress, workers)
+    due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
+    due[~(due <= trace.end)] = math.nan
     scores = {
-        name: score(result, trace.seconds, finish_time_fairness(result, on_clock, trace.end), watts, reaction)
+        name: score(result, trace.seconds, finish_time_fairness(result, on_clock, trace.end), watts, reaction, due)
         for name, result in zip(names, results, strict=True)
     }
     return Replay(trace, on_clock, options, tuple(choices), dict(zip(names, results, strict=True)), scores)

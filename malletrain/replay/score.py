@@ -31,7 +31,7 @@ class Score:
     then there. share_of_ideal: their ratio. equivalent_nodes: dedicated nodes, one to a job, that would have trained
     as much. jain: Jain's index of the jobs' occupied node-seconds (1: all the same). wait: submission to the first
     pilot, of jobs that had one. rho: finish-time fairness (`malletrain.replay.fairness`). energy: what training drew
-    beyond idling. Means over no job are None.
+    beyond idling. deadlines: those that fall within the window. Means over no job are None.
     """
 
     idle_node_seconds: float
@@ -62,6 +62,8 @@ class Score:
     max_rho: float | None = None
     energy_kwh: float | None = None
     main_delay: MainDelay | None = None
+    deadlines: int = 0
+    deadlines_met: int = 0
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -77,9 +79,10 @@ class Watts:
 
 def score(
     result: Result, seconds: float, rho: NDArray[np.float64] | None = None, watts: Watts | None = None,
-    reaction: Reaction | None = None,
+    reaction: Reaction | None = None, due: NDArray[np.float64] | None = None,
 ) -> Score:  # fmt: skip
-    """The figures of a replay over `seconds`; `rho` is each job's finish-time fairness."""
+    """The figures of a replay over `seconds`; `rho` is each job's finish-time fairness, `due` its deadline if that
+    falls within the window, else nan."""
     t = result.totals
     waits = (result.first_start - result.submitted)[np.isfinite(result.first_start)]
     known = np.empty(0) if rho is None else rho[np.isfinite(rho)]
@@ -113,6 +116,8 @@ def score(
         max_rho=float(known.max()) if len(known) else None,
         energy_kwh=None if watts is None else t.occupied * (watts.training - watts.idle) / 3.6e6,
         main_delay=None if reaction is None else modelled(t.main_starts, t.main_starts_on_pilots, reaction),
+        deadlines=0 if due is None else int(np.isfinite(due).sum()),
+        deadlines_met=0 if due is None else int((result.finished <= due).sum()),
     )
 
 

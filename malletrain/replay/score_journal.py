@@ -168,6 +168,8 @@ def _score(fold: _Fold, seconds: float) -> Score:
         speedup -= _gain(gains[number[job_id]], nodes) * (end - begin)
     done = [fold.jobs[j] for j in order if fold.jobs[j].completed]
     jct = np.array([cast(float, job.over_at) - job.job.submitted_at for job in done])
+    due = [j for j in fold.jobs.values() if j.job.deadline is not None and j.job.deadline <= fold.end]
+    met = sum(j.completed and cast(float, j.over_at) <= cast(float, j.job.deadline) for j in due)
     waits = np.array([j.first_start - j.job.submitted_at for j in fold.jobs.values() if j.first_start is not None])
     return Score(
         idle_node_seconds=fold.idle,
@@ -194,6 +196,8 @@ def _score(fold: _Fold, seconds: float) -> Score:
         mean_wait_s=float(waits.mean()) if len(waits) else None,
         median_wait_s=float(np.median(waits)) if len(waits) else None,
         p95_wait_s=float(np.quantile(waits, 0.95)) if len(waits) else None,
+        deadlines=len(due),
+        deadlines_met=met,
     )
 
 

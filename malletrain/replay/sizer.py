@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -12,12 +13,15 @@ from numpy.typing import NDArray
 
 from malletrain.decide.ahead import lifetimes
 from malletrain.decide.forecast import Forecast
+from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
+from malletrain.domain.event import Event, EventKind
+from malletrain.loop.pool_levels import PoolLevels
 from malletrain.replay.rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest
-from malletrain.sizing.problem import JobDemand, Policy, Problem, Value
+from malletrain.sizing.problem import Due, JobDemand, Policy, Problem, Value
 from malletrain.sizing.registry import policy as registered
 
 Ints = NDArray[np.int64]
@@ -26,6 +30,10 @@ Ints = NDArray[np.int64]
 BFTRAINER_HORIZON_S = 10.0
 
 ONE_NODE = "one-node"
+DEADLINE = "deadline"
+
+#: Rules of a pool of which all may be harvested: what stays idle has been taken off before.
+_ALL = Rules(harvest_partition="replay", max_pilots=sys.maxsize)
 
 #: Policies that are the exact core where there are no side constraints, as in a replay: it is asked at once.
 _EXACT = frozenset({"auto", "exact"})
@@ -104,6 +112,9 @@ class PolicySizer:
         self.left: Callable[[int], float] | None = None
         #: How long each idle node has been idle (s), for policies that plan ahead, by the built-in forecast.
         self.ages: Callable[[], NDArray[np.float64]] | None = None
+        #: What time it is (Unix seconds), for policies that keep deadlines.
+        self.clock: Callable[[], float] | None = None
+        self._pool = PoolLevels()
         self._looks_ahead = bool(getattr(self._policy, "looks_ahead", False))
         self._rows: KeptRows | None = None
         self._price = 0.0
@@ -121,8 +132,16 @@ class PolicySizer:
             demands = tuple(self._urgent(j, each, self.left(j)) for j, each in zip(live, demands, strict=True))
         if any(pending):
             demands = tuple(map(_still, demands, pending))
+        supply: tuple[int, ...] = ()
+        if choice.policy == DEADLINE and self.clock is not None and self.left is not None:
+            now = self.clock()
+            demands = tuple(self._due(j, each, now, self.left(j)) for j, each in zip(live, demands, strict=True))
+            self._pool.apply(Event(now, EventKind.POOL, data={"idle": nodes}))
+            supply = self._pool.supply(_ALL)
         ahead = self._lifetimes(nodes) if self._looks_ahead else ()
-        problem = Problem(choice.horizon_s, nodes, demands, choice.value, choice.alpha, lifetimes=ahead)
+        problem = Problem(
+            choice.horizon_s, nodes, demands, choice.value, choice.alpha, lifetimes=ahead, supply=supply
+        )
         sizes = self._policy.size(problem).sizes
         return [sizes[self._jobs[j].job.id] for j in live]
 
@@ -151,6 +170,10 @@ class PolicySizer:
         forecast = Forecast()
         alike = zip(ages.tolist(), counts.tolist(), strict=True)
         return lifetimes(((forecast.remaining(age), math.inf, count) for age, count in alike), nodes)
+
+    def _due(self, j: int, each: JobDemand, now: float, left: float) -> JobDemand:
+        deadline = self._jobs[j].job.deadline
+        return each if deadline is None else replace(each, due=Due(max(0.0, deadline - now), max(0.0, left)))
 
     def _urgent(self, j: int, each: JobDemand, left: float) -> JobDemand:
         rest = None if left == float("inf") else left / rate_of_one(self._jobs[j])

@@ -43,11 +43,14 @@ class TrainingJob:
 def training_job(
     number: int, name: str, curve: Curve, costs: ResizeCosts, *, submitted_at: float = 0.0, min_nodes: int = 1,
     max_nodes: int = 64, total_samples: float | None = None, weight: float = 1.0, sizes: tuple[int, ...] = (),
+    deadline_s: float | None = None,
 ) -> TrainingJob:  # fmt: skip
-    """A job of a replay; `number` counts from 1."""
+    """A job of a replay; `number` counts from 1. `deadline_s`: so many seconds after its submission its samples are
+    to be trained."""
     job = MalleableJob(
         id=number, name=name, user="replay", uid=0, account="", min_nodes=min_nodes, max_nodes=max_nodes,
         submitted_at=submitted_at, sizes=sizes, weight=weight, given_curve=curve, total_samples=total_samples,
+        deadline=None if deadline_s is None else submitted_at + deadline_s,
     )  # fmt: skip
     return TrainingJob(job, costs)
 
@@ -201,7 +204,7 @@ def _reader_of(header: list[str], path: Path) -> _Maker:
     raise InvalidInput(
         f"{path}:1",
         "needs the columns model or curve (and, as wanted, job, submit_time, min_nodes, max_nodes, total_samples, "
-        "weight, rescale_up_s, rescale_down_s, activate_s)",
+        "weight, rescale_up_s, rescale_down_s, activate_s, deadline_s)",
     )
 
 
@@ -231,7 +234,7 @@ def _own_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) ->
             shrink_s=row.number("rescale_down_s", costs.shrink_s),
         ),
         submitted_at=submitted, min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0),
-        total_samples=row.number("total_samples") if row.has("total_samples") else None,
+        total_samples=row.number("total_samples") if row.has("total_samples") else None, deadline_s=_deadline(row),
     )  # fmt: skip
 
 
@@ -284,7 +287,7 @@ def _sound_curve(points: list[tuple[int, float]], where: str) -> Curve:
 
 _TOML_KEYS = {
     "name", "model", "curve", "submit", "min_nodes", "max_nodes", "sizes", "total_samples", "weight", "count",
-    "activate_s", "grow_s", "shrink_s",
+    "activate_s", "grow_s", "shrink_s", "deadline_s",
 }  # fmt: skip
 
 
@@ -350,9 +353,19 @@ def _from_table(table: Any, where: str, costs: ResizeCosts, before: int) -> Iter
             before + i + 1, f"{name}-{before + i + 1}", curve, own, submitted_at=row.number("submit", 0.0),
             min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0), sizes=tuple(sorted(set(sizes))),
             total_samples=row.number("total_samples") if row.has("total_samples") else None,
+            deadline_s=_deadline(row),
         )
         for i in range(min(row.count("count", 1), MAX_JOBS + 1))
     ]  # fmt: skip
+
+
+def _deadline(row: _Row) -> float | None:
+    """Seconds from submission to the deadline; None: there is none."""
+    if not row.has("deadline_s"):
+        return None
+    if not row.has("total_samples"):
+        raise InvalidInput(row.where, "deadline_s needs total_samples: what is to be trained by then")
+    return row.number("deadline_s")
 
 
 def shifted(jobs: Iterable[TrainingJob], start: float) -> list[TrainingJob]:
@@ -360,6 +373,8 @@ def shifted(jobs: Iterable[TrainingJob], start: float) -> list[TrainingJob]:
     moved = []
     for each in jobs:
         at = each.job.submitted_at
+        due = each.job.deadline
+        due = due + start if due is not None and at < 1e9 else due
         at = start + at if at < 1e9 else max(at, start)
-        moved.append(replace(each, job=replace(each.job, submitted_at=at)))
+        moved.append(replace(each, job=replace(each.job, submitted_at=at, deadline=due)))
     return moved
