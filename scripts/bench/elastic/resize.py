@@ -42,7 +42,7 @@ from malletrain.elastic.groups import StoreServer, all_closed, make_group
 from malletrain.elastic.launch import MEMORY
 from malletrain.elastic.transfer import PIECE_BYTES
 from malletrain.loop.membership import MembershipSettings
-from tests.elastic.coordinator import Coordinator, Pod, free_port, wait_until
+from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod, free_port, wait_until
 
 SCRIPT = str(Path(__file__).with_name("train_large.py"))
 
@@ -74,7 +74,14 @@ class Field:
         self._gather(5.0)  # a machine with few cores warms them up one after the other
         for task in tasks:
             self.restarts[task] += 1
+            self._greet(task)
+        for task in tasks:
             self.pod.spawn(self.daemon.url, task, [SCRIPT, *self.options], restart=self.restarts[task])
+
+    def _greet(self, task: int) -> None:
+        """Say hello for a worker, as its launcher does when the pilot starts: the daemon knows then who warms up."""
+        members, pilot = self.daemon.membership, f"{ARRAY}_{task}"
+        self.daemon.gate.change(lambda: members.hello(JOB, pilot, self.restarts[task], f"node{task}", os.getuid()))
 
     def commits(self, task: int) -> list[tuple[float, int, int]]:
         path = self.directory / f"commits-{task}.{self.restarts[task]}"
