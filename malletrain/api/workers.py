@@ -272,7 +272,10 @@ def _deliver(members: Membership, worker: str, message: wire.Message) -> None:
         case wire.Fault():
             members.fault(worker, message.generation, message.step, message.how, message.detail)
         case wire.Switched():
-            members.switched(worker, message.generation, message.step, message.nodes, message.pause_s, message.grew)
+            members.switched(
+                worker, message.generation, message.step, message.nodes, message.pause_s, message.grew,
+                message.state_bytes,
+            )  # fmt: skip
         case wire.Leaving():
             members.leaving(worker, message.why)
         case wire.Left():

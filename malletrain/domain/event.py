@@ -27,18 +27,18 @@ class EventKind(StrEnum):
     OUTCOME = "outcome"  #: action: type, done, detail
     REFUSAL = "refusal"  #: subject
     # What Slurm showed of a pilot
-    PILOT_STARTED = "pilot_started"  #: started_at, ends_at
+    PILOT_STARTED = "pilot_started"  #: started_at, ends_at, class (of the node, where the site has several)
     PILOT_HELD = "pilot_held"  #: back in the held array
     PILOT_ASIDE = "pilot_aside"  #: its task stays held: somebody changed it, and the reason says how
     PILOT_WAITS = "pilot_waits"  #: Slurm has it waiting, though nobody released it
     PILOT_ENDED = "pilot_ended"  #: state, preempted: bool, exit_code, detail
     # What workers reported
-    WORKER_JOINED = "worker_joined"  #: worker, stages: {name: seconds}
-    WORKER_WARM = "worker_warm"  #: worker
+    WORKER_JOINED = "worker_joined"  #: worker
+    WORKER_WARM = "worker_warm"  #: worker, stages: {name: seconds}
     WORKER_LEFT = "worker_left"  #: worker
     WORKER_LOST = "worker_lost"  #: worker, how
     GENERATION = "generation"  #: generation, members: [pilot], switched_by, batch (if chosen); published
-    SWITCHED = "switched"  #: generation, nodes, pause_s, step, grew: bool
+    SWITCHED = "switched"  #: generation, nodes, pause_s, step, grew: bool, state_bytes (if told)
     SAMPLES = "samples"  #: nodes, samples, seconds, steps: an undisturbed window; total: so far; noise_scale
     PROBE_BEGUN = "probe_begun"  #: nodes: the size that the job is kept on to be measured
     PROBE_ENDED = "probe_ended"  #: nodes
