@@ -111,6 +111,10 @@ Examples:
     help="Seconds from a node's start until its worker is warm. [default: 5]",
 )
 @click.option(
+    "--costs-from", type=click.Path(path_type=Path, dir_okay=False), metavar="JOURNAL",
+    help="Take both from a daemon's journal, as it measured them; what is given above counts before that.",
+)  # fmt: skip
+@click.option(
     "--tick",
     type=click.FloatRange(0, 1e6),
     default=0.0,
@@ -176,7 +180,8 @@ Examples:
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
     alpha: float, objective: str, nodes: str | None, procs_per_node: int | None, placement: str, schedule: str,
-    start: str | None, end: str | None, at_once: int | None, rescale: str | None, activate: float | None, tick: float,
+    start: str | None, end: str | None, at_once: int | None, rescale: str | None, activate: float | None,
+    costs_from: Path | None, tick: float,
     pilot_limit: float | None, keep_idle: int, node_order: str, outages: Path | None,
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
@@ -211,7 +216,7 @@ def replay(
     zone = _zone(timezone)
     power = _watts(watts)
     reaction = Reaction() if scheduler is None else parse_reaction(_text(scheduler), str(scheduler))
-    costs = _costs(rescale, activate)
+    costs = _costs(rescale, activate, _measured(costs_from))
     choices = [
         sizer.parse_policy(name, horizon, alpha, Objective(objective)) for name in policies.split(",") if name.strip()
     ]
@@ -267,8 +272,26 @@ def _zone(name: str) -> tzinfo:
         raise InvalidInput("--timezone", f"{name!r} is no time zone; write it as Europe/Oslo") from None
 
 
-def _costs(rescale: str | None, activate: float | None) -> ResizeCosts:
-    costs = ResizeCosts()
+def _measured(journal: Path | None) -> ResizeCosts:
+    """What the daemon of that journal measured; stated defaults where it measured nothing."""
+    if journal is None:
+        return ResizeCosts()
+    if not journal.is_file():
+        raise InvalidInput("--costs-from", f"{journal} is not a file; it is the daemon's store.path")
+    from malletrain.replay.measured import measured_costs
+    from malletrain.store.reading import read_events
+
+    found = measured_costs(read_events(journal), ResizeCosts())
+    costs = found.costs
+    shown = (
+        f"{found.activations:,} activations ({costs.activate_s:.3g} s), {found.grown:,} stalls to grow "
+        f"({costs.grow_s:.3g} s), {found.shrunk:,} to shrink ({costs.shrink_s:.3g} s)"
+    )
+    click.echo(f"costs: {journal} shows {shown}; of none, the default", err=True)
+    return costs
+
+
+def _costs(rescale: str | None, activate: float | None, costs: ResizeCosts) -> ResizeCosts:
     grow, shrink = costs.grow_s, costs.shrink_s
     if rescale is not None:
         try:

@@ -1,0 +1,54 @@
+"""What a start and a change of size really cost, from a daemon's journal: the site's own figures for a replay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import cast
+
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import ResizeCosts
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Medians, in seconds, and of how many they are: `activations` from the decision to start a pilot until its
+    worker is warm, Slurm's part included; `grown`, `shrunk` the stalls of worlds, those after a lost node among
+    `shrunk`."""
+
+    costs: ResizeCosts
+    activations: int
+    grown: int
+    shrunk: int
+
+
+def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> Measured:
+    """Folds a journal; what it does not show is taken from `otherwise`.
+
+    A worker that was warm before its start was decided (clocks differ) counts as nothing; a script in restart mode
+    that tells its pause twice counts once, with the later one.
+    """
+    decided: dict[str, float] = {}
+    activations: list[float] = []
+    stalls: dict[tuple[int | None, object, bool], float] = {}
+    for event in events:
+        pilot = event.pilot
+        if event.kind is EventKind.INTENT and event.data.get("type") == "start" and pilot is not None:
+            decided[pilot] = event.at
+        elif event.kind is EventKind.WORKER_WARM and pilot is not None and pilot in decided:
+            activations.append(max(0.0, event.at - decided.pop(pilot)))
+        elif event.kind is EventKind.SWITCHED:
+            seconds = float(cast(float, event.data["pause_s"]))
+            if math.isfinite(seconds) and seconds >= 0.0:
+                stalls[event.job, event.data.get("generation"), bool(event.data.get("grew"))] = seconds
+    grown = [seconds for (*_, grew), seconds in stalls.items() if grew]
+    shrunk = [seconds for (*_, grew), seconds in stalls.items() if not grew]
+    costs = replace(
+        otherwise,
+        activate_s=median(activations) if activations else otherwise.activate_s,
+        grow_s=median(grown) if grown else otherwise.grow_s,
+        shrink_s=median(shrunk) if shrunk else otherwise.shrink_s,
+    )
+    return Measured(costs, len(activations), len(grown), len(shrunk))

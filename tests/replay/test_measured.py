@@ -1,0 +1,57 @@
+"""Costs from a journal are those that its jobs had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import ResizeCosts
+from malletrain.replay.measured import Measured, measured_costs
+from malletrain.replay.traces.trace import BUSY, IDLE
+from malletrain.replay.whole import replay_whole
+from malletrain.sizing.registry import policy
+from malletrain.store.journal import SqliteJournal
+from tests.replay.small import job, trace
+from tests.replay.test_command import EVENTS, malletrain
+
+OTHERWISE = ResizeCosts(1.0, 2.0, 3.0)
+
+
+def test_of_the_daemons_loop_over_a_trace() -> None:
+    machine = trace([(0.0, 0, IDLE), (300.0, 1, IDLE), (900.0, 1, BUSY), (1500.0, 1, IDLE)], 2, 3600.0)
+    journal = replay_whole(machine, [job(costs=ResizeCosts(20.0, 5.0, 7.0))], policy("exact"))
+    found = measured_costs(list(journal), OTHERWISE)
+    assert (found.costs.grow_s, found.costs.shrink_s) == pytest.approx((5.0, 7.0))
+    assert found.costs.activate_s == pytest.approx(20.0, abs=0.5)
+    assert (found.activations, found.grown, found.shrunk) == (3, 2, 1)
+
+
+def test_of_nothing_what_was_assumed_holds() -> None:
+    assert measured_costs([], OTHERWISE) == Measured(OTHERWISE, 0, 0, 0)
+
+
+def test_medians_and_pauses_that_are_told_twice_or_are_no_numbers() -> None:
+    def switched(generation: int, seconds: float) -> Event:
+        return Event(1.0, EventKind.SWITCHED, 1, data={"generation": generation, "pause_s": seconds, "grew": True})
+
+    events = [switched(1, 1.0), switched(1, 4.0), switched(2, 6.0), switched(3, 9.0), switched(4, float("nan"))]
+    found = measured_costs(events, OTHERWISE)
+    assert (found.costs.grow_s, found.grown, found.shrunk) == (6.0, 3, 0)
+
+
+def test_the_command_takes_and_tells_them(tmp_path: Path) -> None:
+    log, store = tmp_path / "events.csv", tmp_path / "journal.db"
+    log.write_text("\n".join(EVENTS))
+    with SqliteJournal(store) as journal:
+        journal.append([
+            Event(10.0, EventKind.INTENT, 1, "5_1", "n1", data={"type": "start"}),
+            Event(22.5, EventKind.WORKER_WARM, 1, "5_1", data={"worker": "w"}),
+        ])  # fmt: skip
+    done = malletrain("replay", str(log), "--mix", "imagenet:2", "--costs-from", str(store), "--horizon", "12")
+    assert done.returncode == 0, done.stderr
+    assert "1 activations (12.5 s)" in done.stderr
+    assert "starts no node for 2 of 2 jobs: a node takes up to 12.5 s" in done.stderr
+    done = malletrain("replay", str(log), "--costs-from", str(tmp_path / "none.db"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
