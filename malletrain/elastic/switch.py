@@ -279,7 +279,7 @@ class Switch:
                 world.nodes,
                 max(0.0, pause_s),
                 world.nodes > before,
-                self._state.size_bytes(),
+                self._state.size_bytes() if world.rank == 0 else 0,  # the daemon hears of it from the first
             )
         )
 

@@ -172,13 +172,12 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def sham(field: Field, size: int) -> Measured:
     """What `waited` would find in a world that does not change, over as many steps as a change takes."""
-    at = time.time()
-    field.steps_of_size(size, 8 + AROUND, at)
-    times = [row[0] for row in field.commits(0) if row[2] == size]
-    first = next(i for i, moment in enumerate(times) if moment > at)
-    took = [late - early for early, late in itertools.pairwise(times)]
-    usual = statistics.median(took[: first - 1] + took[first - 1 + AROUND :])
-    excess = [each - usual for each in took[first - 1 : first - 1 + AROUND]]
+    field.steps_of_size(size, AROUND, time.time())
+    commits = field.commits(0)
+    first = next((i for i in range(len(commits), 0, -1) if commits[i - 1][2] != size), 0)
+    took = [late[0] - early[0] for early, late in itertools.pairwise(commits[first:])][2:]
+    usual = statistics.median(took[:-AROUND])
+    excess = [each - usual for each in took[-AROUND:]]
     return Measured(max(excess), sum(excess), 0.0)
 
 
@@ -211,14 +210,13 @@ def round_trip(field: Field, small: int, large: int) -> dict[str, Measured]:
         before[task].wait(30)
     at = time.time()
     field.add(*victims)
-    field.steps_of_size(large, 8, at)
+    field.steps_of_size(large, 10, at)
     warm = max(event.at for event in field.daemon.seen(EventKind.WORKER_WARM))
     return {"shrink": shrunk, "grow": waited(field.commits(0), warm, large)}
 
 
 def measure(field: Field, kinds: list[str], small: int, large: int) -> Iterator[tuple[str, Measured]]:
     """One round: each of `kinds`, from `large` workers to `large` workers."""
-    field.steps_of_size(large, 8, time.time())
     if "nothing" in kinds:
         yield "nothing", sham(field, large)
     if "grow" in kinds or "shrink" in kinds:
@@ -227,7 +225,7 @@ def measure(field: Field, kinds: list[str], small: int, large: int) -> Iterator[
         if kind in kinds:
             at = time.time()
             yield kind, lose(field, kind, large)
-            field.steps_of_size(large, 8, at)
+            field.steps_of_size(large, 10, at)
 
 
 def kept(path: Path | None) -> dict[str, list[Measured]]:
@@ -261,6 +259,7 @@ def main() -> None:
             field.add(*range(small))
             wait_until(lambda: len(field.daemon.world()) == small, 120, f"a world of {small}")
             field.add(*range(small, large))
+            field.steps_of_size(large, 10, 0.0)
             while min(map(len, results.values())) < options.repeats:
                 for kind, row in measure(field, list(results), small, large):
                     results[kind].append(row)
