@@ -17,7 +17,7 @@ from malletrain.decide.holes import holes as find_holes
 from malletrain.decide.limits import constraints_for
 from malletrain.decide.place import place, rank
 from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes
-from malletrain.decide.reconcile import clear_away, cuts, leaving, overdue, start_and_leave, top_ups
+from malletrain.decide.reconcile import clear_away, cuts, leaving, not_left, overdue, start_and_leave, top_ups
 from malletrain.decide.replacing import replacing
 from malletrain.decide.reserve import Reserve, free_suffice, reserve
 from malletrain.decide.rules import Rules
@@ -109,7 +109,8 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
             must = must_leave(pilot, view, situation, holes, given.leave, rules)
             if must is not None:
                 given_up.add(pilot.id)
-                actions.append(leaving(pilot, must[0], now, rules, must[1]))
+                closing = holes.get(pilot.node) if must[0] is LeaveCause.HOLE_CLOSES else None
+                actions.append(leaving(pilot, must[0], now, rules, must[1], closing))
     actions = with_fellows(actions, situation.views)
     given_up |= {pilot for action in actions for pilot in pilots_of(action)}
 
@@ -239,7 +240,7 @@ def _lifetimes(
 def yield_now(
     situation: Situation, rules: Rules, memo: Memo | None = None
 ) -> tuple[list[Action], Mapping[str, float]]:
-    """Step 3 alone, for the light looks between two decisions."""
+    """Step 3 alone, for the light looks between two decisions; and whoever should have left by now is ended."""
     views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
     given = _yields(situation, views, rules, memo or Memo())
     actions = [
@@ -248,7 +249,7 @@ def yield_now(
         for pilot in view.staying
         if pilot.id in given.leave
     ]
-    return with_fellows(actions, views), given.startable
+    return with_fellows(not_left(views, situation.now) + actions, views), given.startable
 
 
 def pilots_of(action: Action) -> tuple[str, ...]:

@@ -31,17 +31,34 @@ from malletrain.domain.snapshot import Snapshot
 SLOW_CYCLE_S = 0.5
 
 
-def leaving(pilot: Pilot, cause: LeaveCause, now: float, rules: Rules, reason: str) -> Action:
-    """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once."""
+def leaving(
+    pilot: Pilot, cause: LeaveCause, now: float, rules: Rules, reason: str, hole: Hole | None = None
+) -> Action:
+    """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once.
+
+    `hole`: that closes: a worker that does not leave is killed in time for its end (`margin_s` has KillWait in it).
+    """
     if pilot.phase is PilotPhase.RELEASED:
         return RecyclePilot(pilot.job_id, pilot.id, pilot.node, f"not started yet; {reason}")
     patience = rules.yield_patience_s if cause is LeaveCause.YIELD else rules.leave_patience_s
-    return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, now + patience, reason)
+    latest = now + patience if hole is None else max(now, min(now + patience, hole.until - rules.margin_s))
+    return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, latest, reason)
+
+
+def not_left(views: Mapping[int, JobView], now: float) -> list[Action]:
+    """Pilots that were asked to leave, and whose time to do so is over."""
+    actions: list[Action] = []
+    for _, view in sorted(views.items()):
+        for pilot in view.unsettled:
+            if pilot.phase is PilotPhase.LEAVING and pilot.leave_by is not None and now >= pilot.leave_by:
+                reason = f"asked to leave {now - pilot.since:.0f} s ago ({pilot.reason}) and still there"
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
+    return actions
 
 
 def overdue(views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules) -> list[Action]:
     """Pilots that were asked for something and did not do it in time."""
-    actions: list[Action] = []
+    actions = not_left(views, now)
     reasons: dict[str, str] | None = None
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:
@@ -56,9 +73,6 @@ def overdue(views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules:
                 if found.of_job and pilot.is_part:
                     subject = ""  # the task's first pilot says so: one failure of the job, not one for each node
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, subject))
-            elif pilot.phase is PilotPhase.LEAVING and waited > rules.leave_patience_s:
-                reason = f"asked to leave {waited:.0f} s ago ({pilot.reason}) and still there"
-                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
             elif pilot.phase is PilotPhase.RECYCLING and waited > rules.start_patience_s:
                 reason = f"requeued {waited:.0f} s ago and still on {pilot.node}"
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))

@@ -141,9 +141,9 @@ class Pilot:
     that holds several nodes it is the first pilot's, and the others are `123_4+1`, `123_4+2`, ...: they come and go
     with it, and wait in no array.
 
-    `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `ended_as` how
-    Slurm says that it ended; `ready`: its worker is warm, or trains; `replaces`: the pilot of a slow worker that it
-    was started for.
+    `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `leave_by`: one that
+    was asked to leave is recycled then, whether it has left or not; `ended_as` how Slurm says that it ended; `ready`:
+    its worker is warm, or trains; `replaces`: the pilot of a slow worker that it was started for.
     """
 
     id: str
@@ -153,6 +153,7 @@ class Pilot:
     node: str = ""
     started_at: float | None = None
     ends_at: float | None = None
+    leave_by: float | None = None
     reason: str = ""
     ended_as: SlurmState | None = None
     ready: bool = False

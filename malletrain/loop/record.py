@@ -123,8 +123,9 @@ def _intent(record: Record, event: Event) -> None:
     node = event.node or pilot.node
     since = event.at if phase is not pilot.phase or phase is PilotPhase.RECYCLING else pilot.since
     replaces = str(event.data.get("replaces", "")) if kind == "start" else pilot.replaces
+    leave_by = cast(float | None, event.data.get("deadline"))  # of a leave
     record.pilots[pilot.id] = replace(
-        pilot, phase=phase, since=since, node=node, reason=event.reason, replaces=replaces
+        pilot, phase=phase, since=since, node=node, reason=event.reason, replaces=replaces, leave_by=leave_by
     )
 
 

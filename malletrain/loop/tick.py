@@ -145,7 +145,7 @@ class Loop:
     def ask_look(self) -> Snapshot | None:
         """The light look alone, where there is anything to yield; it needs no lock."""
         last = self.last_snapshot
-        if last is None or not self._act_for_real or not any(v.staying for v in self.views.values()):
+        if last is None or not self._act_for_real or not any(v.active for v in self.views.values()):
             return None
         return self._ask(lambda: self._cluster.look(last))
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from malletrain.domain.decision import LeavePilot
 from malletrain.domain.event import EventKind
-from tests.world import World, job
+from malletrain.loop.memory import MemoryWorkers
+from tests.world import RULES, START, World, job, main_job
 
 
 def test_nodes_excluded_by_a_reload_are_left() -> None:
@@ -20,3 +24,33 @@ def test_nodes_excluded_by_a_reload_are_left() -> None:
     assert set(world.running()) == {"n0", "n2", "n3"}
     reasons = [e.reason for e in world.journal.events if e.kind is EventKind.INTENT and e.node == "n1"]
     assert any("pool.include, exclude" in reason for reason in reasons)
+
+
+class Deaf(MemoryWorkers):
+    """Workers that do not leave when they are asked to."""
+
+    def leave(self, action: LeavePilot) -> None:
+        pass
+
+
+@pytest.mark.parametrize("tick", [1.0, 2.0, 5.0, 10.0])
+@pytest.mark.parametrize("phase", range(10))
+def test_a_worker_that_does_not_leave_is_killed_in_time_for_the_main_job(tick: float, phase: int) -> None:
+    """Whatever the phase of the ticks: KillWait, which is in the margin, begins before the margin does."""
+    rules = replace(RULES, margin_s=40.0, min_hole_s=120.0, leave_lead_s=tick + 5.0, leave_patience_s=10.0)
+    world = World(nodes=1, rules=rules)
+    world.workers = world.loop._workers = Deaf(world.clock)
+    closes = START + 200.0 + phase
+    world.submit(job(1))
+    for second in range(1, 201):
+        world.clock.advance(1.0)
+        if second == 100:  # too late for a limit in whole minutes
+            world.cluster.set_main([main_job(9, count=2, start=closes, planned=["n0"])])
+        if second % int(tick) == 0:
+            world.loop.tick()
+        else:
+            world.loop.watch()
+    ends = (EventKind.INTENT, EventKind.PILOT_ENDED)
+    given_up = [e for e in world.journal.events if e.kind in ends and e.data.get("type", "recycle") == "recycle"]
+    assert "still there" in given_up[0].reason or given_up[0].reason == "timeout"
+    assert closes - given_up[0].at >= rules.margin_s

@@ -1,0 +1,216 @@
+"""What a start and a change of size cost, learnt from the journal: of each job, of its application, of the site.
+
+- *start*: what Slurm takes from a pilot's release until it runs; the site's.
+- *activation*: from there until the worker is warm; by stage as the worker tells: before (batch script), import
+  (Python, torch), script (data, model), build (the session), warm_up (first step, compiling).
+- *stalls* of the whole world: at growing, by newcomers and by the bytes that each is sent; at shrinking; at a loss.
+
+What the job has shown counts, else what its application has, else what the site has, else what was assumed. A stall
+at growing is taken to be  a + b bytes log2(1 + newcomers):  the state goes from one to the next along a tree. b is
+the median of the slopes between any two stalls (Theil, 1950; Sen, 1968), which a few odd ones do not move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from statistics import median
+from typing import cast
+
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import ResizeCosts
+
+#: So many of the latest stalls, starts and activations are remembered, of each job, each application, and the site.
+KEPT = 64
+#: Slopes are taken between so many of the latest.
+_COMPARED = 16
+#: Jobs and applications that are remembered.
+_SCOPES_KEPT = 4000
+#: Worlds of a job whose plan is remembered until somebody trains in them.
+_PLANS_KEPT = 16
+
+#: Events that `Costs.apply` takes in.
+TELLING_COSTS = frozenset({EventKind.WORKER_WARM, EventKind.GENERATION, EventKind.SWITCHED})
+
+Application = tuple[str, str]
+Scope = int | Application | None  #: a job, an application, the site
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A world stood still for `seconds`: `grew`, shrank, or was broken (`lost`). `newcomers` were sent `state_bytes`
+    each (0: not told)."""
+
+    seconds: float
+    grew: bool
+    lost: bool = False
+    newcomers: int = 0
+    state_bytes: int = 0
+
+    @property
+    def work(self) -> float:
+        """What a stall at growing is taken to be proportional to, beyond its constant: bytes along a tree."""
+        return (self.state_bytes or 1) * math.log2(1 + max(self.newcomers, 1))
+
+
+@dataclass
+class Shown:
+    """What one job, an application or the site has shown."""
+
+    activations: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    stages: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    stalls: MutableMapping[tuple[int, int, bool], Stall] = field(default_factory=dict)
+
+    def of(self, kind: str) -> list[Stall]:
+        """The stalls of one kind: "grow", "shrink" or "loss"."""
+        found = ((("loss" if s.lost else "grow" if s.grew else "shrink"), s) for s in self.stalls.values())
+        return [stall for name, stall in found if name == kind]
+
+
+@dataclass
+class _Plans:
+    """The worlds that a job was given: how many members each has, and whether it mends a broken one."""
+
+    plans: MutableMapping[int, tuple[int, bool]] = field(default_factory=dict)
+    members: int = 0  #: that train now
+
+
+class Costs:
+    """Folds starts, activations and stalls. `assumed` is what holds until something was measured."""
+
+    def __init__(self, assumed: ResizeCosts | None = None) -> None:
+        self._assumed = assumed or ResizeCosts()
+        self._starts: deque[float] = deque(maxlen=KEPT)
+        self._shown: dict[Scope, Shown] = {None: Shown()}
+        self._plans: dict[int, _Plans] = {}
+
+    def started(self, seconds: float) -> None:
+        """Slurm took so long to start a pilot."""
+        self._starts.append(max(0.0, seconds))
+
+    def apply(self, event: Event, application: Application, started_at: float | None = None) -> None:
+        """Take in one event of a job of `application`; `started_at`: since when its pilot runs (Unix seconds)."""
+        if event.job is None:
+            return
+        if event.kind is EventKind.WORKER_WARM and started_at is not None and event.at > started_at:
+            self._activated(event, application, event.at - started_at)
+        elif event.kind is EventKind.GENERATION:
+            known = self._plans.setdefault(event.job, _Plans())
+            members = len(cast(list[str], event.data["members"]))
+            number = int(cast(int, event.data["generation"]))
+            known.plans[number] = members, event.data.get("switched_by") == "fault"
+            if len(known.plans) > _PLANS_KEPT:
+                del known.plans[min(known.plans)]
+        elif event.kind is EventKind.SWITCHED:
+            self._switched(event, application)
+
+    def _activated(self, event: Event, application: Application, seconds: float) -> None:
+        stages = {
+            name: float(took)
+            for name, took in cast(Mapping[str, float], event.data.get("stages") or {}).items()
+            if math.isfinite(took) and took >= 0.0
+        }
+        if "all" in stages:
+            # `all` is the worker's process from its start on: before it the batch script ran, within it the script.
+            whole = stages.pop("all")
+            stages |= {"script": max(0.0, whole - sum(stages.values())), "before": max(0.0, seconds - whole)}
+        for shown in self._scopes(cast(int, event.job), application):
+            shown.activations.append(seconds)
+            if stages:
+                shown.stages.append(stages)
+
+    def _switched(self, event: Event, application: Application) -> None:
+        job, number = cast(int, event.job), int(cast(int, event.data.get("generation", 0)))
+        known = self._plans.setdefault(job, _Plans())
+        nodes, broken = known.plans.pop(number, (int(cast(int, event.data.get("nodes", 0))), False))
+        grew = bool(event.data.get("grew"))
+        seconds = float(cast(float, event.data["pause_s"]))
+        if not (math.isfinite(seconds) and seconds >= 0.0):
+            return
+        added = max(0, nodes - known.members)
+        known.members = nodes
+        for shown in self._scopes(job, application):
+            # A script in restart mode tells its pause twice: when it is started, and, if it says so, when it trains.
+            key = job, number, grew
+            again = shown.stalls.pop(key, None)
+            newcomers = added if again is None else again.newcomers
+            told = int(cast(int, event.data.get("state_bytes", 0)))
+            lost = broken if again is None else again.lost
+            shown.stalls[key] = Stall(seconds, grew, lost and not grew, newcomers, max(0, told))
+            if len(shown.stalls) > KEPT:
+                del shown.stalls[next(iter(shown.stalls))]
+
+    def of(self, job: int, application: Application) -> ResizeCosts:
+        """What a change costs the job."""
+        near = list(self._known(job, application))
+        activations = next((shown.activations for shown in near if shown.activations), None)
+        costs = replace(
+            self._assumed,
+            start_s=median_of(self._starts, self._assumed.start_s),
+            activate_s=median_of(activations or (), self._assumed.activate_s),
+        )
+        for kind, name in (("shrink", "shrink_s"), ("loss", "loss_s")):
+            stalls = next((found for shown in near if (found := shown.of(kind))), [])
+            if stalls:
+                costs = replace(costs, **{name: median_of([s.seconds for s in stalls], 0.0)})
+        grown = next((found for shown in near if (found := shown.of("grow"))), [])
+        if grown:
+            own = next((s.state_bytes for s in reversed(near[0].stalls.values()) if s.state_bytes), 0)
+            costs = replace(costs, grow_s=growing(grown, own or None))
+        return costs
+
+    def stages(self, job: int, application: Application) -> Mapping[str, float]:
+        """Seconds of each stage of an activation, the median of each, of the nearest that tells; by name."""
+        for shown in self._known(job, application):
+            if shown.stages:
+                names = sorted({name for each in shown.stages for name in each})
+                return {n: median_of([each[n] for each in shown.stages if n in each], 0.0) for n in names}
+        return {}
+
+    def forget(self, job: int) -> None:
+        """The job is over; its application and the site remember."""
+        self._shown.pop(job, None)
+        self._plans.pop(job, None)
+
+    def _known(self, job: int, application: Application) -> Iterator[Shown]:
+        for scope in cast(tuple[Scope, ...], (job, application, None)):
+            yield self._shown.get(scope) or Shown()
+
+    def _scopes(self, job: int, application: Application) -> Iterator[Shown]:
+        for scope in cast(tuple[Scope, ...], (job, application, None)):
+            yield self._shown.setdefault(scope, Shown())
+        while len(self._shown) > _SCOPES_KEPT:
+            oldest = next(each for each in self._shown if each is not None and each not in (job, application))
+            del self._shown[oldest]
+
+
+def growing(stalls: Sequence[Stall], state_bytes: int | None = None) -> float:
+    """Seconds that a world stands still as it grows by as many as is usual, each sent `state_bytes` (None: as usual).
+
+    Raises:
+        ValueError: there are no stalls.
+    """
+    if not stalls:
+        raise ValueError("no stalls to learn from")
+    # Stalls that tell their bytes do not compare with those that do not.
+    told = ([s for s in stalls if s.state_bytes] or list(stalls))[-_COMPARED:]
+    steps = [
+        (b.seconds - a.seconds) / (b.work - a.work)
+        for a, b in combinations(told, 2)
+        if abs(b.work - a.work) > 0.1 * max(a.work, b.work)
+    ]
+    slope = max(0.0, median(steps)) if steps else 0.0
+    constant = median(s.seconds - slope * s.work for s in told)
+    usual = Stall(0.0, True, newcomers=round(median(s.newcomers for s in told)))
+    usual = replace(usual, state_bytes=round(median(s.state_bytes for s in told)))
+    if state_bytes is not None and usual.state_bytes:
+        usual = replace(usual, state_bytes=state_bytes)
+    return max(0.0, constant + slope * usual.work)
+
+
+def median_of(values: Sequence[float] | deque[float], otherwise: float) -> float:
+    """The median, the upper one of two; `otherwise` of nothing."""
+    return sorted(values)[len(values) // 2] if values else otherwise
