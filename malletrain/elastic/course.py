@@ -152,7 +152,7 @@ class Course:
         name = signal.Signals(number).name
         if self._switch.link is None and self._in_pilot:
             raise Released(name)  # not begun yet
-        if self._ending_since is not None:
+        if self._ending_since is not None or self._switch.released:
             return
         self._ending_since = time.monotonic()
         self._switch.ending = name

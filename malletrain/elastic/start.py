@@ -215,7 +215,7 @@ def end_script(environ: Mapping[str, str]) -> None:
         return
     group = _script_of(environ.get(LAUNCHER, "")) or os.getpgrp()
     if group != os.getpid():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        on_terminate(signal.SIG_IGN)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGTERM)
 
