@@ -61,17 +61,23 @@ class KeptRows:
             if counts[at] != self._held[i]:
                 self._put(i, self._values_of(live[at], counts[at]))
                 self._held[i] = counts[at]
-        for i, at in enumerate(self._order if instead else ()):
-            other = instead[at]
-            if other is not None:
-                self._put(i, self._worth(other).value)
-                self._held[i] = -1  # not as usual: to be put anew
+        if instead:
+            self._put_instead([instead[at] for at in self._order])
         most = min(nodes, self._widest)
         cut = self._cuts.get(most) or self._cut(most)
         value = self._value if most == self._widest else self._value[cut.rows]
         current = np.array(counts, dtype=np.int64)[self._order]
         changed = cut.size != current[cut.row_job]
         return ValueTable(self._ids, current, cut.start, cut.row_job, cut.size, value, changed), self._place
+
+    def _put_instead(self, instead: Sequence[JobDemand | None]) -> None:
+        others = [(i, each) for i, each in enumerate(instead) if each is not None]
+        if not others:
+            return
+        table = self._worth(*(each for _, each in others))
+        for (i, _), begin, end in zip(others, table.start[:-1].tolist(), table.start[1:].tolist(), strict=True):
+            self._put(i, table.value[begin:end])
+            self._held[i] = -1  # not as usual: to be put anew
 
     def _put(self, i: int, values: Floats) -> None:
         self._value[self._bounds[i] : self._bounds[i + 1]] = values
@@ -119,9 +125,10 @@ class KeptRows:
             self._kept += len(known)
         return known
 
-    def _worth(self, demand: JobDemand) -> ValueTable:
+    def _worth(self, *demands: JobDemand) -> ValueTable:
+        """All sizes of these jobs, which are in the order of their ids."""
         horizon_s, value, alpha = self._terms
-        return value_table(Problem(horizon_s, demand.max, (demand,), value, alpha))
+        return value_table(Problem(horizon_s, max(each.max for each in demands), demands, value, alpha))
 
 
 class _Cut(NamedTuple):
