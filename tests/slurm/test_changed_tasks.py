@@ -73,7 +73,6 @@ def test_a_task_that_is_put_right_again_is_used(any_lab: Lab, monkeypatch: pytes
     any_lab.run(["scontrol", "hold", f"{array}_0"])
     harvest.tick()
     assert harvest.view().pilots[f"{array}_0"].phase is PilotPhase.ASIDE
-    any_lab.run(["scontrol", "release", f"{array}_0"])
     any_lab.run(["scontrol", "uhold", f"{array}_0"])
     monkeypatch.setattr(observe, "ASIDE_S", 0.0)
     any_lab.wait_for(lambda: harvest.tick() and harvest.running(), 30, "it runs")
