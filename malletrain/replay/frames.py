@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.replay.cluster import IdleIntervals
+from malletrain.replay.intervals import Interval, intervals
 from malletrain.replay.result import Cause
 from malletrain.replay.run import Replay
 from malletrain.replay.score import Score
@@ -90,6 +91,13 @@ def _column(values: Sequence[Any]) -> NDArray[Any]:
     if all(value is None or isinstance(value, int | float) for value in values):
         return np.array([np.nan if value is None else value for value in values])
     return np.array(values)
+
+
+def shares(answer: Replay) -> Table:
+    """Share of the ideal of each policy, with 95 % intervals; no rows where the window is too short for them."""
+    found = [asdict(each) for each in intervals(answer)]
+    names = [field.name for field in fields(Interval)]
+    return Table({name: np.array([row[name] for row in found]) for name in names})
 
 
 def waits(answer: Replay) -> Table:

@@ -17,6 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from malletrain.replay import frames
 from malletrain.replay.facts import facts
+from malletrain.replay.intervals import FEWEST
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import Setting
 from malletrain.replay.summary import best, headline, table
@@ -47,6 +48,8 @@ def write_report(answer: Replay, folder: Path, settings: Sequence[Setting] = ())
         _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
     _write_csv(folder / "policies.csv", *_policies(answer))
     _write_csv(folder / "facts.csv", ["what", "value"], list(facts(answer)))
+    shares = frames.shares(answer)
+    _write_csv(folder / "intervals.csv", list(shares.columns), shares.rows())
     changed = frames.sensitivities(settings)
     if settings:
         _write_csv(folder / "sensitivity.csv", list(changed.columns), changed.rows())
@@ -66,6 +69,7 @@ def write_report(answer: Replay, folder: Path, settings: Sequence[Setting] = ())
     page = Template(files("malletrain.replay").joinpath("report.html").read_text(encoding="utf-8")).substitute(
         headline=html.escape(headline(answer)),
         policies=_html_table(table(answer)),
+        intervals=_intervals(shares),
         warnings=_warnings(answer),
         trace=_trace(answer),
         best=html.escape(name),
@@ -223,6 +227,21 @@ def _html_table(rows: list[list[str]]) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _intervals(shares: frames.Table) -> str:
+    """Shares with their intervals, and what each policy has more than the first, in hundredths of the ideal."""
+    rows = [dict(zip(shares.columns, row, strict=True)) for row in shares.rows()]
+    if not rows:
+        return f"<p>The window is too short to say how sure these shares are: that takes {FEWEST} days.</p>"
+    said = [["policy", "of ideal", "95 % interval", f"more than {rows[0]['policy']}", "95 % interval"]]
+    for row in rows:
+        own = f"{row['low']:.2%} to {row['high']:.2%}"
+        paired = f"{row['difference_low']:+.2%} to {row['difference_high']:+.2%}"
+        more = [f"{row['difference']:+.2%}", paired] if row is not rows[0] else ["", ""]
+        said.append([row["policy"], f"{row['share']:.2%}", own, *more])
+    words = f"<p>By drawing the window's {rows[0]['days']} days anew; differences pair the same days.</p>"
+    return _html_table(said) + words
 
 
 def _warnings(answer: Replay) -> str:
