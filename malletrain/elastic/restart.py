@@ -155,7 +155,7 @@ class Restarter:
         )
         self._started_at = time.monotonic()
         self._relaunch = (began, size > before) if before else None
-        self._say_switched(self._started_at - began, grew=size > before)
+        self._say_switched(self._started_at - began if before else 0.0, grew=size > before)
 
     def _ended(self, status: int) -> int | None:
         """The script is over by itself."""

@@ -35,6 +35,11 @@ _PLANS_KEPT = 16
 #: Events that `Costs.apply` takes in.
 TELLING_COSTS = frozenset({EventKind.WORKER_WARM, EventKind.GENERATION, EventKind.SWITCHED})
 
+#: Assumed of jobs that are relaunched at each size, until it was measured: saving, ending, importing, loading. A bare
+#: script took 4 to 9 s on a machine of its own (docs/explanation/elastic.md), and parallel file systems and GPUs take
+#: more. BFTrainer planned with 18 and 12 s (Liu et al., 2021).
+RELAUNCH = ResizeCosts(grow_s=20.0, shrink_s=20.0, loss_s=20.0)
+
 Application = tuple[str, str]
 Scope = int | Application | None  #: a job, an application, the site
 
@@ -132,6 +137,8 @@ class Costs:
             return
         added = max(0, nodes - known.members)
         known.members = nodes
+        if seconds == 0.0:
+            return  # a world that begins: nothing stood still
         for shown in self._scopes(job, application):
             # A script in restart mode tells its pause twice: when it is started, and, if it says so, when it trains.
             key = job, number, grew
@@ -158,7 +165,7 @@ class Costs:
                 costs = replace(costs, **{name: median_of([s.seconds for s in stalls], 0.0)})
         grown = next((found for shown in near if (found := shown.of("grow"))), [])
         if grown:
-            own = next((s.state_bytes for s in reversed(near[0].stalls.values()) if s.state_bytes), 0)
+            own = next((s.state_bytes for s in reversed(list(near[0].stalls.values())) if s.state_bytes), 0)
             costs = replace(costs, grow_s=growing(grown, own or None))
         return costs
 

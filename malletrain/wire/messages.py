@@ -162,8 +162,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """Trains in `generation` now. `pause_s` is the time in which no step ran, beyond a normal one; `state_bytes` what
-    a newcomer is sent (0: not told)."""
+    """Trains in `generation` now. `pause_s` is the time in which no step ran, beyond a normal one (0 in a world that
+    begins); `state_bytes` what a newcomer is sent (0: not told)."""
 
     generation: int
     step: int

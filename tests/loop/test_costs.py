@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from malletrain.decide.advisor import Known
 from malletrain.decide.demand import demand_of
 from malletrain.domain.event import Event, EventKind
-from malletrain.domain.job import ResizeCosts
+from malletrain.domain.job import Elastic, ResizeCosts
 from malletrain.loop.costs import Costs, Stall, growing
 from tests.world import RULES, START, World, job
 
@@ -47,6 +47,26 @@ def test_a_relaunch_that_is_told_twice_counts_once() -> None:
             world.loop.record([Event(START + generation, EventKind.SWITCHED, 1, data=data)])
     world.loop.record([Event(START + 9.0, EventKind.JOB_HELD, 1), Event(START + 9.5, EventKind.JOB_RELEASED, 1)])
     assert world.loop.views[1].costs.grow_s == 10.0
+
+
+def test_a_relaunch_is_dear_until_it_was_measured() -> None:
+    """What live jobs have shown says nothing of it, and neither does a world that begins."""
+    world = World(8)
+    world.submit(replace(job(1), elastic=Elastic.RESTART))
+    world.submit(job(2))
+    world.tick()
+
+    def switched(at: float, of: int, pause_s: float) -> None:
+        data = {"generation": int(at), "nodes": 2, "pause_s": pause_s, "step": 0, "grew": True}
+        world.loop.record([Event(START + at, EventKind.SWITCHED, of, data=data)])
+
+    switched(2.0, 2, 0.2)
+    switched(3.0, 1, 0.0)
+    assert world.loop.views[1].costs.grow_s == world.loop.views[1].costs.shrink_s == 20.0
+    assert world.loop.views[2].costs.grow_s == 0.2
+    switched(4.0, 1, 9.0)
+    assert world.loop.views[1].costs.grow_s == 9.0
+    assert world.loop.views[2].costs.grow_s == 0.2
 
 
 def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_application() -> None:
