@@ -37,6 +37,7 @@ from malletrain.loop.hole_history import hole_events
 from malletrain.loop.journalled import action_data
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.observe import observe
+from malletrain.loop.plans import PlanMemory
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.problem import Policy
@@ -75,6 +76,7 @@ class Loop:
         self.paused = ""
         self.crowded = ""
         self.last_snapshot: Snapshot | None = None
+        self._plans = PlanMemory()
         self.last_decision: Decision | None = None
         self.views: Mapping[int, JobView] = {}
         #: For each job that is profiled: what would be measured next, or why nothing.
@@ -151,7 +153,7 @@ class Loop:
 
     def tick_on(self, snapshot: Snapshot) -> Decision | None:
         """The round after the look: for callers that query Slurm outside the lock."""
-        self.last_snapshot = snapshot
+        self.last_snapshot = snapshot = self._plans.over(snapshot, self._clock.now(), self.rules)
         if self._act_for_real:
             self._take_in_arrays()
             part = self.rules.harvest_partition
@@ -184,7 +186,7 @@ class Loop:
 
     def watch_on(self, snapshot: Snapshot) -> bool:
         """Yielding after the light look; whether any pilot was asked to give way."""
-        self.last_snapshot = snapshot
+        self.last_snapshot = snapshot = self._plans.over(snapshot, self._clock.now(), self.rules)
         actions, self._startable_since = yield_now(self._situation(snapshot), self._rules_now(), self._memo)
         self._apply(actions)
         return bool(actions)
