@@ -41,7 +41,7 @@ def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> Measured:
             activations.append(max(0.0, event.at - decided.pop(pilot)))
         elif event.kind is EventKind.SWITCHED:
             seconds = float(cast(float, event.data["pause_s"]))
-            if math.isfinite(seconds) and seconds >= 0.0:
+            if math.isfinite(seconds) and seconds > 0.0:  # 0: a world that begins
                 stalls[event.job, event.data.get("generation"), bool(event.data.get("grew"))] = seconds
     grown = [seconds for (*_, grew), seconds in stalls.items() if grew]
     shrunk = [seconds for (*_, grew), seconds in stalls.items() if not grew]

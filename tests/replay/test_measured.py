@@ -36,7 +36,14 @@ def test_medians_and_pauses_that_are_told_twice_or_are_no_numbers() -> None:
     def switched(generation: int, seconds: float) -> Event:
         return Event(1.0, EventKind.SWITCHED, 1, data={"generation": generation, "pause_s": seconds, "grew": True})
 
-    events = [switched(1, 1.0), switched(1, 4.0), switched(2, 6.0), switched(3, 9.0), switched(4, float("nan"))]
+    events = [
+        switched(1, 1.0),
+        switched(1, 4.0),
+        switched(2, 6.0),
+        switched(3, 9.0),
+        switched(4, float("nan")),
+        switched(5, 0.0),
+    ]
     found = measured_costs(events, OTHERWISE)
     assert (found.costs.grow_s, found.grown, found.shrunk) == (6.0, 3, 0)
 
