@@ -60,6 +60,12 @@ def lines(row: ProfileRow) -> list[str]:
         out.append(f"{size.nodes:>6} {size.rate:>12.1f} {band:>25}  {windows:<9} {bar}".rstrip())
     if not row.sizes:
         out.append("no size is measured yet")
+    if row.node_class:
+        out.append(f"on nodes of class {row.node_class}; on others another level is expected, of the same shape")
+    if row.costs:
+        out.append("a change of size costs: " + ", ".join(f"{name} {took:.2g} s" for name, took in row.costs.items()))
+    if row.stages:
+        out.append("an activation is: " + ", ".join(f"{name} {took:.2g} s" for name, took in row.stages.items()))
     out += [f"left out: {count} samples: {reason}" for reason, count in sorted(row.ignored.items())]
     if row.next:
         out.append(row.next)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from malletrain.decide.advisor import Known
 from malletrain.decide.profiling import expected_curve, profile_of
 from malletrain.decide.rules import Rules
@@ -9,15 +11,25 @@ from malletrain.domain.job import JobView
 from malletrain.wire.rows import ProfileRow, SizeRow
 
 
-def profile_row(view: JobView, known: Known | None, advice: str, rules: Rules) -> ProfileRow:
-    """`known` is None where nothing is learnt of the job: its curve was given, or it is over."""
+def profile_row(
+    view: JobView, known: Known | None, advice: str, rules: Rules, stages: Mapping[str, float] | None = None
+) -> ProfileRow:
+    """`known` is None where nothing is learnt of the job: its curve was given, or it is over. `stages`: seconds of
+    each part of an activation."""
     job = view.job
     profile = profile_of(view, rules).value
+    took = view.costs
+    costs = {
+        "start": took.start_s, "activation": took.activate_s, "grow": took.grow_s, "shrink": took.shrink_s,
+        "loss": took.loss_s,
+    }  # fmt: skip
     if known is None or known.fit is None:
         points = expected_curve(view, known or Known(), rules).points if job.given_curve is not None else ()
         given = tuple(SizeRow(n, rate, rate, rate) for n, rate in points)
         ignored = {} if known is None else dict(known.ignored)
-        return ProfileRow(job.id, profile, given, ignored=ignored, next=advice)
+        return ProfileRow(
+            job.id, profile, given, ignored=ignored, next=advice, costs=costs, stages=dict(stages or {})
+        )
     fit = known.fit
     windows = known.windows
     sizes = sorted(set(windows) | {n for n, _ in fit.curve(job.max_nodes).points})
@@ -30,4 +42,7 @@ def profile_row(view: JobView, known: Known | None, advice: str, rules: Rules) -
         probe_nodes=known.probe.nodes if known.probe else None,
         ignored=dict(known.ignored),
         next=advice,
+        costs=costs,
+        stages=dict(stages or {}),
+        node_class=fit.node_class,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from malletrain.decide.deviation import Points, log_likelihood, normal_quantile, posterior
 from malletrain.decide.families import grid
 from malletrain.decide.pooled import MISFITS, Evidence, Pooled, kinds
-from malletrain.decide.samples import agreeing, since_drift, sound
+from malletrain.decide.samples import agreeing, by_class, since_drift, sound
 from malletrain.domain.job import Curve, ThroughputSample
 
 Floats = NDArray[np.float64]
@@ -86,7 +86,7 @@ class CurveFit:
 
     `family` is the likeliest one, `probabilities` are all of them, and that the job is as others of its application.
     `ignored` counts samples that were not believed, by reason. `noise` is the relative scatter of windows of one
-    size.
+    size. `node_class` is that of the nodes which all this holds on, where the site has several.
     """
 
     family: str
@@ -95,6 +95,7 @@ class CurveFit:
     ignored: Mapping[str, int]
     noise: float
     _parts: tuple[_Part, ...] = field(repr=False, compare=False)
+    node_class: str = ""
 
     @property
     def evidence(self) -> Evidence:
@@ -214,9 +215,14 @@ def fit(samples: Iterable[ThroughputSample], pooled: Pooled | None = None) -> Cu
 
     `pooled` is what other jobs of its application have measured. Where throughput has changed at the same size (other
     data, a slower network), the windows from before count as those of another run of the application: sizes that were
-    measured then are to be measured again.
+    measured then are to be measured again. So does what was measured on nodes of another class.
     """
     kept, ignored = sound(samples)
+    kept, elsewhere = by_class(kept)
+    for windows_there in elsewhere:
+        pooled = _as_another_run(windows_there, pooled)
+    if elsewhere:
+        ignored["on nodes of another class: the shape counts, the level does not"] = sum(map(len, elsewhere))
     before, now = since_drift(kept)
     windows, more = agreeing(now)
     if not windows:
@@ -225,7 +231,8 @@ def fit(samples: Iterable[ThroughputSample], pooled: Pooled | None = None) -> Cu
     if before:
         ignored["from before its throughput changed"] = len(before)
         pooled = _as_another_run(before, pooled)
-    return _fit(_measured(windows), _scatter(windows), dict(sorted(ignored.items())), pooled)
+    found = _fit(_measured(windows), _scatter(windows), dict(sorted(ignored.items())), pooled)
+    return replace(found, node_class=kept[-1].node_class)
 
 
 def _measured(windows: Mapping[int, Sequence[float]]) -> tuple[Measured, ...]:

@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 #: Standard deviation of a job's level, around the mean of its own points: wide enough to be no knowledge.
 _LEVEL = 30.0
 #: Of the misfit a doubling: what a single size leaves by, and what jobs of one application differ by.
-_QUIRK = 0.7
+_QUIRK = 1.0
 _OWN = 0.25
 #: Windows of one size are not quite independent: no level is known better than this.
 _FLOOR = 0.003

@@ -7,9 +7,8 @@ with prior probabilities: all of them are weighed against the samples at once, w
 - `log`      n / (1 + b log2 n), the time of a step grows with the depth of a tree of messages
 - `amdahl`   n / (1 + s (n - 1)) (Amdahl, 1967)
 - `bending`  n / (1 + s (n - 1) + k n (n - 1)) (Gunther's universal scalability law, 1993): falls again at large n
-- `cliff`    n / (1 + [n > 1] (a + b log2(n / 2))): the first node boundary costs a step of its own, as in the form of
-             Pollux (Qiao et al., OSDI 2021, eq. 11)
-
+- `pollux`   n / (1 + [n > 1] (a + b (n - 2))): the first node boundary costs a step of its own, and each node beyond
+             two some more (Qiao et al., OSDI 2021, eq. 11, with synchronisation not overlapped)
 - `peak`     n up to m, then m (m / n)^q: something else than the nodes is the limit (storage, a shared link), and
              more nodes get in each other's way; q = 0 is a plateau
 
@@ -70,8 +69,8 @@ def _bending(s: Floats, k: Floats, n: Floats) -> Floats:
     return np.asarray(np.log(n) - np.log1p(s * (n - 1) + k * n * (n - 1)))
 
 
-def _cliff(a: Floats, b: Floats, n: Floats) -> Floats:
-    return np.asarray(np.log(n) - np.log1p((n > 1) * (a + b * np.log2(np.maximum(n, 2) / 2))))
+def _pollux(a: Floats, b: Floats, n: Floats) -> Floats:
+    return np.asarray(np.log(n) - np.log1p((n > 1) * (a + b * (n - 2))))
 
 
 def _peak(m: Floats, q: Floats, n: Floats) -> Floats:
@@ -100,8 +99,8 @@ def grid() -> Grid:
         ("log", 1.0, _log, slope, _near(slope, 0.08, 3.3), slope),
         ("amdahl", 0.3, _bending, serial, _near(serial, 0.02, 4.5), np.zeros_like(serial)),
         ("bending", 0.2, _bending, s, _near(s, 0.03, 4.5) * _near(k, 1e-4, 7.4), k),
-        ("cliff", 0.5, _cliff, a, _near(a, 0.3, 3.3) * _near(b, 0.03, 4.5), b),
-        ("peak", 0.06, _peak, m, np.ones_like(m), q),
+        ("pollux", 1.2, _pollux, a, _near(a, 0.6, 3.3) * _near(b, 0.01, 4.5), b),
+        ("peak", 0.12, _peak, m, np.ones_like(m), q),
     )
     share = np.concatenate([np.full(len(x), weight) * prior / prior.sum() for _, weight, _, x, prior, _ in families])
     return Grid(

@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 MOST = 8
 #: By how much throughput a doubling of nodes may leave its shape, and how likely that is.
 MISFITS = (0.01, 0.03, 0.1, 0.3)
-_LIKELY = (0.1, 0.4, 0.3, 0.2)
+_LIKELY = (0.15, 0.4, 0.3, 0.15)
 _DOUBT = 0.1
 #: Shapes less likely than this part of the likeliest are not looked at again.
 _NEGLIGIBLE = 1e-4

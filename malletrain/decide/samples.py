@@ -35,8 +35,8 @@ def remember(samples: MutableSequence[ThroughputSample], sample: ThroughputSampl
     samples.append(sample)
 
 
-def _kind(sample: ThroughputSample) -> tuple[int, int]:
-    return sample.nodes, round(sample.samples / sample.steps) if sample.steps > 0 else 0
+def _kind(sample: ThroughputSample) -> tuple[int, int, str]:
+    return sample.nodes, round(sample.samples / sample.steps) if sample.steps > 0 else 0, sample.node_class
 
 
 def sound(samples: Iterable[ThroughputSample]) -> tuple[list[ThroughputSample], dict[str, int]]:
@@ -74,6 +74,17 @@ def agreeing(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]
     while (liar := _superlinear(windows)) is not None:
         ignored["more throughput a node than other sizes by far"] += len(windows.pop(liar))
     return windows, {reason: count for reason, count in sorted(ignored.items()) if count}
+
+
+def by_class(
+    samples: Sequence[ThroughputSample],
+) -> tuple[list[ThroughputSample], list[list[ThroughputSample]]]:
+    """The samples on nodes of the class that the job trains on now, the latest sample's, and those of each other."""
+    found: dict[str, list[ThroughputSample]] = {}
+    for sample in samples:
+        found.setdefault(sample.node_class, []).append(sample)
+    present = found.pop(samples[-1].node_class) if samples else []
+    return present, [found[name] for name in sorted(found)]
 
 
 def since_drift(samples: Sequence[ThroughputSample]) -> tuple[list[ThroughputSample], list[ThroughputSample]]:

@@ -143,7 +143,8 @@ class Pilot:
 
     `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `leave_by`: one that
     was asked to leave is recycled then, whether it has left or not; `ended_as` how Slurm says that it ended; `ready`:
-    its worker is warm, or trains; `replaces`: the pilot of a slow worker that it was started for.
+    its worker is warm, or trains; `replaces`: the pilot of a slow worker that it was started for; `node_class`: of
+    its node, where the site has several.
     """
 
     id: str
@@ -158,6 +159,7 @@ class Pilot:
     ended_as: SlurmState | None = None
     ready: bool = False
     replaces: str = ""
+    node_class: str = ""
 
     @property
     def is_active(self) -> bool:
@@ -209,13 +211,17 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputSample:
-    """A window of undisturbed training: `samples` trained in `seconds` on `nodes` nodes in `steps` steps."""
+    """A window of undisturbed training: `samples` trained in `seconds` on `nodes` nodes in `steps` steps.
+
+    `node_class`: of these nodes, where the site has several; joined by " + " where they differ.
+    """
 
     at: float
     nodes: int
     samples: float
     seconds: float
     steps: int
+    node_class: str = ""
 
     @property
     def rate(self) -> float:
@@ -226,12 +232,14 @@ class ThroughputSample:
 class ResizeCosts:
     """Seconds that a change of size costs a job: `activate_s` a node's start until its worker is warm (the old
     world trains on), `grow_s` and `shrink_s` the stall of the whole world; `start_s` what Slurm takes from a
-    pilot's release until it runs (its cycle, the prolog), before activation begins."""
+    pilot's release until it runs (its cycle, the prolog), before activation begins; `loss_s` the stall when a node is
+    lost without warning, which no change is charged with."""
 
     activate_s: float = 5.0
     grow_s: float = 0.3
     shrink_s: float = 0.1
     start_s: float = 0.0
+    loss_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

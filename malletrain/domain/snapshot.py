@@ -5,6 +5,7 @@ Times are Unix seconds, durations seconds, memory MiB. A snapshot is never edite
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -51,6 +52,12 @@ class Node:
     weight: int = 1
     flags: frozenset[str] = frozenset()
     reason: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The node's class: its GRES without the sockets that they are bound to, and its processors."""
+        gres = re.sub(r"\([^)]*\)", "", self.gres).strip()
+        return " ".join(word for word in (gres, f"{self.cpus} cpus" if self.cpus else "") if word)
 
 
 class SlurmState(StrEnum):

@@ -17,13 +17,16 @@ from malletrain.decide.pooled import MOST, Evidence, Pooled, application
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import (
     Curve,
+    Elastic,
     JobPhase,
     JobView,
+    MalleableJob,
     Pilot,
     PilotPhase,
     ResizeCosts,
     ThroughputSample,
 )
+from malletrain.loop.costs import RELAUNCH, TELLING_COSTS, Costs
 from malletrain.loop.exits import Exits
 from malletrain.loop.hole_history import Holes
 from malletrain.loop.journalled import job_from
@@ -48,10 +51,10 @@ class Ledger:
     def __init__(self, costs: ResizeCosts | None = None) -> None:
         """`costs` are assumed until a job has measured its own."""
         self._records: dict[int, Record] = {}
-        self._costs = costs or ResizeCosts()
+        self.costs = Costs(costs)
+        self._relaunches = Costs(RELAUNCH)
         self._drained: dict[str, float] = {}
         self._earlier: dict[tuple[str, str], deque[Evidence]] = {}
-        self._starts: deque[float] = deque(maxlen=64)  #: of all jobs: they are the site's, not theirs
         self.holes = Holes()
         self.usage = Usage()
         self.spending = Spending()
@@ -86,6 +89,8 @@ class Ledger:
                 before = record.pilots.get(event.pilot or "")
                 fold(record, event)
                 record.view = None
+                if event.kind is not EventKind.SAMPLES:
+                    record.costs = None
                 if phase in _WAITS_NOT and record.phase not in _WAITS_NOT:
                     record.turned_at = event.at
                 if before is None and event.pilot in record.pilots:  # a further node of a task, just started on
@@ -94,11 +99,17 @@ class Ledger:
                     self._turned(record, before, record.pilots[before.id], event.at)
                 if record.phase.is_over and not was_over:
                     self._remember(record)
+            if record is not None and event.kind in TELLING_COSTS:
+                pilot = record.pilots.get(event.pilot or "")
+                told = None if pilot is None else pilot.started_at
+                self._costs_like(record.job).apply(event, application(record.job), told)
+                record.view = record.costs = None
 
     def _turned(self, record: Record, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
         if before.phase is PilotPhase.RELEASED and after.phase is PilotPhase.RUNNING and after.started_at is not None:
-            self._starts.append(max(0.0, after.started_at - before.since))
+            for costs in (self.costs, self._relaunches):
+                costs.started(after.started_at - before.since)
         if before.is_active == after.is_active:
             return
         record.active += 1 if after.is_active else -1
@@ -162,6 +173,11 @@ class Ledger:
             )
         return found
 
+    def stages(self, job_id: int) -> Mapping[str, float]:
+        """Seconds of each part of an activation of the job, or of one like it; by name."""
+        job = self._records[job_id].job
+        return self._costs_like(job).stages(job_id, application(job))
+
     def ignored(self, job_id: int) -> Mapping[str, int]:
         """How many of a job's samples were not believed, by reason."""
         record = self._records[job_id]
@@ -190,6 +206,8 @@ class Ledger:
             if ended and not self._view(record).active:
                 del self._records[job_id]
                 self.spending.forget(job_id)
+                self.costs.forget(job_id)
+                self._relaunches.forget(job_id)
 
     def _view(self, record: Record) -> JobView:
         if record.view is None:
@@ -202,7 +220,7 @@ class Ledger:
                 pilots=dict(record.pilots),
                 world=record.world,
                 curve=record.job.given_curve or self._fitted(record),
-                costs=self._measured_costs(record),
+                costs=self._costs_of(record),
                 samples_done=record.samples_done,
                 reason=record.reason,
                 topped_up_at=record.topped_up_at,
@@ -251,14 +269,11 @@ class Ledger:
             if len(self._earlier) > APPLICATIONS_KEPT:
                 del self._earlier[next(iter(self._earlier))]
 
-    def _measured_costs(self, record: Record) -> ResizeCosts:
-        return ResizeCosts(
-            start_s=_median(self._starts, self._costs.start_s),
-            activate_s=_median(record.activations, self._costs.activate_s),
-            grow_s=_median(record.pauses[True], self._costs.grow_s),
-            shrink_s=_median(record.pauses[False], self._costs.shrink_s),
-        )
+    def _costs_of(self, record: Record) -> ResizeCosts:
+        if record.costs is None:
+            record.costs = self._costs_like(record.job).of(record.job.id, application(record.job))
+        return record.costs
 
-
-def _median(values: deque[float], otherwise: float) -> float:
-    return sorted(values)[len(values) // 2] if values else otherwise
+    def _costs_like(self, job: MalleableJob) -> Costs:
+        """Of jobs that take another size in the same way: the others say nothing of it."""
+        return self._relaunches if job.elastic is Elastic.RESTART else self.costs

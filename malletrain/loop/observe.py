@@ -30,6 +30,7 @@ def observe(
     a pilot that the queue does not show; it may raise ClusterUnavailable.
     """
     rows = {job.id: job for job in snapshot.jobs}
+    kinds = functools.cache(lambda: _kinds(snapshot, partition))
     end_once = functools.cache(end_of)
     events: list[Event] = []
     for job_id, view in sorted(views.items()):
@@ -40,8 +41,16 @@ def observe(
             if event is not None:
                 kind, reason, data = _of_part(event) if pilot.is_part else event
                 node = str(data.pop("node", "")) or pilot.node or None
+                if kind is EventKind.PILOT_STARTED and node in kinds():
+                    data["class"] = kinds()[node]
                 events.append(Event(now, kind, job_id, pilot_id, node, reason, data))
     return events
+
+
+def _kinds(snapshot: Snapshot, partition: str) -> dict[str | None, str]:
+    """The class of each node that pilots may have; nothing where all are of one."""
+    found: dict[str | None, str] = {node.name: node.kind for node in snapshot.nodes if partition in node.partitions}
+    return found if len(set(found.values())) > 1 else {}
 
 
 _Seen = tuple[EventKind, str, dict[str, JsonValue]]

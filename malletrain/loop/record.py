@@ -19,6 +19,7 @@ from malletrain.domain.job import (
     Pilot,
     PilotPhase,
     Probe,
+    ResizeCosts,
     ThroughputSample,
     World,
     pilot_name,
@@ -53,11 +54,7 @@ class Record:
     probe: Probe | None = None
     probe_windows: Counter[str] = field(default_factory=Counter)  #: by the worker that reported them
     tries: Counter[int] = field(default_factory=Counter)
-    activations: deque[float] = field(default_factory=lambda: deque(maxlen=64))
-    pauses: dict[bool, deque[float]] = field(
-        default_factory=lambda: {True: deque(maxlen=64), False: deque(maxlen=64)}
-    )
-    paused_for: tuple[object, bool] | None = None  #: the generation of the last pause, and whether it grew
+    costs: ResizeCosts | None = None  #: None: to be asked for again
     topped_up_at: float | None = None
     failures: int = 0
     batches: tuple[tuple[int, Curve], ...] = ()
@@ -159,6 +156,7 @@ def _pilot_started(record: Record, event: Event) -> None:
         node=event.node or pilot.node,
         started_at=cast(float | None, event.data.get("started_at")),
         ends_at=cast(float | None, event.data.get("ends_at")),
+        node_class=str(event.data.get("class", pilot.node_class if event.node in (None, pilot.node) else "")),
     )
 
 
@@ -199,8 +197,6 @@ def _worker_warm(record: Record, event: Event) -> None:
     if pilot is None:
         return
     record.pilots[pilot.id] = replace(pilot, ready=True)
-    if pilot.started_at is not None and event.at > pilot.started_at:
-        record.activations.append(event.at - pilot.started_at)
 
 
 def _worker_gone(record: Record, event: Event) -> None:
@@ -219,16 +215,6 @@ def _generation(record: Record, event: Event) -> None:
         record.probe = replace(record.probe, reached=True)
 
 
-def _switched(record: Record, event: Event) -> None:
-    """A script in restart mode tells its pause twice: when it is started, and, if it says so, when it trains."""
-    change = event.data.get("generation"), bool(event.data.get("grew"))
-    pauses = record.pauses[change[1]]
-    if change == record.paused_for and pauses:
-        pauses.pop()
-    pauses.append(float(cast(float, event.data["pause_s"])))
-    record.paused_for = change
-
-
 def _probe_begun(record: Record, event: Event) -> None:
     nodes = int(cast(int, event.data["nodes"]))
     reached = record.world is not None and len(record.world.members) == nodes
@@ -241,10 +227,22 @@ def _probe_ended(record: Record, event: Event) -> None:
     record.probe = None
 
 
+def _class_of_world(record: Record) -> str:
+    """The classes of the nodes that train."""
+    members = record.world.members if record.world is not None else ()
+    classes = {record.pilots[name].node_class for name in members if name in record.pilots}
+    return " + ".join(sorted(each for each in classes if each))
+
+
 def _samples(record: Record, event: Event) -> None:
     data = cast(dict[str, float], event.data)
     sample = ThroughputSample(
-        event.at, int(data["nodes"]), data["samples"], data["seconds"], int(data.get("steps", 0))
+        event.at,
+        int(data["nodes"]),
+        data["samples"],
+        data["seconds"],
+        int(data.get("steps", 0)),
+        _class_of_world(record),
     )
     wrong = nonsense(sample)
     if not wrong and record.world_sizes and sample.nodes not in record.world_sizes:
@@ -290,7 +288,6 @@ FOLDS: Mapping[EventKind, Callable[[Record, Event], None]] = {
     EventKind.WORKER_LEFT: _worker_gone,
     EventKind.WORKER_LOST: _worker_gone,
     EventKind.GENERATION: _generation,
-    EventKind.SWITCHED: _switched,
     EventKind.SAMPLES: _samples,
     EventKind.PROBE_BEGUN: _probe_begun,
     EventKind.PROBE_ENDED: _probe_ended,
