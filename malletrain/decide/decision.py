@@ -10,9 +10,9 @@ from malletrain.decide.advisor import Known
 from malletrain.decide.ahead import of_holes
 from malletrain.decide.batches import chosen_batches
 from malletrain.decide.budgets import Spent, budgets_for
-from malletrain.decide.demand import Memo, due_of
+from malletrain.decide.demand import Memo, Standing, due_of
 from malletrain.decide.forecast import Forecast
-from malletrain.decide.holes import Foresight, pilot_limit_s
+from malletrain.decide.holes import Foresight, Holes, pilot_limit_s
 from malletrain.decide.holes import holes as find_holes
 from malletrain.decide.limits import constraints_for
 from malletrain.decide.place import place, rank
@@ -27,7 +27,6 @@ from malletrain.decide.yielding import Yields, anyone_fits, ready, yields
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, OpenHole, Refusal, TopUp
 from malletrain.domain.job import JobPhase, JobView, Pilot
 from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
-from malletrain.sizing.limiting import sized
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_use
 from malletrain.sizing.problem import JobDemand, Policy, Problem
 
@@ -78,10 +77,13 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
 
     `memo`: of the last decision, by the same caller; it saves time and changes nothing.
     """
-    snapshot, now, site = situation.snapshot, situation.now, rules
+    now, site = situation.now, rules
     memo = memo or Memo()
+    snapshot = memo.look(situation.snapshot)
     live = {j: v for j, v in situation.views.items() if not v.phase.is_over}
     memo.forget_all_but(live)
+    standing = {j: memo.standing(v) for j, v in live.items()}
+    shared = any(view.fellows for view in live.values())  # some task holds several nodes
 
     # 1 What is over is cleared away; what did not do as asked is ended.
     actions: list[Action] = []
@@ -92,7 +94,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     given_up = {pilot for action in actions for pilot in pilots_of(action)}
 
     # 2 Each node's hole, also of those that pilots hold.
-    held = {p.node for view in live.values() for p in view.active}
+    held = frozenset().union(*[each.held for each in standing.values()])
     foresight = None if situation.forecast is None else Foresight(situation.open_holes, situation.forecast, now)
     holes = find_holes(snapshot, held, now, rules, foresight)
     if situation.forecast is not None:
@@ -102,7 +104,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     given = _yields(situation, live, rules, memo)
 
     # 4 Pilots that must go whatever the sizes are.
-    for view in in_question(live, holes, held, given.leave, situation, rules, memo):
+    for view in in_question(standing, holes, held, given.leave, situation, rules):
         for pilot in view.staying:
             if pilot.id in given_up:
                 continue
@@ -115,7 +117,12 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     given_up |= {pilot for action in actions for pilot in pilots_of(action)}
 
     # 5 How many nodes there are to share: those of the pilots that stay, and the free holes less the reserve.
-    stays = {j: [p for p in view.staying if p.id not in given_up] for j, view in live.items()}
+    stays: dict[int, Sequence[Pilot]] = {
+        j: view.staying
+        if given_up.isdisjoint(standing[j].pilots)
+        else [p for p in view.staying if p.id not in given_up]
+        for j, view in live.items()
+    }
     free, refusals = _free_holes(holes, held, given.claimed, situation, rules)
     coming = _changing_hands(live, holes, given.given, situation, rules)
     if rules.keep_leaves or rules.keep_idle:
@@ -132,7 +139,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
             given_up |= {pilot for action in leaves for pilot in pilots_of(action)}
             stays = {j: [p for p in pilots if p.id not in given_up] for j, pilots in stays.items()}
     busy = sum(len(pilots) for pilots in stays.values())
-    free = room_for(free, rules.max_pilots - tasks_of(stays), rules.max_nodes, snapshot)
+    free = room_for(free, rules.max_pilots - tasks_of(stays, shared), rules.max_nodes, snapshot)
     if situation.paused:
         refusals.append(Refusal("all", situation.paused))
         free, coming = [], frozenset()
@@ -149,7 +156,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
 
     # 7 What to learn, and sizes.
     nodes = busy + len(free) + len(coming)
-    training = {j: view for j, view in sorted(live.items()) if memo.standing(view).may_train}
+    training = {j: view for j, view in sorted(live.items()) if standing[j].may_train}
     known = {j: situation.known[j] for j in training if j in situation.known}
     share = -(-nodes // max(1, len(training)))
     demands = [
@@ -174,7 +181,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         memo=memo.rows,
     )
     advice = advice_for(problem, training, known, now, rules)
-    answer, put_off = sized(policy, advised(problem, advice))
+    answer, put_off = memo.sized(policy, advised(problem, advice))
     refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
     batches = chosen_batches(demands, answer)
@@ -185,7 +192,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     weights = {hole.node: snapshot.node[hole.node].weight for hole in free}
     slow = {each.pilot for found in situation.slow.values() for each in found}
     placement = place(sizes, live, stays, free, weights, holes, now, slow, snapshot.leaves)
-    room = rules.max_pilots - tasks_of(placement.keep)
+    room = rules.max_pilots - tasks_of(placement.keep, shared)
     moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, replaced.starts, room)
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}
@@ -203,7 +210,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         status=answer.status,
         objective=answer.objective,
         reason="; ".join((answer.reason, *budgets.binding(sizes))),
-        holes=tuple(holes.values()),
+        holes=holes.values(),
         actions=tuple(actions),
         refusals=tuple(refusals + waits),
         batches=batches,
@@ -222,9 +229,10 @@ def _weighed(
         job, weight = views[int(demand.id)].job, demand.weight
         if rules.objective is Objective.FAIR:
             weight *= urgency_by_use(situation.used, rules.account_shares, job.account)
-        changed = weight != demand.weight or job.id in waited or job.deadline is not None
-        due = due_of(views[job.id], situation.now)
-        weighed.append(replace(demand, weight=weight, owed=job.id in waited, due=due) if changed else demand)
+        if weight != demand.weight or job.id in waited or job.deadline is not None:
+            due = due_of(views[job.id], situation.now)
+            demand = replace(demand, weight=weight, owed=job.id in waited, due=due)
+        weighed.append(demand)
     return weighed
 
 
@@ -241,8 +249,10 @@ def yield_now(
     situation: Situation, rules: Rules, memo: Memo | None = None
 ) -> tuple[list[Action], Mapping[str, float]]:
     """Step 3 alone, for the light looks between two decisions; and whoever should have left by now is ended."""
+    memo = memo or Memo()
+    memo.look(situation.snapshot)
     views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
-    given = _yields(situation, views, rules, memo or Memo())
+    given = _yields(situation, views, rules, memo)
     actions = [
         leaving(pilot, LeaveCause.YIELD, situation.now, rules, given.leave[pilot.id])
         for _, view in sorted(views.items())
@@ -275,29 +285,24 @@ def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, mem
 
 
 def in_question(
-    live: Mapping[int, JobView],
-    holes: Mapping[str, Hole],
-    held: Collection[str],
+    standing: Mapping[int, Standing],
+    holes: Holes,
+    held: frozenset[str],
     yielding: Mapping[str, str],
     situation: Situation,
     rules: Rules,
-    memo: Memo,
 ) -> list[JobView]:
     """The jobs of which some pilot may have to leave, by id: the quick answer, `must_leave` has the exact one."""
     latest = situation.now + rules.margin_s + rules.leave_lead_s
-    wanted = {node for node, hole in holes.items() if hole.until <= latest}
-    wanted.update(situation.drained, [node for node in held if node not in holes])  # staff wants those without a hole
-    found = []
-    for _, view in sorted(live.items()):
-        standing = memo.standing(view)
-        if (
-            view.phase is JobPhase.HELD
-            or standing.first_end <= latest
-            or not wanted.isdisjoint(standing.nodes)
-            or not yielding.keys().isdisjoint(standing.pilots)
-        ):
-            found.append(view)
-    return found
+    wanted = holes.ended_by(latest) | situation.drained | (held - holes.names)  # staff wants those without a hole
+    return [
+        each.view
+        for _, each in sorted(standing.items())
+        if each.view.phase is JobPhase.HELD
+        or each.first_end <= latest
+        or not wanted.isdisjoint(each.nodes)
+        or not yielding.keys().isdisjoint(each.pilots)
+    ]
 
 
 def must_leave(
@@ -331,7 +336,7 @@ def must_leave(
 
 
 def _free_holes(
-    holes: Mapping[str, Hole],
+    holes: Holes,
     held: Collection[str],
     claimed: Mapping[str, str],
     situation: Situation,
@@ -341,9 +346,8 @@ def _free_holes(
     snapshot, now = situation.snapshot, situation.now
     free: list[Hole] = []
     refusals: list[Refusal] = []
-    for name, hole in holes.items():
-        if name in held:
-            continue
+    for name in sorted(holes.names.difference(held)):
+        hole = holes[name]
         if name in situation.drained:
             refusals.append(Refusal(name, "drained of pilots by an operator"))
         elif name in claimed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter, is_
+from operator import is_
 
 from malletrain.decide.advisor import Known
 from malletrain.decide.profiling import expected_curve
@@ -17,8 +17,10 @@ from malletrain.decide.rules import Rules
 from malletrain.decide.wide import whole_sizes
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, task_of
+from malletrain.domain.snapshot import Snapshot
+from malletrain.sizing.limiting import sized
 from malletrain.sizing.objective import Objective, urgency_by_rest
-from malletrain.sizing.problem import Due, JobDemand
+from malletrain.sizing.problem import Due, JobDemand, Policy, Problem, Sizes
 from malletrain.sizing.values import RowMemo
 
 
@@ -26,31 +28,51 @@ from malletrain.sizing.values import RowMemo
 class Standing:
     """What the steps of a decision ask of each job, and what follows from its view alone.
 
-    `nodes`, `pilots`: of those that stay; `first_end`: when the first of their limits runs out (Unix seconds).
+    `held`: the nodes of all its pilots; `nodes`, `pilots`: of those that stay; `first_end`: when the first of their
+    limits runs out (Unix seconds).
     """
 
     view: JobView
     may_train: bool
+    held: frozenset[str]
     nodes: frozenset[str]
     pilots: frozenset[str]
     first_end: float
 
     @staticmethod
     def of(view: JobView) -> Standing:
-        ends = [pilot.ends_at for pilot in view.staying if pilot.ends_at is not None]
-        nodes, pilots = (frozenset(map(attrgetter(name), view.staying)) for name in ("node", "id"))
-        return Standing(view, may_train(view), nodes, pilots, min(ends, default=math.inf))
+        staying = view.staying
+        ends = [pilot.ends_at for pilot in staying if pilot.ends_at is not None]
+        nodes = frozenset([pilot.node for pilot in staying])
+        held = nodes if len(staying) == len(view.active) else frozenset([pilot.node for pilot in view.active])
+        pilots = frozenset([pilot.id for pilot in staying])
+        return Standing(view, may_train(view), held, nodes, pilots, min(ends, default=math.inf))
 
 
 @dataclass
 class Memo:
-    """What was made of each job at the last decision. Not thread-safe; one loop has one."""
+    """What was made of each job at the last decision, the snapshot that it saw, and its sizing.
+    Not thread-safe; one loop has one."""
 
     _demands: dict[int, tuple[tuple[object, ...], JobDemand]] = field(default_factory=dict)
     _curves: dict[int, tuple[Curve, Curve]] = field(default_factory=dict)
     _nodes: dict[int, tuple[JobView, tuple[HarvestedNode, ...]]] = field(default_factory=dict)
     _standings: dict[int, Standing] = field(default_factory=dict)
+    _sized: tuple[Policy, Problem, tuple[Sizes, tuple[str, ...]]] | None = None
     rows: RowMemo = field(default_factory=RowMemo)
+    snapshot: Snapshot | None = None
+
+    def look(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot, made ready by what the last one was."""
+        self.snapshot = snapshot.after(self.snapshot)
+        return snapshot
+
+    def sized(self, policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
+        """As `malletrain.sizing.limiting.sized`: policies are stateless, so an equal problem has the same answer."""
+        last = self._sized
+        if last is None or last[0] is not policy or last[1] != problem:
+            last = self._sized = (policy, problem, sized(policy, problem))
+        return last[2]
 
     def standing(self, view: JobView) -> Standing:
         """As `Standing.of`."""

@@ -67,19 +67,6 @@ class Remaining:
             left -= hazard * (end - begin)
         return math.inf
 
-    def mean_s(self, longest_s: float = math.inf) -> float:
-        """Seconds that the hole lasts on average, if it ends after `longest_s` at the latest."""
-        total, alive = 0.0, 1.0
-        for i, (begin, hazard) in enumerate(self.steps):
-            end = self.steps[i + 1][0] if i + 1 < len(self.steps) else math.inf
-            span = min(longest_s, end) - begin
-            if span <= 0:
-                break
-            lost = -math.expm1(-hazard * span)
-            total += alive * lost / hazard
-            alive *= 1.0 - lost
-        return total
-
 
 @dataclass(frozen=True)
 class Forecast:
@@ -105,7 +92,16 @@ class Forecast:
 
     def expected_remaining_s(self, age_s: float, cohort: int = 1, longest_s: float = math.inf) -> float:
         """Seconds that a hole of age `age_s` still lasts on average, if it ends after `longest_s` at the latest."""
-        return self.remaining(age_s, cohort).mean_s(longest_s)
+        age_s = max(0.0, age_s)
+        hazards = self.hazards[cohort_class(cohort)]
+        bin_, begin, total, alive = bisect_right(AGES_S, age_s) - 1, 0.0, 0.0, 1.0
+        while begin < longest_s:
+            end = min(longest_s, AGES_S[bin_ + 1] - age_s if bin_ + 1 < len(AGES_S) else math.inf)
+            lost = -math.expm1(-hazards[bin_] * (end - begin))
+            total += alive * lost / hazards[bin_]
+            alive *= 1.0 - lost
+            begin, bin_ = end, bin_ + 1
+        return total
 
     def horizon_s(self, ages: Sequence[tuple[float, int]], least_s: float = 120.0, most_s: float = 600.0) -> float:
         """How far sizing should look ahead: the median rest of the holes there are, given as (age, size of cohort).

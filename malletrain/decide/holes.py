@@ -7,22 +7,19 @@ arrivals are not in any plan: yielding answers those.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 
-from malletrain.decide.forecast import Forecast, Remaining
+from malletrain.decide.forecast import Forecast
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits
 from malletrain.domain.decision import Hole, OpenHole
-from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
+from malletrain.domain.snapshot import Snapshot
 
-#: A tuple: membership by identity, which enumerations test faster than by their hash.
-_STAFF = tuple(LEAVE_STATES)
+#: When a hole ends (Unix seconds), and what says so.
+End = tuple[float, str]
 
 
-def planned_ends(
-    snapshot: Snapshot, names: Collection[str], now: float, rules: Rules
-) -> Mapping[str, tuple[float, str]]:
+def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: Rules) -> Mapping[str, End]:
     """When each of the nodes `names` is next wanted, and by what; a node that nothing plans for is absent.
 
     Plans beyond the longest limit of a pilot are left out: they bind nobody yet. A reservation that has begun wants
@@ -45,7 +42,7 @@ def planned_ends(
     ]
     # The earliest first, so each node is looked at until it is found once.
     plans.sort(key=lambda plan: plan[0])
-    wanted: dict[str, tuple[float, str]] = {}
+    wanted: dict[str, End] = {}
     left = set(names)
     latest = _longest(now, rules)
     for when, why, nodes in plans:
@@ -58,33 +55,81 @@ def planned_ends(
     return wanted
 
 
+class Holes(Mapping[str, Hole]):
+    """The holes of nodes that are free or that pilots hold, by node name, sorted.
+
+    A hole is made when it is asked for: a decision asks for a few dozen of thousands.
+    """
+
+    def __init__(
+        self,
+        names: frozenset[str],
+        wanted: Mapping[str, End],
+        held: Collection[str],
+        of_held: End,
+        of_free: End,
+        foresight: Foresight | None,
+    ) -> None:
+        """`wanted`: what ends the holes of `names` that a plan or a reservation wants; `of_held` and `of_free`: what
+        ends those of all others, where a pilot holds the node and where none does."""
+        self.names = names
+        self._wanted = wanted
+        self._held = held
+        self._of_held = of_held
+        self._of_free = of_free
+        self._foresight = foresight
+
+    def end(self, node: str) -> End:
+        """Until when the hole of `node`, which has one, may be harvested (Unix seconds), and what says so."""
+        return self._wanted.get(node) or (self._of_held if node in self._held else self._of_free)
+
+    @property
+    def soonest(self) -> float:
+        """No hole ends sooner."""
+        return min([self._of_held[0], self._of_free[0], *(until for until, _ in self._wanted.values())])
+
+    def ended_by(self, latest: float) -> set[str]:
+        """The nodes whose holes end by then."""
+        nodes = self.names if min(self._of_held, self._of_free)[0] <= latest else self._wanted
+        return {node for node in nodes if self.end(node)[0] <= latest}
+
+    def __getitem__(self, node: str) -> Hole:
+        if node not in self.names:
+            raise KeyError(node)
+        until, why = self.end(node)
+        if self._foresight is None:
+            return Hole(node, until, why)
+        return Hole(node, until, why, *self._foresight.of(node, until))
+
+    def __contains__(self, node: object) -> bool:
+        return node in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self.names))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self)!r})"
+
+
 def holes(
     snapshot: Snapshot, held: Collection[str], now: float, rules: Rules, foresight: Foresight | None = None
-) -> dict[str, Hole]:
-    """The holes of nodes that are free or that pilots hold (`held`), by node name, sorted.
+) -> Holes:
+    """The holes of nodes that are free or that pilots hold (`held`).
 
     A node that staff wants (draining, reserved, rebooting, ...) has no hole; one wanted at once ends now.
     """
-    nodes, partition = snapshot.node, rules.harvest_partition
-    names = [
-        name
-        for name in sorted(snapshot.free_names.union(held))
-        if (node := nodes.get(name)) is not None and partition in node.partitions and node.state not in _STAFF
-    ]
+    index = snapshot.index
+    of_partition = index.partitions.get(rules.harvest_partition, frozenset())
+    names = (snapshot.free_names.union(held) & of_partition) - index.staffed
     if rules.include_nodes or rules.exclude_nodes:
-        names = [name for name in names if rules.may_harvest(name)]
-    wanted = planned_ends(snapshot, names, now, rules)
+        names = frozenset([name for name in names if rules.may_harvest(name)])
     longest = (_longest(now, rules), "nothing planned")
-    unknown = _unknown(snapshot, now, rules) or longest
     # A pilot that runs keeps its limit: one that is cut cannot be lengthened again when the plan is fresh.
-    if unknown is longest:
-        ends = [wanted.get(name, longest) for name in names]
-    else:
-        ends = [wanted.get(name) or (longest if name in held else unknown) for name in names]
-    if foresight is None:
-        return {name: Hole(name, *end) for name, end in zip(names, ends, strict=True)}
-    rests = foresight.of(names, ends)
-    return {name: Hole(name, *end, *rest) for name, end, rest in zip(names, ends, rests, strict=True)}
+    unknown = _unknown(snapshot, now, rules) or longest
+    return Holes(names, planned_ends(snapshot, names, now, rules), held, longest, unknown, foresight)
 
 
 def _longest(now: float, rules: Rules) -> float:
@@ -101,34 +146,28 @@ def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> tuple[float, str] 
     return until, f"unknown: Slurm's backfill plan is {now - made:.0f} s old"
 
 
-@dataclass(frozen=True)
 class Foresight:
     """How long holes probably last: the forecast for their age and cohort, cut off where their plan ends.
 
     A hole whose begin is not known counts as new: the safe side.
     """
 
-    open_holes: Mapping[str, OpenHole]
-    forecast: Forecast
-    now: float
+    def __init__(self, open_holes: Mapping[str, OpenHole], forecast: Forecast, now: float) -> None:
+        self._open_holes = open_holes
+        self._forecast = forecast
+        self._now = now
+        self._lasts: dict[tuple[float, int, float], float] = {}  # nodes of one cohort and plan are reckoned once
 
-    def of(self, names: Iterable[str], ends: Iterable[tuple[float, str]]) -> list[tuple[float, float]]:
-        """For each node, planned to end at `ends`: seconds that its hole probably lasts, and when its cohort opened.
-
-        Nodes of one cohort and plan are reckoned once.
-        """
-        new, get = OpenHole(self.now, 1), self.open_holes.get
-        opened = [get(name, new) for name in names]
-        kinds = [(each.began, each.cohort, until) for each, (until, _) in zip(opened, ends, strict=True)]
-        rests: dict[tuple[float, int], Remaining] = {}
-        lasts: dict[tuple[float, int, float], tuple[float, float]] = {}
-        for kind in dict.fromkeys(kinds):
-            began, cohort, until = kind
-            rest = rests.get((began, cohort))
-            if rest is None:
-                rest = rests[began, cohort] = self.forecast.remaining(self.now - began, cohort)
-            lasts[kind] = rest.mean_s(max(0.0, until - self.now)), began
-        return [lasts[kind] for kind in kinds]
+    def of(self, node: str, until: float) -> tuple[float, float]:
+        """Seconds that the node's hole probably lasts, planned to end at `until`, and when its cohort opened."""
+        hole = self._open_holes.get(node) or OpenHole(self._now, 1)
+        alike = hole.began, hole.cohort, until
+        lasts = self._lasts.get(alike)
+        if lasts is None:
+            left = max(0.0, until - self._now)
+            lasts = self._forecast.expected_remaining_s(self._now - hole.began, hole.cohort, left)
+            self._lasts[alike] = lasts
+        return lasts, hole.began
 
 
 def pilot_limit_s(hole: Hole, now: float, rules: Rules) -> float:

@@ -57,28 +57,30 @@ def place(
     of each node, where there are switches. Jobs whose nodes cost most to start choose first, then the lower id.
     Deterministic.
     """
-    every = {**(holes or {}), **{hole.node: hole for hole in free}}
+    of_held = holes or {}
     pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights, leaves or {})
     keep: dict[int, tuple[Pilot, ...]] = {}
     drop: dict[int, tuple[Pilot, ...]] = {}
     take: dict[int, tuple[Hole, ...]] = {}
     short: dict[int, int] = {}
-    for job_id in sorted(sizes, key=lambda j: (-jobs[j].costs.activate_s, j)):
-        size = sizes[job_id]
-        mine = tuple(stays.get(job_id, ()))
-        if size == len(mine):
-            keep[job_id], drop[job_id], take[job_id] = mine, (), ()
-            continue
-        # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
-        ranked = sorted(
-            mine,
-            key=lambda p: (p.id in slow, p.started_at is None, -_lasts(p, every.get(p.node), now), p.id),
-        )
-        keep[job_id] = kept_whole(ranked, size)
-        kept = {pilot.id for pilot in keep[job_id]}
-        drop[job_id] = tuple(pilot for pilot in ranked if pilot.id not in kept)
+    changed = []
+    for job_id, size in sorted(sizes.items()):
+        keep[job_id], drop[job_id], take[job_id] = tuple(stays.get(job_id, ())), (), ()
+        if size != len(keep[job_id]):
+            changed.append(job_id)
+    for job_id in sorted(changed, key=lambda j: (-jobs[j].costs.activate_s, j)):
+        size, mine = sizes[job_id], keep[job_id]
+        if size < len(mine):
+            # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
+            ranked = sorted(
+                mine,
+                key=lambda p: (p.id in slow, p.started_at is None, -_lasts(p, of_held.get(p.node), now), p.id),
+            )
+            keep[job_id] = kept_whole(ranked, size)
+            kept = {pilot.id for pilot in keep[job_id]}
+            drop[job_id] = tuple(pilot for pilot in ranked if pilot.id not in kept)
         wanted = size - len(keep[job_id])
-        own = {every[p.node].cohort for p in keep[job_id] if p.node in every}
+        own = {of_held[p.node].cohort for p in keep[job_id] if p.node in of_held}
         take[job_id] = tuple(pool.take(wanted, own, [p.node for p in keep[job_id]]))
         if wanted > len(take[job_id]):
             short[job_id] = wanted - len(take[job_id])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from malletrain.decide.diagnosis import diagnose
-from malletrain.decide.holes import pilot_limit_s
+from malletrain.decide.holes import Holes, pilot_limit_s
 from malletrain.decide.place import Placement
 from malletrain.decide.rules import Rules
 from malletrain.decide.wide import fellows_of, grouped
@@ -147,21 +147,25 @@ def _most_starts(snapshot: Snapshot, rules: Rules) -> float:
     return max(1, rules.max_starts // 5) if slow else rules.max_starts
 
 
-def cuts(views: Mapping[int, JobView], holes: Mapping[str, Hole], now: float, rules: Rules) -> list[CutLimit]:
+def cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Rules) -> list[CutLimit]:
     """Limits that run past the end of their hole by now: a plan moved forward, or a reservation was made."""
     actions: list[CutLimit] = []
+    soonest = holes.soonest - rules.margin_s
     for _, view in sorted(views.items()):
         for pilot in view.staying:
-            hole = holes.get(pilot.node)
-            if hole is None or pilot.ends_at is None or pilot.phase is not PilotPhase.RUNNING:
+            if pilot.ends_at is None or pilot.ends_at <= soonest + 60.0 or pilot.phase is not PilotPhase.RUNNING:
                 continue
+            if pilot.node not in holes.names:
+                continue
+            until, why = holes.end(pilot.node)
             # A task that holds several nodes ends with the shortest of their holes.
             for fellow in fellows_of(pilot.id, view) if view.fellows else ():
-                hole = min(hole, holes.get(fellow.node, hole), key=lambda each: each.until)
-            latest = hole.until - rules.margin_s
+                if fellow.node in holes.names and holes.end(fellow.node)[0] < until:
+                    until, why = holes.end(fellow.node)
+            latest = until - rules.margin_s
             # Slurm keeps whole minutes: a cut of less than one changes nothing.
             if pilot.ends_at > latest + 60.0 and latest > now + 60.0:
-                actions.append(CutLimit(view.job.id, pilot.id, pilot.node, latest, hole.reason))
+                actions.append(CutLimit(view.job.id, pilot.id, pilot.node, latest, why))
     return actions
 
 
@@ -170,8 +174,9 @@ def top_ups(views: Mapping[int, JobView], now: float, rules: Rules) -> list[Acti
     actions: list[Action] = []
     for _, view in sorted(views.items()):
         left, wanted = view.held_count, min(view.job.max_nodes, rules.max_top_up)
-        asked_lately = view.topped_up_at is not None and now - view.topped_up_at < rules.start_patience_s
-        if view.staying and not asked_lately and left < max(1, wanted // 2):
+        if left >= max(1, wanted // 2) or not view.staying:
+            continue
+        if view.topped_up_at is None or now - view.topped_up_at >= rules.start_patience_s:
             reason = f"{left} held tasks are left for up to {view.job.max_nodes} nodes"
             actions.append(TopUp(view.job.id, wanted - left, reason))
     return actions

@@ -46,10 +46,11 @@ def room_for(free: Sequence[Hole], tasks: int, most: int, snapshot: Snapshot) ->
     return [hole for hole in free if hole.node in held]
 
 
-def tasks_of(stays: Mapping[int, Sequence[Pilot]]) -> int:
-    """How many Slurm tasks these pilots are."""
-    ids = [pilot.id for pilots in stays.values() for pilot in pilots]
-    return len(set(map(task_of, ids))) if any("+" in each for each in ids) else len(ids)
+def tasks_of(stays: Mapping[int, Sequence[Pilot]], shared: bool = True) -> int:
+    """How many Slurm tasks these pilots are. `shared`: whether one may hold several of them."""
+    if not shared:
+        return sum(map(len, stays.values()))
+    return len({pilot.task for pilots in stays.values() for pilot in pilots})
 
 
 def whole_sizes(pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -131,7 +131,7 @@ def anyone_fits(snapshot: Snapshot, rules: Rules) -> bool:
     harvest, completing = rules.harvest_partition, SlurmState.COMPLETING  # as `_goes`, for thousands of rows
     going = [len(job.nodes) for job in snapshot.holding if job.partition == harvest or job.state is completing]
     most = len(snapshot.nodes) - len(snapshot.held_names) + sum(going)
-    return any(job.node_count <= most and waits(job, rules) for job in snapshot.pending)
+    return any(waits(job, rules) for job in snapshot.pending if job.node_count <= most)
 
 
 def ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> Ready:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -144,7 +144,7 @@ class Decision:
     reason: str = ""  #: how the sizes came about
     status: SizingStatus = SizingStatus.OPTIMAL
     objective: float = 0.0
-    holes: tuple[Hole, ...] = ()
+    holes: Collection[Hole] = ()
     actions: tuple[Action, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     #: For jobs whose batch is free: (nodes, samples of a step) from so many nodes on, rising.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from operator import attrgetter
 
 from malletrain.domain.snapshot import SlurmState
 
@@ -276,32 +277,41 @@ class JobView:
     noise_scale: float | None = None  #: the gradient noise scale that it reports, in samples
 
     @cached_property
+    def _out(self) -> tuple[Pilot, ...]:
+        """Pilots that do not wait: a few of many."""
+        held = PilotPhase.HELD
+        return tuple([p for p in self.pilots.values() if p.phase is not held])
+
+    @cached_property
     def active(self) -> tuple[Pilot, ...]:
         """Pilots that hold a node or are about to, by id."""
-        resting = (PilotPhase.HELD, PilotPhase.ENDED)
-        return tuple(sorted((p for p in self.pilots.values() if p.phase not in resting), key=lambda p: p.id))
+        ended = PilotPhase.ENDED
+        return tuple(sorted([p for p in self._out if p.phase is not ended], key=attrgetter("id")))
 
     @cached_property
     def staying(self) -> tuple[Pilot, ...]:
         """Pilots that hold a node and were not asked to leave."""
-        return tuple(p for p in self.active if p.phase in (PilotPhase.RELEASED, PilotPhase.RUNNING))
+        staying = (PilotPhase.RUNNING, PilotPhase.RELEASED)
+        return tuple([p for p in self.active if p.phase in staying])
 
     @cached_property
     def leaving(self) -> tuple[Pilot, ...]:
         """Pilots that still hold a node and were asked to leave it."""
-        return tuple(p for p in self.active if p.phase in (PilotPhase.LEAVING, PilotPhase.RECYCLING))
+        leaving = (PilotPhase.LEAVING, PilotPhase.RECYCLING)
+        return tuple([p for p in self.active if p.phase in leaving])
 
     @cached_property
     def unsettled(self) -> tuple[Pilot, ...]:
         """Active pilots that are on their way in or out: not simply running."""
-        return tuple(p for p in self.active if p.phase is not PilotPhase.RUNNING)
+        running = PilotPhase.RUNNING
+        return tuple([p for p in self.active if p.phase is not running])
 
     @cached_property
     def fellows(self) -> Mapping[str, tuple[Pilot, ...]]:
         """The active pilots of each task that holds several nodes, by task."""
         found: dict[str, list[Pilot]] = {}
         for pilot in self.active:
-            if pilot.is_part:
+            if "+" in pilot.id:  # as `is_part`, for hundreds
                 found.setdefault(pilot.task, [])
         for pilot in self.active if found else ():
             if pilot.task in found:
@@ -311,11 +321,11 @@ class JobView:
     @cached_property
     def held_count(self) -> int:
         """How many pilots wait for a hole."""
-        held = PilotPhase.HELD
-        return sum(1 for p in self.pilots.values() if p.phase is held)
+        return len(self.pilots) - len(self._out)
 
     @cached_property
     def held(self) -> tuple[Pilot, ...]:
         """Pilots that wait for a hole, oldest array and lowest task first."""
-        waiting = [p for p in self.pilots.values() if p.phase is PilotPhase.HELD]
-        return tuple(sorted(waiting, key=lambda p: (len(p.id), p.id)))
+        held = PilotPhase.HELD
+        waiting = sorted([p for p in self.pilots.values() if p.phase is held], key=attrgetter("id"))
+        return tuple(sorted(waiting, key=lambda p: len(p.id)))

@@ -17,9 +17,9 @@ class Auto:
     def size(self, problem: Problem) -> Sizes:
         from malletrain.sizing.registry import policy
 
-        free = policy("exact").size(replace(problem, constraints=()))
         if not problem.constraints:
-            return free
+            return policy("exact").size(problem)
+        free = policy("exact").size(replace(problem, constraints=()))
         # Constraints that do not bind leave the best plan as it is.
         if free.status is SizingStatus.OPTIMAL and not check(problem, free.sizes):
             return replace(free, reason=f"{free.reason}; no side constraint binds")

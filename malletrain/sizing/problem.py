@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from malletrain.domain.decision import SizingStatus
@@ -51,6 +52,16 @@ def _count(where: str, number: int, *, least: int = 0) -> None:
         raise InvalidInput(where, f"must be a whole number, not {number!r}")
     if not least <= number <= MAX_NODES:
         raise InvalidInput(where, f"must be between {least} and {MAX_NODES}, not {number}")
+
+
+def _are_finite(*numbers: float) -> bool:
+    """Whether `_finite` would pass all of them, for sure: quick."""
+    return all(type(number) is float and 0.0 <= number <= MAX_MAGNITUDE for number in numbers)
+
+
+def _are_counts(*numbers: int) -> bool:
+    """Whether `_count` would pass all of them: quick."""
+    return all(type(number) is int and 0 <= number <= MAX_NODES for number in numbers)
 
 
 #: Curves that were found sound, by identity: a job's curve is looked at once, not at every decision.
@@ -162,15 +173,16 @@ class JobDemand:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
             raise InvalidInput("job id", f"must be a number or a text, not {self.id!r}")
         here = f"job {self.id!r}"
-        _count(f"{here}: current", self.current)
-        _count(f"{here}: min", self.min)
-        _count(f"{here}: max", self.max)
-        if self.min > self.max:
+        if not (_are_counts(self.current, self.min, self.max) and self.min <= self.max):
+            _count(f"{here}: current", self.current)
+            _count(f"{here}: min", self.min)
+            _count(f"{here}: max", self.max)
             raise InvalidInput(f"{here}: min", f"{self.min} is above max {self.max}")
         for size in self.sizes:
             _count(f"{here}: sizes", size)
-        for name in ("weight", "grow_s", "shrink_s", "activate_s", "doubt"):
-            _finite(f"{here}: {name}", getattr(self, name))
+        if not _are_finite(self.weight, self.grow_s, self.shrink_s, self.activate_s, self.doubt):
+            for name in ("weight", "grow_s", "shrink_s", "activate_s", "doubt"):
+                _finite(f"{here}: {name}", getattr(self, name))
         for name in ("remaining_samples", "noise_scale"):
             if getattr(self, name) is not None:
                 _finite(f"{here}: {name}", getattr(self, name))
@@ -298,6 +310,8 @@ class Problem:
 
     def in_order(self) -> tuple[JobDemand, ...]:
         """The jobs by id, numbers before texts: the order of every table and of every tie."""
+        if all(type(job.id) is int for job in self.jobs):
+            return tuple(sorted(self.jobs, key=attrgetter("id")))
         return tuple(sorted(self.jobs, key=lambda job: id_order(job.id)))
 
 

@@ -105,48 +105,38 @@ def permitted_sizes(job: JobDemand, nodes: int) -> Ints:
 
 @dataclass
 class RowMemo:
-    """The rows of the last problem's jobs, for the next one: most jobs are the same, and so are their rows.
+    """The rows of the last problem's jobs, for the next one: most jobs are the same, and so are their rows. `price`:
+    of a node in its answer, near which the next one's is looked for.
 
     With a memo or without, the table is the same. Not thread-safe; one loop has one.
     """
 
+    price: float = 0.0
     _terms: tuple[float, Value, float, int] | None = None
-    _place: dict[int, int] = field(default_factory=dict)  #: by identity; `_jobs` keeps them alive
-    _jobs: tuple[JobDemand, ...] = ()
-    _start: Ints = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
-    _size: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    _value: Floats = field(default_factory=lambda: np.zeros(0))
+    _kept: dict[int, tuple[JobDemand, Ints, Floats]] = field(default_factory=dict)  #: by identity of the job
 
     def rows(self, problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, Ints, Floats]:
         """As `_rows` of all jobs."""
         # A job may have its rows from a problem of other nodes where neither cuts its sizes.
-        widest = max((job.max for job in jobs), default=0)
+        widest = max([job.max for job in jobs], default=0)
         terms = problem.horizon_s, problem.value, problem.alpha, min(problem.nodes, widest)
-        place = self._place if terms == self._terms else {}
-        found = [place.get(id(job)) for job in jobs]
-        fresh = tuple(job for job, at in zip(jobs, found, strict=True) if at is None)
+        kept = self._kept if terms == self._terms else {}
+        found = {id(job): kept.get(id(job)) for job in jobs}
+        fresh = tuple([job for job in jobs if found[id(job)] is None])
         start, row_job, size, value = _rows(problem, fresh)
+        bounds = start.tolist()
+        for i, job in enumerate(fresh):
+            rows = slice(bounds[i], bounds[i + 1])
+            found[id(job)] = job, size[rows].copy(), value[rows].copy()
+        self._terms, self._kept = terms, {key: each for key, each in found.items() if each is not None}
         if len(fresh) < len(jobs):
-            new = iter(range(len(fresh)))
-            which = [(True, next(new)) if at is None else (False, at) for at in found]
-            bounds = (self._start.tolist(), start.tolist())
-            runs: list[tuple[bool, int, int]] = []  # neighbours of one source are copied together
-            count = []
-            for is_new, at in which:
-                begin, end = bounds[is_new][at : at + 2]
-                count.append(end - begin)
-                if runs and runs[-1][0] == is_new and runs[-1][2] == begin:
-                    runs[-1] = (is_new, runs[-1][1], end)
-                else:
-                    runs.append((is_new, begin, end))
-            sizes, values = (self._size, size), (self._value, value)
-            size = np.concatenate([sizes[is_new][begin:end] for is_new, begin, end in runs])
-            value = np.concatenate([values[is_new][begin:end] for is_new, begin, end in runs])
+            parts = list(self._kept.values())
+            size = np.concatenate([part[1] for part in parts])
+            value = np.concatenate([part[2] for part in parts])
+            count = [len(part[1]) for part in parts]
             start = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(count)))
             row_job = np.repeat(np.arange(len(jobs), dtype=np.int64), count)
-        self._terms, self._jobs, self._start, self._size, self._value = terms, jobs, start, size, value
-        self._place = {id(job): i for i, job in enumerate(jobs)}
-        return start, row_job, size, value.copy()
+        return start, row_job, size, value
 
 
 def value_table(problem: Problem) -> ValueTable:
@@ -186,9 +176,9 @@ def _rows(problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, In
 
 def _add_measuring(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: Ints, value: Floats) -> None:
     """Bonuses and locks, into `value`."""
-    for i, job in enumerate(jobs):
+    for i in [i for i, job in enumerate(jobs) if job.bonus]:
         sizes = size[start[i] : start[i + 1]]
-        for k, added in job.bonus:
+        for k, added in jobs[i].bonus:
             value[start[i] : start[i + 1]][sizes == k] += added
     locked = [
         i for i, job in enumerate(jobs)

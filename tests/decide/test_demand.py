@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from malletrain.decide.advisor import Known
 from malletrain.decide.decision import Situation, decide, in_question, must_leave
-from malletrain.decide.demand import Memo, demand_of
+from malletrain.decide.demand import Memo, Standing, demand_of
 from malletrain.decide.forecast import Forecast
 from malletrain.decide.holes import holes
 from malletrain.decide.rules import Rules
@@ -105,13 +105,13 @@ def test_decisions_with_a_memory_are_those_without(looks: list[Situation], keep_
 
 @given(situations())
 def test_whoever_is_not_in_question_has_no_pilot_that_must_leave(looks: list[Situation]) -> None:
-    memo = Memo()
     for look in looks:
-        held = {p.node for view in look.views.values() for p in view.active}
+        held = frozenset(p.node for view in look.views.values() for p in view.active)
         found = holes(look.snapshot, held, look.now, RULES)
         pilots = sorted(p.id for view in look.views.values() for p in view.staying)
         asked = dict.fromkeys(pilots[:1], "asked")
-        doubtful = {view.job.id for view in in_question(look.views, found, held, asked, look, RULES, memo)}
+        standing = {j: Standing.of(view) for j, view in look.views.items()}
+        doubtful = {view.job.id for view in in_question(standing, found, held, asked, look, RULES)}
         for view in look.views.values():
             must = [p for p in view.staying if must_leave(p, view, look, found, asked, RULES)]
             assert not must or view.job.id in doubtful

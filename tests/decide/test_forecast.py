@@ -58,11 +58,13 @@ def test_quantiles_undo_survival(
 def test_the_mean_is_the_area_under_survival_and_a_plan_only_shortens_it(
     holes: list[tuple[float, int, bool, float]], age: float, cohort: int, longest: float
 ) -> None:
-    rest = history(holes).forecast().remaining(age, cohort)
+    forecast = history(holes).forecast()
+    rest = forecast.remaining(age, cohort)
     steps = 2000
     area = sum(rest.survival(longest * (i + 0.5) / steps) for i in range(steps)) * longest / steps
-    assert rest.mean_s(longest) == pytest.approx(area, rel=2e-2)
-    assert rest.mean_s(longest) <= min(longest, rest.mean_s()) * (1 + 1e-9)
+    mean = forecast.expected_remaining_s(age, cohort, longest)
+    assert mean == pytest.approx(area, rel=2e-2)
+    assert mean <= min(longest, forecast.expected_remaining_s(age, cohort)) * (1 + 1e-9)
 
 
 @given(st.integers(0, 2**32), st.floats(200, 20_000), st.floats(0.3, 3.0))

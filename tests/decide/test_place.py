@@ -74,8 +74,7 @@ def test_a_forecast_never_outlasts_the_plan() -> None:
     planned = {"n0": Hole("n0", START + 120, "planned start of job 7"), "n1": Hole("n1", START + 3600, "nothing")}
     opened = {"n0": OpenHole(START - 7200, 4), "n1": OpenHole(START - 7200, 4)}
     foresight = Foresight(opened, Forecast(), START)
-    ends = [(hole.until, hole.reason) for hole in planned.values()]
-    (short, _), (long, _) = foresight.of(planned, ends)
+    (short, _), (long, _) = (foresight.of(hole.node, hole.until) for hole in planned.values())
     assert 0 < short <= 120 < long <= 3600
 
 
