@@ -76,6 +76,10 @@ class WorkersGate:
         with self._lock:
             self.membership.choose_batches(job_id, batches)
 
+    def climb(self, jobs: frozenset[int]) -> None:
+        with self._lock:
+            self.membership.climb(jobs)
+
     def reports(self) -> Sequence[Event]:
         with self._lock:
             return self.membership.reports()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from malletrain.decide.advisor import Advice, Candidate, Known, advise, reach
 from malletrain.decide.curve import expected
 from malletrain.decide.rules import Rules
-from malletrain.domain.job import Curve, JobView, Profile
+from malletrain.domain.job import Curve, Elastic, JobView, Profile
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.problem import JobDemand, Problem
 from malletrain.sizing.values import permitted_sizes, value_table
@@ -86,6 +86,20 @@ def changes(advice: Advice, sizes: Mapping[int, int], known: Mapping[int, Known]
         if sizes.get(job) == size:
             found.append(ProbeChange(job, size, True, advice.reasons[job]))
     return tuple(found)
+
+
+def climbing(views: Mapping[int, JobView], known: Mapping[int, Known], rules: Rules) -> frozenset[int]:
+    """Jobs whose worlds are measured on their way up when they begin: of each application that nobody knows, one."""
+    found: dict[tuple[str, str], tuple[bool, int]] = {}
+    for job, learnt in known.items():
+        view = views.get(job)
+        if learnt.fit is not None or learnt.pooled is not None or view is None or view.job.max_nodes < 2:
+            continue
+        if view.job.elastic is Elastic.LIVE and profile_of(view, rules) is Profile.ACTIVE:
+            # Who has nodes already comes first, then who came first.
+            first = found.get(learnt.application, (True, job))
+            found[learnt.application] = min(first, (not view.staying, job))
+    return frozenset(job for _, job in found.values())
 
 
 def sizes_of(demand: JobDemand, nodes: int) -> Sequence[int]:

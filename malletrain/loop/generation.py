@@ -89,6 +89,7 @@ def next_world(
     terms: JobTerms,
     now: float,
     gather_s: float,
+    most: int | None = None,
 ) -> Verdict:
     """Who is in the next generation.
 
@@ -99,6 +100,7 @@ def next_world(
         terms: sizes that the job may have.
         now: seconds of the clock that `Candidate` uses.
         gather_s: for how long a newcomer waits for others that are warming up, and a leaver for other leavers.
+        most: so many members at most for now, while the job is measured on its way up; None: as many as there are.
     """
     alive = {each.seat.worker: each for each in candidates}
     staying = [alive[name].seat for name in world if name in alive and alive[name].leaving_since is None]
@@ -109,11 +111,16 @@ def next_world(
         for each in candidates
         if each.seat.worker not in world and each.warm_at is not None and each.leaving_since is None
     ]
+    if most is not None:
+        newcomers = newcomers[: max(0, most - len(staying))]
     if pending is not None:
         return _while_pending(pending, alive, staying, newcomers, terms, leaving)
     if not leaving and not gone:
         if not newcomers:
-            return Verdict(None, "nobody to add")
+            return Verdict(None, "nobody to add" if most is None else f"is measured on {len(staying)} nodes first")
+        if most is not None and len(staying) + len(newcomers) >= most:
+            why = f"{_why(newcomers, [], [])}, to be measured on {most} nodes"
+            return _size(staying, leaving, newcomers, terms, bool(world), why)
         gathered_at = min(each.warm_at for each in newcomers if each.warm_at is not None) + gather_s
         if any(each.warm_at is None and each.leaving_since is None for each in candidates) and now < gathered_at:
             return Verdict(None, "waits for others that are warming up", gathered_at)

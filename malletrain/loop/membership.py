@@ -9,8 +9,10 @@ Life of a worker: hello (JOINING) -> warm (WARM) -> in a published generation ->
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import Refused
@@ -47,6 +49,7 @@ class Membership:
         self._admit = admit
         self._known = {job: number + GENERATION_GAP for job, number in (generations or {}).items()}
         self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
+        self._climbers: frozenset[int] = frozenset()
         self._worlds = Worlds(settings, clock)
 
     # --- The loop's side ------------------------------------------------------------------------------------------
@@ -79,6 +82,11 @@ class Membership:
         if job_id in self._worlds.jobs:
             self._worlds.jobs[job_id].terms = replace(self._worlds.jobs[job_id].terms, batches=batches)
 
+    def climb(self, jobs: frozenset[int]) -> None:
+        """Jobs whose scalability nobody knows: a world of theirs that begins grows in stages, and is measured at
+        each."""
+        self._climbers = jobs
+
     def reports(self) -> Sequence[Event]:
         """Events since the last call, in order."""
         events, self._worlds.events = self._worlds.events, []
@@ -97,6 +105,8 @@ class Membership:
             terms = replace(terms, batches=self._batches[job])
         state = self._worlds.jobs.setdefault(job, JobState(terms, self._known.get(job, 0)))
         state.terms = terms
+        if job in self._climbers and state.world is None and state.pending is None and not terms.restarts:
+            state.climbs = not state.seen
         if state.over is not None:
             raise Refused(f"job {job} is over ({state.over}): end this process")
         now = self._clock.elapsed()
@@ -312,6 +322,11 @@ class Membership:
         job = self._worlds.jobs[self._worlds.workers[worker].job]
         job.step = max(job.step, step)
         self._worlds.emit(EventKind.SAMPLES, self._worlds.workers[worker], "", **data)
+        if job.climbs and job.world is not None and data.get("steady", True):
+            nodes, samples, seconds = (float(cast(float, data.get(k, 0))) for k in ("nodes", "samples", "seconds"))
+            if nodes == len(job.world.seats) and samples > 0 and seconds > 0 and math.isfinite(samples / seconds):
+                job.seen[int(nodes)] = samples / seconds
+                self._worlds.settle(self._worlds.workers[worker].job)
 
     def metric(self, worker: str, name: str, value: float | None, samples: int) -> None:
         """A figure that the script reports; None is no number."""

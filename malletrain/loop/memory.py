@@ -231,6 +231,7 @@ class MemoryWorkers:
         self.ended: dict[int, str] = {}
         self.topped_up: dict[int, int] = {}
         self.batches: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.climbers: frozenset[int] = frozenset()
         self._reports: list[Event] = []
 
     def report(self, *events: Event) -> None:
@@ -251,6 +252,9 @@ class MemoryWorkers:
 
     def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
         self.batches[job_id] = batches
+
+    def climb(self, jobs: frozenset[int]) -> None:
+        self.climbers = jobs
 
     def reports(self) -> Sequence[Event]:
         taken, self._reports = self._reports, []

@@ -100,6 +100,10 @@ class Workers(Protocol):
         """From the job's next generation on: samples of a step, from so many nodes on; (nodes, samples), rising."""
         ...
 
+    def climb(self, jobs: frozenset[int]) -> None:
+        """Jobs, and no others, whose worlds begin small and grow in stages, to be measured at each."""
+        ...
+
     def reports(self) -> Sequence[Event]:
         """What workers have reported since the last call, in order."""
         ...

@@ -16,7 +16,8 @@ class MembershipSettings:
     have said that they switched, before the next change; `gather_s`: that a newcomer waits for others; `check_in_s`:
     to answer after a fault; `reconnect_s`: to come back after a dropped connection or an answered poll; `adopt_s`: to
     say hello to a restarted daemon; `return_s`: to notice that it is back; `warm_up_s`: from hello to warm;
-    `silence_s`: without a word.
+    `silence_s`: without a word; `stop_s`: at a stop on the way up without a window of training, before the climb is
+    given up.
     """
 
     prepare_s: float = 5.0
@@ -28,6 +29,7 @@ class MembershipSettings:
     return_s: float = 5.0
     warm_up_s: float = 600.0
     silence_s: float = 120.0
+    stop_s: float = 15.0
 
 
 class Phase(StrEnum):
@@ -121,4 +123,6 @@ class JobState:
     checks: int = 0
     step: int = 0
     failed_at: int | None = None  #: the step at which a script raised last
+    climbs: bool = False  #: its world grows in stages, to be measured
+    seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far
     over: str | None = None

@@ -190,6 +190,9 @@ class ShadowWorkers:
     def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
         """Nobody trains."""
 
+    def climb(self, jobs: frozenset[int]) -> None:
+        """Nobody trains."""
+
     def reports(self) -> Sequence[Event]:
         taken, self._reports = self._reports, []
         return taken

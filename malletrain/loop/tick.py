@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 
 from malletrain.decide.decision import Situation, decide, pilots_of, yield_now
 from malletrain.decide.demand import Memo
-from malletrain.decide.profiling import ProbeChange
+from malletrain.decide.profiling import ProbeChange, climbing
 from malletrain.decide.promising import refusal
 from malletrain.decide.rules import Rules
 from malletrain.decide.verdict import verdict
@@ -166,7 +166,8 @@ class Loop:
             if ailing := self.ledger.signs.look(snapshot, pilots, self._clock.now()):
                 self.record(ailing)
             self._end_the_hopeless()
-        decided = decide(self._situation(snapshot), self.policy, self._rules_now(), self._memo)
+        situation = self._situation(snapshot)
+        decided = decide(situation, self.policy, self._rules_now(), self._memo)
         self._startable_since = decided.startable_since
         self.last_decision = decided.decision
         self.advice = decided.advice
@@ -175,6 +176,7 @@ class Loop:
             self._record_probes(decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
+            self._workers.climb(climbing(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
         return decided.decision
 

@@ -7,6 +7,9 @@ waits for someone who holds no state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from malletrain.decide.climb import next_stop
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.loop.generation import Candidate, Seat, WorldPlan, next_world
 from malletrain.loop.ports import Clock
@@ -213,6 +216,7 @@ class Worlds:
             job.terms,
             now,
             self.settings.gather_s,
+            self._stop(job, candidates, now),
         )
         if verdict.look_again_at is not None:
             self.look_at(verdict.look_again_at)
@@ -220,6 +224,24 @@ class Worlds:
             self.publish(job_id, verdict.seats, verdict.reason)
         elif job.pending is not None and not self.all_live(job.pending):
             job.pending = None  # it cannot be taken any more, and no other is possible yet
+
+    def _stop(self, job: JobState, candidates: Sequence[Candidate], now: float) -> int | None:
+        """The size that the world of a job of unknown scalability is measured on before others join."""
+        if not job.climbs:
+            return None
+        size = len(job.world.seats) if job.world is not None else 0
+        if size and size not in job.seen and job.pending is None:
+            until = job.arriving_since + self.settings.stop_s
+            if now < until:
+                self.look_at(until)
+                return size
+            job.climbs = False  # its steps are too long for this
+            return None
+        target = sum(each.leaving_since is None for each in candidates)
+        stop = next_stop(job.seen, target, job.terms.permits)
+        if stop is None and target > size:
+            job.climbs = False
+        return stop
 
     def _all_arrived(self, job: JobState, world: WorldPlan, now: float) -> bool:
         """Whether the next change may come. A member that has not taken an urgent plan must go on seeing it."""

@@ -1,0 +1,33 @@
+"""Where a world of unknown scalability stops on its way up, to be measured there. Pure.
+
+When a job starts, its nodes get ready at about the same moment. Instead of joining all at once they join in stages:
+one node trains for a window, then two, then more. Nothing is moved and nobody else is asked for anything. It costs
+what the waiting nodes do not train in some seconds, once for an application, and it shows what starting large never
+does: what one node trains, whether the first boundary costs, and where the peak is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+#: A doubling that brings this exponent or more tells that the next one will bring about the same: it is skipped.
+_STEEP = 0.85
+#: A stop this near below the size that is meant tells nothing.
+_NEAR = 1.5
+
+
+def next_stop(rates: Mapping[int, float], target: int, permits: Callable[[int], bool]) -> int | None:
+    """The size to stop at next on the way to `target` nodes; None when the way is free.
+
+    `rates`: samples/s of the sizes that were stopped at so far, each above zero; `permits`: whether the job may have
+    a size.
+    """
+    if not rates:
+        least = 1
+    else:
+        last = max(rates)
+        before = max((n for n in rates if n < last), default=None)
+        steep = before is not None and (math.log(rates[last] / rates[before]) >= _STEEP * math.log(last / before))
+        least = last * (4 if steep else 2)
+    return next((n for n in range(least, math.floor(target / _NEAR) + 1) if permits(n)), None)
