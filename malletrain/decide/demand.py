@@ -49,12 +49,27 @@ class Standing:
         return Standing(view, may_train(view), held, nodes, pilots, min(ends, default=math.inf))
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A demand, and what it was made of."""
+
+    view: JobView
+    count: int
+    fit: object
+    pooled: object
+    demand: JobDemand
+
+    def of(self, known: Known) -> bool:
+        return self.fit is known.fit and self.pooled is known.pooled
+
+
 @dataclass
 class Memo:
     """What was made of each job at the last decision, the snapshot that it saw, and its sizing.
     Not thread-safe; one loop has one."""
 
-    _demands: dict[int, tuple[tuple[object, ...], JobDemand]] = field(default_factory=dict)
+    _demands: dict[int, _Made] = field(default_factory=dict)
+    _rules: Rules | None = None
     _curves: dict[int, tuple[Curve, Curve]] = field(default_factory=dict)
     _nodes: dict[int, tuple[JobView, tuple[HarvestedNode, ...]]] = field(default_factory=dict)
     _standings: dict[int, Standing] = field(default_factory=dict)
@@ -83,16 +98,22 @@ class Memo:
 
     def demand(self, view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
         """As `demand_of`."""
-        key = (view, len(stays), known.fit, known.pooled, *_used(rules))
-        job_id = view.job.id
-        last = self._demands.get(job_id) if not view.fellows else None
-        # By identity: comparing what a job is would cost as much as making its demand.
-        if last is None or not all(map(is_, last[0], key)):
-            curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
-            if before is None or before[0] is not curve:
-                before = self._curves[job_id] = (curve, curve.over_one())
-            last = self._demands[job_id] = (key, _demand(view, stays, before[1], known, rules))
-        return last[1]
+        if rules is not self._rules:
+            # By identity: comparing what a job is would cost as much as making its demand.
+            if self._rules is None or not all(map(is_, _used(rules), _used(self._rules))):
+                self._demands.clear()
+            self._rules = rules
+        job_id, count = view.job.id, len(stays)
+        last = self._demands.get(job_id)
+        if last is not None and last.view is view and last.count == count and last.of(known):
+            return last.demand
+        curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
+        if before is None or before[0] is not curve:
+            before = self._curves[job_id] = (curve, curve.over_one())
+        demand = _demand(view, stays, before[1], known, rules)
+        if not view.fellows:  # else it matters which pilots stay, not only how many
+            self._demands[job_id] = _Made(view, count, known.fit, known.pooled, demand)
+        return demand
 
     def harvested(self, view: JobView) -> tuple[HarvestedNode, ...]:
         """As `harvested`."""

@@ -64,16 +64,16 @@ class Holes(Mapping[str, Hole]):
     def __init__(
         self,
         names: frozenset[str],
-        wanted: Mapping[str, End],
+        planned: Mapping[str, End],
         held: Collection[str],
         of_held: End,
         of_free: End,
         foresight: Foresight | None,
     ) -> None:
-        """`wanted`: what ends the holes of `names` that a plan or a reservation wants; `of_held` and `of_free`: what
+        """`planned`: what ends the holes of `names` that a plan or a reservation wants; `of_held` and `of_free`: what
         ends those of all others, where a pilot holds the node and where none does."""
         self.names = names
-        self._wanted = wanted
+        self.planned = planned
         self._held = held
         self._of_held = of_held
         self._of_free = of_free
@@ -81,16 +81,21 @@ class Holes(Mapping[str, Hole]):
 
     def end(self, node: str) -> End:
         """Until when the hole of `node`, which has one, may be harvested (Unix seconds), and what says so."""
-        return self._wanted.get(node) or (self._of_held if node in self._held else self._of_free)
+        return self.planned.get(node) or (self._of_held if node in self._held else self._of_free)
+
+    @property
+    def usual(self) -> float:
+        """When holes of held nodes end that nothing wants."""
+        return self._of_held[0]
 
     @property
     def soonest(self) -> float:
         """No hole ends sooner."""
-        return min([self._of_held[0], self._of_free[0], *(until for until, _ in self._wanted.values())])
+        return min([self._of_held[0], self._of_free[0], *(until for until, _ in self.planned.values())])
 
     def ended_by(self, latest: float) -> set[str]:
         """The nodes whose holes end by then."""
-        nodes = self.names if min(self._of_held, self._of_free)[0] <= latest else self._wanted
+        nodes = self.names if min(self._of_held, self._of_free)[0] <= latest else self.planned
         return {node for node in nodes if self.end(node)[0] <= latest}
 
     def __getitem__(self, node: str) -> Hole:

@@ -150,10 +150,12 @@ def _most_starts(snapshot: Snapshot, rules: Rules) -> float:
 def cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Rules) -> list[CutLimit]:
     """Limits that run past the end of their hole by now: a plan moved forward, or a reservation was made."""
     actions: list[CutLimit] = []
-    soonest = holes.soonest - rules.margin_s
+    soonest, usual = holes.soonest - rules.margin_s, holes.usual - rules.margin_s
     for _, view in sorted(views.items()):
         for pilot in view.staying:
             if pilot.ends_at is None or pilot.ends_at <= soonest + 60.0 or pilot.phase is not PilotPhase.RUNNING:
+                continue
+            if pilot.ends_at <= usual + 60.0 and not view.fellows and pilot.node not in holes.planned:
                 continue
             if pilot.node not in holes.names:
                 continue
