@@ -199,12 +199,12 @@ class Gloo:
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
         options = dist.AllreduceOptions()
         options.timeout = OPERATION_TIMEOUT
-        return self._start(lambda: self._group.allreduce([tensor], options))
+        return self._start(lambda group: group.allreduce([tensor], options))
 
     def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Pending:
         options = _c10d.AllgatherOptions()
         options.timeout = OPERATION_TIMEOUT
-        return self._start(lambda: self._group.allgather([list(into)], [tensor], options))
+        return self._start(lambda group: group.allgather([list(into)], [tensor], options))
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         self._through(lambda group: group.send([tensor], to, tag))
@@ -234,10 +234,11 @@ class Gloo:
         digger.start()
 
     def _start(self, call: Any) -> Pending:
-        if self._group is None:
+        group = self._group  # another thread may give it up
+        if group is None:
             raise PeerLost("the group was given up")
         try:
-            work = call()
+            work = call(group)
         except RuntimeError as error:
             raise PeerLost(_first_line(error)) from error
         self._pending = [other for other in self._pending if not other.done]

@@ -102,9 +102,18 @@ class NodeGroup:
     def _begin(self, work: Callable[[], None]) -> Pending:
         if self._buried:
             raise PeerLost("the group was given up")
-        call = Task(work)
+        call = Task(lambda: self._do(work))
         self._calls.put(call)
         return call
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except PeerLost:
+            raise
+        except Exception as error:
+            # The parts may be given up at any moment of it; what is wrong then is of no interest.
+            raise PeerLost(str(error)) from error
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:

@@ -222,6 +222,24 @@ class Pod:
         wait_until(lambda: path.exists() and path.stat().st_size > made, 60, f"a step of worker {task}")
         self.kill(task)
 
+    def kill_between_steps(self, task: int | tuple[int, int]) -> None:
+        """SIGKILL when all diaries end with the same step: of a sharded model, a node whose processes are in two
+        steps as the fault comes would end too. The script's steps must begin slowly, and nobody be lost before."""
+
+        def ends() -> list[str]:
+            return [path.read_text()[-400:].rpartition('{"step": ')[2].split(",")[0] for path in diaries()]
+
+        def diaries() -> list[Path]:
+            return sorted(self.directory.glob("diary-*.jsonl"))
+
+        before = ends()
+        wait_until(
+            lambda: len(diaries()) == len(self.processes) and len(set(ends())) == 1 and ends() != before,
+            60,
+            "the same step of all",
+        )
+        self.kill(task)
+
     def wait(self, task: int, seconds: float = 60) -> int:
         return self.processes[task].wait(seconds)
 

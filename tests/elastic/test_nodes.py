@@ -187,7 +187,7 @@ def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
             pod.spawn_node(daemon.url, task, script, PLACES)
         daemon.wait_world([0, 1, 2])
         wait_until(lambda: any(line["size"] == 6 for line in diary(tmp_path)), 60, "a step of six processes")
-        pod.kill_after_a_step((1, 1))
+        pod.kill_between_steps((1, 1))
         daemon.wait_world([0, 2], 20)
         assert 0 not in pod.wait_node(1), "the node ends as one"
         daemon.leave(0)
