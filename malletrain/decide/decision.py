@@ -117,12 +117,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     given_up |= {pilot for action in actions for pilot in pilots_of(action)}
 
     # 5 How many nodes there are to share: those of the pilots that stay, and the free holes less the reserve.
-    stays: dict[int, Sequence[Pilot]] = {
-        j: view.staying
-        if given_up.isdisjoint(standing[j].pilots)
-        else [p for p in view.staying if p.id not in given_up]
-        for j, view in live.items()
-    }
+    stays = {j: each.without(given_up) for j, each in standing.items()}
     free, refusals = _free_holes(holes, held, given.claimed, situation, rules)
     coming = _changing_hands(live, holes, given.given, situation, rules)
     if rules.keep_leaves or rules.keep_idle:
@@ -137,7 +132,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
             )
             actions += leaves
             given_up |= {pilot for action in leaves for pilot in pilots_of(action)}
-            stays = {j: [p for p in pilots if p.id not in given_up] for j, pilots in stays.items()}
+            stays = {j: each.without(given_up) for j, each in standing.items()}
     busy = sum(len(pilots) for pilots in stays.values())
     free = room_for(free, rules.max_pilots - tasks_of(stays, shared), rules.max_nodes, snapshot)
     if situation.paused:

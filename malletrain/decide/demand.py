@@ -7,7 +7,7 @@ job's view is: with a `Memo` or without, the answer is the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
 
@@ -48,6 +48,12 @@ class Standing:
         pilots = frozenset([pilot.id for pilot in staying])
         return Standing(view, may_train(view), held, nodes, pilots, min(ends, default=math.inf))
 
+    def without(self, given_up: Collection[str]) -> Sequence[Pilot]:
+        """The pilots that stay, but for those `given_up`."""
+        if self.pilots.isdisjoint(given_up):
+            return self.view.staying
+        return [pilot for pilot in self.view.staying if pilot.id not in given_up]
+
 
 @dataclass(frozen=True, slots=True)
 class _Made:
@@ -65,8 +71,8 @@ class _Made:
 
 @dataclass
 class Memo:
-    """What was made of each job at the last decision, the snapshot that it saw, and its sizing.
-    Not thread-safe; one loop has one."""
+    """What was made of each job at the last decision, the snapshot that it saw, and its sizing. Not thread-safe; one
+    loop has one."""
 
     _demands: dict[int, _Made] = field(default_factory=dict)
     _rules: Rules | None = None
