@@ -10,6 +10,8 @@ them. Probes are training: a job is given the size for a few windows, through th
    share of the nodes and is measured downwards, and upwards as holes allow.
 3. Nobody is sent beyond twice the largest size that was measured, on it or on another job of its application; nor
    beyond a size where throughput has begun to fall.
+   Probes are for jobs that are not measured on their way up (`malletrain.decide.climb`): those that are relaunched,
+   that got a node after the other, or whose steps are long.
 4. The best candidates enter the sizing problem as a bonus on that size: whoever has better use for the nodes still
    gets them. A job that takes its bonus is locked there until its windows are full, its nodes are lost, or patience
    ends. Nodes under probe are capped; of an application that nobody knows yet one job at a time is probed, for all
@@ -33,10 +35,11 @@ _MOST_CONSIDERED = 64
 _MOST_TRIES = 2
 #: Beyond the largest measured size nobody goes further than this factor (Pollux, OSDI 2021: at most twice).
 _REACH = 2
-#: The gain must be at least this part of what the job trains: less is noise. More where a job is likely as others of
-#: its application: what is left to gain is that it may be the exception.
+#: The gain must be at least this part of what the job trains: less is noise.
 _LEAST_GAIN = 5e-3
-_LEAST_GAIN_POOLED = 1e-2
+#: So many measured sizes are enough, and so are others of its application that it is like: replayed, probes beyond
+#: that cost more than they brought.
+_ENOUGH = 3
 #: And so often its cost: some of it would have come for free, from resizes that happen anyway.
 _MARGIN = 2.0
 
@@ -232,6 +235,10 @@ def _wishes(
         return [], f"its present size, {job.current} nodes, is measured first: that costs nothing"
     if sum(known.tries.values()) >= rules.each:
         return [], f"has had its {rules.each} probes"
+    if len(known.windows) >= _ENOUGH:
+        return [], f"known well enough: {len(known.windows)} sizes are measured"
+    if fit.probabilities[POOLED] > 0.5:
+        return [], "known well enough: it is as the others of its application"
     sizes = [n for n in job.sizes if n <= nodes]
     candidates = _candidates(job, sizes, extra, rules)
     if not candidates:
@@ -243,13 +250,12 @@ def _wishes(
     scale = job.curve.throughput(best)
     net = {n: job.curve.throughput(n) - a_node * n for n in grid}
     most = max(0.0, *net.values())
-    least = _LEAST_GAIN_POOLED if fit.probabilities[POOLED] > 0.5 else _LEAST_GAIN
     wishes = []
     for worth in found:
         resizes = _resizes(job, worth, scale, a_node)
         cost = worth.loss * rules.seconds + resizes
         gain = worth.gain * payoff - _MARGIN * cost
-        if worth.gain < least * scale or gain <= 0:
+        if worth.gain < _LEAST_GAIN * scale or gain <= 0:
             continue
         # The sizing sees what is lost over its whole horizon, and the resizes: given back, what is left is the gain.
         bonus = (gain + (most - net[worth.nodes]) * horizon_s + resizes) * job.weight
