@@ -19,6 +19,7 @@ from malletrain.decide.yielding import HarvestedNode, anyone_fits, yields
 from malletrain.domain.decision import OpenHole
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.registry import policy
 from tests.world import START, job, main_job, node
 
@@ -132,3 +133,28 @@ def test_a_demand_counts_in_speedups_and_has_no_more_nodes_than_tasks() -> None:
     demand = demand_of(JobView(job(1, most=8), JobPhase.QUEUED, pilots, curve=curve), (), Known(), RULES)
     assert demand.curve.points == ((1, 1.0), (4, 3.0))
     assert (demand.current, demand.max) == (0, 3)
+
+
+def test_a_world_that_stands_still_is_not_sized_again() -> None:
+    class Counting:
+        name = "counting"
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def size(self, problem: Problem) -> Sizes:
+            self.asked += 1
+            return policy("auto").size(problem)
+
+    held = {f"1_{t}": Pilot(f"1_{t}", 1, PilotPhase.HELD, START) for t in range(3)}
+    views = {1: JobView(job(1, most=3), JobPhase.QUEUED, held, curve=Curve.linear(3), turned_at=START)}
+    nodes, counting, memo = tuple(node(f"n{i}") for i in range(2)), Counting(), Memo()
+
+    def look(at: float, count: int) -> None:
+        decide(Situation(Snapshot(START + at, nodes[:count]), views, START + at), counting, RULES, memo)
+
+    look(0.0, 2)
+    look(10.0, 2)
+    assert counting.asked == 1
+    look(20.0, 1)
+    assert counting.asked == 2
