@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from malletrain.slurm.formats import hostlist, sdiag
+from malletrain.slurm.formats import hostlist, sdiag, text
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.play.load import MainJob
 from scripts.play.player import Player
@@ -55,6 +55,7 @@ class Arm:
         self._stop = threading.Event()
         self._staff = threading.Thread(target=self._reserve, name=f"staff of {name}", daemon=True)
         self._asked: list[tuple[float, bool]] = []
+        self._reserved: list[tuple[str, float, float]] = []
 
     def reset(self) -> None:
         """Count Slurm's cycles from now on."""
@@ -92,9 +93,9 @@ class Arm:
                 "leaves": len({i // LEAF for i in indices}),
                 "heavy": sum(1 for i in indices if i >= len(self.lab.nodes) // 2),
             }
-        text = self.lab.run(["sdiag"]).stdout
-        means = [int(n) / 1e6 for n in re.findall(r"Mean cycle:\s+(\d+)", text)]
-        seen = sdiag.parse(text)
+        counts = self.lab.run(["sdiag"]).stdout
+        means = [int(n) / 1e6 for n in re.findall(r"Mean cycle:\s+(\d+)", counts)]
+        seen = sdiag.parse(counts)
         return {
             "jobs": jobs,
             "reservations": len(self._asked),
@@ -106,14 +107,21 @@ class Arm:
             "backfill_cycle_max_s": seen.backfill_cycle_max_s,
         }
 
+    def end_all(self) -> None:
+        """End all main jobs, so that Slurm's record of ended jobs has those that still ran."""
+        self.lab.run(["scancel", "-p", "batch"])
+        self.lab.wait_for(lambda: not self.lab.run(["squeue", "-h", "-p", "batch"]).stdout.strip(), 60, "no main job")
+
     def busy(self) -> list[tuple[str, float, float]]:
-        """When which node had a main job, prolog and epilog left out: node, from, to (Unix seconds)."""
-        return [
+        """When which node had a main job that has ended, prolog and epilog left out, or was reserved for staff: node,
+        from, to (Unix seconds)."""
+        jobs = [
             (node, start, end)
             for name, nodes, start, end in self._completions()
             if name.startswith("main") and end > start
             for node in nodes
         ]
+        return jobs + self._reserved
 
     def _reserve(self) -> None:
         number = 0
@@ -123,6 +131,9 @@ class Arm:
             asked = ["scontrol", "create", "reservation", f"ReservationName=staff{number}", f"StartTime={at}"]
             try:
                 self.lab.run([*asked, "Duration=1", "NodeCnt=2", "Users=root"])
+                shown = self.lab.run(["scontrol", "-o", "show", "reservation", f"staff{number}"]).stdout
+                for row in text.reservations(shown):
+                    self._reserved += [(node, row.start, row.end) for node in hostlist.expand(row.nodes)]
                 made = True
             except LabError:
                 made = False
