@@ -34,12 +34,15 @@ class KeptRows:
             alike.setdefault((each.curve, each.costs, each.job.min_nodes, each.job.max_nodes, each.job.sizes,
                               each.job.weight), len(alike)) for each in jobs
         ]  # fmt: skip
+        #: Rows are made for up to so many nodes: jobs may permit far more than there ever are.
+        self._reach = 0
         self._sizes: dict[int, Ints] = {}
         self._values: dict[tuple[int, int], Floats] = {}
         self._kept = 0
         # The last table: which jobs are in it, their places in the order of their ids, and what they held.
-        self._live: tuple[int, ...] = ()
+        self._live: tuple[int, ...] | None = None
         self._order: list[int] = []
+        self._in_order: list[int] = []
         self._place: Ints = np.zeros(0, dtype=np.int64)
         self._ids: tuple[int, ...] = ()
         self._held: list[int] = []
@@ -55,6 +58,8 @@ class KeptRows:
         """The table of the jobs `live` that hold `counts` nodes, when there are `nodes`; and for each of `live` its
         place in the table. `instead`: where a job is to be taken otherwise than usual, as what. The table holds until
         the next is asked for."""
+        if nodes > self._reach:
+            self._reach_for(nodes)
         if tuple(live) != self._live:
             self._lay_out(tuple(live))
         for i, at in enumerate(self._order):
@@ -69,6 +74,12 @@ class KeptRows:
         current = np.array(counts, dtype=np.int64)[self._order]
         changed = cut.size != current[cut.row_job]
         return ValueTable(self._ids, current, cut.start, cut.row_job, cut.size, value, changed), self._place
+
+    def _reach_for(self, nodes: int) -> None:
+        self._reach = 1 << (nodes - 1).bit_length()
+        self._sizes.clear()
+        self._values.clear()
+        self._kept, self._live = 0, None
 
     def _put_instead(self, instead: Sequence[JobDemand | None]) -> None:
         others = [(i, each) for i, each in enumerate(instead) if each is not None]
@@ -86,17 +97,18 @@ class KeptRows:
         self._live = live
         self._order = sorted(range(len(live)), key=lambda at: id_order(self._jobs[live[at]].job.id))
         self._place = np.argsort(np.array(self._order, dtype=np.int64))
-        self._ids = tuple(self._jobs[live[at]].job.id for at in self._order)
+        self._in_order = [live[at] for at in self._order]
+        self._ids = tuple(self._jobs[j].job.id for j in self._in_order)
         self._held = [-1] * len(live)
-        self._widest = max((self._jobs[j].job.max_nodes for j in live), default=0)
-        count = [len(self._sizes_of(live[at])) for at in self._order]
+        self._widest = min(self._reach, max((self._jobs[j].job.max_nodes for j in live), default=0))
+        count = [len(self._sizes_of(j)) for j in self._in_order]
         self._bounds = [0, *accumulate(count)]
         self._value = np.zeros(self._bounds[-1])
         self._cuts.clear()
 
     def _cut(self, most: int) -> _Cut:
         """The rows with sizes of up to `most` nodes."""
-        sizes = [self._sizes_of(self._live[at]) for at in self._order]
+        sizes = [self._sizes_of(j) for j in self._in_order]
         size = np.concatenate([np.zeros(0, dtype=np.int64), *sizes])
         row_job = np.repeat(np.arange(len(sizes), dtype=np.int64), [len(each) for each in sizes])
         rows = (size <= most).nonzero()[0]
@@ -128,7 +140,8 @@ class KeptRows:
     def _worth(self, *demands: JobDemand) -> ValueTable:
         """All sizes of these jobs, which are in the order of their ids."""
         horizon_s, value, alpha = self._terms
-        return value_table(Problem(horizon_s, max(each.max for each in demands), demands, value, alpha))
+        most = min(self._reach, max(each.max for each in demands))
+        return value_table(Problem(horizon_s, most, demands, value, alpha))
 
 
 class _Cut(NamedTuple):

@@ -14,7 +14,7 @@ from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import JobDemand, Problem, Value
 from malletrain.sizing.registry import policy
 from malletrain.sizing.values import value_table
-from tests.replay.small import workloads
+from tests.replay.small import job, workloads
 
 CALL = st.tuples(st.integers(0, 20), st.lists(st.integers(0, 9), min_size=4, max_size=4),
                  st.sets(st.integers(0, 3), min_size=1), st.lists(st.sampled_from([0.0, 0.0, 3.0, 30.0]), min_size=4,
@@ -23,6 +23,19 @@ CALL = st.tuples(st.integers(0, 20), st.lists(st.integers(0, 9), min_size=4, max
 
 def problem(choice: PolicyChoice, demands: list[JobDemand], nodes: int) -> Problem:
     return Problem(choice.horizon_s, nodes, tuple(demands), choice.value, choice.alpha)
+
+
+def test_a_job_that_permits_millions_of_nodes_costs_what_the_nodes_do() -> None:
+    jobs = [job(1, most=1_000_000), job(2, most=5)]
+    rows = KeptRows(jobs, lambda j, count: demand(jobs[j], count), 300.0, Value.ELASTIC, 0.0)
+    for nodes, most in ((3, 4), (4, 4), (0, 4), (70, 128), (65, 128)):
+        table, _ = rows.table([0, 1], [0, 0], nodes)
+        expected = value_table(
+            problem(PolicyChoice("exact", "exact", 300.0), [demand(each, 0) for each in jobs], nodes)
+        )
+        np.testing.assert_array_equal(table.size, expected.size)
+        np.testing.assert_array_equal(table.value, expected.value)
+        assert sum(map(len, rows._values.values())) <= 2 * (most + 1)
 
 
 @given(
