@@ -251,6 +251,7 @@ def main() -> None:
     small, large = options.small, options.large
     bandwidth = link_bandwidth()
     model = 1.5 * state_bytes(options.width) / bandwidth + 0.05
+    print(f"link {bandwidth / 1e9:.2f} GB/s, so growing may take {model:.3f} s", flush=True)
     os.environ.update({**MEMORY, **os.environ})
     results = {kind: kept(options.keep).get(kind, []) for kind in options.only.split(",")}
     with tempfile.TemporaryDirectory() as directory:
