@@ -212,7 +212,7 @@ class Sizing(Section):
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
     profile: Literal["none", "passive", "active"] = "passive"
-    """How jobs' scalability is learnt: from sizes that are tried for it, from those that come anyway, or not."""
+    """How jobs' scalability is learnt: by beginning small and trying sizes, from those that come anyway, or not."""
     max_wait_minutes: Annotated[float, Field(ge=0)] = 30.0
     """A job without nodes for so long gets its fewest, before anything that others gain; 0: no such promise."""
     turn_minutes: Annotated[float, Field(gt=0)] = 10.0
