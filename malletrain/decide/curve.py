@@ -28,8 +28,8 @@ Floats = NDArray[np.float64]
 _NOISE = 0.02
 #: Standard deviations that are more than noise.
 _CLEAR = 1.96
-#: What the band leaves out on either side of the mixture. A little more than a twentieth: on published measurements it
-#: then holds nine tenths of every table (docs/explanation/curves.md), and more of smooth curves.
+#: What the band leaves out on either side of the mixture. A little more than a twentieth: on published measurements
+#: it then holds nine tenths of every table (docs/explanation/curves.md), and more of smooth curves.
 _TAIL = 0.06
 #: Of a scenario's deviation from its shape, along the two widest directions: how many standard deviations, and how
 #: likely; mean nothing, variance one in each.
