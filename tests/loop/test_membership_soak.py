@@ -199,9 +199,14 @@ class Theatre:
     def settled(self) -> bool:
         """All that live, and were not asked to go, train in one world."""
         plan = self.members.world(1)
-        living = self.living()
+        # A newcomer that froze and was asked to go in that moment hears nothing; its pilot is ended by Slurm.
+        living = [each for each in self.living() if each.runs or not self._is_out(each)]
         together = all(each.runs and each.at is plan and each.entering is None for each in living)
         return bool(living) and together and plan is not None and len(plan.seats) == len(living)
+
+    def _is_out(self, process: Process) -> bool:
+        worker = self.members.worker(process.name)
+        return worker is not None and not worker.phase.lives
 
     def play(self, changes: int) -> None:
         for _ in range(changes):
