@@ -18,6 +18,8 @@ _KEPT = 32
 _ABSURD_RATE = 1e15
 #: A window this far from its size's median (as a ratio) is a fault, where three or more windows tell.
 _FAR = 2.0
+#: Of two windows that differ by more than this ratio the faster one is believed: what disturbs a window slows it.
+_APART = 1.25
 #: More throughput a node than on fewer nodes by this factor is a fault of one of the two.
 _SUPERLINEAR = 3.0
 #: Throughput has changed where so many windows of a size in a row all lie on one side of the median of as many
@@ -70,6 +72,9 @@ def agreeing(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]
             near = [rate for rate in rates if middle / _FAR <= rate <= middle * _FAR]
             ignored["far from the other samples at its size"] += len(rates) - len(near)
             windows[nodes] = near
+        elif len(rates) == 2 and max(rates) > _APART * min(rates):
+            ignored["far slower than the other sample at its size"] += 1
+            windows[nodes] = [max(rates)]
     windows = {nodes: rates for nodes, rates in windows.items() if rates}
     while (liar := _superlinear(windows)) is not None:
         ignored["more throughput a node than other sizes by far"] += len(windows.pop(liar))

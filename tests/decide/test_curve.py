@@ -111,6 +111,16 @@ def test_a_worker_that_lies_once_is_outvoted() -> None:
     }  # fmt: skip
 
 
+def test_of_two_windows_far_apart_the_faster_one_is_believed() -> None:
+    """On a busy machine four nodes once trained slower than two for a window, and were not tried again."""
+    found = fit([sample(1, 200.0), sample(2, 375.0), sample(4, 242.0), sample(4, 466.0)])
+    assert found is not None
+    assert [(m.nodes, m.rate, m.windows) for m in found.measured] == [(1, 200.0, 1), (2, 375.0, 1), (4, 466.0, 1)]
+    assert found.ignored == {"far slower than the other sample at its size": 1}
+    near = fit([sample(2, 375.0), sample(4, 440.0), sample(4, 466.0)])
+    assert near is not None and near.measured[-1].rate == pytest.approx(453.0)
+
+
 @pytest.mark.parametrize("windows", [5, 9, 40])
 def test_throughput_that_changes_is_measured_again(windows: int) -> None:
     before = [sample(n, 100.0 * n**0.9) for n in (1, 4, 8) for _ in range(6)]
