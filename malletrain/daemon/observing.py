@@ -87,7 +87,7 @@ class Observing:
         data: dict[str, JsonValue] = {
             "version": __version__,
             "look_s": config.loop.watch_interval_s,
-            "leave_s": rules.yield_patience_s,
+            "leave_s": rules.usual_leave_s,
             "keep_idle": rules.keep_idle,
             "max_pilots": rules.max_pilots,
         }

@@ -76,7 +76,6 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         min_hole_s=60.0 + margin_s + leave_lead_s,
         leave_lead_s=leave_lead_s,
         leave_patience_s=config.pilot.leave_patience_s,
-        yield_patience_s=min(2.0, config.pilot.leave_patience_s),
         start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         forecast=True,

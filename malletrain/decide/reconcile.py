@@ -40,8 +40,9 @@ def leaving(
     """
     if pilot.phase is PilotPhase.RELEASED:
         return RecyclePilot(pilot.job_id, pilot.id, pilot.node, f"not started yet; {reason}")
-    patience = rules.yield_patience_s if cause is LeaveCause.YIELD else rules.leave_patience_s
-    latest = now + patience if hole is None else max(now, min(now + patience, hole.until - rules.margin_s))
+    latest = now + rules.leave_patience_s
+    if hole is not None:
+        latest = max(now, min(latest, hole.until - rules.margin_s))
     return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, latest, reason)
 
 

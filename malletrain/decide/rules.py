@@ -38,7 +38,7 @@ class Rules:
         min_hole_s: a shorter hole is left alone: Slurm's limits are whole minutes.
         leave_lead_s: a worker is asked to leave so long before its limit runs out.
         leave_patience_s: a worker that was asked to leave is recycled after so long regardless.
-        yield_patience_s: the same where a main job waits for the node.
+        usual_leave_s: what leaving usually takes, where it is only reckoned with (`--observe`).
         unknown_s: longest limit of a pilot that starts while Slurm's plan is old and main jobs wait.
         start_patience_s: a released pilot that Slurm has not started by then goes back to the held array.
         claim_patience_s: free nodes are kept so long for a main job that could start on them; after that
@@ -79,7 +79,7 @@ class Rules:
     min_hole_s: float = 90.0
     leave_lead_s: float = 20.0
     leave_patience_s: float = 15.0
-    yield_patience_s: float = 2.0
+    usual_leave_s: float = 2.0
     unknown_s: float = 600.0
     start_patience_s: float = 90.0
     claim_patience_s: float = 90.0
