@@ -125,8 +125,8 @@ class Pool(Section):
     """How far the site has taken MalleTrain on: `few` allows `few_pilots` only, until its criteria are met."""
     few_pilots: Annotated[int, Field(ge=1, le=1000)] = 4
     """Most pilots at a time in stage `few`."""
-    max_pilots: Annotated[int, Field(ge=1, le=5000)] = 200
-    """Most pilots at a time: preempting hundreds at once costs slurmctld seconds."""
+    max_pilots: Annotated[int, Field(ge=1, le=5000)] = 100
+    """Most pilots at a time: slurmctld tries each blocked main job against each of them in every cycle."""
     include: list[NodeList] = []
     """Only these nodes; empty: all nodes of the harvest partition."""
     exclude: list[NodeList] = []
