@@ -173,10 +173,11 @@ class JobDemand:
         if isinstance(self.id, bool) or not isinstance(self.id, int | str):
             raise InvalidInput("job id", f"must be a number or a text, not {self.id!r}")
         here = f"job {self.id!r}"
-        if not (_are_counts(self.current, self.min, self.max) and self.min <= self.max):
+        if not _are_counts(self.current, self.min, self.max):
             _count(f"{here}: current", self.current)
             _count(f"{here}: min", self.min)
             _count(f"{here}: max", self.max)
+        if self.min > self.max:
             raise InvalidInput(f"{here}: min", f"{self.min} is above max {self.max}")
         for size in self.sizes:
             _count(f"{here}: sizes", size)
