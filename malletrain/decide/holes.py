@@ -26,7 +26,7 @@ def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: 
     its nodes now. A planned start that has passed counts for two backfill
     intervals more: after that, backfill has not come to the job again (beyond bf_max_job_test), or does not run.
     """
-    since = now if snapshot.plan.is_stale(now) else now - 2 * snapshot.plan.interval_s
+    since = now if snapshot.plan.is_stale(now) else now - snapshot.plan.lasts_s
     plans: list[tuple[float, str, Collection[str]]] = [
         (job.start_time, f"planned start of job {job.id}", job.planned_nodes)
         for job in snapshot.pending

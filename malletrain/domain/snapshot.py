@@ -151,9 +151,14 @@ class BackfillPlan:
     queue_length: int | None = None
     main_cycle_s: float | None = None  #: how long slurmctld's main scheduler took last
 
+    @property
+    def lasts_s(self) -> float:
+        """For how long a planned start is believed that backfill has not renewed: two intervals."""
+        return 2 * self.interval_s
+
     def is_stale(self, now: float) -> bool:
-        """Whether planned starts can no longer be relied on: the last cycle is older than two intervals."""
-        return self.last_cycle_at is not None and now - self.last_cycle_at > 2 * self.interval_s
+        """Whether planned starts can no longer be relied on: the last cycle is older than that."""
+        return self.last_cycle_at is not None and now - self.last_cycle_at > self.lasts_s
 
 
 #: Nodes are compared with those of the look before in blocks of so many.
@@ -189,6 +194,8 @@ class NodeIndex:
 
     def after(self, nodes: tuple[Node, ...]) -> NodeIndex:
         """That of `nodes`, which a later look showed."""
+        if nodes is self.nodes:  # a light look at the queue alone
+            return self
         if len(nodes) != len(self.nodes):
             return NodeIndex.of(nodes)
         # Comparing equal records that are not the same would cost more than a new index: a few tell which they are.

@@ -33,7 +33,7 @@ class PlanMemory:
 
         `now`: when its queue was looked at (Unix seconds). The same object where nothing is missing.
         """
-        since = now - 2 * snapshot.plan.interval_s
+        since = now - snapshot.plan.lasts_s
         seen: dict[str, _Seen] = {}
         planned: dict[str, SlurmJob] = {}
         for job in snapshot.pending:
