@@ -148,8 +148,7 @@ class Daemon:
             loop = self._settings.loop
             schedule(timers, service, tick_s=loop.tick_s, watch_s=loop.watch_interval_s)
             timers.start()
-            for doubt in config.doubts(self._settings):
-                self._log.warning("doubtful configuration", doubt=doubt)
+            self._tell_doubts()
             self._log.info("serving", url=service.url, observe=self._observe, version=__version__)
             self._notifier.ready(f"serving {service.url}" if service.url else "observing")
             return self._wait(timers)
@@ -206,10 +205,13 @@ class Daemon:
         self._notifier.reloading(time.clock_gettime(time.CLOCK_MONOTONIC))
         self._settings = settings
         log.configure(level=settings.log.level, style=settings.log.format, environ=self._environ)
-        for doubt in config.doubts(settings):
-            self._log.warning("doubtful configuration", doubt=doubt)
+        self._tell_doubts()
         self._log.info("configuration reloaded")
         return True
+
+    def _tell_doubts(self) -> None:
+        for doubt in config.doubts(self._settings):
+            self._log.warning("doubtful configuration", doubt=doubt)
 
     def _serve_api(self, serve_forever: Callable[[], None], retired: threading.Event) -> None:
         try:
