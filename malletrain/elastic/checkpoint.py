@@ -29,6 +29,7 @@ from malletrain.elastic.transfer import as_bytes, digest
 log = logging.getLogger("malletrain.elastic")
 
 _NAME = re.compile(r"step-(\d+)")
+_DRAFT = re.compile(r"\.step-(\d+)\.")
 KEEP = 2
 
 
@@ -48,6 +49,7 @@ class Checkpoints:
         self._every_s = every_s
         self._last = time.monotonic()
         self._writer: threading.Thread | None = None
+        self._stands = threading.Event()
         # It takes half a second to import: not when a node has to be given back.
         threading.Thread(target=_library, name="malletrain-import", daemon=True).start()
 
@@ -57,6 +59,7 @@ class Checkpoints:
         Raises:
             ElasticError: the directory cannot be written.
         """
+        self.stands()
         if self._writer is not None:
             self._writer.join()
         return self._write(state.position.step, _content(state, copied=False))
@@ -67,18 +70,24 @@ class Checkpoints:
         return not writing and time.monotonic() - self._last >= self._every_s
 
     def save_beside(self, state: TrainingState) -> None:
-        """Copy the state in memory, and write the copy while training goes on. What goes wrong is logged."""
+        """Copy the state in memory, and write the copy while training goes on. What goes wrong is logged.
+        Nobody finds it before `stands` is called."""
         self._last = time.monotonic()
         step, content = state.position.step, _content(state, copied=True)
+        stands = self._stands = threading.Event()
 
         def write() -> None:
             try:
-                self._write(step, content)
+                self._write(step, content, stands)
             except ElasticError as error:
                 log.warning("%s", error)
 
         self._writer = threading.Thread(target=write, name="malletrain-checkpoint", daemon=True)
         self._writer.start()
+
+    def stands(self) -> None:
+        """What is being written beside training is not taken back any more."""
+        self._stands.set()
 
     def load(self, state: TrainingState) -> Path | None:
         """Restore the newest checkpoint that can be read; None when there is none at all.
@@ -103,6 +112,7 @@ class Checkpoints:
 
     def discard(self) -> None:
         """Training is over: remove them, and the directory if nothing else is in it."""
+        self.stands()
         if self._writer is not None:
             self._writer.join()
         for place in [self.directory] if self._part is None else _parts(self._base, self._part[1]):
@@ -113,7 +123,7 @@ class Checkpoints:
         with contextlib.suppress(OSError):
             self._base.rmdir()
 
-    def _write(self, step: int, content: dict[str, torch.Tensor]) -> Path:
+    def _write(self, step: int, content: dict[str, torch.Tensor], stands: threading.Event | None = None) -> Path:
         target = self.directory / f"step-{step}"
         draft = self.directory / f".{target.name}.{os.uname().nodename}.{os.getpid()}"
         try:
@@ -121,13 +131,15 @@ class Checkpoints:
             draft.mkdir(mode=0o700)
             with _failures_as_errors():
                 _library().save(content, checkpoint_id=draft, no_dist=True)
+            if stands is not None:
+                stands.wait()
             shutil.rmtree(target, ignore_errors=True)
             draft.rename(target)
         except Exception as error:
             shutil.rmtree(draft, ignore_errors=True)
             why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0][:300]
             raise ElasticError(f"{target}: the state cannot be saved: {why}") from error
-        for _, old in _steps(self.directory)[KEEP:]:
+        for old in [*_drafts(self.directory, step), *(path for _, path in _steps(self.directory)[KEEP:])]:
             shutil.rmtree(old, ignore_errors=True)
         return target
 
@@ -160,6 +172,12 @@ def _steps(directory: Path) -> list[tuple[int, Path]]:
     except FileNotFoundError:
         return []
     return sorted(((int(path.name[5:]), path) for path in found), reverse=True)
+
+
+def _drafts(directory: Path, step: int) -> list[Path]:
+    """Of earlier steps: whoever began them was ended before they stood."""
+    found = (_DRAFT.match(path.name) for path in directory.iterdir())
+    return [directory / draft.string for draft in found if draft and int(draft[1]) < step]
 
 
 def _library() -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 
 import torch
 
 from malletrain.elastic.errors import Aborted, Released
 from malletrain.elastic.node_link import Crew
+from malletrain.elastic.reports import Reports
 from malletrain.elastic.rounds import Outcome
 from malletrain.elastic.saving import Saving
 from malletrain.elastic.switch import Switch
@@ -24,6 +26,15 @@ LEAVE_GRACE_S = 2.0
 LONG_STEP_S = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Into a world, at monotonic `at`, after a pause; `before`: nodes of the one before."""
+
+    pause_s: float
+    before: int
+    at: float
+
+
 class Course:
     """What a worker does between two rounds.
 
@@ -31,7 +42,7 @@ class Course:
         switch: its worlds.
         saving: its part in checkpoints.
         entered: called when it trains in another world.
-        say: to the daemon.
+        reports: to the daemon.
         crew: the other processes of its node, at the first one.
         in_pilot: whether there is a daemon to ask when this worker is told to end.
 
@@ -45,7 +56,7 @@ class Course:
         switch: Switch,
         saving: Saving,
         entered: Callable[[], None],
-        say: Callable[[messages.Message], None],
+        reports: Reports,
         crew: Crew | None,
         *,
         in_pilot: bool,
@@ -54,12 +65,14 @@ class Course:
         self._rounds = switch.rounds
         self._saving = saving
         self._entered = entered
-        self._say = say
+        self._reports = reports
         self._crew = crew
         self._in_pilot = in_pilot
         self._agreed = 0
         self._leave_all = False
         self._must_recover = False
+        self._must_level = False
+        self._unannounced: _Entry | None = None
         self._ending_since: float | None = None
         self._leave_now = False
         self.last_commit = time.monotonic()
@@ -71,7 +84,11 @@ class Course:
         self._enter(0.0, self._rounds.world.nodes)
 
     def committed(self, outcome: Outcome) -> None:
-        """A round is done."""
+        """A round is done; so the one before it is done at every member."""
+        self._reports.stands()
+        self._saving.stands()
+        if self._rounds.world.listeners:
+            self._take_in(changed=outcome.changed)
         self._agreed = max(self._agreed, outcome.agreed)
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._rounds.world.size)
         if outcome.saving:
@@ -96,6 +113,9 @@ class Course:
                     began = time.monotonic()
                     self._take()
                     self._enter(time.monotonic() - began, before)
+                elif self._must_level:
+                    self._must_level = False
+                    self._switch.level()
                 self._rounds.check()
                 self._leave_if_told()
                 return
@@ -156,7 +176,7 @@ class Course:
             return
         self._ending_since = time.monotonic()
         self._switch.ending = name
-        self._say(messages.Leaving(f"{name} from outside"))
+        self._reports.say(messages.Leaving(f"{name} from outside"))
         if self._crew is not None:
             self._crew.end()
         if self._is_long(self.step_began):
@@ -175,6 +195,8 @@ class Course:
 
     def _take(self) -> None:
         agreed, self._agreed = self._agreed, 0
+        if not self._switch.stays(agreed):
+            self._reports.stands()
         self._switch.take(agreed)
 
     def _recover(self) -> None:
@@ -185,8 +207,25 @@ class Course:
 
     def _enter(self, pause_s: float, before: int) -> None:
         """This world trains. `before`: the nodes of the one before."""
-        self._switch.announce(pause_s, before)
+        self._must_level = False
+        self._unannounced = _Entry(pause_s, before, time.monotonic())
+        if not self._rounds.world.listeners:
+            self._announce(0.0)
         self._entered()
+
+    def _take_in(self, *, changed: bool) -> None:
+        """The first step of newcomers is done, in which they got the state."""
+        self._rounds.world.listeners = frozenset()
+        self._switch.taken_in(changed=changed)
+        self._must_level = changed
+        if self._unannounced is not None:
+            self._announce(time.monotonic() - self._unannounced.at - self._rounds.median_step())
+
+    def _announce(self, late_s: float) -> None:
+        """Tell of this world. `late_s`: by how much its first step was longer than others."""
+        entry, self._unannounced = self._unannounced, None
+        if entry is not None:
+            self._switch.announce(entry.pause_s + max(0.0, late_s), entry.before)
 
     def _leave_if_told(self) -> None:
         if self._ending_since is None:
@@ -199,11 +238,13 @@ class Course:
         if self._rounds.world.size == 1:
             self._leave_together()
         elif self._switch.link is not None:
+            self._reports.stands()
             self._switch.leave(0, None)
 
     def _leave_together(self) -> None:
         """All members were told to end: the first saves the state; no daemon is needed for this."""
         saved = self._saving.save() if self._saving.mine else None
+        self._reports.stands()
         if self._switch.link is None:
             raise Released(self._switch.ending)
         self._switch.leave(0, saved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from malletrain.elastic.data import Loader
@@ -31,9 +32,14 @@ class Feed:
         self._shards = shards
         self._prefetch = Prefetch(loader, loaders) if loaders else None
 
-    def load(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[Share, Any]:
-        """The part of the batch at `cursor` that member `rank` of `size` takes: which samples, and the data."""
+    def load(
+        self, epoch: int, cursor: int, rank: int, size: int, listeners: frozenset[int] = frozenset()
+    ) -> tuple[Share, Any]:
+        """The part of the batch at `cursor` that member `rank` of `size` takes: which samples, and the data.
+        `listeners` take none: they get samples of no weight, as many as they will have."""
         parts = self._parts_of(cursor, epoch, rank, size)
+        if listeners:
+            parts = [(0, self._part_beside(listeners, cursor, epoch, rank, size))]
         orders = [(epoch, tuple(part.indices)) for _, part in parts]
         if self._prefetch is None:
             loaded = [self._loader.load(*order) for order in orders]
@@ -53,6 +59,13 @@ class Feed:
             return self._shards.parts(self._sampler, epoch, cursor, rank, size)
         counts = self._paces.shares(self._sampler.next_batch(cursor)) if size > 1 else None
         return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
+
+    def _part_beside(self, listeners: frozenset[int], cursor: int, epoch: int, rank: int, size: int) -> Share:
+        if rank in listeners:
+            coming = self._sampler.share(epoch, cursor, rank, size)
+            return replace(coming, weight=0)
+        others = [other for other in range(size) if other not in listeners]
+        return self._sampler.share(epoch, cursor, others.index(rank), len(others))
 
     def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[Order]:
         """What this member loads in the next `batches`, if nothing changes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from malletrain.elastic.batching import Batching
 from malletrain.elastic.equality import Judgement
 from malletrain.elastic.rounds import Rounds
+from malletrain.elastic.sampler import Share
 from malletrain.elastic.state import Position
 
 
@@ -15,6 +16,7 @@ class Figures:
     _position: Position
     _batching: Batching
     _judgement: Judgement
+    _share: Share | None
 
     @property
     def is_main(self) -> bool:
@@ -46,6 +48,12 @@ class Figures:
     def samples_done(self) -> int:
         """Samples committed since training began."""
         return self._position.samples
+
+    @property
+    def share(self) -> int:
+        """How many samples of the batch at hand count. 0 where this worker has no part in the step: in a batch
+        smaller than the world, and in a newcomer's first step, while its state is on its way."""
+        return 0 if self._share is None else self._share.weight
 
     @property
     def batch_size(self) -> int:

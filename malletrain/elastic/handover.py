@@ -2,6 +2,9 @@
 
 Who holds the training state, as of which round, and is everyone like the others? Members that hold the newest give it
 to those that hold none, and their last sums to those that missed the last round.
+
+Where it can be, the state is lent: who gives it makes the next step meanwhile, in which newcomers have an empty part
+that they add when the state is there. A newcomer counts as one that holds it when that round is done.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch
 from malletrain.elastic.background import Background
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.groups import Board, Group, Pending
+from malletrain.elastic.lent import Lent
 from malletrain.elastic.place import Place
 from malletrain.elastic.roll import Entry, Roll, read
 from malletrain.elastic.room import Room, from_text, to_text
@@ -86,6 +90,10 @@ class Handover:
         self._board = board
         self._described = False
         self._room: Room | None = None
+        self._lent: Lent | None = None
+        #: Whether this member's script leaves the state alone between one step and the next gradients.
+        self.lends = False
+        rounds.lent_changed = lambda: self._lent is not None and self._lent.changed()
         if board is not None:
             board.put(PLACES_KEY, str(place.size))
 
@@ -112,8 +120,9 @@ class Handover:
         if not self._state.whole and self._room is None and plan.members[0].worker != self._worker:
             self._room = _find_room(plan.store, self._place)
 
-    def call_roll(self, plan: messages.Plan, group: Group) -> None:
-        """Call the roll in a plan's group, and give and take.
+    def call_roll(self, plan: messages.Plan, group: Group) -> frozenset[int]:
+        """Call the roll in a plan's group, and give and take; the ranks whose state comes during the next round (see
+        `taken_in`).
 
         Raises:
             Aborted: the plan was dropped.
@@ -122,22 +131,24 @@ class Handover:
             Released: nobody can bring this worker to the others' state.
         """
         rounds, places = self._rounds, self._place.size
+        self._lent = None
         signatures = self._state.signatures()
         words = rounds.last[-1].numel() if rounds.last else 0
-        mine = torch.tensor([int(self._state.whole), rounds.done, words, *signatures.values()], dtype=torch.int64)
+        says = [int(self._state.whole), rounds.done, words, int(self.lends)]
+        mine = torch.tensor([*says, *signatures.values()], dtype=torch.int64)
         table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
         self._wait(group.all_gather(table, mine), plan)
         log.debug("generation %d: roll called after %.3f s", plan.generation, time.monotonic() - began)
         said = [row.tolist() for row in table]
-        entries = [Entry(bool(row[0]), row[1], row[2]) for row in said]
+        entries = [Entry(bool(row[0]), row[1], row[2], bool(row[3])) for row in said]
         roll = read(entries, places, sharded=self._state.mesh is not None)
         if roll.newest < 0 and group.rank in roll.donors:
             # A world that begins, or begins again: its oldest member knows where.
             self._load()
             rounds.done = self._state.position.rounds
             self._state.whole = True
-        theirs = said[roll.donors[0]][3:]
+        theirs = said[roll.donors[0]][len(says) :]
         odd = [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
         if odd:
             this, model = (plan.members[rank // places].worker for rank in (group.rank, roll.donors[0]))
@@ -147,14 +158,28 @@ class Handover:
             )
         if group.rank in roll.behind and rounds.done < roll.newest - 1:
             self._watch.release("fell behind: the others are more than one round ahead")
+        if group.rank // places in roll.apart():
+            self._watch.release("the processes of this node are in two steps of a model that is sharded over them")
         if group.rank // places in roll.stranded():
             self._watch.release("nobody can give the training state in the middle of a step that some have committed")
         if roll.behind and places > 1:
             self._hear_words(plan, group, roll)
-        self._move(plan, group, roll)
+        lent = roll.lends and not plan.urgent
+        self._move(plan, group, roll, lent=lent)
         if not roll.behind:
             rounds.last = []  # all are in the same round: nobody will ask for the sums of the one before
             rounds.complete = []
+        return frozenset(roll.fresh) if lent else frozenset()
+
+    def taken_in(self, *, changed: bool) -> None:
+        """The round is done in which newcomers were given the state. `changed`: it was not the others' state any more
+        when they had it; so the roll has to be called again, and nothing is lent from now on."""
+        if changed:
+            log.info("the script changes its state within a step: from now on all wait while newcomers are given it")
+            self.lends = False
+        else:
+            self._state.whole = True
+        self._lent = None
 
     def _hear_words(self, plan: messages.Plan, group: Group, roll: Roll) -> None:
         """Whoever lacks the last round has its sums already: of the words, the donors tell all."""
@@ -167,8 +192,9 @@ class Handover:
                 self._watch.release("the sums of a round that others have committed are not here")
             self._rounds.given = [*self._rounds.complete[:-1], words]
 
-    def _move(self, plan: messages.Plan, group: Group, roll: Roll) -> None:
-        """Give and take, all at once: the state down a tree to newcomers, the last sums to those that lack them."""
+    def _move(self, plan: messages.Plan, group: Group, roll: Roll, *, lent: bool) -> None:
+        """Give and take, all at once: the state down a tree to newcomers, the last sums to those that lack them. What
+        is `lent` nobody waits for but the newcomers."""
         work: list[Background] = []
         got: list[tuple[bytes, list[torch.Tensor]]] = []
         givers, donors = roll.givers(), roll.donors
@@ -179,8 +205,13 @@ class Handover:
         on = givers.get(group.rank, [])
         if group.rank in donors and on:
             self._state.position.rounds = self._rounds.done
-            whole = self._state.capture()
-            work.append(Background(lambda: give(group, on, *whole), "give"))
+            if lent:
+                self._lent = Lent(self._state)
+                whole = self._lent.skeleton, self._lent.tensors
+                Background(lambda: give(group, on, *whole), "give")  # who takes it tells of a fault
+            else:
+                whole = self._state.capture()
+                work.append(Background(lambda: give(group, on, *whole), "give"))
         if late:
             sums = pack(self._rounds.last)
             work.append(Background(lambda: give(group, late, *sums), "give"))
@@ -193,7 +224,7 @@ class Handover:
         if group.rank in roll.fresh:
             self._state.restore(*got[0])
             self._rounds.done = self._state.position.rounds
-            self._state.whole, self._room = True, None
+            self._state.whole, self._room = not lent, None
         else:
             self._rounds.given = list(unpack(*got[0]))
 

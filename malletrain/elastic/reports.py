@@ -1,4 +1,8 @@
-"""What a worker tells of its training."""
+"""What a worker tells of its training.
+
+What tells of a step waits until the next round is committed: that needs every member, so the step stands with all of
+them, and whoever is lost from then on takes nothing back that was told.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,19 @@ class Reports:
         self._record = record
         self._paces = paces
         self._noise_scale = noise_scale
+        self._held: list[messages.Message] = []
+
+    def hold(self, message: messages.Message) -> None:
+        """Say it when what it tells of stands."""
+        self._held.append(message)
+        if self._switch.rounds.world.size == 1:
+            self.stands()
+
+    def stands(self) -> None:
+        """All that was committed so far is committed everywhere, or it is too late to ask: say what was held."""
+        held, self._held = self._held, []
+        for message in held:
+            self.say(message)
 
     def say(self, message: messages.Message) -> None:
         """Queue a message; training does not wait for it."""
@@ -46,4 +63,4 @@ class Reports:
         rates = {
             name: sum(by_process[n * world.places : (n + 1) * world.places]) for n, name in enumerate(world.workers)
         }
-        self.say(replace(window, noise_scale=self._noise_scale(), rates=rates, memory_bytes=memory_bytes()))
+        self.hold(replace(window, noise_scale=self._noise_scale(), rates=rates, memory_bytes=memory_bytes()))

@@ -12,11 +12,12 @@ from malletrain.elastic.transfer import tree
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What a process says: whether it holds the state, how many rounds it has committed, how long the words of the
-    last one were."""
+    last one were; whether it can give the state away while it trains on."""
 
     whole: bool
     done: int
     words: int
+    lends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Roll:
     """Ranks, in order. `newest`: the round that donors hold; -1 in a world that begins.
 
     `places`: processes a node. A node of which not all processes hold the state counts as one that has nothing.
-    `sharded`: each place holds another part of the state.
+    `sharded`: each place holds another part of the state. `lends`: newcomers can be given it while the donors make
+    their next step.
     """
 
     donors: list[int]
@@ -34,6 +36,7 @@ class Roll:
     places: int
     words: int = 0
     sharded: bool = False
+    lends: bool = False
 
     def givers(self) -> dict[int, list[int]]:
         """The state's way: to each fresh process from one giver, which is at the same place of another node, or in
@@ -56,6 +59,12 @@ class Roll:
                 ways.setdefault(giver, []).extend(takers)
         return ways
 
+    def apart(self) -> set[int]:
+        """Nodes whose processes are in two steps of a sharded model: its collectives would never meet."""
+        if not self.sharded:
+            return set()
+        return {rank // self.places for rank in self.behind} & {rank // self.places for rank in self.donors}
+
     def stranded(self) -> set[int]:
         """Nodes that nobody can give the state to: who held their part of it has committed no round more."""
         reached = {taker for takers in self.givers().values() for taker in takers}
@@ -76,12 +85,17 @@ def read(entries: Sequence[Entry], places: int, *, sharded: bool = False) -> Rol
     holders = [rank for node in nodes if all(entries[rank].whole for rank in node) for rank in node]
     newest = max((entries[rank].done for rank in holders), default=-1)
     donors = [rank for rank in holders if entries[rank].done == newest] or list(first)
+    behind = [rank for rank in holders if rank not in donors]
+    fresh = [rank for rank in range(len(entries)) if rank not in holders and rank not in donors]
+    # In a world that begins, and where someone makes the last round good, there is nothing to train on with.
+    lends = newest > 0 and places == 1 and not sharded and not behind and bool(fresh)
     return Roll(
         donors,
-        [rank for rank in holders if rank not in donors],
-        [rank for rank in range(len(entries)) if rank not in holders and rank not in donors],
+        behind,
+        fresh,
         newest,
         places,
         entries[donors[0]].words,
         sharded,
+        lends and all(entries[rank].lends for rank in donors),
     )

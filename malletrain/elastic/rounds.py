@@ -26,7 +26,7 @@ from malletrain.elastic.node_group import NodeGroup
 #: How soon a waiting member notices that its world was given up.
 SLICE_S = 0.02
 
-WEIGHT, READY, READY_SQUARED, ENDING, BAD, BAD_RANKS, SAVING, FIXED_WORDS = 0, 1, 2, 3, 4, 5, 6, 7
+WEIGHT, READY, READY_SQUARED, ENDING, BAD, BAD_RANKS, SAVING, CHANGED, FIXED_WORDS = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 
 class Watch(Protocol):
@@ -53,7 +53,8 @@ class Watch(Protocol):
 class World:
     """The processes that train together; this one is `group.rank`.
 
-    `workers` are its members: nodes, each with `places` processes, one after the other.
+    `workers` are its members: nodes, each with `places` processes, one after the other. `listeners`: ranks that get
+    the state while the others make the next step; their part of it is empty.
     """
 
     generation: int
@@ -61,6 +62,7 @@ class World:
     group: Group = field(default_factory=Solo)
     chosen_batch: int = 0  #: samples of a step that the daemon wants, or 0
     places: int = 1
+    listeners: frozenset[int] = frozenset()
 
     @property
     def rank(self) -> int:
@@ -86,13 +88,15 @@ class World:
 @dataclass(slots=True)
 class Outcome:
     """The sums of a round and its words. `agreed`: the generation that all are ready for, or 0; `ending`: how many
-    members were told to end; `saving`: it is time for a checkpoint."""
+    members were told to end; `saving`: it is time for a checkpoint; `changed`: the state that was lent to newcomers
+    changed before the round was done."""
 
     sums: list[torch.Tensor]
     words: torch.Tensor
     agreed: int
     ending: int
     saving: bool
+    changed: bool = False
 
 
 class Rounds:
@@ -117,6 +121,8 @@ class Rounds:
         self.waiting_since: float | None = None
         #: Whether this member finds that it is time for a checkpoint.
         self.save_is_due: Callable[[], bool] = lambda: False
+        #: Whether the state changed that this member lends.
+        self.lent_changed: Callable[[], bool] = lambda: False
         #: Seconds spent in waiting for others, in all.
         self.waited_s = 0.0
 
@@ -129,6 +135,7 @@ class Rounds:
         words[READY_SQUARED] = ready * ready
         words[ENDING] = int(self._watch.is_ending())
         words[SAVING] = int(self.save_is_due())
+        words[CHANGED] = int(self.lent_changed())
         return words
 
     def check(self) -> None:
@@ -182,7 +189,7 @@ class Rounds:
     def commit_given(self, sums: list[torch.Tensor]) -> Outcome:
         """The round is done, as others have told: in the world before this one, so its words agree on nothing."""
         outcome = self.commit(sums, sums[-1])
-        outcome.agreed, outcome.ending, outcome.saving = 0, 0, False
+        outcome.agreed, outcome.ending, outcome.saving, outcome.changed = 0, 0, False, False
         return outcome
 
     def commit(self, sums: list[torch.Tensor], words: torch.Tensor) -> Outcome:
@@ -193,7 +200,7 @@ class Rounds:
         same = size * int(words[READY_SQUARED]) == ready * ready
         agreed = ready // size if same and ready else 0
         agreed = agreed if agreed > self.world.generation else 0
-        return Outcome(sums, words, agreed, int(words[ENDING]), bool(words[SAVING]))
+        return Outcome(sums, words, agreed, int(words[ENDING]), bool(words[SAVING]), bool(words[CHANGED]))
 
     def wait(self, operation: Pending) -> None:
         """Wait in slices, with an eye on whether the world still stands.

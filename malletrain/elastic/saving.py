@@ -53,6 +53,11 @@ class Saving:
         """A round's words said that it is time."""
         self._agreed = True
 
+    def stands(self) -> None:
+        """All that was committed so far is committed at every member: a checkpoint of it may be found by others."""
+        if self._checkpoints is not None:
+            self._checkpoints.stands()
+
     def save_beside(self) -> None:
         """Between two steps, beside training, if that was agreed: nobody waits for it. Where each process of a node
         has a part, all of them do so after the same step."""
@@ -60,3 +65,5 @@ class Saving:
         if agreed and self._checkpoints is not None and self.mine:
             self._state.position.rounds = self._rounds.done
             self._checkpoints.save_beside(self._state)
+            if self._rounds.world.size == 1:
+                self._checkpoints.stands()

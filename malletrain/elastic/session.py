@@ -192,9 +192,12 @@ class Session(Figures):
         recorder = record.find_record(os.environ) if self._spot is None else None
         self._reports = Reports(self._switch, recorder, self._paces, self._batching.noise_scale)
         self._meter = Meter(self._reports.samples)
+        fixed = self._batching.fixed and self._batching.noise is None
+        if fixed and not (virtual_shards or norms or self._sharded):
+            self._switch.lend()
         crew = self._spot.crew if self._spot else None
         self._course = Course(
-            self._switch, self._saving, self._entered, self._reports.say, crew, in_pilot=self._spot is not None
+            self._switch, self._saving, self._entered, self._reports, crew, in_pilot=self._spot is not None
         )
         self._when_main: list[Callable[[], object]] = []
         self._was_main = False
@@ -244,7 +247,8 @@ class Session(Figures):
             world = self._rounds.world
             owes = self._rounds.given is not None
             self._batching.settle(self._sampler, world.size, world.chosen_batch, owes_a_step=owes)
-            share, batch = self._feed.load(self._position.epoch, self._position.cursor, world.rank, world.size)
+            place = self._position.epoch, self._position.cursor
+            share, batch = self._feed.load(*place, world.rank, world.size, world.listeners)
             self._saving.save_beside()
             self._share, self._committed = share, False
             self._load_s = time.monotonic() - began
@@ -302,7 +306,7 @@ class Session(Figures):
             for name, value in values.items():
                 figure = float(value)
                 said = figure if math.isfinite(figure) else None  # JSON knows no other numbers
-                self._reports.say(messages.Metric(name[:200], said, self._position.samples))
+                self._reports.hold(messages.Metric(name[:200], said, self._position.samples))
 
     def finish(self, result: Mapping[str, Any] | None = None) -> None:
         """Training is over: the last thing a script calls. `result`: plain JSON values, for the job's record."""
@@ -315,6 +319,7 @@ class Session(Figures):
             log.info("the job is over: %s", over)
         if self.is_main:
             self._meter.flush()
+            self._reports.stands()
             self._reports.say(messages.Finished(messages.plain(dict(result or {}), "result")))
         record.note_finish()
         if self._switch.link is not None:

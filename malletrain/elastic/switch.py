@@ -250,8 +250,8 @@ class Switch:
                 while (plan := link.plan) is None or not plan.urgent or plan.generation <= tried:
                     self.check(plan.generation if plan else 0)
                     if time.monotonic() - max(since, link.last_contact) > ORPHANED_S:
-                        saved = self._save()
-                        self.release(f"peers are lost and the daemon is silent; state saved at {saved}")
+                        saved = f"; state saved at {self._save()}" if self._state.whole else ""
+                        self.release(f"peers are lost and the daemon is silent{saved}")
                     link.changed.wait(SLICE_S)
             tried = plan.generation
             if not self._is_seated(plan):
@@ -283,6 +283,23 @@ class Switch:
             )
         )
 
+    def lend(self) -> None:
+        """Newcomers may be given the state while others make a step: nothing of the session forbids it."""
+        self._handover.lends = True
+
+    def taken_in(self, *, changed: bool) -> None:
+        """The round is done in which newcomers were given the state; `changed`: they have something else."""
+        self._handover.taken_in(changed=changed)
+
+    def level(self) -> None:
+        """Call the roll of this world again: its newcomers do not hold what the others do.
+
+        Raises:
+            Aborted: the world broke on the way.
+        """
+        if self._bound is not None:
+            self._call_roll(self._bound, self.rounds.world.group)
+
     def describe(self) -> None:
         """Say once, after a step, what the state looks like, so that newcomers have the memory for it at hand."""
         self._handover.describe()
@@ -290,6 +307,10 @@ class Switch:
     def give_up(self, seconds: float) -> bool:
         """Give up every group in the making; whether none is being made any more after so long."""
         return self._preparations.give_up(seconds)
+
+    def stays(self, generation: int) -> bool:
+        """Whether a plan has a seat for this worker."""
+        return self._is_seated(self._preparations.plan(generation))
 
     def only_shrinks(self, generation: int) -> bool:
         """Whether a plan adds nobody: such a one can be taken wherever members meet."""
@@ -328,11 +349,18 @@ class Switch:
     def _enter(self, plan: messages.Plan, group: Group) -> None:
         """Call the roll, bring everyone to the same state, and make the plan's world the present one."""
         names = tuple(seat.worker for seat in plan.members)
-        world = World(plan.generation, names, group, plan.batch, group.size // len(names))
+        listeners = self._call_roll(plan, group)
+        world = World(plan.generation, names, group, plan.batch, group.size // len(names), listeners)
+        self._addresses = {seat.worker: seat.address for seat in plan.members}
+        old, self.rounds.world = self.rounds.world, world
+        if old.group is not group:
+            old.group.bury()
+        self._preparations.entered(plan.generation)
+
+    def _call_roll(self, plan: messages.Plan, group: Group) -> frozenset[int]:
         began = time.monotonic()
         try:
-            self._handover.call_roll(plan, group)
-            log.debug("generation %d: state alike after %.3f s", plan.generation, time.monotonic() - began)
+            listeners = self._handover.call_roll(plan, group)
         except PeerLost as lost:
             group.bury()
             self.fault(plan.generation, "closed", str(lost))
@@ -340,11 +368,8 @@ class Switch:
         except Aborted:
             group.bury()
             raise
-        self._addresses = {seat.worker: seat.address for seat in plan.members}
-        old, self.rounds.world = self.rounds.world, world
-        if old.group is not group:
-            old.group.bury()
-        self._preparations.entered(plan.generation)
+        log.debug("generation %d: roll called and followed after %.3f s", plan.generation, time.monotonic() - began)
+        return listeners
 
     def _depart(self, plan: messages.Plan) -> None:
         """No seat for this worker: out of the world, in order. When all leave, the first of them saves the state."""

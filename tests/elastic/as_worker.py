@@ -1,9 +1,10 @@
 """Runs a training script as a worker does, with a credential that the tests' coordinator knows.
 
-Environment, to make what cannot be timed from outside: LAG_AT=N: in round N this worker takes its group for broken
-just after the others have committed; TROUBLE=freeze|kill|term@PLACE[#N]: it signals itself when it comes to a place
-of `PLACES` for the Nth time (by default the first). PATIENCE=S: for how long it waits for a daemon in a broken world.
-APART=S: for how long the processes of a node may be in two steps at once. LONG=S: what is a long step.
+Environment, to make what cannot be timed from outside: LAG_AT=N[,M]: in round N this worker takes its group for
+broken, once M others have committed it, which COMMITTED=N,NAME has them tell; TROUBLE=freeze|kill|term@PLACE[#N]: it
+signals itself when it comes to a place of `PLACES` for the Nth time (by default the first). PATIENCE=S: for how long
+it waits for a daemon in a broken world. APART=S: for how long the processes of a node may be in two steps at once.
+LONG=S: what is a long step.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -43,8 +45,21 @@ PLACES = {
 }
 
 
-def lag_at(number: int) -> None:
+def tell_commit(number: int, name: str) -> None:
+    commit = Rounds.commit
+
+    def told(self, sums, words):
+        outcome = commit(self, sums, words)
+        if self.done == number + 1:
+            (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"committed-{name}").touch()
+        return outcome
+
+    Rounds.commit = told
+
+
+def lag_at(number: int, others: int = 0) -> None:
     finish = Rounds.finish
+    home = Path(os.environ["MALLETRAIN_TEST_DIR"])
 
     def late(self, pending, sums, words, *refuse):
         if self.done == number and not getattr(self, "lagged", False):
@@ -53,6 +68,9 @@ def lag_at(number: int) -> None:
                 self.wait(operation)
             self.complete = [*sums[:-1], words.clone()]
             self.wait(self.start(words))
+            end = time.monotonic() + 30.0
+            while len(list(home.glob("committed-*"))) < others and time.monotonic() < end:
+                time.sleep(0.001)
             self._watch.fault(self.world.generation, "closed", "made to lag")
             raise Aborted("made to lag")
         return finish(self, pending, sums, words, *refuse)
@@ -99,7 +117,10 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     worker_client.credential_for = lambda url: "credential-for-tests"
     if "LAG_AT" in os.environ:
-        lag_at(int(os.environ["LAG_AT"]))
+        lag_at(*map(int, os.environ["LAG_AT"].split(",")))
+    if "COMMITTED" in os.environ:
+        number, _, name = os.environ["COMMITTED"].partition(",")
+        tell_commit(int(number), name)
     if "TROUBLE" in os.environ:
         trouble(os.environ["TROUBLE"])
     if "PATIENCE" in os.environ:

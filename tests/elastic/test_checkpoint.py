@@ -12,6 +12,7 @@ from torch import nn
 from malletrain.elastic.checkpoint import Checkpoints
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.state import Position, TrainingState
+from tests.elastic.coordinator import wait_until
 
 
 def state(step: int = 0, seed: int = 0) -> TrainingState:
@@ -57,11 +58,31 @@ def test_one_beside_training_is_of_the_moment_when_it_began(tmp_path: Path) -> N
     with torch.no_grad():
         for parameter in kept.model.parameters():
             parameter.zero_()
+    checkpoints.stands()
     checkpoints._writer.join()
     other = state(seed=1)
     checkpoints.load(other)
     assert same(want, other)
     assert not Checkpoints(tmp_path / "c", every_s=100.0).is_due()
+
+
+def test_one_beside_training_is_found_when_its_step_stands_everywhere(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "c", every_s=0.0)
+    checkpoints.save_beside(state(3))
+    wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
+    assert Checkpoints(tmp_path / "c").load(state()) is None
+    assert not checkpoints.is_due()
+    checkpoints.stands()
+    wait_until(checkpoints.is_due, 20, "it is written")
+    assert (tmp_path / "c" / "step-3").is_dir()
+
+
+def test_what_was_written_aside_by_a_worker_that_was_lost_is_removed(tmp_path: Path) -> None:
+    Checkpoints(tmp_path / "c", every_s=0.0).save_beside(state(3))
+    wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
+    (tmp_path / "c" / ".step-9.other.1").mkdir()
+    Checkpoints(tmp_path / "c").save(state(4))
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"step-4", ".step-9.other.1"}
 
 
 def test_the_newest_two_are_kept_and_all_are_discarded(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -94,6 +95,8 @@ def test_everyone_gets_the_state_from_where_there_is_a_connection(
             got.append(taker)
     assert len(got) == len(set(got)), "nobody is given it twice"
     assert {rank // places for rank in roll.fresh if rank not in got} == roll.stranded()
+    mixed = {node for node, (whole, ahead) in enumerate(said) if whole and ahead and places > 1}
+    assert roll.apart() == (mixed & {rank // places for rank in roll.behind} if sharded else set())
     if not roll.behind:
         assert not roll.stranded()
 
@@ -110,10 +113,11 @@ def test_where_a_process_stands() -> None:
 
 def spawn_with_a_laggard(daemon: Coordinator, pod: Pod, given: list[str], rounds: int, **environ: str) -> None:
     """Two nodes of two; the last process of all takes its group for broken in a round that the others commit."""
-    pod.spawn_node(daemon.url, 0, [SCRIPT, *given], PLACES)
-    for place, lag in ((0, {}), (1, {"LAG_AT": str(rounds)})):
+    for node, place in itertools.product(range(2), range(PLACES)):
         local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(PLACES)}
-        pod.spawn(daemon.url, 1, [SCRIPT, *given], **local, **lag, **environ)
+        last = (node, place) == (1, PLACES - 1)
+        told = {"LAG_AT": f"{rounds},3"} if last else {"COMMITTED": f"{rounds},{node}.{place}"}
+        pod.spawn(daemon.url, node, [SCRIPT, *given], **local, **told, **(environ if node else {}))
 
 
 def test_shards_that_are_in_two_steps_at_once_end_their_node_alone(tmp_path: Path, static) -> None:

@@ -71,6 +71,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--sharded", action="store_true", help="over the processes of the node")
+    parser.add_argument("--meddle", action="store_true", help="other parameters while gradients are made, as in SAM")
+    parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -131,6 +133,11 @@ def main() -> None:
             value.backward()
         return index.tolist()
 
+    @torch.no_grad()
+    def meddle(by: float) -> None:
+        for parameter in model.parameters():
+            parameter.add_(by)
+
     def metrics(batch):
         out = model(batch[0])
         return {
@@ -154,7 +161,13 @@ def main() -> None:
                         time.sleep(slow_by * len(batch[1]))
                     if s.steps_done == options.raise_at:
                         raise RuntimeError("made to fail")
+                    if options.meddle:
+                        meddle(0.01)
                     indices = backward(batch)
+                    if options.meddle:
+                        meddle(-0.01)
+                    if options.report:
+                        s.report(step=s.steps_done)
                     if options.clip:
                         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                     optimizer.step()
@@ -166,7 +179,7 @@ def main() -> None:
                                 "task": me.partition(".")[0],
                                 "epoch": epoch,
                                 "size": s.size,
-                                "indices": indices,
+                                "indices": indices if s.share else [],
                                 "at": time.time(),
                             }
                         )

@@ -1,0 +1,123 @@
+"""Newcomers get the state while the others make a step; and where a script does not allow that, they do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.elastic.data import Loader
+from malletrain.elastic.feed import Feed
+from malletrain.elastic.lent import Lent
+from malletrain.elastic.pace import Paces
+from malletrain.elastic.roll import Entry, read
+from malletrain.elastic.sampler import Sampler
+from malletrain.elastic.state import Position, TrainingState
+from tests.elastic.coordinator import running, wait_until
+from tests.elastic.test_live import SCRIPT, assert_equal, assert_every_sample_once, diary, static
+
+__all__ = ["static"]  # a fixture
+
+#: Tensors of so many columns are too large to be copied.
+WIDE = "2048"
+
+
+def state() -> TrainingState:
+    model = torch.nn.Sequential(torch.nn.Linear(600, 600), torch.nn.BatchNorm1d(600), torch.nn.Linear(600, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.randn(4, 600)).sum().backward()
+    optimizer.step()
+    return TrainingState(model, optimizer, Position())
+
+
+def step(kept: TrainingState) -> None:
+    kept.optimizer.step()
+
+
+def in_place(kept: TrainingState) -> None:
+    with torch.no_grad():
+        kept.model[0].weight[17, 3] += 1.0
+
+
+def behind_the_back(kept: TrainingState) -> None:
+    kept.model[0].weight.data.mul_(1.001)
+
+
+def of_the_optimizer(kept: TrainingState) -> None:
+    kept.optimizer.state[kept.model[0].weight]["momentum_buffer"].zero_()
+
+
+@pytest.mark.parametrize("change", [step, in_place, behind_the_back, of_the_optimizer])
+def test_a_change_of_what_is_lent_is_seen(change: Callable[[TrainingState], None]) -> None:
+    kept = state()
+    lent = Lent(kept)
+    assert not lent.changed()
+    change(kept)
+    assert lent.changed()
+
+
+def test_a_step_up_to_its_gradients_changes_nothing_that_is_given() -> None:
+    kept = state()
+    lent = Lent(kept)
+    before = [tensor.clone() for tensor in lent.tensors]
+    buffer = kept.model[1].running_mean.clone()
+    kept.model(torch.randn(4, 600)).sum().backward()
+    assert not torch.equal(buffer, kept.model[1].running_mean)
+    assert not lent.changed()
+    assert all(torch.equal(now, then) for now, then in zip(lent.tensors, before, strict=True))
+
+
+@given(
+    st.lists(st.builds(Entry, st.booleans(), st.integers(0, 3), st.just(4), st.booleans()), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_donors_of_one_mind_lend_to_newcomers_alone(entries: list[Entry], sharded: bool) -> None:
+    roll = read(entries, 1, sharded=sharded)
+    allowed = not sharded and roll.newest > 0 and bool(roll.fresh) and not roll.behind
+    assert roll.lends == (allowed and all(entries[rank].lends for rank in roll.donors))
+
+
+@given(st.integers(1, 40), st.integers(2, 9), st.data())
+def test_beside_listeners_the_others_take_all_of_a_batch(batch: int, size: int, data: st.DataObject) -> None:
+    listeners = data.draw(st.frozensets(st.integers(1, size - 1), min_size=1))
+    dataset = torch.utils.data.TensorDataset(torch.arange(100))
+    sampler = Sampler(100, batch, seed=3, shuffle=True, drop_last=False)
+    feed = Feed(sampler, Loader(dataset, 3, None), Paces(balance=False), None, 0)
+    cursor = data.draw(st.integers(0, 99))
+    shares = [feed.load(0, cursor, rank, size, listeners) for rank in range(size)]
+    taken = [index for share, _ in shares if share.weight for index in share.indices]
+    assert taken == sampler.order(0)[cursor : cursor + sampler.next_batch(cursor)]
+    assert all(shares[rank][0].weight == 0 for rank in listeners)
+    assert all(loaded[0].tolist() == share.indices and share.indices for share, loaded in shares)
+
+
+@pytest.mark.parametrize("how", [(), ("--meddle",)], ids=["left alone", "meddled with"])
+def test_newcomers_come_to_the_state_of_a_static_run(tmp_path: Path, static, how: tuple[str, ...]) -> None:
+    options = ["--epochs", "6", "--width", WIDE, *how]
+    slow = ["--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        for tasks in ((0,), (0, 1, 2), (0, 1, 2, 3)):
+            for task in tasks:
+                if task not in pod.processes:
+                    pod.spawn(daemon.url, task, [SCRIPT, *options, *slow])
+            daemon.wait_world(tasks)
+            made = len(diary(tmp_path))
+            wait_until(lambda made=made: len(diary(tmp_path)) > made + 8, 20, "some steps")
+        (tmp_path / "go").touch()
+        assert [pod.wait(task) for task in range(4)] == [0, 0, 0, 0]
+        logs = pod.logs()
+    first = {
+        task: json.loads((tmp_path / f"diary-{task}.0.jsonl").read_text().splitlines()[0])["indices"]
+        for task in range(4)
+    }
+    assert first[0]
+    assert not (first[1] and first[2]), "the state came in a step of the others"
+    assert bool(first[3]) == bool(how), "what was seen to change is not lent again"
+    assert ("changes its state within a step" in logs) == bool(how)
+    assert_every_sample_once(diary(tmp_path), 6)
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "6", "--width", WIDE, *how), 1e-12)

@@ -1,0 +1,36 @@
+"""What leaves the job tells only of steps that stand at every member."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from malletrain.domain.event import EventKind
+from tests.elastic.coordinator import running
+from tests.elastic.test_live import DIGITS, SCRIPT, diary
+
+EPOCHS, BATCH = 3, 64
+
+
+def test_a_figure_is_heard_once_and_not_before_its_step_is_done_everywhere(tmp_path: Path) -> None:
+    options = ["--epochs", str(EPOCHS), "--report", "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(4):
+            pod.spawn(daemon.url, task, [SCRIPT, *options])
+        daemon.wait_world(range(4))
+        daemon.leave(0)
+        daemon.wait_world([1, 2, 3])
+        pod.kill_after_a_step(1)
+        daemon.wait_world([2, 3])
+        (tmp_path / "go").touch()
+        assert pod.wait(2) == pod.wait(3) == 0
+        heard = [(event.at, int(event.data["value"])) for event in daemon.seen(EventKind.METRIC)]
+    done_at: dict[int, float] = {}
+    for line in diary(tmp_path):
+        done_at[line["step"]] = max(done_at.get(line["step"], 0.0), line["at"])
+    early = [step for at, step in heard if at < done_at[step]]
+    assert len(early) <= 1, f"{early}: but for the step after which the main worker left"
+    times = Counter(step for _, step in heard)
+    assert set(times.values()) == {1}
+    steps = EPOCHS * -(-DIGITS // BATCH)
+    assert len(set(range(1, steps + 1)) - set(times)) <= 1, "but for the step that the main worker was killed in"
