@@ -226,7 +226,7 @@ class Session(Figures):
             self._state.track(name, thing)
 
     def join(self) -> None:
-        """Enter the world now, and take over its state; by itself the first epoch or evaluation does."""
+        """Enter the world now, and take over its state; by itself the first epoch does."""
         self._join()
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -288,14 +288,16 @@ class Session(Figures):
     def evaluate(
         self, metrics: Callable[[Any], Mapping[str, Any]], dataset: Any = None, *, batch_size: int = 256
     ) -> dict[str, float]:
-        """Means over a data set, worked out by all members together; every member gets them.
+        """Means over a data set, worked out by all members together; every member gets them. Before the first epoch a
+        worker in a pilot is by itself: it evaluates the model as the script has made it.
 
         Args:
             metrics: sums (not means) over a batch, by name; called without gradients, the model in eval mode.
             dataset: map-style; by default the one trained on.
             batch_size: samples of one call.
         """
-        self._join()
+        if self._spot is None:
+            self._join()
         self._meter.paused()
         loader = Loader(dataset, self._sampler.seed, self._loader._collate) if dataset is not None else self._loader
         return evaluate(self, loader, metrics, batch_size)

@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--sharded", action="store_true", help="over the processes of the node")
     parser.add_argument("--meddle", action="store_true", help="other parameters while gradients are made, as in SAM")
+    parser.add_argument("--baseline", action="store_true", help="evaluate before the first epoch")
     parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
@@ -150,6 +151,8 @@ def main() -> None:
         if len(list(home.glob("here-*"))) >= options.wait_for:
             break
         time.sleep(0.01)
+    if options.baseline:
+        (home / f"baseline-{me}.json").write_text(json.dumps(s.evaluate(metrics, batch_size=50)))
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
         for epoch in s.epochs(options.epochs):
             for batch in s.batches():
