@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import EventKind
+from malletrain.elastic.switch import BUILD_PATIENCE
 from tests.elastic.coordinator import running, wait_until
 from tests.elastic.test_live import SCRIPT
 from tests.elastic.test_schedules import Play
@@ -46,6 +48,14 @@ def held(pid: int) -> Held:
             continue  # closed meanwhile
     sockets = sum(link.startswith("socket:") for link in links)
     return Held(int(status["VmRSS"].split()[0]) // 1024, int(status["Threads"]), len(links) - sockets, sockets)
+
+
+def held_at_rest(pid: int, threads: int) -> Held:
+    """Once it has no more than so many threads: builders of groups that met nobody give up after a minute."""
+    end = time.monotonic() + 1.5 * BUILD_PATIENCE.total_seconds()
+    while (now := held(pid)).threads > threads and time.monotonic() < end:
+        time.sleep(0.5)
+    return now
 
 
 def settle(game: Play) -> None:
@@ -90,7 +100,7 @@ def test_nothing_is_kept_of_worlds_that_are_gone(tmp_path: Path) -> None:
                 settle(game)
                 made = len(steps_of(tmp_path))
                 wait_until(lambda made=made: len(steps_of(tmp_path)) > made + 5, PATIENCE_S, "steps alone")
-                looks.append(held(pid))
+                looks.append(held_at_rest(pid, min((look.threads for look in looks), default=sys.maxsize)))
                 print(number, looks[-1], f"{len(daemon.seen(EventKind.GENERATION))} generations", flush=True)
         game.check_evictions()
         steps = steps_of(tmp_path)
