@@ -21,22 +21,31 @@ class Feed:
         paces: how fast members are, where their parts follow that.
         shards: how batches are cut, where they are; numbered shards are taken then.
         loaders: processes that load batches ahead.
+        whole: whether a part of no weight must have its samples all the same: layers look at a whole batch.
     """
 
     def __init__(
-        self, sampler: Sampler, loader: Loader, paces: Paces, shards: VirtualShards | None, loaders: int
+        self,
+        sampler: Sampler,
+        loader: Loader,
+        paces: Paces,
+        shards: VirtualShards | None,
+        loaders: int,
+        *,
+        whole: bool = False,
     ) -> None:
         self._sampler = sampler
         self._loader = loader
         self._paces = paces
         self._shards = shards
+        self._whole = whole
         self._prefetch = Prefetch(loader, loaders) if loaders else None
 
     def load(
         self, epoch: int, cursor: int, rank: int, size: int, listeners: frozenset[int] = frozenset()
     ) -> tuple[Share, Any]:
         """The part of the batch at `cursor` that member `rank` of `size` takes: which samples, and the data.
-        `listeners` take none: they get samples of no weight, as many as they will have."""
+        `listeners` take none: they get a sample of no weight, or as many as they will have."""
         parts = self._parts_of(cursor, epoch, rank, size)
         if listeners:
             parts = [(0, self._part_beside(listeners, cursor, epoch, rank, size))]
@@ -63,7 +72,7 @@ class Feed:
     def _part_beside(self, listeners: frozenset[int], cursor: int, epoch: int, rank: int, size: int) -> Share:
         if rank in listeners:
             coming = self._sampler.share(epoch, cursor, rank, size)
-            return replace(coming, weight=0)
+            return replace(coming, weight=0, indices=coming.indices if self._whole else coming.indices[:1])
         others = [other for other in range(size) if other not in listeners]
         return self._sampler.share(epoch, cursor, others.index(rank), len(others))
 

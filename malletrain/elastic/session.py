@@ -35,7 +35,7 @@ from malletrain.elastic.batching import Batching
 from malletrain.elastic.checkpoint import Checkpoints
 from malletrain.elastic.course import Course
 from malletrain.elastic.data import Loader
-from malletrain.elastic.equality import Equality, judge, layers_of
+from malletrain.elastic.equality import Equality, judge, layers_of, whole_batch_layers
 from malletrain.elastic.errors import ElasticError, Released, TrainingOver
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.feed import Feed
@@ -181,7 +181,8 @@ class Session(Figures):
         self._shards = (
             VirtualShards(virtual_shards, model, self._sync, seed, reduction == "mean") if virtual_shards else None
         )
-        self._feed = Feed(self._sampler, self._loader, self._paces, self._shards, loaders)
+        whole = bool(whole_batch_layers(model))
+        self._feed = Feed(self._sampler, self._loader, self._paces, self._shards, loaders, whole=whole)
         norms = layers_of(model)
         if norms and virtual_shards:
             raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")

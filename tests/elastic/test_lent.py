@@ -87,12 +87,15 @@ def test_beside_listeners_the_others_take_all_of_a_batch(batch: int, size: int, 
     listeners = data.draw(st.frozensets(st.integers(1, size - 1), min_size=1))
     dataset = torch.utils.data.TensorDataset(torch.arange(100))
     sampler = Sampler(100, batch, seed=3, shuffle=True, drop_last=False)
-    feed = Feed(sampler, Loader(dataset, 3, None), Paces(balance=False), None, 0)
+    whole = data.draw(st.booleans())
+    feed = Feed(sampler, Loader(dataset, 3, None), Paces(balance=False), None, 0, whole=whole)
     cursor = data.draw(st.integers(0, 99))
     shares = [feed.load(0, cursor, rank, size, listeners) for rank in range(size)]
     taken = [index for share, _ in shares if share.weight for index in share.indices]
     assert taken == sampler.order(0)[cursor : cursor + sampler.next_batch(cursor)]
     assert all(shares[rank][0].weight == 0 for rank in listeners)
+    expected = {len(sampler.share(0, cursor, rank, size).indices) if whole else 1 for rank in listeners}
+    assert {len(shares[rank][0].indices) for rank in listeners} == expected
     assert all(loaded[0].tolist() == share.indices and share.indices for share, loaded in shares)
 
 
