@@ -1,7 +1,7 @@
 """How long a resize stops training: grow 2 -> 4, shrink 4 -> 2, kill -9 and SIGSTOP one of 4.
 
     python -m scripts.bench.elastic.resize [--repeats 10] [--width 4166] [--small 2] [--large 4]
-        [--only nothing,shrink,grow,kill,stop] [--keep FILE] [--wait]
+        [--only nothing,shrink,grow,kill,stop] [--keep FILE] [--wait] [--batch 64]
 
 Real processes over loopback, the real protocol, the environment that a pilot's launcher gives. Each step's excess is
 its time beyond the median of its own world. Pause: the greatest excess of a step on the oldest member, from the event
@@ -56,13 +56,16 @@ AROUND = 5
 class Field:
     """So many seats, of which the oldest stay. `real`: workers start from nothing, as in a pilot."""
 
-    def __init__(self, directory: Path, width: int, seats: int, *, real: bool = False, waits: bool = False) -> None:
+    def __init__(
+        self, directory: Path, width: int, seats: int, *, real: bool = False, waits: bool = False, batch: int = 64
+    ) -> None:
         self.directory = directory
         self.daemon = Coordinator(free_port())
         self.daemon.start()
         self.pod = Pod(directory, real)
         self.restarts = dict.fromkeys(range(seats), -1)
-        self.options = ["--width", str(width), "--stop", str(directory / "stop"), *["--wait"] * waits]
+        self.options = ["--width", str(width), "--batch", str(batch), "--stop", str(directory / "stop")]
+        self.options += ["--wait"] * waits
 
     def _gather(self, seconds: float) -> None:
         """Newcomers wait so long for each other. (Leavers wait for a tenth of it.)"""
@@ -250,6 +253,7 @@ def main() -> None:
     parser.add_argument("--only", default="nothing,shrink,grow,kill,stop")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--wait", action="store_true")
+    parser.add_argument("--batch", type=int, default=64, help="samples of a step: how long it takes")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `finally`: nothing is left running
     small, large = options.small, options.large
@@ -259,7 +263,7 @@ def main() -> None:
     os.environ.update({**MEMORY, **os.environ})
     results = {kind: kept(options.keep).get(kind, []) for kind in options.only.split(",")}
     with tempfile.TemporaryDirectory() as directory:
-        field = Field(Path(directory), options.width, large, waits=options.wait)
+        field = Field(Path(directory), options.width, large, waits=options.wait, batch=options.batch)
         try:
             field.add(*range(small))
             wait_until(lambda: len(field.daemon.world()) == small, 120, f"a world of {small}")
