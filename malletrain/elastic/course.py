@@ -113,9 +113,7 @@ class Course:
                     began = time.monotonic()
                     self._take()
                     self._enter(time.monotonic() - began, before)
-                elif self._must_level:
-                    self._must_level = False
-                    self._switch.level()
+                self._level()
                 self._rounds.check()
                 self._leave_if_told()
                 return
@@ -134,6 +132,7 @@ class Course:
                     self._enter(0.0, before)
                 elif self._leave_all and not self._switch.finishing:
                     self._leave_together()
+                self._level()
                 self._rounds.check()
                 if not self._switch.finishing:  # else all is done but for one round: it is quicker than to leave
                     self._leave_if_told()
@@ -220,6 +219,12 @@ class Course:
         self._must_level = changed
         if self._unannounced is not None:
             self._announce(time.monotonic() - self._unannounced.at - self._rounds.median_step())
+
+    def _level(self) -> None:
+        """Newcomers that were given something else than the others hold get the state, before anything needs it."""
+        if self._must_level:
+            self._must_level = False
+            self._switch.level()
 
     def _announce(self, late_s: float) -> None:
         """Tell of this world. `late_s`: by how much its first step was longer than others."""

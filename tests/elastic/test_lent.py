@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.elastic.course import Course
 from malletrain.elastic.data import Loader
 from malletrain.elastic.feed import Feed
 from malletrain.elastic.lent import Lent
 from malletrain.elastic.pace import Paces
 from malletrain.elastic.roll import Entry, read
+from malletrain.elastic.rounds import Outcome, Rounds, World
 from malletrain.elastic.sampler import Sampler
 from malletrain.elastic.state import Position, TrainingState
 from tests.elastic.coordinator import running, wait_until
@@ -97,6 +100,43 @@ def test_beside_listeners_the_others_take_all_of_a_batch(batch: int, size: int, 
     expected = {len(sampler.share(0, cursor, rank, size).indices) if whole else 1 for rank in listeners}
     assert {len(shares[rank][0].indices) for rank in listeners} == expected
     assert all(loaded[0].tolist() == share.indices and share.indices for share, loaded in shares)
+
+
+class Worlds:
+    """What `Course` asks of a switch whose world has a newcomer."""
+
+    def __init__(self) -> None:
+        self.rounds = Rounds(self)
+        self.rounds.world = World(3, ("a", "b"), listeners=frozenset({1}))
+        self.link, self.finishing = None, False
+        self.calls: list[str] = []
+
+    def check(self, generation: int) -> None:
+        self.calls.append("go on")
+
+    def announce(self, pause_s: float, before: int) -> None:
+        self.calls.append("announce")
+
+    def taken_in(self, *, changed: bool) -> None:
+        self.calls.append(f"changed: {changed}")
+
+    def level(self) -> None:
+        self.calls.append("level")
+
+
+@pytest.mark.parametrize("follows", ["between_steps", "between_rounds"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(follows: str, changed: bool) -> None:
+    """The step may be the last of its epoch, and an evaluation come next."""
+    worlds = Worlds()
+    silent = SimpleNamespace(stands=lambda: None)
+    course = Course(worlds, silent, lambda: None, silent, None, in_pilot=True)
+    course.begin()
+    course.committed(Outcome([], torch.zeros(8), agreed=0, ending=0, saving=False, changed=changed))
+    getattr(course, follows)()
+    getattr(course, follows)()
+    leveled = ["level"] if changed else []
+    assert worlds.calls == [f"changed: {changed}", "announce", *leveled, "go on", "go on"]
 
 
 @pytest.mark.parametrize("how", [("--baseline",), ("--meddle",)], ids=["left alone", "meddled with"])
