@@ -46,9 +46,10 @@ class Feed:
     ) -> tuple[Share, Any]:
         """The part of the batch at `cursor` that member `rank` of `size` takes: which samples, and the data.
         `listeners` take none: they get a sample of no weight, or as many as they will have."""
-        parts = self._parts_of(cursor, epoch, rank, size)
         if listeners:
             parts = [(0, self._part_beside(listeners, cursor, epoch, rank, size))]
+        else:
+            parts = self._parts_of(cursor, epoch, rank, size)
         orders = [(epoch, tuple(part.indices)) for _, part in parts]
         if self._prefetch is None:
             loaded = [self._loader.load(*order) for order in orders]

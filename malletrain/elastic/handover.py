@@ -205,13 +205,11 @@ class Handover:
         on = givers.get(group.rank, [])
         if group.rank in donors and on:
             self._state.position.rounds = self._rounds.done
-            if lent:
-                self._lent = Lent(self._state)
-                whole = self._lent.skeleton, self._lent.tensors
-                Background(lambda: give(group, on, *whole), "give")  # who takes it tells of a fault
-            else:
-                whole = self._state.capture()
-                work.append(Background(lambda: give(group, on, *whole), "give"))
+            self._lent = Lent(self._state) if lent else None
+            whole = (self._lent.skeleton, self._lent.tensors) if self._lent else self._state.capture()
+            giving = Background(lambda: give(group, on, *whole), "give")
+            if not lent:  # else who takes it tells of a fault
+                work.append(giving)
         if late:
             sums = pack(self._rounds.last)
             work.append(Background(lambda: give(group, late, *sums), "give"))
