@@ -19,6 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import Refused
@@ -324,11 +325,14 @@ def _check_token(gate: WorkersGate, worker: str, request: Request) -> None:
 async def _body(request: Request, limit: int) -> Any:
     """The request's JSON, refused beyond `limit` bytes before it is all read."""
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise HTTPException(413, f"at most {limit} bytes")
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise HTTPException(413, f"at most {limit} bytes")
+            parts.append(part)
+    except ClientDisconnect as error:  # killed as it spoke; nobody reads the answer
+        raise HTTPException(400, "the connection ended before the body did") from error
     try:
         return json.loads(b"".join(parts))
     except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import threading
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fastapi import HTTPException, Request
+from starlette.types import Message
 
+from malletrain.api.workers import _body
 from malletrain.domain.event import EventKind
 from malletrain.wire import messages
 from malletrain.wire.worker_client import PilotIdentity, Rejected, TokenUnknown, WorkerClient
@@ -134,6 +138,18 @@ def test_bad_reports_are_refused_whole(daemon: Coordinator, body: bytes, status:
     got, answer = raw(daemon, "POST", f"/v1/workers/{worker.worker}/report", body, token)
     assert got == status
     assert words in answer["error"]
+
+
+def test_a_caller_that_is_gone_before_its_body_is_no_fault_of_the_server() -> None:
+    said: Iterator[Message] = iter(
+        [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    )
+
+    async def receive() -> Message:
+        return next(said)
+
+    with pytest.raises(HTTPException, match="ended before the body did"):
+        asyncio.run(_body(Request({"type": "http"}, receive), 100))
 
 
 def test_a_report_with_one_bad_message_changes_nothing(daemon: Coordinator) -> None:
