@@ -133,13 +133,16 @@ class Advice:
 def reach(known: Known, least: int, current: int, share: int) -> int:
     """The largest size that a job of unknown scalability may be given.
 
-    Twice what was measured; before that its fair `share` of the nodes, never less than it needs or has.
+    Twice what was measured, on it or on those that it is like; before that its fair `share` of the nodes, never less
+    than it needs or has.
     """
-    measured = max(known.windows, default=0)
-    if known.pooled is not None:
-        measured = max(measured, known.pooled.largest)
-    if known.fit is not None and known.fit.falls:
-        return max(*known.windows, least)
+    fit = known.fit
+    if fit is None:
+        measured = known.pooled.largest if known.pooled else 0
+    else:
+        measured = fit.seen
+        if fit.falls and measured in known.windows:
+            return max(measured, least)
     return max(_REACH * measured if measured else share, least, current)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from statistics import median
 
 import numpy as np
@@ -79,6 +80,11 @@ class _Part:
     shape: NDArray[np.int64]
     misfit: float
     points: Points
+
+    @property
+    def largest(self) -> int:
+        """The largest size among its points; 0 without any."""
+        return int(self.points.nodes.max(initial=0))
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,13 @@ class CurveFit:
         return (np.full(_SCENARIOS, 1 / _SCENARIOS) if drawn else weight), level
 
     @property
+    def seen(self) -> int:
+        """The largest size that was measured: on the job, or on those of its application that it is likely like."""
+        likely = sorted(((part.largest, float(part.weight.sum())) for part in self._parts), reverse=True)
+        reaching = accumulate(weight for _, weight in likely)
+        return next(size for (size, _), share in zip(likely, reaching, strict=True) if share >= 0.5)
+
+    @property
     def falls(self) -> bool:
         """Whether the largest measured size trains less than a smaller one, by more than noise.
 
@@ -193,8 +206,8 @@ class CurveFit:
             if key not in tables:
                 tables[key] = grid().log_shape(part.points.nodes)
             mean, cov = posterior(part.points, tables[key][part.shape], wanted, on_wanted[part.shape], part.misfit)
-            if self.falls:
-                # What has begun to fall is not expected to rise again.
+            if self.falls and part.largest <= self.measured[-1].nodes:
+                # What has begun to fall is not expected to rise again, unless others of its kind have been seen to.
                 last = math.log(self.measured[-1].rate) - self._level
                 mean = np.where(wanted > self.measured[-1].nodes, np.minimum(mean, last), mean)
             found.append((part, mean, cov))

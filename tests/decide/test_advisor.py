@@ -74,6 +74,10 @@ def test_a_falling_curve_is_driven_one_probe_past_its_peak_at_most(peak: int) ->
     assert max(found.curve(64).points, key=lambda point: point[1])[0] <= 2 * peak
 
 
+#: Samples/s of bert in Pollux's measurements, by nodes.
+BERT = {1: 50.2, 2: 37.8, 4: 101.7, 8: 187.8, 16: 344.2}
+
+
 def test_reach_is_twice_what_was_measured_on_it_or_its_application() -> None:
     found = fit(windows({4: 100.0}))
     assert reach(Known(), 1, 0, 5) == 5 and reach(Known(), 8, 0, 5) == 8 and reach(Known(), 1, 9, 5) == 9
@@ -81,6 +85,30 @@ def test_reach_is_twice_what_was_measured_on_it_or_its_application() -> None:
     assert reach(Known(pooled=Pooled((((1, 1.0, 4, 0.02), (32, 32.0, 4, 0.02)),))), 1, 0, 5) == 64
     falls = fit(windows({2: 100.0, 4: 150.0, 8: 90.0}))
     assert reach(Known(fit=falls), 1, 8, 5) == 8
+
+
+def test_who_is_as_others_were_goes_where_they_were_seen() -> None:
+    """Bert of Pollux loses from one node to two: who could go to two only, once seen on one, would stay on one."""
+    siblings = Pooled(tuple(tuple((n, scale * r, 4, 0.02) for n, r in BERT.items()) for scale in (1.0, 1.1)))
+    alike = fit(windows({1: 50.0}), siblings)
+    assert alike is not None and alike.seen == 16
+    assert reach(Known(fit=alike), 1, 1, 1) == 32
+    other = fit(windows({1: 50.0, 2: 95.0, 4: 180.0}), siblings)
+    assert other is not None and other.seen == 4
+    assert reach(Known(fit=other), 1, 4, 1) == 8
+
+
+def test_what_fell_rises_again_where_others_were_seen_to() -> None:
+    """YOLOv3 of Pollux trains less on eight nodes than on four, and on sixteen twice as much."""
+    here = {1: 84.2, 2: 69.6, 4: 174.9, 8: 165.5}
+    alone = fit(windows(here))
+    assert alone is not None and alone.falls
+    assert reach(Known(fit=alone), 1, 8, 1) == 8
+    sibling = Pooled((tuple((n, r, 4, 0.02) for n, r in {**here, 12: 262.0, 16: 345.3}.items()),))
+    told = fit(windows(here), sibling)
+    assert told is not None and told.falls
+    assert reach(Known(fit=told), 1, 8, 1) == 32
+    assert told.at([16])[0].rate == pytest.approx(345.3, rel=0.1)
 
 
 def test_a_boundary_that_costs_is_not_taken_for_the_end() -> None:
