@@ -1,0 +1,36 @@
+"""The daemon's configuration: one TOML file, checked whole, every fault named at once with its place.
+
+Rooms below `daemon` and `cli` never see it: they get plain values. It stands on the lowest floor beside `domain`, so
+its error has no base there; `ConfigError` carries the same `exit_status`.
+"""
+
+from malletrain.config.doubtful import USUAL_START_S, doubts
+from malletrain.config.faults import ConfigError, Fault
+from malletrain.config.reading import (
+    SYSTEM_FILE,
+    load,
+    load_for_user,
+    load_or_defaults,
+    parse,
+    user_state_dir,
+)
+from malletrain.config.sections import SECTIONS, TABLES, Budget, Config, Limit, Section
+
+__all__ = [
+    "SECTIONS",
+    "SYSTEM_FILE",
+    "TABLES",
+    "USUAL_START_S",
+    "Budget",
+    "Config",
+    "ConfigError",
+    "Fault",
+    "Limit",
+    "Section",
+    "doubts",
+    "load",
+    "load_for_user",
+    "load_or_defaults",
+    "parse",
+    "user_state_dir",
+]

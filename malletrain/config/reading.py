@@ -1,0 +1,109 @@
+"""From a file to a checked configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from malletrain.config.faults import ConfigError, Fault, faults_of
+from malletrain.config.sections import Config
+
+#: Where the daemon looks when it is given no file.
+SYSTEM_FILE = Path("/etc/malletrain/malletrain.toml")
+
+
+def load(path: Path) -> Config:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or holds faults: all of them are named.
+    """
+    return parse(_read(path), str(path))
+
+
+def load_or_defaults(path: Path | None) -> Config:
+    """The file that is named, or the site's where there is one, or the defaults: for commands that need no daemon.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    if path is not None:
+        return load(path)
+    return load(SYSTEM_FILE) if SYSTEM_FILE.exists() else parse("", "defaults")
+
+
+def load_for_user(environ: Mapping[str, str], path: Path | None = None) -> Config:
+    """The configuration of `malletraind --user`: no file needed, state under the XDG folders, a free port.
+
+    What `path` sets is kept; only defaults change.
+
+    Raises:
+        ConfigError: as `load`, or neither HOME nor XDG_STATE_HOME is set.
+    """
+    file = str(path) if path else "--user"
+    values = _values(_read(path), file) if path else {}
+    text = _read(path) if path else ""
+    state = user_state_dir(environ)
+    for section, key, value in (("store", "path", str(state / "malletrain.db")), ("api", "port", 0)):
+        table = values.setdefault(section, {})
+        if isinstance(table, dict):
+            table.setdefault(key, value)
+    return _check(values, text, file)
+
+
+def user_state_dir(environ: Mapping[str, str]) -> Path:
+    """Where a user's own daemon keeps its journal (XDG Base Directory Specification 0.8: XDG_STATE_HOME).
+
+    Raises:
+        ConfigError: neither XDG_STATE_HOME nor HOME is set.
+    """
+    base = environ.get("XDG_STATE_HOME", "")
+    if base and Path(base).is_absolute():  # relative ones are to be ignored, says the specification
+        return Path(base) / "malletrain"
+    if home := environ.get("HOME", ""):
+        return Path(home) / ".local" / "state" / "malletrain"
+    raise ConfigError([Fault("--user", None, "", "set HOME or XDG_STATE_HOME: the journal needs a place")])
+
+
+def parse(text: str, file: str) -> Config:
+    """Check the text of a configuration file; `file` names it in faults.
+
+    Raises:
+        ConfigError: naming every fault.
+    """
+    return _check(_values(text, file), text, file)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        what = f"cannot be read ({os.strerror(error.errno or 0)}); give --config FILE, or start from small.toml"
+        raise ConfigError([Fault(str(path), None, "", what)]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Fault(str(path), None, "", f"is not UTF-8 text (byte {error.start})")]) from error
+
+
+def _values(text: str, file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        # tomllib says "... (at line 3, column 5)", or "(at end of document)"; it stops at the first fault.
+        found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
+        what = str(error)[: found.start()] if found else str(error)
+        raise ConfigError([Fault(file, int(found[1]) if found else None, "", f"not TOML: {what}")]) from error
+    except RecursionError as error:
+        raise ConfigError([Fault(file, None, "", "not a configuration: nested too deeply")]) from error
+
+
+def _check(values: Mapping[str, Any], text: str, file: str) -> Config:
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(faults_of(error, text, file)) from error
