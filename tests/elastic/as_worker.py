@@ -16,21 +16,25 @@ import runpy
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
 
 from malletrain.elastic import course, evaluate, handover, node_link, start, switch
 from malletrain.elastic.course import Course
 from malletrain.elastic.errors import Aborted
-from malletrain.elastic.rounds import Rounds
+from malletrain.elastic.groups import Pending
+from malletrain.elastic.rounds import Outcome, Rounds
 from malletrain.elastic.sync import GradientSync
 from malletrain.wire import worker_client
 
 SIGNALS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "term": signal.SIGTERM}
 
 #: Where trouble can come: what is called there.
-PLACES = {
+PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "rehearsal": (start, "_call"),
     "warm": (start, "stages"),
     "build": (switch, "make_world_group"),
@@ -48,20 +52,26 @@ PLACES = {
 def tell_commit(number: int, name: str) -> None:
     commit = Rounds.commit
 
-    def told(self, sums, words):
+    def told(self: Rounds, sums: list[torch.Tensor], words: torch.Tensor) -> Outcome:
         outcome = commit(self, sums, words)
         if self.done == number + 1:
             (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"committed-{name}").touch()
         return outcome
 
-    Rounds.commit = told
+    Rounds.commit = told  # type: ignore[method-assign]  # wrapped, for this process
 
 
 def lag_at(number: int, others: int = 0) -> None:
     finish = Rounds.finish
     home = Path(os.environ["MALLETRAIN_TEST_DIR"])
 
-    def late(self, pending, sums, words, *refuse):
+    def late(
+        self: Any,
+        pending: Sequence[Pending],
+        sums: list[torch.Tensor],
+        words: torch.Tensor,
+        refuse: Callable[[torch.Tensor], None] = lambda _: None,
+    ) -> Outcome:
         if self.done == number and not getattr(self, "lagged", False):
             self.lagged = True
             for operation in pending:
@@ -73,9 +83,9 @@ def lag_at(number: int, others: int = 0) -> None:
                 time.sleep(0.001)
             self._watch.fault(self.world.generation, "closed", "made to lag")
             raise Aborted("made to lag")
-        return finish(self, pending, sums, words, *refuse)
+        return finish(self, pending, sums, words, refuse)
 
-    Rounds.finish = late
+    Rounds.finish = late  # type: ignore[method-assign]  # wrapped, for this process
 
 
 def trouble(what: str) -> None:
@@ -86,9 +96,10 @@ def trouble(what: str) -> None:
 
         PLACES[place] = (OutputGraph, "call_user_compiler")
     owner, name = PLACES[place]
-    original, calls = getattr(owner, name), []
+    original = getattr(owner, name)
+    calls: list[None] = []
 
-    def troubled(*args, **more):
+    def troubled(*args: Any, **more: Any) -> Any:
         calls.append(None)
         if len(calls) == int(number or 1):
             os.kill(os.getpid(), SIGNALS[kind])

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -100,6 +101,10 @@ class Coordinator:
     def seen(self, kind: EventKind) -> list[Event]:
         with self.lock:
             return [event for event in self.events if event.kind is kind]
+
+    def told(self, kind: EventKind) -> list[dict[str, Any]]:
+        """The data of the events of a kind."""
+        return [dict(event.data) for event in self.seen(kind)]
 
     def world(self) -> tuple[str, ...]:
         """Pilots that train now."""

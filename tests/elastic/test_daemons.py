@@ -13,7 +13,7 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import JOB, Coordinator, free_port, running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, assert_every_sample_once, diary, static
+from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
 
 __all__ = ["static"]
 
@@ -80,7 +80,7 @@ def another(generations: dict[int, int] | None = None, port: int | None = None) 
 
 
 @pytest.mark.nightly
-def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static) -> None:
+def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static: Static) -> None:
     """The second one has an empty database and does not know of the first. Workers are led to it, made larger by it,
     and led back to the first, which still believes in the world before."""
     options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
@@ -105,20 +105,20 @@ def test_two_daemons_take_turns_and_nobody_trains_twice(tmp_path: Path, static) 
 
 
 @pytest.mark.nightly
-def test_a_daemon_with_an_older_database_goes_on_with_higher_numbers(tmp_path: Path, static) -> None:
+def test_a_daemon_with_an_older_database_goes_on_with_higher_numbers(tmp_path: Path, static: Static) -> None:
     options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
             daemon.wait_world(range(task + 1))
-        last = max(event.data["generation"] for event in daemon.seen(EventKind.GENERATION))
+        last = max(data["generation"] for data in daemon.told(EventKind.GENERATION))
         assert last > 1
         daemon.stop()
         with another({JOB: last - 1}, daemon.port) as again:
             again.wait_world([0, 1], 20)
             pod.spawn(again.url, 2, [SCRIPT, *options])
             again.wait_world([0, 1, 2])
-            assert min(event.data["generation"] for event in again.seen(EventKind.GENERATION)) > last
+            assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > last
             (tmp_path / "go").touch()
             assert [pod.wait(task) for task in (0, 1, 2)] == [0, 0, 0]
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)

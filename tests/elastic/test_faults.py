@@ -12,7 +12,7 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, diary, static
+from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, diary, static
 
 __all__ = ["static"]
 
@@ -21,7 +21,7 @@ def options(directory: Path) -> list[str]:
     return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
 
 
-def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static) -> None:
+def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
@@ -43,18 +43,18 @@ def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static) -> None:
 
 
 @pytest.mark.parametrize("rounds", [10, 29], ids=["in a step", "in an evaluation"])
-def test_a_member_that_missed_a_round_is_given_its_sums(tmp_path: Path, static, rounds: int) -> None:
+def test_a_member_that_missed_a_round_is_given_its_sums(tmp_path: Path, static: Static, rounds: int) -> None:
     """29 steps make an epoch; then come its evaluation's rounds. Members wait for each other to begin."""
     given = ["--epochs", "6", "--evaluate", "--wait-for", "3"]
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             lag = {"LAG_AT": str(rounds)} if task == 1 else {}
-            pod.spawn(daemon.url, task, [SCRIPT, *given], **lag)
+            pod.spawn(daemon.url, task, [SCRIPT, *given], 0, **lag)
         assert [pod.wait(task) for task in range(3)] == [0, 0, 0]
-        urgent = [event for event in daemon.seen(EventKind.GENERATION) if event.data["switched_by"] == "fault"]
+        urgent = [data for data in daemon.told(EventKind.GENERATION) if data["switched_by"] == "fault"]
         assert len(urgent) == 1
-        assert urgent[0].data["members"] == daemon.seen(EventKind.GENERATION)[-1].data["members"]
-        assert len(urgent[0].data["members"]) == 3
+        assert urgent[0]["members"] == daemon.told(EventKind.GENERATION)[-1]["members"]
+        assert len(urgent[0]["members"]) == 3
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "6", "--evaluate"), 1e-12)
     lines = [line for line in diary(tmp_path) if "step" in line]
     seen = [index for line in lines if line["epoch"] == 0 for index in line["indices"]]
@@ -62,7 +62,7 @@ def test_a_member_that_missed_a_round_is_given_its_sums(tmp_path: Path, static, 
 
 
 @pytest.mark.parametrize("where", ["take", "roll"])
-def test_a_newcomer_that_freezes_while_it_joins(tmp_path: Path, static, where: str) -> None:
+def test_a_newcomer_that_freezes_while_it_joins(tmp_path: Path, static: Static, where: str) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
@@ -78,7 +78,7 @@ def test_a_newcomer_that_freezes_while_it_joins(tmp_path: Path, static, where: s
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-def test_an_exception_on_one_worker_is_named_and_the_others_go_on(tmp_path: Path, static) -> None:
+def test_an_exception_on_one_worker_is_named_and_the_others_go_on(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             failing = ["--raise-at", "60"] if task == 2 else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from malletrain.decide.stragglers import LEAST_WINDOWS
 from malletrain.domain.event import EventKind
 from malletrain.loop.paces import Paces
 from tests.elastic.coordinator import running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, assert_every_sample_once, diary, static
+from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
 
 __all__ = ["static"]
 
@@ -22,7 +23,7 @@ def options(directory: Path) -> list[str]:
     return ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(directory / "go")]
 
 
-def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: Path, static) -> None:
+def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: Path, static: Static) -> None:
     """Nobody has the time to save: what is lost is what was done since the last one beside training."""
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
@@ -41,23 +42,23 @@ def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: P
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-def test_a_slow_worker_gets_less_and_the_result_is_the_same(tmp_path: Path, static) -> None:
+def test_a_slow_worker_gets_less_and_the_result_is_the_same(tmp_path: Path, static: Static) -> None:
     epochs = "5"
     given = ["--epochs", epochs, "--balance", "--batch", "60"]
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             slow = {"SLOW_BY": "0.003" if task == 1 else "0.0005"}
-            pod.spawn(daemon.url, task, [SCRIPT, *given, "--wait-for", "3"], **slow)
+            pod.spawn(daemon.url, task, [SCRIPT, *given, "--wait-for", "3"], 0, **slow)
         assert [pod.wait(task, 120) for task in range(3)] == [0, 0, 0]
         window = [event for event in daemon.seen(EventKind.SAMPLES) if event.data["rates"]][-1]
-        rates = window.data["rates"]
+        rates: Any = window.data["rates"]
         assert rates["100_1.0"] < 0.6 * rates["100_0.0"]
         paces = Paces()
         for _ in range(LEAST_WINDOWS):
             paces.apply(replace(window, data={**window.data, "steady": True}))
         assert [straggler.pilot for straggler in paces.slow()[7]] == ["100_1"], "the daemon would replace it"
-        assert daemon.seen(EventKind.SAMPLES)[-1].data["memory_bytes"] > 1e8
-        assert set(daemon.seen(EventKind.SAMPLES)[-1].data["parts"]) == {"data", "compute", "sync"}
+        assert daemon.told(EventKind.SAMPLES)[-1]["memory_bytes"] > 1e8
+        assert set(daemon.told(EventKind.SAMPLES)[-1]["parts"]) == {"data", "compute", "sync"}
     lines = [line for line in diary(tmp_path) if "step" in line]
     late = [line for line in lines if line["step"] > 60]
     share = {task: sum(len(line["indices"]) for line in late if line["task"] == task) for task in "012"}

@@ -19,7 +19,7 @@ from malletrain.elastic.fixed import environment_world, first_node, meeting_plac
 from malletrain.elastic.groups import Group, Solo
 from tests.elastic import group_contract
 from tests.elastic.coordinator import ROOT, Forked, free_port
-from tests.elastic.test_live import SCRIPT, assert_equal, assert_every_sample_once, diary, static
+from tests.elastic.test_live import SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
 from tests.elastic.test_transfer import run
 
 __all__ = ["static"]
@@ -61,7 +61,7 @@ def test_mpi_keeps_the_contract() -> None:
     assert sorted(done.stdout.splitlines()) == [f"kept by rank {rank} of 3" for rank in range(3)]
 
 
-def test_processes_of_one_mpiexec_train_as_one(tmp_path: Path, static) -> None:
+def test_processes_of_one_mpiexec_train_as_one(tmp_path: Path, static: Static) -> None:
     options = ["--epochs", "2", "--clip"]
     command = [*mpi(), SCRIPT, *options, "--world", "mpi"]
     subprocess.run(command, env=outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), check=True, timeout=300)
@@ -70,7 +70,7 @@ def test_processes_of_one_mpiexec_train_as_one(tmp_path: Path, static) -> None:
     assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
 
 
-def test_processes_of_one_step_train_as_one(tmp_path: Path, static) -> None:
+def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static) -> None:
     """By Slurm's environment, and the same by torchrun's names."""
     options = ["--epochs", "2", "--clip"]
     ways = [

@@ -139,7 +139,12 @@ def test_a_killed_trainer_is_known_at_once(tmp_path: Path) -> None:
 def test_a_script_that_comes_as_input_is_kept_and_input_is_empty_then() -> None:
     text = b"#!/bin/bash\necho kept\n" * 10_000
     reading, writing = os.pipe()
-    thread = threading.Thread(target=lambda: (os.write(writing, text), os.close(writing)))
+
+    def write() -> None:
+        os.write(writing, text)
+        os.close(writing)
+
+    thread = threading.Thread(target=write)
     thread.start()
     path = launch.keep_script(reading)
     thread.join()

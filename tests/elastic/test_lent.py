@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,8 +22,19 @@ from malletrain.elastic.roll import Entry, read
 from malletrain.elastic.rounds import Outcome, Rounds, World
 from malletrain.elastic.sampler import Sampler
 from malletrain.elastic.state import Position, TrainingState
-from tests.elastic.coordinator import running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, assert_every_sample_once, diary, static
+from malletrain.elastic.switch import Switch
+from scripts.bench.elastic.overhead import Calm
+from tests.elastic.coordinator import running
+from tests.elastic.test_live import (
+    EPOCHS,
+    SCRIPT,
+    Static,
+    assert_equal,
+    assert_every_sample_once,
+    diary,
+    static,
+    wait_lines,
+)
 
 __all__ = ["static"]  # a fixture
 
@@ -38,21 +50,25 @@ def state() -> TrainingState:
     return TrainingState(model, optimizer, Position())
 
 
+def weight(kept: TrainingState) -> torch.nn.Parameter:
+    return kept.model.get_parameter("0.weight")
+
+
 def step(kept: TrainingState) -> None:
     kept.optimizer.step()
 
 
 def in_place(kept: TrainingState) -> None:
     with torch.no_grad():
-        kept.model[0].weight[17, 3] += 1.0
+        weight(kept)[17, 3] += 1.0
 
 
 def behind_the_back(kept: TrainingState) -> None:
-    kept.model[0].weight.data.mul_(1.001)
+    weight(kept).data.mul_(1.001)
 
 
 def of_the_optimizer(kept: TrainingState) -> None:
-    kept.optimizer.state[kept.model[0].weight]["momentum_buffer"].zero_()
+    kept.optimizer.state[weight(kept)]["momentum_buffer"].zero_()
 
 
 @pytest.mark.parametrize("change", [step, in_place, behind_the_back, of_the_optimizer])
@@ -68,9 +84,9 @@ def test_a_step_up_to_its_gradients_changes_nothing_that_is_given() -> None:
     kept = state()
     lent = Lent(kept)
     before = [tensor.clone() for tensor in lent.tensors]
-    buffer = kept.model[1].running_mean.clone()
+    buffer = kept.model.get_buffer("1.running_mean").clone()
     kept.model(torch.randn(4, 600)).sum().backward()
-    assert not torch.equal(buffer, kept.model[1].running_mean)
+    assert not torch.equal(buffer, kept.model.get_buffer("1.running_mean"))
     assert not lent.changed()
     assert all(torch.equal(now, then) for now, then in zip(lent.tensors, before, strict=True))
 
@@ -102,7 +118,7 @@ def test_beside_listeners_the_others_take_all_of_a_batch(batch: int, size: int, 
     assert all(loaded[0].tolist() == share.indices and share.indices for share, loaded in shares)
 
 
-class Worlds:
+class Worlds(Calm):
     """What `Course` asks of a switch whose world has a newcomer."""
 
     def __init__(self) -> None:
@@ -129,8 +145,8 @@ class Worlds:
 def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(follows: str, changed: bool) -> None:
     """The step may be the last of its epoch, and an evaluation come next."""
     worlds = Worlds()
-    silent = SimpleNamespace(stands=lambda: None)
-    course = Course(worlds, silent, lambda: None, silent, None, in_pilot=True)
+    silent: Any = SimpleNamespace(stands=lambda: None)
+    course = Course(cast(Switch, worlds), silent, lambda: None, silent, None, in_pilot=True)
     course.begin()
     course.committed(Outcome([], torch.zeros(8), agreed=0, ending=0, saving=False, changed=changed))
     getattr(course, follows)()
@@ -140,7 +156,7 @@ def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(f
 
 
 @pytest.mark.parametrize("how", [("--baseline",), ("--meddle",)], ids=["left alone", "meddled with"])
-def test_newcomers_come_to_the_state_of_a_static_run(tmp_path: Path, static, how: tuple[str, ...]) -> None:
+def test_newcomers_come_to_the_state_of_a_static_run(tmp_path: Path, static: Static, how: tuple[str, ...]) -> None:
     options = ["--epochs", EPOCHS, "--width", WIDE, *how]
     slow = ["--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
     # (Newcomers run the script from its begin, so they evaluate where the others made steps long ago.)
@@ -150,8 +166,7 @@ def test_newcomers_come_to_the_state_of_a_static_run(tmp_path: Path, static, how
                 if task not in pod.processes:
                     pod.spawn(daemon.url, task, [SCRIPT, *options, *slow])
             daemon.wait_world(tasks)
-            made = len(diary(tmp_path))
-            wait_until(lambda made=made: len(diary(tmp_path)) > made + 8, 20, "some steps")
+            wait_lines(tmp_path, 8, 20, "some steps")
         (tmp_path / "go").touch()
         assert [pod.wait(task) for task in range(4)] == [0, 0, 0, 0]
         logs = pod.logs()

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,20 +22,30 @@ DIGITS = 1797
 #: About a minute of slow steps; a second of quick ones.
 EPOCHS = "14"
 
+Line = dict[str, Any]  #: of a diary
+State = dict[str, torch.Tensor]
+Static = Callable[..., State]
 
-def diary(directory: Path) -> list[dict]:
-    lines = []
+
+def diary(directory: Path) -> list[Line]:
+    lines: list[Line] = []
     for path in sorted(directory.glob("diary-*.jsonl")):
         lines += [json.loads(line) for line in path.read_text().splitlines()]
     return lines
 
 
-@pytest.fixture(scope="session")
-def static(tmp_path_factory: pytest.TempPathFactory):
-    """The result of the same script, alone."""
-    results: dict[tuple[str, ...], dict[str, torch.Tensor]] = {}
+def wait_lines(directory: Path, more: int, seconds: float, what: str) -> None:
+    """Until the diaries are longer by more than so many lines."""
+    made = len(diary(directory))
+    wait_until(lambda: len(diary(directory)) > made + more, seconds, what)
 
-    def run(*options: str) -> dict[str, torch.Tensor]:
+
+@pytest.fixture(scope="session")
+def static(tmp_path_factory: pytest.TempPathFactory) -> Static:
+    """The result of the same script, alone."""
+    results: dict[tuple[str, ...], State] = {}
+
+    def run(*options: str) -> State:
         if options not in results:
             directory = tmp_path_factory.mktemp("static")
             env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
@@ -45,12 +57,12 @@ def static(tmp_path_factory: pytest.TempPathFactory):
     return run
 
 
-def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], tolerance: float) -> None:
+def assert_equal(left: State, right: State, tolerance: float) -> None:
     for name, tensor in left.items():
         torch.testing.assert_close(tensor, right[name], rtol=tolerance, atol=tolerance)
 
 
-def assert_every_sample_once(lines: list[dict], epochs: int) -> None:
+def assert_every_sample_once(lines: list[Line], epochs: int) -> None:
     """By the diaries: each step belongs to one epoch and the members' parts of it do not overlap; nothing twice."""
     steps = [line for line in lines if "step" in line]
     for epoch in range(epochs):
@@ -59,7 +71,7 @@ def assert_every_sample_once(lines: list[dict], epochs: int) -> None:
         assert set(seen) == set(range(DIGITS)), f"epoch {epoch}: {DIGITS - len(set(seen))} samples are missing"
 
 
-def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static) -> None:
+def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: Static) -> None:
     options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, *options])
@@ -76,7 +88,7 @@ def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static) ->
         assert pod.wait(1) == 0
         assert pod.wait(3) == 0
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 5, "the job is completed")
-        result = daemon.seen(EventKind.JOB_COMPLETED)[0].data["result"]
+        result = daemon.told(EventKind.JOB_COMPLETED)[0]["result"]
         assert result["samples"] == int(EPOCHS) * DIGITS
         assert [event.pilot for event in daemon.seen(EventKind.WORKER_LEFT)][:2] == ["100_0", "100_2"] or len(
             daemon.seen(EventKind.WORKER_LEFT)
@@ -87,7 +99,7 @@ def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static) ->
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-def test_survives_the_loss_of_a_worker(tmp_path: Path, static) -> None:
+def test_survives_the_loss_of_a_worker(tmp_path: Path, static: Static) -> None:
     options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         for task in range(4):
@@ -106,7 +118,7 @@ def test_survives_the_loss_of_a_worker(tmp_path: Path, static) -> None:
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static) -> None:
+def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> None:
     options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
@@ -132,7 +144,7 @@ def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static) -> None:
     assert not (tmp_path / "checkpoints").exists(), "a finished job leaves no checkpoint behind"
 
 
-def test_leaves_in_order_on_sigterm_and_saves_when_all_must(tmp_path: Path, static) -> None:
+def test_leaves_in_order_on_sigterm_and_saves_when_all_must(tmp_path: Path, static: Static) -> None:
     options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path, real=True) as (daemon, pod):
         for task in (0, 1, 2):
@@ -154,14 +166,14 @@ def test_leaves_in_order_on_sigterm_and_saves_when_all_must(tmp_path: Path, stat
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static) -> None:
+def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Static) -> None:
     options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1, 2):
             pod.spawn(daemon.url, task, [SCRIPT, *options])
         daemon.wait_world([0, 1, 2])
         daemon.stop()
-        last = max(event.data["generation"] for event in daemon.seen(EventKind.GENERATION))
+        last = max(data["generation"] for data in daemon.told(EventKind.GENERATION))
         made = len(diary(tmp_path))
         wait_until(lambda: len(diary(tmp_path)) > made + 20, 20, "steps without a daemon")
         again = Coordinator(daemon.port, generations={JOB: last})
@@ -171,7 +183,7 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static) -> No
             assert not again.seen(EventKind.GENERATION), "a restart of the daemon disturbs nobody"
             pod.spawn(again.url, 3, [SCRIPT, *options])
             again.wait_world([0, 1, 2, 3])
-            assert min(event.data["generation"] for event in again.seen(EventKind.GENERATION)) > last
+            assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > last
             pod.kill(2)
             again.wait_world([0, 1, 3], 10)
             (tmp_path / "go").touch()
@@ -193,7 +205,7 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static) -> No
     ],
     ids=str,
 )
-def test_other_ways_to_train_are_like_a_static_run_too(tmp_path: Path, static, how: tuple[str, ...]) -> None:
+def test_other_ways_to_train_are_like_a_static_run_too(tmp_path: Path, static: Static, how: tuple[str, ...]) -> None:
     """BatchNorm and dropout by virtual shards; accumulation with clipping; AdamW."""
     options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go"), *how]
     with running(tmp_path) as (daemon, pod):

@@ -16,7 +16,7 @@ from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.majority import Muster, Stand, decide
 from malletrain.wire.messages import Plan, Seat
 from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, diary, static
+from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, diary, static
 
 __all__ = ["static"]
 
@@ -106,7 +106,7 @@ def options(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.nightly)])
-def test_a_majority_trains_on(tmp_path: Path, static, number: int) -> None:
+def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> None:
     """The oldest is lost, who serves the store of the world; then the daemon is back and takes the world as it is."""
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
@@ -137,7 +137,7 @@ def test_a_majority_trains_on(tmp_path: Path, static, number: int) -> None:
 
 
 @pytest.mark.nightly
-def test_a_minority_saves_and_stops(tmp_path: Path, static) -> None:
+def test_a_minority_saves_and_stops(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], PATIENCE="3")

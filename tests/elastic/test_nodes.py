@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from tests.elastic import group_contract
 from tests.elastic.coordinator import HERE, Coordinator, Pod, running, wait_until
 from tests.elastic.test_groups import outside_slurm
 from tests.elastic.test_launch import launched
-from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, assert_every_sample_once, diary, static
+from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
 
 __all__ = ["static"]
 
@@ -36,7 +37,7 @@ def options(directory: Path) -> list[str]:
     return ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(directory / "go")]
 
 
-def run(nodes: int, places: int, act) -> list[object]:
+def run(nodes: int, places: int, act: Callable[[Group], object]) -> list[object]:
     """`act(group)` in a thread for each process of a real group of nodes; results or errors by rank."""
     server = StoreServer("127.0.0.1")
     results: list[object] = [None] * (nodes * places)
@@ -117,10 +118,10 @@ def spawn_with_a_laggard(daemon: Coordinator, pod: Pod, given: list[str], rounds
         local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(PLACES)}
         last = (node, place) == (1, PLACES - 1)
         told = {"LAG_AT": f"{rounds},3"} if last else {"COMMITTED": f"{rounds},{node}.{place}"}
-        pod.spawn(daemon.url, node, [SCRIPT, *given], **local, **told, **(environ if node else {}))
+        pod.spawn(daemon.url, node, [SCRIPT, *given], 0, **local, **told, **(environ if node else {}))
 
 
-def test_shards_that_are_in_two_steps_at_once_end_their_node_alone(tmp_path: Path, static) -> None:
+def test_shards_that_are_in_two_steps_at_once_end_their_node_alone(tmp_path: Path, static: Static) -> None:
     """FSDP's collectives cannot be given up: one process is in them, the other mends the world that is gone."""
     given = ["--epochs", "4", "--wait-for", "4", "--sharded"]
     with running(tmp_path) as (daemon, pod):
@@ -139,7 +140,9 @@ def test_shards_that_are_in_two_steps_at_once_end_their_node_alone(tmp_path: Pat
         pytest.param(29, id="in an evaluation", marks=pytest.mark.nightly),
     ],
 )
-def test_a_process_that_missed_the_words_of_a_round_makes_it_good(tmp_path: Path, static, rounds: int) -> None:
+def test_a_process_that_missed_the_words_of_a_round_makes_it_good(
+    tmp_path: Path, static: Static, rounds: int
+) -> None:
     given = ["--epochs", "4", "--evaluate", "--wait-for", "4"]
     with running(tmp_path) as (daemon, pod):
         spawn_with_a_laggard(daemon, pod, given, rounds)
@@ -151,7 +154,7 @@ def test_a_process_that_missed_the_words_of_a_round_makes_it_good(tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_path: Path, static) -> None:
+def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             pod.spawn_node(daemon.url, task, [SCRIPT, *options(tmp_path)], PLACES)
@@ -181,7 +184,7 @@ def test_a_frozen_process_takes_its_node_out_and_all_can_leave_and_resume(tmp_pa
     ],
 )
 def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
-    tmp_path: Path, static, how: tuple[str, ...]
+    tmp_path: Path, static: Static, how: tuple[str, ...]
 ) -> None:
     script = [SCRIPT, *options(tmp_path), *how]
     with running(tmp_path) as (daemon, pod):
@@ -212,7 +215,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--n
 
 
 @pytest.mark.nightly
-def test_torchrun_without_a_daemon_trains_as_one(tmp_path: Path, static) -> None:
+def test_torchrun_without_a_daemon_trains_as_one(tmp_path: Path, static: Static) -> None:
     env = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path))
     subprocess.run([*TORCHRUN, SCRIPT, "--epochs", "2"], env=env, check=True, timeout=300)
     assert {line["size"] for line in diary(tmp_path) if "step" in line} == {PLACES}

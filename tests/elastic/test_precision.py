@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.elastic.coordinator import ROOT
-from tests.elastic.test_live import SCRIPT, assert_equal, static
+from tests.elastic.test_live import SCRIPT, Static, assert_equal, static
 from tests.elastic.test_schedules import play
 
 __all__ = ["static"]
@@ -22,7 +22,8 @@ __all__ = ["static"]
 
 def figures(directory: Path) -> dict[str, float]:
     """Mean loss and accuracy over all digits, at the end."""
-    return json.loads((directory / "figures.json").read_text())
+    found: dict[str, float] = json.loads((directory / "figures.json").read_text())
+    return found
 
 
 def alone(directory: Path, *options: str) -> dict[str, float]:
@@ -35,7 +36,7 @@ def alone(directory: Path, *options: str) -> dict[str, float]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", [11, 12, 13])
-def test_float32_is_within_its_rounding(tmp_path: Path, static, seed: int) -> None:
+def test_float32_is_within_its_rounding(tmp_path: Path, static: Static, seed: int) -> None:
     options = ["--epochs", "20", "--float32"]
     play(tmp_path, seed, 12, options)
     assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-5)

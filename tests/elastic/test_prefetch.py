@@ -16,14 +16,14 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.prefetch import Order, Prefetch
 from malletrain.elastic.sampler import Sampler
 from tests.elastic.coordinator import running, wait_until
-from tests.elastic.test_live import SCRIPT, assert_equal, assert_every_sample_once, diary, static
+from tests.elastic.test_live import SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
 
 __all__ = ["static"]
 
 LENGTH = 50
 
 
-class Noisy(Dataset):
+class Noisy(Dataset[tuple[int, torch.Tensor]]):
     """With random augmentation; notes which process reads what."""
 
     def __init__(self, notes: Path) -> None:
@@ -32,7 +32,7 @@ class Noisy(Dataset):
     def __len__(self) -> int:
         return LENGTH
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
         with self.notes.open("a") as stream:
             stream.write(f"{os.getpid()} {index}\n")
         if index == 49:
@@ -83,7 +83,7 @@ def test_a_lost_loader_is_an_error_and_no_hang(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_loaded_ahead_through_changes_of_size_each_sample_counts_once(tmp_path: Path, static) -> None:
+def test_loaded_ahead_through_changes_of_size_each_sample_counts_once(tmp_path: Path, static: Static) -> None:
     given = ["--epochs", "6", "--loaders", "1", "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path, real=True) as (daemon, pod):
         for task in (0, 1, 2):

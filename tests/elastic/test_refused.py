@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.utils.data import TensorDataset
 
 from malletrain import elastic
@@ -18,7 +19,7 @@ DATA = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64))
 @pytest.fixture
 def one_process() -> Iterator[None]:
     """PyTorch's global group, of this process alone: sharding needs it."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
@@ -33,7 +34,7 @@ def two_processes() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_a_model_sharded_over_more_than_the_node(two_processes) -> None:
+def test_a_model_sharded_over_more_than_the_node(two_processes: None) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -46,7 +47,7 @@ def test_a_model_sharded_over_more_than_the_node(two_processes) -> None:
         elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
 
 
-def test_a_model_in_ddp(one_process) -> None:
+def test_a_model_in_ddp(one_process: None) -> None:
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 3))
     with pytest.raises(elastic.ElasticError, match="give Session the plain model"):
         elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)

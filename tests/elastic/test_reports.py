@@ -24,7 +24,11 @@ def test_a_figure_is_heard_once_and_not_before_its_step_is_done_everywhere(tmp_p
         daemon.wait_world([2, 3])
         (tmp_path / "go").touch()
         assert pod.wait(2) == pod.wait(3) == 0
-        heard = [(event.at, int(event.data["value"])) for event in daemon.seen(EventKind.METRIC)]
+        heard = []
+        for event in daemon.seen(EventKind.METRIC):
+            value = event.data["value"]
+            assert isinstance(value, int | float)
+            heard.append((event.at, int(value)))
     done_at: dict[int, float] = {}
     for line in diary(tmp_path):
         done_at[line["step"]] = max(done_at.get(line["step"], 0.0), line["at"])

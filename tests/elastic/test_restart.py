@@ -24,7 +24,7 @@ SCRIPT = str(HERE / "restartable.py")
 
 
 def start(url: str, directory: Path, task: int, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    env = environment(url, directory) | {"SLURM_ARRAY_TASK_ID": str(task), "MALLETRAIN_GRACE_S": "20"} | (more or {})
+    env = environment(url, directory) | {"SLURM_ARRAY_TASK_ID": str(task), "MALLETRAIN_GRACE_S": "20", **(more or {})}
     with (directory / f"pilot-{task}.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, str(HERE / "launched.py"), "--", sys.executable, SCRIPT],
@@ -41,7 +41,8 @@ def assert_pauses_end_with_a_step(switched: Sequence[Event]) -> None:
     """Of each relaunch is told what ending the script took, and then what it took until the script trained again."""
     first = switched[0].data["generation"]
     for generation in {event.data["generation"] for event in switched} - {first}:
-        ended, trains = [float(e.data["pause_s"]) for e in switched if e.data["generation"] == generation]
+        ended, trains = [e.data["pause_s"] for e in switched if e.data["generation"] == generation]
+        assert isinstance(ended, int | float) and isinstance(trains, int | float)
         assert trains > ended + 0.5, "Python and torch have to be loaded in between"
 
 

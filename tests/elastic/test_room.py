@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from malletrain.elastic.groups import Gloo, Solo
+from malletrain.elastic.groups import Group
 from malletrain.elastic.room import WORTH_BYTES, Room, from_text, to_text
 from malletrain.elastic.rounds import Rounds, World
 from malletrain.elastic.sync import GradientSync
@@ -20,7 +20,7 @@ LARGE = (WORTH_BYTES // 4,)
 
 
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=4).map(tuple))))
-def test_a_description_travels_as_text(specs: list) -> None:
+def test_a_description_travels_as_text(specs: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
     assert from_text(to_text(specs)) == specs
 
 
@@ -54,7 +54,7 @@ def test_a_frozen_peer_is_out_in_time(step: float) -> None:
 def test_after_a_fault_sums_that_nobody_needs_lend_their_memory(asked_for: bool) -> None:
     """And only those: sums that a laggard may ask for stay as they are."""
 
-    def act(group: Gloo | Solo) -> list[bool]:
+    def act(group: Group) -> list[bool]:
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
         rounds = Rounds(Calm())

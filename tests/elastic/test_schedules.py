@@ -12,7 +12,7 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
-from tests.elastic.test_live import SCRIPT, assert_equal, diary, static
+from tests.elastic.test_live import SCRIPT, Static, assert_equal, static, wait_lines
 
 __all__ = ["static"]
 
@@ -39,7 +39,7 @@ class Play:
         return [
             task
             for task, process in self.pod.processes.items()
-            if process.poll() is None and task not in self.frozen | self.leaving
+            if isinstance(task, int) and process.poll() is None and task not in self.frozen | self.leaving
         ]
 
     def free(self) -> list[int]:
@@ -91,14 +91,15 @@ class Play:
         lost = {str(event.data["worker"]) for event in self.daemon.seen(EventKind.WORKER_LOST)}
         assert lost <= self.harmed, f"given up though they were well: {sorted(lost - self.harmed)}"
 
-    def bury(self) -> None:
-        """A frozen worker that was given up is taken away, as its pilot would be."""
+    def bury(self) -> bool:
+        """A frozen worker that was given up is taken away, as its pilot would be; whether none is left."""
         given_up = {event.data["worker"] for event in self.daemon.seen(EventKind.WORKER_LOST)}
         for task in list(self.frozen):
             if f"100_{task}.{self.restarts[task]}" in given_up:
                 self.pod.kill(task)
                 self.pod.wait(task)
                 self.frozen.discard(task)
+        return not self.frozen
 
 
 def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
@@ -113,11 +114,10 @@ def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
                 game.bury()
                 game.revive()
                 if game.random.random() < 0.6:
-                    made = len(diary(directory))
-                    wait_until(lambda made=made: len(diary(directory)) > made + 6, 60, "steps go on")
+                    wait_lines(directory, 6, 60, "steps go on")
                 else:
                     time.sleep(game.random.random() * 0.2)  # the next change meets this one half-way
-            wait_until(lambda: game.bury() or not game.frozen, 60, "frozen ones are out")
+            wait_until(game.bury, 60, "frozen ones are out")
             (directory / "go").touch()
             game.revive()
             wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 120, "the end")
@@ -130,7 +130,7 @@ def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.nightly), 2])
-def test_a_short_random_schedule(tmp_path: Path, static, seed: int) -> None:
+def test_a_short_random_schedule(tmp_path: Path, static: Static, seed: int) -> None:
     play(tmp_path, seed, 12, ["--epochs", "25"])
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "25"), 1e-12)
 
@@ -138,7 +138,7 @@ def test_a_short_random_schedule(tmp_path: Path, static, seed: int) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(100, 140))
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_long_random_schedules(tmp_path: Path, static, seed: int, optimizer: str) -> None:
+def test_long_random_schedules(tmp_path: Path, static: Static, seed: int, optimizer: str) -> None:
     options = ["--epochs", "60", "--optimizer", optimizer]
     play(tmp_path, seed, 50, options)
     # Adam divides by the root of second moments, which near zero makes much of rounding.

@@ -63,19 +63,26 @@ def settle(game: Play) -> None:
 
     def gone() -> bool:
         game.bury()
-        for task, process in game.pod.processes.items():
+        others = {
+            task: process for task, process in game.pod.processes.items() if isinstance(task, int) and task != 0
+        }
+        for task, process in others.items():
             # Also one that was asked before the daemon knew it, which this coordinator forgets.
-            if task != 0 and process.poll() is None and f"100_{task}" in game.daemon.world():
+            if process.poll() is None and f"100_{task}" in game.daemon.world():
                 game.leaving.add(task)
                 game.daemon.leave(task)
-        others = [process for task, process in game.pod.processes.items() if task != 0]
-        return game.daemon.world() == ("100_0",) and all(process.poll() is not None for process in others)
+        return game.daemon.world() == ("100_0",) and all(process.poll() is not None for process in others.values())
 
     wait_until(gone, PATIENCE_S, f"worker 0 is alone; {game.done[-5:]}")
 
 
 def steps_of(directory: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (directory / "diary-0.0.jsonl").read_text().splitlines()]
+
+
+def wait_steps(directory: Path, more: int, what: str) -> None:
+    made = len(steps_of(directory))
+    wait_until(lambda: len(steps_of(directory)) > made + more, PATIENCE_S, what)
 
 
 @pytest.mark.nightly
@@ -92,14 +99,12 @@ def test_nothing_is_kept_of_worlds_that_are_gone(tmp_path: Path) -> None:
             game.change()
             game.bury()
             if game.random.random() < 0.6:
-                made = len(steps_of(tmp_path))
-                wait_until(lambda made=made: len(steps_of(tmp_path)) > made + 3, PATIENCE_S, "steps go on")
+                wait_steps(tmp_path, 3, "steps go on")
             else:
                 time.sleep(game.random.random() * 0.2)  # the next change meets this one half-way
             if number % EVERY == 0:
                 settle(game)
-                made = len(steps_of(tmp_path))
-                wait_until(lambda made=made: len(steps_of(tmp_path)) > made + 5, PATIENCE_S, "steps alone")
+                wait_steps(tmp_path, 5, "steps alone")
                 looks.append(held_at_rest(pid, min((look.threads for look in looks), default=sys.maxsize)))
                 print(number, looks[-1], f"{len(daemon.seen(EventKind.GENERATION))} generations", flush=True)
         game.check_evictions()

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, assert_equal, diary, static
+from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, diary, static
 
 __all__ = ["static"]
 
@@ -20,7 +21,7 @@ SERVING = ["step", "backward", "sums", "backward#9", "sums#9", "build#2", "evalu
 QUICK = {("kill", "take"), ("freeze", "step"), ("kill", "sums#9"), ("term", "evaluation")}
 
 
-def cases(places: list[str]) -> list:
+def cases(places: list[str]) -> list[ParameterSet]:
     """The quick ones by default; all of them in the nightly run."""
     return [
         pytest.param(kind, place, id=f"{kind}-{place}", marks=[] if (kind, place) in QUICK else pytest.mark.nightly)
@@ -44,7 +45,7 @@ def options(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "place"), cases(JOINING))
-def test_a_newcomer_in_trouble(tmp_path: Path, static, kind: str, place: str) -> None:
+def test_a_newcomer_in_trouble(tmp_path: Path, static: Static, kind: str, place: str) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
@@ -60,12 +61,12 @@ def test_a_newcomer_in_trouble(tmp_path: Path, static, kind: str, place: str) ->
 
 
 @pytest.mark.parametrize(("kind", "place"), cases(SERVING))
-def test_a_member_in_trouble(tmp_path: Path, static, kind: str, place: str) -> None:
+def test_a_member_in_trouble(tmp_path: Path, static: Static, kind: str, place: str) -> None:
     """Members wait for each other to begin; with `build` a newcomer makes them do it."""
     given = [*options(tmp_path), "--wait-for", "3"]
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
-            pod.spawn(daemon.url, task, [SCRIPT, *given], **({"TROUBLE": f"{kind}@{place}"} if task == 2 else {}))
+            pod.spawn(daemon.url, task, [SCRIPT, *given], 0, **({"TROUBLE": f"{kind}@{place}"} if task == 2 else {}))
         rest = [0, 1]
         if place.startswith("build"):
             daemon.wait_world([0, 1, 2])
@@ -81,13 +82,13 @@ def test_a_member_in_trouble(tmp_path: Path, static, kind: str, place: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["kill", pytest.param("freeze", marks=pytest.mark.nightly)])
-def test_two_donors_in_trouble_one_after_the_other(tmp_path: Path, static, kind: str) -> None:
+def test_two_donors_in_trouble_one_after_the_other(tmp_path: Path, static: Static, kind: str) -> None:
     """Each while it gives its state to the newcomer, who then gets it from the third."""
     trouble = {0: f"{kind}@give#3", 1: f"{kind}@give"}
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             more = {"TROUBLE": trouble[task]} if task in trouble else {}
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], **more)
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], 0, **more)
             daemon.wait_world(list(range(task + 1)))
         pod.spawn(daemon.url, 3, [SCRIPT, *options(tmp_path)])
         train_to_the_end(tmp_path, daemon, pod, [2, 3])
@@ -102,7 +103,7 @@ def test_two_donors_in_trouble_one_after_the_other(tmp_path: Path, static, kind:
         *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((1, "evaluation"), (1, "evaluation#2"))),
     ],
 )
-def test_all_told_to_end_in_an_evaluation(tmp_path: Path, static, workers: int, place: str) -> None:
+def test_all_told_to_end_in_an_evaluation(tmp_path: Path, static: Static, workers: int, place: str) -> None:
     """The state is kept, and the evaluation is done again by those who go on."""
     given = [*options(tmp_path), "--wait-for", str(workers)]
     with running(tmp_path) as (daemon, pod):
@@ -119,7 +120,7 @@ def test_all_told_to_end_in_an_evaluation(tmp_path: Path, static, workers: int, 
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static) -> None:
+def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static: Static) -> None:
     """The last worker ends well, and is not aborted with the thread that waits for a newcomer."""
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)])
@@ -133,14 +134,14 @@ def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static) ->
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_told_to_end_in_the_middle_of_a_long_step(tmp_path: Path, static, workers: int) -> None:
+def test_told_to_end_in_the_middle_of_a_long_step(tmp_path: Path, static: Static, workers: int) -> None:
     """The step is given up, by this worker alone; nothing of it is left."""
     given = [*options(tmp_path), "--wait-for", str(workers)]
     last = workers - 1
     with running(tmp_path) as (daemon, pod):
         for task in range(workers):
             trouble = {"TROUBLE": "term@backward#5", "LONG": "-1000"} if task == last else {}
-            pod.spawn(daemon.url, task, [SCRIPT, *given], **trouble)
+            pod.spawn(daemon.url, task, [SCRIPT, *given], 0, **trouble)
         assert pod.wait(last) == 143
         made = [line["step"] for line in diary(tmp_path) if line["task"] == str(last)]
         assert made == [1, 2, 3, 4], "the fifth is not committed by the one that gave it up"

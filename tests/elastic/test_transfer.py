@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -53,13 +54,12 @@ def test_a_sum_tells_any_byte() -> None:
         assert digest(other) != digest(piece)
 
 
-STATE = {
-    "model": {"w": torch.randn(70, 30), "b": torch.randn(3), "n": torch.tensor(7), "none": torch.zeros(0)},
-    "half": [torch.randn(33).to(torch.bfloat16), True, "text"],
-}
+MODEL = {"w": torch.randn(70, 30), "b": torch.randn(3), "n": torch.tensor(7), "none": torch.zeros(0)}
+HALF = torch.randn(33).to(torch.bfloat16)
+STATE = {"model": MODEL, "half": [HALF, True, "text"]}
 
 
-def run(size: int, act) -> list[object]:
+def run(size: int, act: Callable[[Group], object]) -> list[object]:
     """`act(group)` in a thread for each member of a real group; results or errors by rank."""
     server = StoreServer("127.0.0.1")
     results: list[object] = [None] * size
@@ -98,16 +98,16 @@ def test_everyone_gets_all_of_it(monkeypatch: pytest.MonkeyPatch, givers: int, s
     monkeypatch.setattr(transfer, "PIECE_BYTES", piece_bytes)
     for got in run(size, lambda group: hand_down(group, givers)):
         assert isinstance(got, dict), got
-        for name, tensor in STATE["model"].items():
+        for name, tensor in MODEL.items():
             assert torch.equal(got["model"][name], tensor)
-        assert torch.equal(got["half"][0], STATE["half"][0])
+        assert torch.equal(got["half"][0], HALF)
         assert got["half"][1:] == [True, "text"]
 
 
 def test_what_changed_on_its_way_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = transfer.Packet.settle
 
-    def settle(self, piece: torch.Tensor) -> int:
+    def settle(self: transfer.Packet, piece: torch.Tensor) -> int:
         piece[0] ^= 1
         return honest(self, piece)
 

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -21,7 +22,7 @@ from malletrain.elastic.fixed import environment_world
 from malletrain.elastic.mpi import mpi_world
 
 
-class Digits(Dataset):
+class Digits(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
     def __init__(self, dtype: torch.dtype) -> None:
         digits = load_digits()
         self.x = torch.tensor(digits.data, dtype=dtype) / 16
@@ -30,7 +31,7 @@ class Digits(Dataset):
     def __len__(self) -> int:
         return len(self.y)
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         return self.x[index], self.y[index], index
 
 
@@ -92,6 +93,7 @@ def main() -> None:
     dtype = torch.float32 if options.float32 or options.autocast else torch.float64
     if not options.sharded:
         model.to(dtype)
+    optimizer: torch.optim.Optimizer
     if options.optimizer == "sgd":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     else:
@@ -112,11 +114,11 @@ def main() -> None:
     s.when_main(lambda: (home / "mains").open("a").write(f"{me}\n"))
     slow_by = float(os.environ.get("SLOW_BY", "0"))
 
-    def backward(batch) -> list[int]:
+    def backward(batch: Any) -> list[int]:
         """The indices of the samples that it was for."""
         loss = nn.functional.cross_entropy
         if options.shards:
-            indices = []
+            indices: list[int] = []
             for x, y, index in s.shards(batch):
                 loss(model(x), y).backward()
                 indices += index.tolist()
@@ -132,14 +134,15 @@ def main() -> None:
             with torch.autocast("cpu", torch.bfloat16, enabled=options.autocast):
                 value = loss(model(x), y) * bad
             value.backward()
-        return index.tolist()
+        used: list[int] = index.tolist()
+        return used
 
     @torch.no_grad()
     def meddle(by: float) -> None:
         for parameter in model.parameters():
             parameter.add_(by)
 
-    def metrics(batch):
+    def metrics(batch: Any) -> dict[str, torch.Tensor]:
         out = model(batch[0])
         return {
             "loss": nn.functional.cross_entropy(out, batch[1], reduction="sum"),

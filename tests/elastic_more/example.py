@@ -10,7 +10,10 @@ import os
 import runpy
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -36,11 +39,14 @@ def watch() -> None:
             time.sleep(0.1)
         enter(self)
 
-    def noted(self: step.Step, *error: object) -> bool:
+    def noted(
+        self: step.Step, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
         s = self._session
         before = s._share
-        swallowed = leave(self, *error)
-        if not swallowed and error[0] is None:
+        swallowed = leave(self, kind, error, trace)
+        if not swallowed and kind is None:
+            assert before is not None
             line = {
                 "step": s.steps_done,
                 "epoch": s.epoch,
@@ -51,13 +57,16 @@ def watch() -> None:
                 diary.write(json.dumps(line) + "\n")
         return swallowed
 
-    def kept(self: session.Session, result: object = None) -> None:
+    def kept(self: session.Session, result: Mapping[str, Any] | None = None) -> None:
         if self.is_main:
             torch.save(self.model.state_dict(), HOME / "final.pt")
         finish(self, result)
 
-    step.Step.__enter__, step.Step.__exit__, session.Session.finish = slow, noted, kept
-    session.Session._join = told
+    # Methods are wrapped for this process, which is what the types forbid.
+    step.Step.__enter__ = slow  # type: ignore[method-assign]
+    step.Step.__exit__ = noted  # type: ignore[method-assign]
+    session.Session.finish = kept  # type: ignore[method-assign]
+    session.Session._join = told  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

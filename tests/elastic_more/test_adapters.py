@@ -13,20 +13,21 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import ROOT, running, wait_until
-from tests.elastic.test_live import assert_equal, diary
+from tests.elastic.test_live import State, assert_equal, diary
 
 EXAMPLE = str(Path(__file__).parent / "example.py")
 SAMPLES = 1437
 
 
-def alone(home: Path, script: str, *options: str) -> dict[str, torch.Tensor]:
+def alone(home: Path, script: str, *options: str) -> State:
     home.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
     env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, EXAMPLE, script, *options], env=env, cwd=home, timeout=300, check=False,
                          capture_output=True, text=True)  # fmt: skip
     assert run.returncode == 0, run.stderr[-4000:]
-    return torch.load(home / "final.pt")
+    final: State = torch.load(home / "final.pt")
+    return final
 
 
 #: Four processes import the framework: the heavy ones nightly.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
@@ -43,15 +45,15 @@ def test_without_a_word_from_the_daemon_the_batch_stays() -> None:
     [
         (lambda: as_rule(0), "at least 1"),
         (lambda: as_rule(True), "must be a number, PerWorker"),
-        (lambda: as_rule("64"), "must be a number, PerWorker"),
+        (lambda: as_rule(cast(Any, "64")), "must be a number, PerWorker"),
         (lambda: PerWorker(64, limit=32), "below the 64 samples"),
         (lambda: Chosen(64, low=128, high=256), "not within 128 to 256"),
         (lambda: Chosen(64, low=8, high=4), "make no range"),
-        (lambda: LearningRate("cubic"), "none, linear, sqrt, adascale"),
+        (lambda: LearningRate(cast(Any, "cubic")), "none, linear, sqrt, adascale"),
         (lambda: LearningRate("linear", warm_up=-1), "number of samples"),
     ],
 )
-def test_bad_rules_are_refused_by_name(make, words: str) -> None:
+def test_bad_rules_are_refused_by_name(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ElasticError, match=words):
         make()
 
@@ -113,7 +115,7 @@ def test_progress_counts_samples_and_by_adascale_gains() -> None:
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW], ids=["sgd", "adamw"])
-def test_the_script_sees_its_own_rate_and_the_step_takes_the_gain(make) -> None:
+def test_the_script_sees_its_own_rate_and_the_step_takes_the_gain(make: Callable[..., torch.optim.Optimizer]) -> None:
     weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     other = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     optimizer, plain = make([weight], lr=0.1), make([other], lr=0.4)

@@ -13,13 +13,13 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import JOB, ROOT, running, wait_until
-from tests.elastic.test_live import assert_equal, assert_every_sample_once, diary
+from tests.elastic.test_live import Line, State, assert_equal, assert_every_sample_once, diary
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "train_batches.py")
 
 
-def replayed(directory: Path, lines: list[dict], *options: str) -> dict[str, torch.Tensor]:
+def replayed(directory: Path, lines: list[Line], *options: str) -> State:
     """The same script alone, with the batches that the diaries tell of."""
     home = directory / "replayed"
     home.mkdir()
@@ -30,7 +30,8 @@ def replayed(directory: Path, lines: list[dict], *options: str) -> dict[str, tor
     env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, SCRIPT, *options, "--replay", str(home / "batches.json")]
     subprocess.run(command, env=env, check=True, timeout=120)
-    return torch.load(home / "final.pt")
+    final: State = torch.load(home / "final.pt")
+    return final
 
 
 @pytest.mark.nightly
@@ -55,7 +56,7 @@ def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp
         wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of two")
         (tmp_path / "go").touch()
         assert pod.wait(2) == pod.wait(3) == 0
-        reported = [event.data.get("noise_scale") for event in daemon.seen(EventKind.SAMPLES)]
+        reported = [data.get("noise_scale") for data in daemon.told(EventKind.SAMPLES)]
     lines = diary(tmp_path)
     assert {line["batch"] for line in lines if line["size"] == 4} == {96}, "the limit"
     assert {line["batch"] for line in lines if line["size"] == 2} == {64}
@@ -90,7 +91,7 @@ def test_the_daemon_chooses_the_batch_with_the_world(tmp_path: Path) -> None:
         wait_until(lambda: len(diary(tmp_path)) > made + 3, 60, "steps of three")
         (tmp_path / "go").touch()
         assert [pod.wait(task) for task in (0, 1, 3)] == [0, 0, 0]
-        told = {len(e.data["members"]): e.data.get("batch") for e in daemon.seen(EventKind.GENERATION)}
+        told = {len(data["members"]): data.get("batch") for data in daemon.told(EventKind.GENERATION)}
     lines = diary(tmp_path)
     # Two may be there for a moment, and the step in which one was killed is repeated by three with its own batch.
     passing = {(2, 16), (3, 128)}

@@ -56,10 +56,10 @@ def test_converting_keeps_parameters_buffers_and_names() -> None:
     converted = elastic.sync_batchnorm(model)
     assert [a is b for a, b in zip(before, converted.parameters(), strict=True)] == [True] * len(before)
     assert list(converted.state_dict()) == keys
-    layer = converted[1][0]
+    layer = converted.get_submodule("1.0")
     assert isinstance(layer, SyncBatchNorm) and layer.eps == 1e-3
     assert judged(converted) is Equality.STATISTICAL, "dropout is still there"
-    assert judged(nn.Sequential(converted[0], layer)) is Equality.SYNC_BATCHNORM
+    assert judged(nn.Sequential(converted.get_submodule("0"), layer)) is Equality.SYNC_BATCHNORM
     assert elastic.sync_batchnorm(nn.BatchNorm1d(4)).training
 
 

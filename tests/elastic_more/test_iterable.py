@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,19 +17,19 @@ from malletrain.elastic.data import Loader
 from malletrain.elastic.errors import ElasticError
 
 
-class Stream(IterableDataset):
+class Stream(IterableDataset[dict[str, Any]]):
     """What a script has: shards read from end to end."""
 
     def __init__(self, shards: list[Path]) -> None:
         self.shards = shards
 
-    def __iter__(self) -> Iterator[dict]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         for shard in self.shards:
             for line in shard.read_text().splitlines():
                 yield json.loads(line)
 
 
-class Indexed(Dataset):
+class Indexed(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """The documented way: where each record begins, found once; then a record by its number."""
 
     def __init__(self, shards: list[Path]) -> None:

@@ -19,7 +19,8 @@ class Branches(nn.Module):
         self.turn = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (self.odd if self.turn % 2 else self.even)(x)
+        out: torch.Tensor = (self.odd if self.turn % 2 else self.even)(x)
+        return out
 
 
 def made() -> tuple[Branches, torch.optim.Optimizer, torch.amp.GradScaler]:

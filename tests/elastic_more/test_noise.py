@@ -8,9 +8,12 @@ import torch
 from malletrain.elastic.noise import ENOUGH, NoiseScale
 
 LENGTH = 400
+ZERO = torch.zeros(())
 
 
-def gradients(generator: torch.Generator, weights: list[int], signal: torch.Tensor, spread: float):
+def gradients(
+    generator: torch.Generator, weights: list[int], signal: torch.Tensor, spread: float
+) -> list[torch.Tensor]:
     """Mean gradients over `weights` samples, of samples with covariance spread^2 I around `signal`."""
     return [
         signal + spread / weight**0.5 * torch.randn(LENGTH, generator=generator, dtype=torch.float64)
@@ -37,7 +40,7 @@ def test_finds_the_truth_at_uneven_shares(weights: list[int], mean: bool) -> Non
             rows.append(noise.give(factor, weight))
             flats.append(part * factor)
         assert noise.measures(step * noise.every)
-        noise.take(sum(rows), [sum(flats)], total, total, mean)
+        noise.take(sum(rows, ZERO), [sum(flats, ZERO)], total, total, mean)
     assert noise.samples == pytest.approx(truth, rel=0.25)
 
 
@@ -65,7 +68,8 @@ def test_tokens_are_counted_in_samples() -> None:
                 noise.begin()
                 noise.add_local(part * 0.5)
                 rows.append(noise.give(0.5, 16))
-            noise.take(sum(rows), [sum(parts) * 0.5 * (32 / batch)], 32, batch, True)
+            noise.take(sum(rows, ZERO), [sum(parts, ZERO) * 0.5 * (32 / batch)], 32, batch, True)
+    assert by_tokens.samples is not None
     assert by_samples.samples == pytest.approx(2 * by_tokens.samples)
 
 

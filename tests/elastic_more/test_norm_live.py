@@ -12,18 +12,19 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import ROOT, running, wait_until
-from tests.elastic.test_live import assert_equal, assert_every_sample_once, diary
+from tests.elastic.test_live import State, assert_equal, assert_every_sample_once, diary
 
 SCRIPT = str(Path(__file__).parent / "train_norm.py")
 
 
-def alone(home: Path, *options: str) -> dict[str, torch.Tensor]:
+def alone(home: Path, *options: str) -> State:
     """The same model with PyTorch's BatchNorm, in one process."""
     home.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
     env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, SCRIPT, *options], env=env, check=True, timeout=120)
-    return torch.load(home / "final.pt")
+    final: State = torch.load(home / "final.pt")
+    return final
 
 
 @pytest.mark.parametrize("options", [(), pytest.param(("--sum",), marks=pytest.mark.nightly)], ids=["mean", "sum"])
@@ -34,7 +35,8 @@ def test_batchnorm_over_the_whole_batch_is_that_of_one_process(tmp_path: Path, o
         pod.spawn(daemon.url, 0, [SCRIPT, *epochs, *options, *slow])
         daemon.wait_world([0])
         for task in (1, 2):
-            pod.spawn(daemon.url, task, [SCRIPT, *epochs, *options, *slow], **({"LAG_AT": "20"} if task == 2 else {}))
+            lag = {"LAG_AT": "20"} if task == 2 else {}
+            pod.spawn(daemon.url, task, [SCRIPT, *epochs, *options, *slow], 0, **lag)
         daemon.wait_world([0, 1, 2])
         wait_until(lambda: any(line["step"] > 24 for line in diary(tmp_path)), 60, "a missed round is made good")
         pod.kill_after_a_step(1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -22,7 +25,8 @@ class Counted(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.sizes.append(len(x))
-        return self.norm(self.layer(x)) if len(x) > 1 else self.layer(x)
+        out: torch.Tensor = self.norm(self.layer(x)) if len(x) > 1 else self.layer(x)
+        return out
 
 
 def rehearse(model: nn.Module, length: int = 64, batch: int = 32) -> None:
@@ -45,11 +49,12 @@ def test_an_eager_model_is_called_once_and_keeps_no_trace() -> None:
 def test_a_compiled_model_sees_sizes_that_make_its_graphs_general() -> None:
     seen: list[int] = []
 
-    def backend(graph, inputs):
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
         seen.append(1)
         return graph.forward
 
     model = torch.compile(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), backend=backend)
+    assert isinstance(model, nn.Module)
     rehearse(model)
     compiled = len(seen)
     assert compiled >= 2
@@ -60,4 +65,6 @@ def test_a_compiled_model_sees_sizes_that_make_its_graphs_general() -> None:
 
 
 def test_a_tiny_data_set_is_enough() -> None:
-    rehearse(torch.compile(nn.Linear(4, 2), backend="eager"), length=1, batch=1)
+    model = torch.compile(nn.Linear(4, 2), backend="eager")
+    assert isinstance(model, nn.Module)
+    rehearse(model, length=1, batch=1)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from malletrain import elastic
+from malletrain.elastic.batch import BatchRule
 
 
 class Replayed:
@@ -27,6 +28,7 @@ class Replayed:
         self.session: elastic.Session | None = None
 
     def batch(self, workers: int, chosen: int, present: int) -> int:
+        assert self.session is not None
         return self.batches[self.session.steps_done]
 
 
@@ -47,12 +49,16 @@ def main() -> None:
     data = TensorDataset(torch.tensor(digits.data) / 16, torch.tensor(digits.target), count)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    rules = {"per-worker": elastic.PerWorker(32, limit=96), "chosen": elastic.Chosen(32, low=16, high=128)}
-    rule = Replayed(json.loads(Path(options.replay).read_text()), 32) if options.replay else rules[options.rule]
+    rules: dict[str, BatchRule] = {
+        "per-worker": elastic.PerWorker(32, limit=96),
+        "chosen": elastic.Chosen(32, low=16, high=128),
+    }
+    replayed = Replayed(json.loads(Path(options.replay).read_text()), 32) if options.replay else None
+    rule: BatchRule = replayed or rules[options.rule]
     rates = elastic.LearningRate(options.rate, warm_up=512, momentum=True)
     s = elastic.Session(model, optimizer, data, batch_size=rule, learning_rate=rates)
-    if options.replay:
-        rule.session = s
+    if replayed:
+        replayed.session = s
     schedule = elastic.Schedule(torch.optim.lr_scheduler.StepLR(optimizer, 60, 0.8), s)
     average = torch.optim.swa_utils.AveragedModel(model, avg_fn=lambda old, new, _: old.lerp(new, 1 - s.decay(0.99)))
     s.track(schedule=schedule, average=average)

@@ -22,9 +22,11 @@ def main() -> None:
     me = os.environ.get("SLURM_ARRAY_TASK_ID", "x")
     digits = load_digits()
     data = TensorDataset(torch.tensor(digits.data) / 16, torch.tensor(digits.target))
-    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double()
+    model: nn.Module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double()
     if "SLURM_JOB_ID" in os.environ:
-        model = torch.compile(model, backend=sys.argv[1])
+        compiled = torch.compile(model, backend=sys.argv[1])
+        assert isinstance(compiled, nn.Module)
+        model = compiled
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     s = elastic.Session(model, optimizer, data, batch_size=50)
     (home / f"ready-{me}").touch()

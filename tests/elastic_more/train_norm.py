@@ -31,9 +31,9 @@ def main() -> None:
     me = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
     digits = load_digits()
     images = torch.tensor(digits.data).reshape(-1, 1, 8, 8) / 16
-    data = [images, torch.tensor(digits.target), torch.arange(len(digits.target))]
-    data = TensorDataset(*(part[: options.samples] for part in data))
-    model = nn.Sequential(
+    parts = [images, torch.tensor(digits.target), torch.arange(len(digits.target))]
+    data = TensorDataset(*(part[: options.samples] for part in parts))
+    model: nn.Module = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 16),
         nn.BatchNorm1d(16, affine=False, momentum=None), nn.ReLU(), nn.Linear(16, 10),
     ).double()  # fmt: skip
