@@ -33,7 +33,7 @@ def quick_site(
     if not lab.users:
         pytest.skip("only root can run jobs as several users")
     lab.clear()
-    with Site(lab, settings=settings) as running:
+    with Site(lab, settings=dict(settings)) as running:
         running.start()
         yield running
         print(said(running))

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from scripts.lab import Lab, LabError
 
@@ -173,15 +174,15 @@ class Site:
 
     def pilot_nodes(self, user: str) -> int:
         """On how many nodes the daemon sees pilots."""
-        return sum(1 for node in self.status(user)["nodes"] if node["state"] == "pilot")  # type: ignore[union-attr,index]
+        return sum(1 for node in self.status(user)["nodes"] if node["state"] == "pilot")
 
     def malletrain(self, user: str | None, *args: str) -> subprocess.CompletedProcess[str]:
         """Run a `malletrain` command as `user`."""
         return self.lab.run([BIN / "malletrain", *args], user=user)
 
-    def status(self, user: str) -> dict[str, object]:
+    def status(self, user: str) -> dict[str, Any]:
         """`malletrain status --json`."""
-        answer: dict[str, object] = json.loads(self.malletrain(user, "status", "--json").stdout)
+        answer: dict[str, Any] = json.loads(self.malletrain(user, "status", "--json").stdout)
         return answer
 
     def __enter__(self) -> Site:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import pytest
 
-from malletrain.api.ports import Conflict, Unavailable
+from malletrain.api.ports import Conflict, Identity, Unavailable
 from malletrain.domain.event import EventKind
 from tests.api.house import House
 from tests.cli.conftest import SCRIPT, Desk, Done
@@ -190,7 +191,7 @@ def test_sbatch_prints_nonsense(desk: Desk, api: House) -> None:
 
 
 def test_registering_fails_and_the_array_is_cancelled_again(desk: Desk, api: House) -> None:
-    def attach_array(*_: object) -> None:
+    def attach_array(job: int, array_id: int, tasks: int, identity: Identity) -> None:
         raise Conflict("array 4711 belongs to another job")
 
     api.requests.attach_array = attach_array  # type: ignore[method-assign]
@@ -200,13 +201,13 @@ def test_registering_fails_and_the_array_is_cancelled_again(desk: Desk, api: Hou
 
 
 def test_what_cannot_be_taken_back_is_said(desk: Desk, api: House) -> None:
-    def attach_array(*_: object) -> None:
+    def attach_array(job: int, array_id: int, tasks: int, identity: Identity) -> None:
         raise Unavailable("the journal's disk is full")
 
-    def record(kind: EventKind, *_: object) -> None:
+    def record(kind: EventKind, job: int, data: dict[str, Any]) -> None:
         if kind is EventKind.JOB_CANCELLED:
             raise Unavailable("the journal's disk is full")
-        written(kind, *_)
+        written(kind, job, data)
 
     written = api.requests._record
     api.requests.attach_array = attach_array  # type: ignore[method-assign]

@@ -54,7 +54,7 @@ class Stage(Protocol):
 class MemoryStage:
     def __init__(self) -> None:
         self.clock = ManualClock(1_000_000.0)
-        self.nodes = ("n0", "n1", "n2")
+        self.nodes: tuple[str, ...] = ("n0", "n1", "n2")
         self.memory = MemoryCluster(
             [Node(name, NodeState.IDLE, ("batch", "harvest")) for name in self.nodes], self.clock
         )

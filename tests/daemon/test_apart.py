@@ -118,7 +118,7 @@ def test_each_may_be_killed_and_the_other_goes_on(lab_factory: LabFactory, folde
             time.sleep(3.0)  # several ticks, had there been a daemon
             assert pilots(lab) == before, "pilots train on"
             site.start()
-            lab.wait_for(lambda: site.status("alice")["jobs"][0]["members"] == 4, 60, "the world as before")  # type: ignore[index]
+            lab.wait_for(lambda: site.status("alice")["jobs"][0]["members"] == 4, 60, "the world as before")
             assert pilots(lab) == before
             starts = [
                 event

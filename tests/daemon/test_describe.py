@@ -71,7 +71,8 @@ def test_the_commands_behind_an_action_are_shown_below_it() -> None:
 
 def test_the_nodes_of_one_task_have_one_set_of_commands() -> None:
     first, second = (StartPilot(1, name, node, 600.0, "a hole") for name, node in (("12_3", "n1"), ("12_3+1", "n2")))
-    rehearsed = {first: Rehearsed((("scontrol", "release", "12_3"),), Outcome(True, "released"))}
+    released = Rehearsed((("scontrol", "release", "12_3"),), Outcome(True, "released"))
+    rehearsed: dict[Action, Rehearsed] = {first: released}
     assert list(describe(Decision(at=0.0, actions=(first, second)), rehearsed.__getitem__))[1:] == [
         describe_action(first),
         "        $ scontrol release 12_3",

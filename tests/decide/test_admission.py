@@ -22,7 +22,7 @@ def wanted(number: int, least: int, most: int, scales: bool) -> MalleableJob:
 
 
 def test_without_the_promise_a_job_may_wait_for_ever() -> None:
-    starts = {}
+    starts: dict[float, float] = {}
     for max_wait_s in (0.0, 300.0):
         world = World(8, replace(PATIENT, max_wait_s=max_wait_s))
         world.submit(wanted(1, 1, 8, scales=True))

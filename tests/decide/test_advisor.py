@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_falling_curve_is_driven_one_probe_past_its_peak_at_most(peak: int) ->
     """From one node up, the way by which a peak can be overrun; allocation and probes are both bounded by reach."""
 
     def rate(n: int) -> float:
-        return 100.0 * min(n, peak) * (peak / max(n, peak)) ** 0.5
+        return 100.0 * min(n, peak) * math.pow(peak / max(n, peak), 0.5)
 
     tried = {1: rate(1)}
     past: list[int] = []
@@ -71,6 +72,7 @@ def test_a_falling_curve_is_driven_one_probe_past_its_peak_at_most(peak: int) ->
         tried[wanted] = rate(wanted)
         past += [wanted] if wanted > peak else []
     assert len(past) <= 1, tried
+    assert found is not None
     assert max(found.curve(64).points, key=lambda point: point[1])[0] <= 2 * peak
 
 
@@ -197,6 +199,7 @@ def test_advice_keeps_to_what_is_permitted(jobs: list[Candidate], price: float, 
         assert by_id[job].known.tries.get(size, 0) < 2 and by_id[job].known.windows.get(size, 0) < RULES.windows
     for job, size in advice.locked.items():
         assert size in by_id[job].sizes
-        assert by_id[job].known.probe is not None and by_id[job].known.probe.nodes == size
+        probe = by_id[job].known.probe
+        assert probe is not None and probe.nodes == size
         assert job not in advice.ended
     assert sum(advice.locked.values()) <= nodes

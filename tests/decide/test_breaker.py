@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,8 @@ def test_each_sign_opens_it_and_it_closes_again(sign: str, key: str, said: str) 
     at = [10.0, 20.0, 30.0]
 
     def why(times: list[float], now: float) -> str:
-        return why_to_pause(replace(Signs(), **{sign: times}), now, RULES)
+        seen: dict[str, Any] = {sign: times}
+        return why_to_pause(replace(Signs(), **seen), now, RULES)
 
     assert said in why(at, 31.0)
     assert f"for 599 s (breaker.{key}_per_hour)" in why(at, 31.0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from malletrain.decide.curve import fit
 from malletrain.decide.samples import remember
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import ThroughputSample
 from malletrain.domain.snapshot import Node, NodeState
 from tests.world import START, World, job
@@ -51,7 +51,7 @@ def test_samples_carry_the_class_of_the_nodes_that_trained() -> None:
         world.tick()
     view = world.loop.views[1]
     assert {p.node: p.node_class for p in view.staying} == {"n0": "gpu:v100:4", "n1": ""}
-    members = [p.id for p in view.staying]
+    members: list[JsonValue] = [p.id for p in view.staying]
     world.loop.record([
         Event(START + 50, EventKind.GENERATION, 1, data={"generation": 9, "members": members}),
         Event(START + 60, EventKind.SAMPLES, 1, data={"nodes": 2, "samples": 10.0, "seconds": 1.0, "steps": 5}),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.loop.generation import JobTerms
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership import Membership, MembershipSettings
 from malletrain.sizing.policies.elastic_batch import ElasticBatch
 from malletrain.sizing.policies.exact import Exact
+from malletrain.sizing.problem import Policy
 from tests.world import World, job
 
 
@@ -19,15 +21,17 @@ def report(world: World, nodes: int, batch: int, noise: float | None = None) -> 
     """Windows of a job whose steps take 50 ms, 0.2 ms a sample of a node's share, and 20 ms to synchronise."""
     seconds = 0.05 + 0.0002 * batch / nodes + 0.02 * (nodes > 1)
     members = [f"x{n}" for n in range(nodes)]
-    data = {"generation": nodes, "members": list(members)}
+    data: dict[str, JsonValue] = {"generation": nodes, "members": list(members)}
     events = [Event(world.clock.now(), EventKind.GENERATION, 1, data=data)]
-    window = {"nodes": nodes, "samples": 100.0 * batch, "seconds": 100 * seconds, "steps": 100, "noise_scale": noise}
+    window: dict[str, JsonValue] = {
+        "nodes": nodes, "samples": 100.0 * batch, "seconds": 100 * seconds, "steps": 100, "noise_scale": noise,
+    }  # fmt: skip
     events += [Event(world.clock.now(), EventKind.SAMPLES, 1, "x0", data=dict(window)) for _ in range(3)]
     world.loop.record(events)
 
 
 @pytest.mark.parametrize("policy", [Exact(), ElasticBatch()], ids=lambda p: p.name)
-def test_the_batch_follows_the_nodes_once_enough_is_known(policy) -> None:
+def test_the_batch_follows_the_nodes_once_enough_is_known(policy: Policy) -> None:
     world = World(nodes=8)
     world.loop.policy = policy
     world.submit(replace(job(1, most=8), batch_min=128, batch_max=4096), tasks=12)
@@ -69,6 +73,8 @@ def test_generations_carry_the_batch_of_their_size() -> None:
         worker = membership.hello(1, f"9_{task}", 0, f"n{task}", 1000)
         membership.warm(worker.id, f"host:{task}", {})
     membership.tick()
-    made = [event.data for event in membership.reports() if event.kind is EventKind.GENERATION]
+    told = [event for event in membership.reports() if event.kind is EventKind.GENERATION]
+    made: list[dict[str, Any]] = [dict(event.data) for event in told]
     assert made[0]["batch"] == {1: 64, 2: 256}[len(made[0]["members"])]
-    assert membership.directive_for("9_1.0").plan.batch == made[0]["batch"]
+    plan = membership.directive_for("9_1.0").plan
+    assert plan is not None and plan.batch == made[0]["batch"]

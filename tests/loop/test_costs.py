@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from malletrain.decide.advisor import Known
 from malletrain.decide.demand import demand_of
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Elastic, ResizeCosts
 from malletrain.loop.costs import Costs, Stall, growing
 from tests.world import RULES, START, World, job
@@ -77,7 +77,7 @@ def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_applicati
     world.tick()
     for pilot in world.loop.views[1].staying:
         data = {"started_at": START + 20.0, "ends_at": START + 3600.0}
-        stages = {"import": 3.0, "build": 1.0, "warm_up": 4.0, "all": 9.0}
+        stages: dict[str, JsonValue] = {"import": 3.0, "build": 1.0, "warm_up": 4.0, "all": 9.0}
         world.loop.record([
             Event(START + 21.0, EventKind.PILOT_STARTED, 1, pilot.id, pilot.node, data=data),
             Event(START + 31.0, EventKind.WORKER_WARM, 1, pilot.id, pilot.node, data={"stages": stages}),
@@ -92,10 +92,12 @@ def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_applicati
 
 
 def switched(at: int, members: int, pause_s: float, *, grew: bool, fault: bool = False, size: int = 0) -> list[Event]:
-    generation = {
+    generation: dict[str, JsonValue] = {
         "generation": at, "members": [str(i) for i in range(members)], "switched_by": "fault" if fault else "plan",
     }  # fmt: skip
-    data = {"generation": at, "nodes": members, "pause_s": pause_s, "step": 0, "grew": grew, "state_bytes": size}
+    data: dict[str, JsonValue] = {
+        "generation": at, "nodes": members, "pause_s": pause_s, "step": 0, "grew": grew, "state_bytes": size,
+    }  # fmt: skip
     return [Event(START + at, kind, 1, data=each) for kind, each in (
         (EventKind.GENERATION, generation), (EventKind.SWITCHED, data),
     )]  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from malletrain.decide.limits import SiteLimit
 from malletrain.domain.decision import StartPilot
 from malletrain.domain.job import Curve, MalleableJob
-from malletrain.domain.snapshot import LEAVE_STATES, NodeState
+from malletrain.domain.snapshot import LEAVE_STATES, NodeState, SlurmJob
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.registry import policy
 from tests.sizing.problems import LONG, examples
@@ -40,7 +40,8 @@ def site(seed: int) -> World:
 def history(seed: int, ticks: int) -> World:
     """Main jobs come and go, nodes are drained and come back, malleable jobs are submitted; checked at every tick."""
     random = np.random.default_rng(seed)
-    world, main, number = site(seed), {}, 0
+    world, number = site(seed), 0
+    main: dict[str, SlurmJob] = {}
     for tick in range(ticks):
         if tick < 5 and random.random() < 0.8:
             number += 1
@@ -98,7 +99,7 @@ def test_safe_at_every_tick_and_at_rest_once_the_world_stands_still(seed: int) -
         if not decision.actions:
             break
     else:
-        raise AssertionError(f"still acting: {decision.actions}")
+        raise AssertionError(f"still acting: {decision}")
 
 
 @examples(3, 100)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import cast
 
 from malletrain.decide.advisor import ProbeRules
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, Profile
 from malletrain.loop.ledger import Ledger
 from malletrain.sizing.policies.exact import Exact
@@ -35,7 +36,7 @@ class Training:
             self.sizes[job_id].append(len(members))
             if members != self.members.get(job_id, ()):
                 self.generation += 1
-                data = {"generation": self.generation, "members": list(members)}
+                data: dict[str, JsonValue] = {"generation": self.generation, "members": list(members)}
                 events.append(Event(now, EventKind.GENERATION, job_id, data=data))
             elif members:
                 rated = {"nodes": len(members), "samples": 10 * rate(len(members)), "seconds": 10.0, "steps": 20}
@@ -45,11 +46,11 @@ class Training:
 
     def probes(self, job_id: int) -> list[int]:
         kinds = (e for e in self.world.journal.events if e.kind is EventKind.PROBE_BEGUN and e.job == job_id)
-        return [int(e.data["nodes"]) for e in kinds]
+        return [cast(int, e.data["nodes"]) for e in kinds]
 
 
 def scales(n: int) -> float:
-    return 400.0 * n**0.85
+    return 400.0 * math.pow(n, 0.85)
 
 
 def stalls(n: int) -> float:

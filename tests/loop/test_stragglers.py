@@ -8,7 +8,7 @@ import pytest
 
 from malletrain.decide.stragglers import LEAST_WINDOWS
 from malletrain.domain.decision import LeaveCause, StartPilot
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.paces import REST_S
@@ -132,7 +132,7 @@ def test_one_bad_window_moves_nobody() -> None:
 @pytest.mark.parametrize("rates", [{"no_pilot": 5.0}, {"": 1.0, ".": 2.0, "x.y.z": -1.0}])
 def test_rates_of_nobody_change_nothing(rates: dict[str, float]) -> None:
     world = on_four(6)
-    data = {"nodes": 4, "samples": 300, "seconds": 3.0, "steps": 10, "rates": dict(rates)}
+    data: dict[str, JsonValue] = {"nodes": 4, "samples": 300, "seconds": 3.0, "steps": 10, "rates": {**rates}}
     world.workers.report(*[Event(world.clock.now(), EventKind.SAMPLES, 1, data=data)] * LEAST_WINDOWS)
     world.tick()
     assert len(world.running()) == 4

@@ -94,7 +94,7 @@ def test_small_jobs_share_nodes_and_large_ones_do_not() -> None:
 
 def test_the_rules_choose_as_they_say() -> None:
     #        node:   0        1        2        3, 4 free from the start
-    rows = [(0, 10, 1), (0, 30, 1), (0, 20, 1), (50, 60, 1)]
+    rows: list[tuple[float, float, int]] = [(0, 10, 1), (0, 30, 1), (0, 20, 1), (50, 60, 1)]
     log = records(rows, nodes=5)
 
     def last(rule: Placement) -> int:

@@ -28,8 +28,10 @@ class Doubled(PolicySizer):
 
     engine: Engine
 
-    def __call__(self, live: Sequence[int], counts: Sequence[int], nodes: int) -> list[int]:
-        sizes = super().__call__(live, counts, nodes)
+    def __call__(
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
+    ) -> list[int]:
+        sizes = super().__call__(live, counts, nodes, pending)
         decision = decide(situation(self.engine), policy("exact"), replay_rules()).decision
         assert [decision.sizes[self.engine.jobs[j].job.id] for j in live] == sizes
         self.leaves = {a.node for a in decision.actions if isinstance(a, LeavePilot)}

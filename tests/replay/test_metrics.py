@@ -61,7 +61,8 @@ def test_main_starts_that_meet_pilots_are_delayed_by_the_reaction() -> None:
     delay = answer.scores["auto"].main_delay
     assert delay is not None
     assert (delay.starts, delay.starts_on_pilots) == (2, 2)  # the job moves to the node that is left
-    assert (delay.mean_s, delay.worst_s, delay.cycle_share) == (6.0, 66.0, pytest.approx(0.1))
+    assert (delay.mean_s, delay.worst_s) == (6.0, 66.0)
+    assert delay.cycle_share == pytest.approx(0.1)
     assert modelled(10, 0, reaction).worst_s == 0.0
 
 

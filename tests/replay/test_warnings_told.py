@@ -14,8 +14,9 @@ def sentences() -> list[str]:
     found = []
     for path in sorted((ROOT / "malletrain" / "replay").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            told = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
-            if told and (node.func.attr == "warn" or ast.unparse(node.func) == "warnings.append"):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+                continue
+            if node.func.attr == "warn" or ast.unparse(node.func) == "warnings.append":
                 parts = ast.walk(node.args[0])
                 found.append(" ".join(str(p.value) for p in parts if isinstance(p, ast.Constant)))
     return found

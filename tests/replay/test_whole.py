@@ -43,8 +43,10 @@ def test_the_same_sizes_at_every_event() -> None:
     class Listening(PolicySizer):
         engine: Engine
 
-        def __call__(self, live: Sequence[int], counts: Sequence[int], nodes: int) -> list[int]:
-            sizes = super().__call__(live, counts, nodes)
+        def __call__(
+            self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
+        ) -> list[int]:
+            sizes = super().__call__(live, counts, nodes, pending)
             fast[round(self.engine.now - START)] = sizes
             return sizes
 

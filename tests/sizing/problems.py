@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import cap, check, guaranteed_share, resource_cap
-from malletrain.sizing.problem import JobDemand, JobId, Problem, ResizeLimit, Value
+from malletrain.sizing.problem import Constraint, JobDemand, JobId, Problem, ResizeLimit, Value
 from malletrain.sizing.values import ValueTable, value_table
 
 #: Whether hypothesis runs a longer profile than the usual one.
@@ -93,7 +93,7 @@ def constrained(
     problem = draw(problems(most_jobs, most, most_nodes, wild).filter(lambda p: len(p.jobs) > 0))
     names = [j.id for j in problem.jobs]
     groups = st.lists(st.sampled_from(names), unique=True)
-    limits = []
+    limits: list[Constraint] = []
     if draw(st.booleans()):
         limits.append(cap("cap", draw(groups), draw(st.integers(0, most_nodes))))
     if draw(st.booleans()):

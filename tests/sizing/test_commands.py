@@ -73,7 +73,8 @@ def test_every_field_reaches_its_policy() -> None:
     def plan(policy: str) -> dict[str, Any]:
         done = malletrain("plan", "-", "--policy", policy, text=json.dumps(rich))
         assert (done.returncode, done.stderr) == (0, "")
-        return json.loads(done.stdout)
+        out: dict[str, Any] = json.loads(done.stdout)
+        return out
 
     assert plan("elastic_batch")["batches"] == {"a": 256}
     assert plan("goodput")["batches"] == {"a": 32}

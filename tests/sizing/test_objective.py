@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from malletrain.domain.job import Curve
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest, urgency_by_use
 from malletrain.sizing.policies.exact import Exact
-from malletrain.sizing.problem import Problem
+from malletrain.sizing.problem import JobId, Problem
 from tests.sizing.problems import job
 
 
@@ -49,7 +49,7 @@ def test_a_doubtful_curve_takes_no_nodes_from_a_job_but_lets_it_grow() -> None:
     mine = Curve(((1, 1.0), (2, 2.0)))
     theirs = Curve(((1, 1.005), (2, 2.015)))
 
-    def sizes(doubt: float, nodes: int) -> dict[object, int]:
+    def sizes(doubt: float, nodes: int) -> dict[JobId, int]:
         jobs = (job("a", 2, 2, mine, doubt=doubt, shrink_s=0.0), job("b", 1, 2, theirs, grow_s=0.0))
         return dict(Exact().size(Problem(300, nodes, jobs)).sizes)
 

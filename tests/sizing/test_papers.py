@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from malletrain.sizing.policies.elastic_batch import ElasticBatch
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.goodput import Goodput
 from malletrain.sizing.policies.greedy import Greedy
-from malletrain.sizing.problem import JobDemand, NodeBudget, Problem
+from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, Policy, Problem
 from malletrain.sizing.values import permitted_sizes
 from tests.sizing.problems import constrained, curves, examples, job, problems
 
@@ -29,7 +30,7 @@ PAPERS = [Efficiency(), Utility(), Budget(), ElasticBatch(), Goodput(), Greedy()
 @pytest.mark.parametrize("policy", PAPERS, ids=lambda p: p.name)
 @given(problem=constrained(most_jobs=6, most=10, most_nodes=20))
 @examples(25)
-def test_answers_are_within_bounds_and_repeat(policy, problem: Problem) -> None:  # type: ignore[no-untyped-def]
+def test_answers_are_within_bounds_and_repeat(policy: Policy, problem: Problem) -> None:
     answer = policy.size(problem)
     assert set(answer.sizes) == {j.id for j in problem.jobs}
     assert all(j.permits(answer.sizes[j.id]) for j in problem.jobs)
@@ -40,7 +41,7 @@ def test_answers_are_within_bounds_and_repeat(policy, problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("policy", PAPERS, ids=lambda p: p.name)
-def test_a_side_constraint_is_never_broken(policy) -> None:  # type: ignore[no-untyped-def]
+def test_a_side_constraint_is_never_broken(policy: Policy) -> None:
     problem = Problem(300, 20, (job("a", 2, 8), job("b", 2, 8)), constraints=(cap("c", ["a"], 3),))
     assert policy.size(problem).sizes["a"] <= 3
 
@@ -80,7 +81,7 @@ def _budgeted(jobs: tuple[JobDemand, ...], node_s: float, nodes: int = 1000) -> 
     return Problem(300, nodes, jobs, budgets=(NodeBudget("account", frozenset(j.id for j in jobs), node_s),))
 
 
-def _spent(problem: Problem, sizes: dict[object, int]) -> tuple[float, float]:
+def _spent(problem: Problem, sizes: Mapping[JobId, int]) -> tuple[float, float]:
     """Weighted seconds and node-seconds to the end of all jobs that run."""
     seconds = node_seconds = 0.0
     for j in problem.jobs:
@@ -105,7 +106,7 @@ def test_budget_is_kept_and_well_spent(given_jobs: list[tuple[Curve, float]], sl
     problem = _budgeted(demands, cheapest * slack)
     answer = Budget().size(problem)
     assert answer.status is SizingStatus.FEASIBLE
-    seconds, node_seconds = _spent(problem, dict(answer.sizes))
+    seconds, node_seconds = _spent(problem, answer.sizes)
     assert all(answer.sizes.values())
     assert node_seconds <= cheapest * slack * (1 + 1e-9)
     plans = [

@@ -21,7 +21,7 @@ from malletrain.sizing.problem import Policy, Problem, Sizes, Value, id_order
 from malletrain.sizing.values import value_table
 from tests.sizing.problems import constrained, every_plan, examples, full_dp, job, magnitude, problems
 
-EXACT = [Exact(), Milp(), Lp(()), Auto()]
+EXACT: list[Policy] = [Exact(), Milp(), Lp(()), Auto()]
 
 
 def same(a: float, b: float, problem: Problem) -> bool:
@@ -146,7 +146,7 @@ def _big(nodes: int, jobs: int, seed: int) -> Problem:
     for i in range(jobs):
         rates = rng.uniform(10, 1000) * np.array([1, 2, 4, 8, 16, 32, 64]) ** rng.uniform(0.6, 1.0)
         curve = Curve(tuple(zip((1, 2, 4, 8, 16, 32, 64), rates.tolist(), strict=True)))
-        current = int(min(left, rng.integers(0, 2 * nodes // jobs + 1)))
+        current = min(left, int(rng.integers(0, 2 * nodes // jobs + 1)))
         left -= current
         demands.append(job(i, current, 64, curve, grow_s=18.0, shrink_s=12.0, activate_s=5.0))
     return Problem(300, nodes, tuple(demands))

@@ -10,7 +10,7 @@ from malletrain.sizing.constraints import cap, fallback, resource_cap
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.lp import Lp
 from malletrain.sizing.policies.milp import Milp
-from malletrain.sizing.problem import Policy, Problem, Value
+from malletrain.sizing.problem import JobId, Policy, Problem, Value
 from malletrain.sizing.values import value_table
 from tests.sizing.problems import job
 
@@ -73,7 +73,7 @@ def test_a_plan_that_is_not_proven_is_used(monkeypatch: pytest.MonkeyPatch) -> N
         job(i, 0, 6, Curve(tuple((n, rates[n - 1] * (1 + 0.1 * i)) for n in range(1, 7))), sizes=(2, 3, 5))
         for i in range(12)
     )
-    watts = {i: 1.0 + 0.37 * (i % 5) for i in range(12)}
+    watts: dict[JobId, float] = {i: 1.0 + 0.37 * (i % 5) for i in range(12)}
     limits = tuple(cap(f"pair {i}", [i, i + 1], 7) for i in range(0, 12, 2))
     problem = Problem(300, 23, demands, constraints=(*limits, resource_cap("watts", watts, 31.0)))
     best = Milp().size(problem)

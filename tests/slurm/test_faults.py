@@ -15,6 +15,7 @@ from malletrain.domain.job import PilotPhase
 from malletrain.domain.snapshot import NodeState
 from malletrain.slurm import doctor
 from malletrain.slurm.command import Commands
+from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site import Harvest
 from scripts.lab import Lab
 from tests.munged import munged
@@ -123,8 +124,10 @@ def test_a_munge_key_that_is_not_the_clusters(any_lab: Lab, munged: str, tmp_pat
     harvest = Harvesting(lab)
     harvest.submit()
     harvest.fill(lab.nodes)
+    reader = harvest.cluster._reader
+    assert isinstance(reader, CommandReader)
     harvest.cluster._commands = stranger
-    harvest.cluster._reader._commands = stranger
+    reader._commands = stranger
     before = len(harvest.journal.events)
     assert harvest.loop.tick() is None
     assert {e.kind for e in harvest.journal.events[before:]} <= {EventKind.CLUSTER_UNAVAILABLE}
@@ -132,7 +135,7 @@ def test_a_munge_key_that_is_not_the_clusters(any_lab: Lab, munged: str, tmp_pat
     assert "does not answer" in found.what
     assert "munge" in found.mend
     harvest.cluster._commands = harvest.commands
-    harvest.cluster._reader._commands = harvest.commands
+    reader._commands = harvest.commands
     settled(harvest, lab.nodes)
 
 

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,9 +66,9 @@ def test_slurmrestd_of_each_release(version: Path, tmp_path: Path) -> None:
     assert all(r.nodes and r.start < r.end for r in seen.reservations)
 
 
-def _load(path: Path) -> dict[str, list[dict[str, object]]]:
+def _load(path: Path) -> dict[str, list[dict[str, Any]]]:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        document: dict[str, list[dict[str, object]]] = json.load(file)
+        document: dict[str, list[dict[str, Any]]] = json.load(file)
     return document
 
 

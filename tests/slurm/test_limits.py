@@ -56,7 +56,7 @@ class Silent(Commands):
         super().__init__({})
         self.answers = list(answers)
 
-    def ask(self, argv: Sequence[str]) -> str:
+    def ask(self, argv: Sequence[str], timeout_s: float | None = None) -> str:
         answer = self.answers.pop(0)
         if answer is None:
             raise ClusterUnavailable("squeue: no answer")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.store.database import file_system_of
 from malletrain.store.errors import JournalInUse, StoreError
 from malletrain.store.journal import SqliteJournal
@@ -120,7 +120,8 @@ def test_a_bad_event_writes_nothing(tmp_path: Path) -> None:
 
 def test_a_diverged_loss_is_kept_as_text(tmp_path: Path) -> None:
     with SqliteJournal(tmp_path / "j.db") as journal:
-        data = {"name": "loss", "value": float("nan"), "worst": [float("-inf"), {"best": float("inf")}]}
+        worst: list[JsonValue] = [float("-inf"), {"best": float("inf")}]
+        data: dict[str, JsonValue] = {"name": "loss", "value": float("nan"), "worst": worst}
         journal.append([Event(1.0, EventKind.METRIC, 1, data=data)])
         assert next(iter(journal.read())).data == {"name": "loss", "value": "nan", "worst": ["-inf", {"best": "inf"}]}
 

@@ -164,7 +164,7 @@ def _figure(sound: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(sound, sound, sound, _wild)
 
 
-_data = {
+_data: dict[K, st.SearchStrategy[dict[str, Any]]] = {
     K.TASKS_ADDED: st.fixed_dictionaries({"tasks": st.lists(st.integers(0, 2), unique=True)}),
     K.INTENT: st.fixed_dictionaries(
         {"type": st.sampled_from(["start", "leave", "cut", "recycle"]), "cause": st.sampled_from(["yield", "shrink"])}

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 import optuna
 import pytest
@@ -32,8 +33,10 @@ const told = []; addEventListener("message", event => {{
 
 WIDTHS = (1280, 420)
 
+Direction = Literal["minimize", "maximize"]
 
-def study_of_all_ends(directions: list[str]) -> optuna.Study:
+
+def study_of_all_ends(directions: list[Direction]) -> optuna.Study:
     study = optuna.create_study(directions=directions, study_name="<script>alert(1)</script>")
     ends = [Over(Ending.COMPLETED)] * 5 + [
         Over(Ending.USER_ERROR, "<b>bad</b>", traceback="line <1>"),
@@ -55,7 +58,7 @@ def study_of_all_ends(directions: list[str]) -> optuna.Study:
 
 
 @pytest.mark.parametrize("directions", [["maximize"], ["maximize", "minimize"]], ids=len)
-def test_all_plots_are_drawn_and_nothing_sticks_out(tmp_path: Path, directions: list[str]) -> None:
+def test_all_plots_are_drawn_and_nothing_sticks_out(tmp_path: Path, directions: list[Direction]) -> None:
     if shutil.which("chromium") is None:
         pytest.skip("needs Debian's chromium")
     page = report.page(study_of_all_ends(directions))

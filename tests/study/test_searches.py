@@ -108,7 +108,7 @@ def search(
 
 
 GRID = {"x": [0.0, 0.3, 0.9], "y": [0.1, 0.6]}
-SAMPLERS = {
+SAMPLERS: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
     "random": lambda: optuna.samplers.RandomSampler(seed=1),
     "tpe": lambda: optuna.samplers.TPESampler(seed=1, n_startup_trials=4, multivariate=True, constant_liar=True),
     "cma-es": lambda: optuna.samplers.CmaEsSampler(seed=1, n_startup_trials=2),

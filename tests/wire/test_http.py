@@ -196,7 +196,11 @@ def test_an_endless_answer_is_given_up(server: RawServer, client: Http, monkeypa
 def test_a_silent_daemon_is_given_up(server: RawServer, client: Http) -> None:
     done = threading.Event()
     client._timeout_s = 0.3
-    server.answers += [SESSION, lambda _connection, _request: done.wait(10) and None]
+
+    def wait(connection: socket.socket, _request: bytes) -> None:
+        done.wait(10)
+
+    server.answers += [SESSION, wait]
     with pytest.raises(DaemonUnavailable, match="no answer in time"):
         client.get("/v1/jobs")
     done.set()
