@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-Images = Dataset[tuple[torch.Tensor, torch.Tensor]]
+Images = Dataset[tuple[torch.Tensor, ...]]
 
 
 def images(folder: str, size: int = 64) -> tuple[Images, Images, int, int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Cell(nn.Module):
 
     def __init__(self, kind: str, inputs: int, outputs: int, activation: str, skip: bool) -> None:
         super().__init__()
-        operations = {
+        operations: dict[str, Callable[[], nn.Module]] = {
             "conv3": lambda: nn.Conv2d(inputs, outputs, 3, padding=1),
             "conv5": lambda: nn.Conv2d(inputs, outputs, 5, padding=2),
             "separable": lambda: nn.Sequential(

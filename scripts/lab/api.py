@@ -287,7 +287,7 @@ class Lab:
             if self.is_running(name):
                 self.kill(name, signal.SIGTERM)
         for name in daemons:
-            self.wait_for(lambda name=name: not self.is_running(name), 30, f"the end of {name}")
+            self._wait_end(name)
             self.start(name)
         self.wait_for(lambda: self.run(["scontrol", "ping"], check=False).returncode == 0, 30, "slurmctld")
 
@@ -300,6 +300,9 @@ class Lab:
         if self.is_running(daemon):
             raise LabError(f"{daemon} runs already")
         self._record = cluster.start(self._layout, self._record, daemon)
+
+    def _wait_end(self, daemon: str) -> None:
+        self.wait_for(lambda: not self.is_running(daemon), 30, f"the end of {daemon}")
 
     def is_running(self, daemon: str) -> bool:
         """Whether the daemon runs now."""

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 
 from malletrain.elastic.groups import Gloo, StoreServer, make_group
 from malletrain.elastic.launch import MEMORY
@@ -103,7 +103,7 @@ def main() -> None:
     os.environ.update({**MEMORY, **os.environ})
     server = StoreServer("127.0.0.1")
     with tempfile.TemporaryDirectory() as directory:
-        mp.spawn(worker, (options, server.address, directory), nprocs=options.workers)
+        spawn(worker, (options, server.address, directory), nprocs=options.workers)
         rows = json.loads(Path(directory, "rows").read_text())
     ratios = [mine / theirs for mine, theirs in rows]
     shuffled = sorted(statistics.median(random.Random(seed).choices(ratios, k=len(ratios))) for seed in range(2000))

@@ -8,9 +8,11 @@ import signal
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch._C._distributed_c10d import TCPStore
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from scripts.bench.elastic.train_large import build, data
@@ -30,11 +32,11 @@ def main() -> None:
     model = build(options.width)
     inner = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
-    def load(state: dict) -> None:
+    def load(state: dict[str, Any]) -> None:
         model.load_state_dict(state["model"])
         inner.load_state_dict(state["optimizer"])
 
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=10)),
         min_replica_size=1,

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 from malletrain.elastic.groups import Group, StoreServer, make_group
 from malletrain.elastic.room import Room
@@ -59,7 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     server = StoreServer("127.0.0.1")
     rows = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(member, (options, server.address, rows), nprocs=2 * options.pairs)
+    spawn(member, (options, server.address, rows), nprocs=2 * options.pairs)
     found = [rows.get() for _ in range(2 * options.repeats * options.pairs)]
     for ready in (False, True):
         print(
