@@ -156,7 +156,7 @@ def warm_up(model: torch.nn.Module, loader: Loader, sampler: Sampler, rehearse: 
             out = rehearse(batch) if rehearse is not None else _call(model, batch)
             total = sum(t.float().sum() for t in _floats(out) if t.requires_grad)
             if isinstance(total, torch.Tensor):
-                total.backward()  # type: ignore[no-untyped-call]
+                total.backward()
     except Exception as error:
         if rehearse is not None:
             raise

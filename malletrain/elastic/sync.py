@@ -102,7 +102,7 @@ class GradientSync:
         self.paces: list[int] = []
         self._on_commit: Callable[[Outcome], None] = lambda _: None
         for index, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
 
     def arm(self, weight: int, batch: int, on_commit: Callable[[Outcome], None]) -> None:
         """The next backward that is not held ends with global gradients: of this member's `weight` samples out of
@@ -129,7 +129,7 @@ class GradientSync:
         if not self._scales:
             self._scales = True
             for parameter in self._parameters:
-                parameter.register_hook(self._scaled)  # type: ignore[no-untyped-call]
+                parameter.register_hook(self._scaled)
         self._scale = factor
 
     def add_extras(self, extras: Extras) -> None:

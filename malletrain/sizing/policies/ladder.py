@@ -228,7 +228,7 @@ class _Plans:
         model.a_matrix_.value_ = np.column_stack((np.ones(count), taken)).ravel()
         if whole:
             model.integrality_ = [highspy.HighsVarType.kInteger] * count
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]
+        solver = highspy.Highs()
         for option, value in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
                               ("mip_rel_gap", CLOSE), ("mip_max_nodes", BRANCHES)):  # fmt: skip
             solver.setOptionValue(option, value)

@@ -164,7 +164,7 @@ def _solve(
     whole = highspy.HighsVarType.kInteger
     model.integrality_ = [whole] * (binaries + offsets) + [highspy.HighsVarType.kContinuous] * lines
 
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver = highspy.Highs()
     for option, setting in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
                             ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0), ("mip_max_nodes", branches),
                             ("mip_allow_restart", False),

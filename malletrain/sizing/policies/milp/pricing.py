@@ -93,7 +93,7 @@ class _Master:
         self.rounds = 0
         self._known: set[int] = set()
         self._breakable = len(limits.upper) if breakable else 0
-        self._lp = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._lp = highspy.Highs()
         for option, setting in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
                                 ("primal_feasibility_tolerance", 1e-9),
                                 ("dual_feasibility_tolerance", 1e-9)):  # fmt: skip
