@@ -304,6 +304,13 @@ def _settings(facts: SiteFacts) -> Iterator[Finding]:
             f"KillWait is {facts.kill_wait_s:g} s: a stuck pilot holds its node so long after its limit",
             "30 s (the default) suffices",
         )
+    if facts.process_tracking.endswith(("/linuxproc", "/pgid")):
+        yield Finding(
+            Level.WARNING,
+            f"{facts.process_tracking}: what a script starts while it is killed is left behind, and Slurm may drain "
+            'the node ("Kill task failed")',
+            "set ProctrackType=proctrack/cgroup",
+        )
     if facts.over_time_limit_s > 300:
         yield Finding(
             Level.WARNING,

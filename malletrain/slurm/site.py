@@ -88,6 +88,7 @@ class SiteFacts:
     slurm_user: str = "slurm"
     munge_socket: str = ""  #: empty: munged's default
     topology: str = ""
+    process_tracking: str = ""  #: ProctrackType
     burst_buffer: str = ""  #: BurstBufferType
     licenses: str = ""
     job_submit: str = ""  #: JobSubmitPlugins
@@ -167,6 +168,7 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
         slurm_user=config.get("SlurmUser", "slurm").partition("(")[0],
         munge_socket=socket[1] if socket else "",
         topology=config.get("TopologyPlugin", ""),
+        process_tracking=config.get("ProctrackType", ""),
         burst_buffer=config.get("BurstBufferType", ""),
         licenses=config.get("Licenses", ""),
         job_submit=config.get("JobSubmitPlugins", ""),

@@ -102,6 +102,12 @@ def test_clocks_that_differ(any_lab: Lab) -> None:
     assert only(examine(any_lab), "agrees with slurmctld's").level is Level.OK
 
 
+def test_a_process_tracking_that_leaves_processes_behind(any_lab: Lab) -> None:
+    """A lab has no cgroups."""
+    finding = only(examine(any_lab), "proctrack/linuxproc")
+    assert (finding.level, finding.mend) == (Level.WARNING, "set ProctrackType=proctrack/cgroup")
+
+
 def test_backfill_that_does_not_reach_the_pilots(any_lab: Lab) -> None:
     change = Change(settings={"SchedulerParameters": "bf_interval=1,bf_max_job_test=5,bf_continue,sched_interval=2"})
     with any_lab.changed(change):
