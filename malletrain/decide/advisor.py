@@ -137,12 +137,9 @@ def reach(known: Known, least: int, current: int, share: int) -> int:
     than it needs or has.
     """
     fit = known.fit
-    if fit is None:
-        measured = known.pooled.largest if known.pooled else 0
-    else:
-        measured = fit.seen
-        if fit.falls and measured in known.windows:
-            return max(measured, least)
+    if fit is not None and fit.falls and fit.seen == fit.measured[-1].nodes:
+        return max(fit.seen, least)
+    measured = fit.seen if fit is not None else known.pooled.largest if known.pooled is not None else 0
     return max(_REACH * measured if measured else share, least, current)
 
 
