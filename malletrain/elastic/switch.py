@@ -174,14 +174,13 @@ class Switch:
 
     # --- the training thread ----------------------------------------------------------------------------------
 
-    def join(self) -> None:
-        """Wait for the first plan that has a seat for this worker, and enter its world.
+    def join(self, tried: int = 0) -> None:
+        """Wait for the first plan after the generation `tried` that has a seat for this worker, and enter its world.
 
         Raises:
             Released: the job is over, or the daemon has been silent for too long.
         """
         link = self._need_link()
-        tried = 0
         while True:
             with link.changed:
                 while (plan := link.plan) is None or plan.generation <= tried or not self._is_seated(plan):
@@ -243,6 +242,9 @@ class Switch:
             raise ElasticError("a process that was started with this one is lost, and without a daemon none follows")
         link = self._need_link()
         broken.group.bury()
+        if not self._state.whole:
+            self._join_again(broken)
+            return
         since = time.monotonic()
         tried = broken.generation
         while True:
@@ -261,6 +263,15 @@ class Switch:
                 return
             except Aborted:
                 continue
+
+    def _join_again(self, broken: World) -> None:
+        """A newcomer's first world broke in the step in which it was given the state: it is a newcomer still."""
+        if broken.places > 1:
+            self.leave(0, None)  # another process of this node may have committed the step, and none joins alone
+        epoch = self._state.position.epoch
+        self.join(broken.generation)
+        if self._state.position.epoch != epoch:
+            self.release("the others have begun another epoch, and its script is in the middle of one")
 
     def announce(self, pause_s: float, before: int) -> None:
         """Tell the daemon that this world trains. `before`: the nodes of the world before."""

@@ -276,11 +276,11 @@ class Worlds:
             return  # all are there: someone is slow, that is all
         survivors = [name for name in check.asked if name in check.whole and self.workers[name].phase.lives]
         staying = [name for name in survivors if self.workers[name].leaving_since is None]
+        for name in check.asked:
+            if name not in check.whole and self.workers[name].phase is Phase.SERVING:
+                self.workers[name].phase = Phase.WARM  # the step was not done in which it was given the state
         if not survivors:
             self._dissolve(job)
-            for name in check.asked:
-                if self.workers[name].phase is Phase.SERVING:
-                    self.workers[name].phase = Phase.WARM
             return
         seats = tuple(self.workers[name].seat for name in staying or survivors[:1])
         self.publish(job_id, seats, check.reason, urgent=True)

@@ -27,6 +27,7 @@ from malletrain.elastic import course, evaluate, handover, node_link, start, swi
 from malletrain.elastic.course import Course
 from malletrain.elastic.errors import Aborted
 from malletrain.elastic.groups import Pending
+from malletrain.elastic.lent import Lent
 from malletrain.elastic.rounds import Outcome, Rounds
 from malletrain.elastic.sync import GradientSync
 from malletrain.wire import worker_client
@@ -40,6 +41,7 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "build": (switch, "make_world_group"),
     "roll": (handover.Handover, "call_roll"),
     "give": (handover, "give"),
+    "lent": (Lent, "changed"),
     "take": (handover, "take"),
     "step": (GradientSync, "arm"),
     "backward": (GradientSync, "_begin"),

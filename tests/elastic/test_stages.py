@@ -9,6 +9,7 @@ import torch
 from _pytest.mark.structures import ParameterSet
 
 from malletrain.domain.event import EventKind
+from malletrain.elastic.errors import Released
 from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
 from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, diary, static
 
@@ -93,6 +94,36 @@ def test_two_donors_in_trouble_one_after_the_other(tmp_path: Path, static: Stati
         pod.spawn(daemon.url, 3, [SCRIPT, *options(tmp_path)])
         train_to_the_end(tmp_path, daemon, pod, [2, 3])
         assert {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)} == {"100_0", "100_1"}
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_newcomers_whose_first_step_breaks_are_newcomers_again(tmp_path: Path, static: Static) -> None:
+    """The state comes to both in a step that one of them is killed in."""
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)])
+        wait_until(lambda: len(diary(tmp_path)) > 3, 60, "steps")  # before the first, nothing is lent
+        for task in (1, 2):
+            more = {"TROUBLE": "kill@backward"} if task == 2 else {}
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--wait-for", "2"], 0, **more)
+        assert pod.wait(2) == -9
+        train_to_the_end(tmp_path, daemon, pod, [0, 1])
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with a checkpoint", "without one"])
+def test_who_gave_the_state_is_lost_before_the_step_is_done(tmp_path: Path, static: Static, kept: bool) -> None:
+    """What the newcomer got counts for nothing: the checkpoint does, or else all begins again."""
+    often = ["--checkpoint-s", "0.2"] if kept else []
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path), *often], TROUBLE="kill@lent")
+        wait_until(lambda: len(diary(tmp_path)) > 8, 60, "steps")
+        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)])
+        assert pod.wait(0) == -9
+        if not kept:
+            assert pod.wait(1) == Released.STATUS
+            assert "nobody can say whether it is right" in pod.log(1)
+            pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], restart=1)
+        train_to_the_end(tmp_path, daemon, pod, [1])
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 

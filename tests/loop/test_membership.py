@@ -246,6 +246,35 @@ def test_newcomers_are_never_in_an_urgent_plan(three: Stage) -> None:
     assert three.world() == [A, B, D]
 
 
+def test_one_that_was_still_being_given_the_state_joins_again_after_a_fault(three: Stage) -> None:
+    newcomer = three.warm(3)
+    three.pass_time(0.2)
+    three.obey("9_0.0", "9_1.0", "9_2.0", newcomer)
+    assert newcomer in three.world()
+    three.members.fault("9_1.0", three.at["9_1.0"], 6, "closed", "9_0.0")
+    three.members.disconnected("9_0.0")
+    for name in ("9_1.0", "9_2.0", newcomer):
+        asked = three.members.directive_for(name).check_in
+        assert asked is not None
+        three.members.checked_in(name, asked, 6, name != newcomer)
+    three.obey("9_1.0", "9_2.0")
+    assert three.world() == ["9_1.0", "9_2.0"], "mending waits for nobody who holds no state"
+    three.pass_time(0.2)
+    three.obey("9_1.0", "9_2.0", newcomer)
+    assert three.world() == ["9_1.0", "9_2.0", newcomer]
+
+
+def test_one_that_was_still_being_given_the_state_may_go_at_once_after_a_fault(three: Stage) -> None:
+    newcomer = three.warm(3)
+    three.pass_time(0.2)
+    three.obey("9_0.0", "9_1.0", "9_2.0", newcomer)
+    del three.at[newcomer]  # it does not hold the state
+    three.members.fault("9_1.0", three.at["9_1.0"], 6, "closed", "9_0.0")
+    three.leave(3)
+    three.obey("9_0.0", "9_1.0", "9_2.0", newcomer)
+    assert three.members.directive_for(newcomer).end == "wanted"
+
+
 def test_an_urgent_plan_is_shown_until_all_have_taken_it(three: Stage) -> None:
     """Found by random schedules: whoever left hid it from one that had not read it, by making the next plan due."""
     three.warm(3)
