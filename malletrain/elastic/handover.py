@@ -145,7 +145,7 @@ class Handover:
         roll = read(entries, places, sharded=self._state.mesh is not None)
         if roll.newest < 0 and group.rank in roll.donors:
             # A world that begins, or begins again: its oldest member knows where.
-            if not self._load() and rounds.done:
+            if not self._load() and self._state.position.rounds:
                 self._watch.release("who gave it the state is lost, and nobody can say whether it is right")
             rounds.done = self._state.position.rounds
             self._state.whole = True

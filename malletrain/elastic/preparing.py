@@ -73,15 +73,18 @@ class Preparations:
         self._plans: dict[int, messages.Plan] = {}
         self._builds: dict[int, _Build] = {}
         self._lock = threading.Lock()
+        self._entered = 0
         self.ready = 0
 
     def hear(self, plan: messages.Plan, *, seated: bool) -> None:
         """Begin to prepare a plan, and give up older ones. Who has no seat has nothing to build."""
         with self._lock:
+            if plan.generation <= self._entered:
+                return  # the training thread was quicker
             self._plans[plan.generation] = plan
-            for older in self._builds.values():
-                older.given_up = True
-            build = self._begin(plan) if seated else None
+            for generation, older in self._builds.items():
+                older.given_up = older.given_up or generation < plan.generation
+            build = self._build(plan) if seated else None
         if plan.urgent:
             return
         if build is None:
@@ -100,7 +103,7 @@ class Preparations:
             PeerLost: it cannot be made.
         """
         with self._lock:
-            build = self._builds.get(plan.generation) or self._begin(plan)
+            build = self._build(plan)
         while not build.done(SLICE_S):
             check()
         return build.group
@@ -108,6 +111,7 @@ class Preparations:
     def entered(self, generation: int) -> None:
         """What is older is of no more use."""
         with self._lock:
+            self._entered = generation
             self._plans = {number: plan for number, plan in self._plans.items() if number >= generation}
             for number in [number for number in self._builds if number <= generation]:
                 build = self._builds.pop(number)
@@ -124,8 +128,11 @@ class Preparations:
             build.given_up = True
         return all(build.is_over(max(0.0, end - time.monotonic())) for build in builds)
 
-    def _begin(self, plan: messages.Plan) -> _Build:
-        build = self._builds[plan.generation] = _Build(plan, lambda: self._make(plan))
+    def _build(self, plan: messages.Plan) -> _Build:
+        """Of a plan: begun by whoever asks first, the training thread or the one that hears of plans."""
+        build = self._builds.get(plan.generation)
+        if build is None:
+            build = self._builds[plan.generation] = _Build(plan, lambda: self._make(plan))
         return build
 
     def _await(self, build: _Build) -> None:
