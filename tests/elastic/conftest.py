@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.elastic.digits import SCRIPT, State, Static, run_alone
+
 ALONE = {
     "test_daemons.py",
     "test_majority.py",
@@ -28,3 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent and item.path.name in ALONE:
             item.add_marker(pytest.mark.alone)
+
+
+@pytest.fixture(scope="session")
+def static(tmp_path_factory: pytest.TempPathFactory) -> Static:
+    """The result of the same script, alone; it runs once for the same options."""
+    results: dict[tuple[str, ...], State] = {}
+
+    def run(*options: str) -> State:
+        if options not in results:
+            results[options] = run_alone(tmp_path_factory.mktemp("static"), SCRIPT, *options)
+        return results[options]
+
+    return run

@@ -13,9 +13,7 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import JOB, Coordinator, free_port, running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
-
-__all__ = ["static"]
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 
 
 class Relay:

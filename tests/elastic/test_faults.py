@@ -12,9 +12,7 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, diary, static
-
-__all__ = ["static"]
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
 
 
 def options(directory: Path) -> list[str]:
@@ -59,23 +57,6 @@ def test_a_member_that_missed_a_round_is_given_its_sums(tmp_path: Path, static: 
     lines = [line for line in diary(tmp_path) if "step" in line]
     seen = [index for line in lines if line["epoch"] == 0 for index in line["indices"]]
     assert len(seen) == len(set(seen)) == 1797
-
-
-@pytest.mark.parametrize("where", ["take", "roll"])
-def test_a_newcomer_that_freezes_while_it_joins(tmp_path: Path, static: Static, where: str) -> None:
-    with running(tmp_path) as (daemon, pod):
-        for task in range(2):
-            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
-        daemon.wait_world([0, 1])
-        pod.spawn(daemon.url, 2, [SCRIPT, *options(tmp_path)], TROUBLE=f"freeze@{where}")
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the newcomer is given up")
-        daemon.wait_world([0, 1])
-        made = max(line["step"] for line in diary(tmp_path))
-        wait_until(lambda: max(line["step"] for line in diary(tmp_path)) > made + 5, 20, "steps after it")
-        (tmp_path / "go").touch()
-        assert pod.wait(0) == pod.wait(1) == 0
-        assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_2"]
-    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
 def test_an_exception_on_one_worker_is_named_and_the_others_go_on(tmp_path: Path, static: Static) -> None:

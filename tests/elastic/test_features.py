@@ -14,9 +14,7 @@ from malletrain.decide.stragglers import LEAST_WINDOWS
 from malletrain.domain.event import EventKind
 from malletrain.loop.paces import Paces
 from tests.elastic.coordinator import running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
-
-__all__ = ["static"]
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 
 
 def options(directory: Path) -> list[str]:

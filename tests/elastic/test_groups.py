@@ -19,10 +19,8 @@ from malletrain.elastic.fixed import environment_world, first_node, meeting_plac
 from malletrain.elastic.groups import Group, Solo
 from tests.elastic import group_contract
 from tests.elastic.coordinator import ROOT, Forked, free_port
-from tests.elastic.test_live import SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
+from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.elastic.test_transfer import run
-
-__all__ = ["static"]
 
 
 def mpi() -> list[str]:

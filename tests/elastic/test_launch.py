@@ -16,7 +16,7 @@ import pytest
 from malletrain.domain.event import EventKind
 from malletrain.elastic import launch
 from tests.elastic.coordinator import ARRAY, HERE, JOB, ROOT, free_port, running, wait_until
-from tests.elastic.test_live import SCRIPT
+from tests.elastic.digits import SCRIPT
 
 
 def environment(url: str, directory: Path) -> dict[str, str]:

@@ -25,21 +25,11 @@ from malletrain.elastic.state import Position, TrainingState
 from malletrain.elastic.switch import Switch
 from scripts.bench.elastic.overhead import Calm
 from tests.elastic.coordinator import running
-from tests.elastic.test_live import (
-    EPOCHS,
-    SCRIPT,
-    Static,
-    assert_equal,
-    assert_every_sample_once,
-    diary,
-    static,
-    wait_lines,
-)
+from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary, wait_lines
 
-__all__ = ["static"]  # a fixture
-
-#: Tensors of so many columns are too large to be copied.
+#: Tensors of so many columns are too large to be copied; steps with them are long, so there are fewer.
 WIDE = "2048"
+EPOCHS = "8"
 
 
 def state() -> TrainingState:

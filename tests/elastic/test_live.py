@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import HERE, JOB, ROOT, Coordinator, running, wait_until
-
-SCRIPT = str(HERE / "train_digits.py")
-DIGITS = 1797
-#: About a minute of slow steps; a second of quick ones.
-EPOCHS = "14"
-
-Line = dict[str, Any]  #: of a diary
-State = dict[str, torch.Tensor]
-Static = Callable[..., State]
-
-
-def diary(directory: Path) -> list[Line]:
-    lines: list[Line] = []
-    for path in sorted(directory.glob("diary-*.jsonl")):
-        lines += [json.loads(line) for line in path.read_text().splitlines()]
-    return lines
-
-
-def wait_lines(directory: Path, more: int, seconds: float, what: str) -> None:
-    """Until the diaries are longer by more than so many lines."""
-    made = len(diary(directory))
-    wait_until(lambda: len(diary(directory)) > made + more, seconds, what)
-
-
-@pytest.fixture(scope="session")
-def static(tmp_path_factory: pytest.TempPathFactory) -> Static:
-    """The result of the same script, alone."""
-    results: dict[tuple[str, ...], State] = {}
-
-    def run(*options: str) -> State:
-        if options not in results:
-            directory = tmp_path_factory.mktemp("static")
-            env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
-            env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(directory), "OMP_NUM_THREADS": "1"}
-            subprocess.run([sys.executable, SCRIPT, *options], env=env, check=True, timeout=300)
-            results[options] = torch.load(directory / "final.pt")
-        return results[options]
-
-    return run
-
-
-def assert_equal(left: State, right: State, tolerance: float) -> None:
-    for name, tensor in left.items():
-        torch.testing.assert_close(tensor, right[name], rtol=tolerance, atol=tolerance)
-
-
-def assert_every_sample_once(lines: list[Line], epochs: int) -> None:
-    """By the diaries: each step belongs to one epoch and the members' parts of it do not overlap; nothing twice."""
-    steps = [line for line in lines if "step" in line]
-    for epoch in range(epochs):
-        seen = [index for line in steps if line["epoch"] == epoch for index in line["indices"]]
-        assert len(seen) == len(set(seen)), f"epoch {epoch}: a sample came twice"
-        assert set(seen) == set(range(DIGITS)), f"epoch {epoch}: {DIGITS - len(set(seen))} samples are missing"
+from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
+from tests.elastic.digits import DIGITS, EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 
 
 def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: Static) -> None:

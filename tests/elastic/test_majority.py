@@ -16,9 +16,7 @@ from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.majority import Muster, Stand, decide
 from malletrain.wire.messages import Plan, Seat
 from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, diary, static
-
-__all__ = ["static"]
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
 
 
 def seats(names: str) -> tuple[Seat, ...]:

@@ -24,11 +24,9 @@ from malletrain.elastic.place import Place, find_place
 from malletrain.elastic.roll import Entry, read
 from tests.elastic import group_contract
 from tests.elastic.coordinator import HERE, Coordinator, Pod, running, wait_until
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.elastic.test_groups import outside_slurm
 from tests.elastic.test_launch import launched
-from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
-
-__all__ = ["static"]
 
 PLACES = 2
 

@@ -4,20 +4,14 @@ is in the end."""
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.elastic.coordinator import ROOT
-from tests.elastic.test_live import SCRIPT, Static, assert_equal, static
+from tests.elastic.digits import SCRIPT, Static, assert_equal, run_alone
 from tests.elastic.test_schedules import play
-
-__all__ = ["static"]
 
 
 def figures(directory: Path) -> dict[str, float]:
@@ -27,10 +21,7 @@ def figures(directory: Path) -> dict[str, float]:
 
 
 def alone(directory: Path, *options: str) -> dict[str, float]:
-    directory.mkdir()
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
-    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(directory), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, SCRIPT, *options], env=env, check=True, timeout=300)
+    run_alone(directory, SCRIPT, *options)
     return figures(directory)
 
 

@@ -16,9 +16,7 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.prefetch import Order, Prefetch
 from malletrain.elastic.sampler import Sampler
 from tests.elastic.coordinator import running, wait_until
-from tests.elastic.test_live import SCRIPT, Static, assert_equal, assert_every_sample_once, diary, static
-
-__all__ = ["static"]
+from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 
 LENGTH = 50
 

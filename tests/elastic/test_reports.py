@@ -7,7 +7,7 @@ from pathlib import Path
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import running
-from tests.elastic.test_live import DIGITS, SCRIPT, diary
+from tests.elastic.digits import DIGITS, SCRIPT, diary
 
 EPOCHS, BATCH = 3, 64
 

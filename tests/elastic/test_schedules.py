@@ -12,9 +12,7 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
-from tests.elastic.test_live import SCRIPT, Static, assert_equal, static, wait_lines
-
-__all__ = ["static"]
+from tests.elastic.digits import SCRIPT, Static, assert_equal, wait_lines
 
 SEATS = 5
 

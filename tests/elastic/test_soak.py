@@ -17,7 +17,7 @@ import pytest
 from malletrain.domain.event import EventKind
 from malletrain.elastic.switch import BUILD_PATIENCE
 from tests.elastic.coordinator import running, wait_until
-from tests.elastic.test_live import SCRIPT
+from tests.elastic.digits import SCRIPT
 from tests.elastic.test_schedules import Play
 
 CHANGES = int(os.environ.get("SOAK_CHANGES", "500"))

@@ -11,9 +11,7 @@ from _pytest.mark.structures import ParameterSet
 from malletrain.domain.event import EventKind
 from malletrain.elastic.errors import Released
 from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
-from tests.elastic.test_live import EPOCHS, SCRIPT, Static, assert_equal, diary, static
-
-__all__ = ["static"]
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
 
 #: As a newcomer: what it does before it has a part in a world. A daemon does not wait for one that is not warm.
 JOINING = ["rehearsal", "warm", "build", "roll", "take", "step"]

@@ -13,7 +13,7 @@ import torch
 
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import ROOT, running, wait_until
-from tests.elastic.test_live import State, assert_equal, diary
+from tests.elastic.digits import State, assert_equal, diary
 
 EXAMPLE = str(Path(__file__).parent / "example.py")
 SAMPLES = 1437

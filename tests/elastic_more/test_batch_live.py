@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import JOB, ROOT, running, wait_until
-from tests.elastic.test_live import Line, State, assert_equal, assert_every_sample_once, diary
+from tests.elastic.coordinator import JOB, running, wait_until
+from tests.elastic.digits import Line, State, assert_equal, assert_every_sample_once, diary, run_alone
 
 HERE = Path(__file__).parent
 SCRIPT = str(HERE / "train_batches.py")
@@ -26,12 +23,7 @@ def replayed(directory: Path, lines: list[Line], *options: str) -> State:
     batches = {line["step"]: line["batch"] for line in lines}
     assert sorted(batches) == list(range(1, len(batches) + 1))
     (home / "batches.json").write_text(json.dumps([batches[step] for step in sorted(batches)]))
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
-    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, SCRIPT, *options, "--replay", str(home / "batches.json")]
-    subprocess.run(command, env=env, check=True, timeout=120)
-    final: State = torch.load(home / "final.pt")
-    return final
+    return run_alone(home, SCRIPT, *options, "--replay", str(home / "batches.json"))
 
 
 @pytest.mark.nightly

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.elastic.coordinator import ROOT, running, wait_until
-from tests.elastic.test_live import assert_equal, diary
+from tests.elastic.coordinator import running, wait_until
+from tests.elastic.digits import assert_equal, diary, run_alone
 
 SCRIPT = str(Path(__file__).parent / "train_compiled.py")
 
@@ -36,12 +33,7 @@ def test_a_compiled_model_meets_every_share_without_compiling_anew(tmp_path: Pat
         (tmp_path / "go").touch()
         assert pod.wait(1, 120) == pod.wait(2) == 0
     assert {line["n"] for line in diary(tmp_path)} >= {50, 17, 16, 25, 24}, "shares of three sizes"
-    home = tmp_path / "alone"
-    home.mkdir()
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
-    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, SCRIPT, backend], env=env, check=True, timeout=120)
-    assert_equal(torch.load(tmp_path / "final.pt"), torch.load(home / "final.pt"), 1e-10)
+    assert_equal(torch.load(tmp_path / "final.pt"), run_alone(tmp_path / "alone", SCRIPT, backend), 1e-10)
 
 
 @pytest.mark.nightly

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import ROOT, running, wait_until
-from tests.elastic.test_live import State, assert_equal, assert_every_sample_once, diary
+from tests.elastic.coordinator import running, wait_until
+from tests.elastic.digits import assert_equal, assert_every_sample_once, diary, run_alone
 
 SCRIPT = str(Path(__file__).parent / "train_norm.py")
-
-
-def alone(home: Path, *options: str) -> State:
-    """The same model with PyTorch's BatchNorm, in one process."""
-    home.mkdir()
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
-    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, SCRIPT, *options], env=env, check=True, timeout=120)
-    final: State = torch.load(home / "final.pt")
-    return final
 
 
 @pytest.mark.parametrize("options", [(), pytest.param(("--sum",), marks=pytest.mark.nightly)], ids=["mean", "sum"])
@@ -49,7 +36,7 @@ def test_batchnorm_over_the_whole_batch_is_that_of_one_process(tmp_path: Path, o
     assert (tmp_path / "equality-0.0").read_text().startswith("sync batchnorm: equal")
     lines = diary(tmp_path)
     assert_every_sample_once(lines, 6)
-    static = alone(tmp_path / "alone", *epochs, *options)
+    static = run_alone(tmp_path / "alone", SCRIPT, *epochs, *options)
     assert (tmp_path / "alone" / "equality-x.0").read_text().startswith("statistical")
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-10)
 
@@ -65,4 +52,4 @@ def test_members_without_a_sample_take_no_part_in_the_statistics(tmp_path: Path)
         wait_until(lambda: any(line["size"] == 4 for line in diary(tmp_path)), 60, "a step of four")
         (tmp_path / "go").touch()
         assert [pod.wait(task) for task in range(4)] == [0, 0, 0, 0]
-    assert_equal(torch.load(tmp_path / "final.pt"), alone(tmp_path / "alone", *options), 1e-9)
+    assert_equal(torch.load(tmp_path / "final.pt"), run_alone(tmp_path / "alone", SCRIPT, *options), 1e-9)

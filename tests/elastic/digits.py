@@ -1,0 +1,61 @@
+"""What tests of elastic training share: their script, what it leaves behind, and what has to be the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.elastic.coordinator import HERE, ROOT, Forked, wait_until
+
+SCRIPT = str(HERE / "train_digits.py")
+DIGITS = 1797
+#: About a minute of slow steps; a second of quick ones.
+EPOCHS = "14"
+
+Line = dict[str, Any]  #: of a diary
+State = dict[str, torch.Tensor]
+Static = Callable[..., State]
+
+
+def run_alone(directory: Path, script: str, *options: str) -> State:
+    """A script in one process, without a daemon; the model that it ends with. `directory` is made."""
+    directory.mkdir(exist_ok=True)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(directory), "OMP_NUM_THREADS": "1"}
+    log = directory / "alone.log"
+    status = Forked(env, log, [script, *options]).wait(300)
+    assert status == 0, log.read_text()
+    final: State = torch.load(directory / "final.pt")
+    return final
+
+
+def diary(directory: Path) -> list[Line]:
+    lines: list[Line] = []
+    for path in sorted(directory.glob("diary-*.jsonl")):
+        lines += [json.loads(line) for line in path.read_text().splitlines()]
+    return lines
+
+
+def wait_lines(directory: Path, more: int, seconds: float, what: str) -> None:
+    """Until the diaries are longer by more than so many lines."""
+    made = len(diary(directory))
+    wait_until(lambda: len(diary(directory)) > made + more, seconds, what)
+
+
+def assert_equal(left: State, right: State, tolerance: float) -> None:
+    for name, tensor in left.items():
+        torch.testing.assert_close(tensor, right[name], rtol=tolerance, atol=tolerance)
+
+
+def assert_every_sample_once(lines: list[Line], epochs: int) -> None:
+    """By the diaries: each step belongs to one epoch and the members' parts of it do not overlap; nothing twice."""
+    steps = [line for line in lines if "step" in line]
+    for epoch in range(epochs):
+        seen = [index for line in steps if line["epoch"] == epoch for index in line["indices"]]
+        assert len(seen) == len(set(seen)), f"epoch {epoch}: a sample came twice"
+        assert set(seen) == set(range(DIGITS)), f"epoch {epoch}: {DIGITS - len(set(seen))} samples are missing"
