@@ -14,8 +14,8 @@ from tests.elastic.coordinator import HERE, ROOT, Forked, wait_until
 
 SCRIPT = str(HERE / "train_digits.py")
 DIGITS = 1797
-#: About a minute of slow steps; a second of quick ones.
-EPOCHS = "14"
+#: Half a minute of slow steps; a second of quick ones.
+EPOCHS = "10"
 
 Line = dict[str, Any]  #: of a diary
 State = dict[str, torch.Tensor]

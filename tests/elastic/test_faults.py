@@ -62,7 +62,7 @@ def test_a_member_that_missed_a_round_is_given_its_sums(tmp_path: Path, static: 
 def test_an_exception_on_one_worker_is_named_and_the_others_go_on(tmp_path: Path, static: Static) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
-            failing = ["--raise-at", "60"] if task == 2 else []
+            failing = ["--raise-at", "15"] if task == 2 else []
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), *failing])
         wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "the failing worker is out")
         assert pod.wait(2) == 1
