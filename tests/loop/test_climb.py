@@ -7,7 +7,7 @@ from dataclasses import replace
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Elastic, Profile
 from malletrain.loop.generation import JobTerms
-from tests.loop.test_membership import Stage
+from tests.loop.stage import Stage
 from tests.world import RULES, World, job
 
 

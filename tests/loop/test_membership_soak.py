@@ -16,7 +16,7 @@ from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.event import EventKind
 from malletrain.loop.generation import JobTerms, WorldPlan
 from malletrain.loop.membership import Membership, MembershipSettings
-from tests.loop.test_membership import HandClock
+from tests.loop.stage import HandClock
 
 TICK_S = 0.1
 STALL_S = 2.5

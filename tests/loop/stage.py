@@ -1,0 +1,84 @@
+"""A membership on a stage: time is a number, workers are whoever calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from malletrain.domain.decision import LeaveCause, LeavePilot
+from malletrain.domain.errors import Refused
+from malletrain.domain.event import Event, EventKind
+from malletrain.loop.generation import JobTerms, WorldPlan
+from malletrain.loop.membership import Membership, MembershipSettings
+
+
+@dataclass
+class HandClock:
+    at: float = 100.0
+
+    def now(self) -> float:
+        return 1_000_000.0 + self.at
+
+    def elapsed(self) -> float:
+        return self.at
+
+
+class Stage:
+    """A membership, and workers that do what is asked of them when `obey` is called."""
+
+    def __init__(self, terms: JobTerms | None = None, generations: dict[int, int] | None = None) -> None:
+        self.clock = HandClock()
+        self.terms = terms or JobTerms()
+        self.members = Membership(MembershipSettings(), self.clock, self.admit, generations)
+        self.events: list[Event] = []
+        self.at: dict[str, int] = {}  # worker -> the generation it trains in
+
+    def admit(self, job: int, pilot: str, uid: int) -> JobTerms:
+        if uid != 1000:
+            raise Refused("not your job")
+        return self.terms
+
+    def hello(self, task: int, restart: int = 0) -> str:
+        return self.members.hello(1, f"9_{task}", restart, f"n{task}", 1000).id
+
+    def warm(self, task: int, restart: int = 0) -> str:
+        name = self.hello(task, restart)
+        self.members.warm(name, f"h{task}:1", {})
+        return name
+
+    def plan(self, worker: str) -> WorldPlan | None:
+        return self.members.directive_for(worker).plan
+
+    def obey(self, *workers: str) -> None:
+        """Switch, leave and check in as told."""
+        for name in workers:
+            there = self.members.directive_for(name)
+            if there.check_in is not None:
+                self.members.checked_in(name, there.check_in, 5, name in self.at)
+        for name in workers:
+            plan = self.plan(name)
+            if plan is None or plan.generation == self.at.get(name):
+                continue
+            if plan.has(name):
+                self.at[name] = plan.generation
+                self.members.switched(name, plan.generation, 5, len(plan.seats), 0.1, True)
+            elif name in self.at:
+                del self.at[name]
+                self.members.left(name, plan.generation, 5, None)
+
+    def leave(self, task: int) -> None:
+        self.members.leave(LeavePilot(1, f"9_{task}", f"n{task}", LeaveCause.SHRINK, 0.0, "wanted"))
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.at += seconds
+        self.members.tick()
+
+    def world(self) -> list[str]:
+        world = self.members.world(1)
+        return list(world.workers) if world else []
+
+    def seen(self, kind: EventKind) -> list[Event]:
+        self.events.extend(self.members.reports())
+        return [event for event in self.events if event.kind is kind]
+
+
+A, B, C, D = (f"9_{task}.0" for task in range(4))

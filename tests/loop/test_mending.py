@@ -1,0 +1,365 @@
+"""Membership as a pure state machine: what is lost, and how the rest is mended."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain.domain.errors import Refused
+from malletrain.domain.event import EventKind
+from tests.loop.stage import A, B, C, D, Stage
+
+
+def test_after_a_fault_the_silent_one_is_out(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "closed", "peer")
+    assert three.members.directive_for(B).check_in is not None
+    for name in (A, B):
+        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+    assert three.plan(A) == three.members.world(1), "the third may still answer"
+    three.pass_time(2.1)
+    plan = three.plan(A)
+    assert plan is not None
+    assert plan.urgent
+    assert plan.workers == (A, B)
+    assert [event.pilot for event in three.seen(EventKind.WORKER_LOST)] == ["9_2"]
+    assert three.members.directive_for(C).end == "given up: did not check in within 2 s"
+    with pytest.raises(Refused, match="given up"):
+        three.hello(2)
+
+
+def test_a_dropped_connection_decides_at_once(three: Stage) -> None:
+    three.members.disconnected(C)
+    three.members.fault(A, three.at[A], 7, "closed", "peer")
+    for name in (A, B):
+        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+    assert (three.plan(A) or three.plan(B)).workers == (A, B)  # type: ignore[union-attr]
+
+
+def test_a_dropped_connection_alone_is_forgiven(three: Stage) -> None:
+    three.members.disconnected(C)
+    three.clock.at += 3
+    three.members.heard(C)
+    three.pass_time(10)
+    assert three.world() == [A, B, C]
+    assert not three.seen(EventKind.WORKER_LOST)
+
+
+def test_a_slow_peer_is_not_evicted(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "stalled", "no answer for 3 s")
+    three.obey(A, B, C)
+    three.pass_time(2.1)
+    assert three.world() == [A, B, C]
+    assert not three.seen(EventKind.WORKER_LOST)
+    assert len(three.seen(EventKind.GENERATION)) == 1
+
+
+def test_a_frozen_peer_is_evicted(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "stalled", "no answer for 3 s")
+    three.obey(A, B)
+    three.pass_time(2.1)
+    three.obey(A, B)
+    assert three.world() == [A, B]
+    assert three.seen(EventKind.GENERATION)[-1].data["switched_by"] == "fault"
+
+
+def test_two_faults_at_once(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "closed", "one")
+    three.members.fault(B, three.at[B], 7, "closed", "two")
+    three.obey(A)
+    three.pass_time(2.1)
+    three.obey(A)
+    assert three.world() == [A]
+    assert len(three.seen(EventKind.WORKER_LOST)) == 2
+
+
+def test_a_fault_while_mending(three: Stage) -> None:
+    three.members.fault(A, three.at[A], 7, "closed", "")
+    for name in (A, B, C):
+        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+    urgent = three.plan(A)
+    assert urgent is not None
+    assert urgent.workers == (A, B, C), "a network's hiccup loses nobody"
+    three.members.fault(A, urgent.generation, 7, "closed", "")
+    three.obey(A, B)
+    three.pass_time(2.1)
+    three.obey(A, B)
+    assert three.world() == [A, B]
+
+
+def test_newcomers_are_never_in_an_urgent_plan(three: Stage) -> None:
+    three.warm(3)
+    three.members.fault(A, three.at[A], 7, "closed", "")
+    three.obey(A, B, D)
+    three.pass_time(2.1)
+    plan = three.plan(A)
+    assert plan is not None
+    assert plan.urgent
+    assert plan.workers == (A, B)
+    three.obey(A, B)
+    assert (three.plan(A) or plan).workers == (A, B, D), "but in the next one"
+    three.obey(A, B, D)
+    assert three.world() == [A, B, D]
+
+
+def test_one_that_was_still_being_given_the_state_joins_again_after_a_fault(three: Stage) -> None:
+    newcomer = three.warm(3)
+    three.pass_time(0.2)
+    three.obey("9_0.0", "9_1.0", "9_2.0", newcomer)
+    assert newcomer in three.world()
+    three.members.fault("9_1.0", three.at["9_1.0"], 6, "closed", "9_0.0")
+    three.members.disconnected("9_0.0")
+    for name in ("9_1.0", "9_2.0", newcomer):
+        asked = three.members.directive_for(name).check_in
+        assert asked is not None
+        three.members.checked_in(name, asked, 6, name != newcomer)
+    three.obey("9_1.0", "9_2.0")
+    assert three.world() == ["9_1.0", "9_2.0"], "mending waits for nobody who holds no state"
+    three.pass_time(0.2)
+    three.obey("9_1.0", "9_2.0", newcomer)
+    assert three.world() == ["9_1.0", "9_2.0", newcomer]
+
+
+def test_one_that_was_still_being_given_the_state_may_go_at_once_after_a_fault(three: Stage) -> None:
+    newcomer = three.warm(3)
+    three.pass_time(0.2)
+    three.obey("9_0.0", "9_1.0", "9_2.0", newcomer)
+    del three.at[newcomer]  # it does not hold the state
+    three.members.fault("9_1.0", three.at["9_1.0"], 6, "closed", "9_0.0")
+    three.leave(3)
+    three.obey("9_0.0", "9_1.0", "9_2.0", newcomer)
+    assert three.members.directive_for(newcomer).end == "wanted"
+
+
+def test_an_urgent_plan_is_shown_until_all_have_taken_it(three: Stage) -> None:
+    """Found by random schedules: whoever left hid it from one that had not read it, by making the next plan due."""
+    three.warm(3)
+    three.obey(A, B, C, D)
+    three.leave(2)
+    three.members.fault(A, three.at[A], 7, "closed", "")
+    three.obey(C)
+    for name in (A, D):
+        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+    three.pass_time(2.1)
+    urgent = three.plan(A)
+    assert urgent is not None
+    assert urgent.workers == (A, D)
+    three.obey(C)
+    three.warm(1, restart=1)
+    assert three.plan(A) == urgent
+    three.members.switched(A, urgent.generation, 7, 2, 0.1, False)
+    assert three.plan(D) == urgent
+    three.members.switched(D, urgent.generation, 7, 2, 0.1, False)
+    assert (three.plan(D) or urgent).workers == (A, D, "9_1.1")
+
+
+def test_a_newcomer_that_dies_withdraws_the_plan(three: Stage) -> None:
+    three.warm(3)
+    three.members.exited(D, -9)
+    plan = three.plan(A)
+    assert plan is not None
+    assert not plan.urgent
+    assert plan.workers == (A, B, C)
+    three.obey(A, B, C)
+    assert three.world() == [A, B, C]
+
+
+def test_a_group_that_cannot_be_built_is_tried_again(three: Stage) -> None:
+    three.warm(3)
+    first = three.plan(A)
+    assert first is not None
+    three.members.fault(D, first.generation, 0, "build", "no route")
+    second = three.plan(A)
+    assert second is not None
+    assert second.generation > first.generation
+    assert second.workers == first.workers
+    three.members.fault(A, first.generation, 0, "build", "no route")
+    assert three.plan(A) == second, "an old plan's trouble is no news"
+
+
+def test_a_worker_that_leaves_by_itself_is_not_waited_for(three: Stage) -> None:
+    three.members.left(C, 0, 7, None)
+    three.obey(A, B)
+    assert three.world() == [A, B]
+    assert not three.seen(EventKind.WORKER_LOST)
+
+
+def test_all_lost_and_begun_again(three: Stage) -> None:
+    for name in (A, B, C):
+        three.members.exited(name, -9)
+    assert three.world() == []
+    again = three.warm(0, restart=1)
+    three.obey(again)
+    assert three.world() == [again]
+
+
+def test_an_exception_on_one_of_many_is_a_loss(three: Stage) -> None:
+    three.members.failed(C, 7, "CUDA error")
+    three.obey(A, B)
+    assert three.world() == [A, B]
+    assert not three.seen(EventKind.JOB_FAILED)
+
+
+def test_an_exception_that_comes_again_fails_the_job(three: Stage) -> None:
+    three.members.failed(C, 7, "ValueError: x")
+    three.obey(A, B)
+    three.members.failed(B, 7, "ValueError: x")
+    failed = three.seen(EventKind.JOB_FAILED)
+    assert [event.reason for event in failed] == ["ValueError: x"]
+    assert three.members.directive_for(A).end == "the script failed: ValueError: x"
+
+
+def test_a_script_that_fails_before_it_began_fails_the_job() -> None:
+    stage = Stage()
+    worker = stage.hello(0)
+    stage.members.exited(worker, 1)
+    assert stage.seen(EventKind.JOB_FAILED)[0].reason == "exit status 1"
+    with pytest.raises(Refused, match="job 1 is over"):
+        stage.hello(1)
+
+
+def test_one_that_never_gets_warm_is_given_up() -> None:
+    stage = Stage()
+    worker = stage.hello(0)
+    for _ in range(12):
+        stage.members.heard(worker)
+        stage.pass_time(60)
+    assert "not warm after 600 s" in stage.seen(EventKind.WORKER_LOST)[0].reason
+
+
+def test_a_newcomer_that_froze_while_it_joined_is_found(three: Stage) -> None:
+    """Found by random schedules: nobody who trains misses it, and growth waited for it without end."""
+    three.warm(3)
+    for _ in range(8):
+        three.pass_time(1.0)
+        for name in (A, B, C):
+            there = three.members.directive_for(name)
+            if there.check_in is not None:
+                three.members.checked_in(name, there.check_in, 7, True)
+    assert [event.pilot for event in three.seen(EventKind.WORKER_LOST)] == ["9_3"]
+    assert (three.plan(A) or three.plan(B)).workers == (A, B, C)  # type: ignore[union-attr]
+    assert all(event.data["switched_by"] == "plan" for event in three.seen(EventKind.GENERATION)), "no fault"
+
+
+def test_a_lone_worker_that_stops_polling_is_lost() -> None:
+    """Found by random schedules: killed between two polls, with no peer to miss it."""
+    stage = Stage()
+    worker = stage.warm(0)
+    stage.obey(worker)
+    stage.members.polled(worker)
+    stage.pass_time(60)
+    stage.members.answered(worker)
+    assert stage.members.due() == stage.clock.at + 5.0
+    stage.pass_time(4.9)
+    assert stage.world() == [worker]
+    stage.pass_time(0.2)
+    assert stage.world() == []
+    assert stage.seen(EventKind.WORKER_LOST)[0].reason == "it does not poll any more"
+
+
+def test_one_that_was_given_up_does_not_finish_the_job(three: Stage) -> None:
+    three.members.exited(A, -9)
+    three.members.finished(A, {})
+    assert not three.seen(EventKind.JOB_COMPLETED)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "after it was given up"])
+def test_members_that_wait_for_a_frozen_newcomer_are_freed(three: Stage, later: bool) -> None:
+    """They have agreed on the plan, and wait in its roll call: no ordinary plan frees them."""
+    three.warm(3)
+    plan = three.plan(A)
+    assert plan is not None
+
+    def answer() -> None:
+        for name in (A, B, C):
+            there = three.members.directive_for(name)
+            if there.check_in is not None:
+                three.members.checked_in(name, there.check_in, 7, True)
+
+    if later:
+        three.pass_time(5.1)
+        answer()
+        three.pass_time(2.1)
+        assert three.seen(EventKind.WORKER_LOST)
+    three.members.fault(A, plan.generation, 7, "stalled", "in the roll call")
+    answer()
+    three.pass_time(2.1)
+    answer()
+    urgent = three.plan(A)
+    assert urgent is not None
+    assert urgent.urgent
+    assert urgent.workers == (A, B, C)
+
+
+def test_a_newcomers_trouble_disturbs_nobody_who_trains(three: Stage) -> None:
+    three.warm(3)
+    plan = three.plan(A)
+    assert plan is not None
+    three.members.fault(D, plan.generation, 0, "closed", "another newcomer died")
+    three.obey(A, B, C, D)
+    assert not any(event.data["switched_by"] == "fault" for event in three.seen(EventKind.GENERATION))
+
+
+def test_a_world_that_nobody_heard_for_a_while_is_taken_back(three: Stage) -> None:
+    """The network was away, not the workers: they train on and bring their world back."""
+    world = three.members.world(1)
+    assert world is not None
+    three.pass_time(200.0)
+    assert three.world() == []
+    assert len(three.seen(EventKind.WORKER_LOST)) == 3
+    assert three.members.worker(A) is None, "its token counts no more: it says hello again"
+    for name in (B, A, C):
+        three.hello(int(name[2]))
+        three.members.adopt(name, world.generation, world.seats, 90, f"h{name[2]}:1", world.generation)
+    assert three.world() == [A, B, C]
+    assert three.members.directive_for(A).end is None
+    three.warm(3)
+    assert (three.plan(A) or world).workers == (A, B, C, D)
+
+
+def test_a_world_that_was_replaced_meanwhile_is_not_taken_back(three: Stage) -> None:
+    world = three.members.world(1)
+    assert world is not None
+    three.pass_time(200.0)
+    other = three.warm(4)
+    three.obey(other)
+    assert three.world() == [other]
+    three.hello(0)
+    three.members.adopt(A, world.generation, world.seats, 90, "h0:1", world.generation)
+    assert three.world() == [other]
+    plan = three.plan(A)
+    assert plan is not None
+    assert not plan.has(A), "it agrees with its peers to leave"
+
+
+def test_one_that_is_killed_does_not_return(three: Stage) -> None:
+    for name in (A, B, C):
+        three.members.exited(name, -9)
+    with pytest.raises(Refused, match="given up"):
+        three.hello(0)
+
+
+def test_silence_while_the_daemon_slept_is_forgiven(three: Stage) -> None:
+    three.clock.at += 1000.0
+    three.members.slept(1000.0)
+    three.members.tick()
+    assert three.world() == [A, B, C]
+    three.pass_time(121.0)
+    assert three.world() == []
+
+
+def test_a_member_that_ends_before_it_was_out_of_its_world_is_mended_at_once(three: Stage) -> None:
+    three.members.leaving(C, "SIGTERM from outside")
+    three.members.exited(C, 143)
+    three.obey(A, B)
+    assert three.world() == [A, B]
+    assert three.seen(EventKind.GENERATION)[-1].data["switched_by"] == "fault"
+    assert not three.seen(EventKind.WORKER_LOST)
+
+
+def test_silence_is_noticed_without_anybody_else_saying_something() -> None:
+    """Found by simulation: a process that froze before it was warm; nothing made the daemon look."""
+    stage = Stage()
+    worker = stage.hello(0)
+    due = stage.members.due()
+    assert due == stage.clock.at + 120.0
+    stage.pass_time(120.0)
+    assert [event.data["worker"] for event in stage.seen(EventKind.WORKER_LOST)] == [worker]
