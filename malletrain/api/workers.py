@@ -314,7 +314,7 @@ def _on_the_wire(directive: Directive) -> wire.Directive:
 
 def _plan(plan: WorldPlan) -> wire.Plan:
     seats = tuple(wire.Seat(seat.worker, seat.address) for seat in plan.seats)
-    return wire.Plan(plan.generation, seats, plan.store, plan.reason, plan.urgent, plan.batch)
+    return wire.Plan(plan.generation, seats, plan.store, plan.reason, plan.urgent, plan.batch, plan.void_before)
 
 
 def _check_token(gate: WorkersGate, worker: str, request: Request) -> None:

@@ -228,7 +228,7 @@ class Handover:
             self._rounds.given = list(unpack(*got[0]))
 
     def _wait(self, operation: Pending, plan: messages.Plan, *, firm: bool = False) -> None:
-        """`firm`: the roll has been called, so the others have come; only an urgent plan can change that."""
+        """`firm`: the roll has been called, so the others have come, and go on unless the world breaks."""
         limit = time.monotonic() + self._rounds.stall_limit()
         while not operation.wait(SLICE_S):
             if firm:

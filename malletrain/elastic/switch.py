@@ -105,7 +105,7 @@ class Switch:
                 raise TrainingOver(link.end)
             self.release(link.end)
         plan = link.plan
-        if plan is not None and plan.urgent and plan.generation > generation:
+        if plan is not None and plan.voids(generation):
             raise Aborted(plan.reason)
 
     def fault(self, generation: int, how: str, detail: str) -> None:
@@ -225,7 +225,7 @@ class Switch:
         self._enter(plan, self._built(plan))
 
     def recover(self) -> None:
-        """After a fault: abandon the world, wait for an urgent plan, enter that.
+        """After a fault: abandon the world, wait for the plan that mends it, enter that.
 
         Raises:
             Released: this worker is not part of it, or the daemon has been silent for too long.
@@ -249,7 +249,7 @@ class Switch:
         tried = broken.generation
         while True:
             with link.changed:
-                while (plan := link.plan) is None or not plan.urgent or plan.generation <= tried:
+                while (plan := link.plan) is None or not plan.voids(tried):
                     self.check(plan.generation if plan else 0)
                     if time.monotonic() - max(since, link.last_contact) > ORPHANED_S:
                         saved = f"; state saved at {self._save()}" if self._state.whole else ""
@@ -279,7 +279,7 @@ class Switch:
 
         def in_vain() -> bool:
             plan = link.plan
-            return link.end is not None or (plan is not None and plan.urgent and plan.generation > world.generation)
+            return link.end is not None or (plan is not None and plan.voids(world.generation))
 
         if self._crew is not None and not self._crew.wait_entered(world.generation, in_vain):
             return
@@ -351,7 +351,7 @@ class Switch:
         return group
 
     def check_newer(self, plan: messages.Plan) -> None:
-        """A member drops a plan for an urgent one alone; a newcomer for any newer one."""
+        """A member drops a plan only when that is void; a newcomer for any newer one."""
         self.check(plan.generation)
         latest = self.link.plan if self.link is not None else None
         if not self._state.whole and latest is not None and latest.generation > plan.generation:

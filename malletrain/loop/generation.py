@@ -33,6 +33,7 @@ class WorldPlan:
     reason: str
     urgent: bool = False
     batch: int = 0  #: samples of a step, where the daemon chooses them
+    void_before: int = 0  #: older generations than this are broken: nobody is to wait for one of them any more
 
     def has(self, worker: str) -> bool:
         return any(seat.worker == worker for seat in self.seats)

@@ -141,7 +141,7 @@ class Membership:
         this.address = this.address or address
         if job.world is None or job.world.generation < generation:
             job.world = WorldPlan(generation, tuple(seats), "", "adopted from its members")
-            job.arrived = set(job.world.workers)
+            job.arrived, job.void_before = set(job.world.workers), generation
             if job.pending is None or job.pending.generation <= generation:
                 job.pending = None
             job.generation += GENERATION_GAP

@@ -113,6 +113,7 @@ class JobState:
 
     terms: JobTerms
     generation: int  #: the highest number given
+    void_before: int = 0  #: generations that are broken, as far as is known: all older ones
     world: WorldPlan | None = None
     pending: WorldPlan | None = None
     ask_again_at: float = 0.0  #: whether the members of `pending` are there

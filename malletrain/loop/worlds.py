@@ -72,6 +72,7 @@ class Worlds:
         if plan is None or not plan.seats:
             return  # unknown, old, or one that stands until the last of them has left
         job.world = plan
+        job.void_before = min(job.void_before, generation)
         if job.pending is plan:
             job.pending = None  # else it was superseded in the moment when they agreed on it
         job.published = {number: later for number, later in job.published.items() if number > generation}
@@ -99,6 +100,7 @@ class Worlds:
             worker = self.workers[name]
             worker.may_return = worker.phase is Phase.LOST and worker.silent
         job.world = job.pending = None
+        job.void_before = job.generation + 1
 
     def emit(self, kind: EventKind, by: Worker, reason: str, **data: JsonValue) -> None:
         """Something happened, by or to a worker."""
@@ -289,8 +291,11 @@ class Worlds:
         """The next generation of a job; it is outstanding until its members have taken it."""
         job = self.jobs[job_id]
         job.generation += 1
+        if urgent:
+            job.void_before = job.generation
         store = seats[0].address if seats else ""
-        plan = WorldPlan(job.generation, seats, store, reason, urgent, job.terms.batch(len(seats)))
+        batch = job.terms.batch(len(seats))
+        plan = WorldPlan(job.generation, seats, store, reason, urgent, batch, job.void_before)
         job.pending = job.published[plan.generation] = plan
         job.ask_again_at = self._clock.elapsed() + self.settings.prepare_s
         job.published.pop(plan.generation - PLANS_KEPT, None)

@@ -55,7 +55,8 @@ class Plan:
 
     No members: everyone leaves, the first of the present world saves the state. `urgent`: the present world is
     broken, take this one now; otherwise it is taken when all are prepared, after the same step. `batch`: samples of a
-    step, of all members together, where the daemon chooses it (0: it does not).
+    step, of all members together, where the daemon chooses it (0: it does not). `void_before`: older generations are
+    broken; whoever waits for one of them has missed the plan that said so, since only the newest is told.
     """
 
     generation: int
@@ -64,6 +65,11 @@ class Plan:
     reason: str = ""
     urgent: bool = False
     batch: int = 0
+    void_before: int = 0
+
+    def voids(self, generation: int) -> bool:
+        """Whether the world of `generation` is broken."""
+        return generation < max(self.void_before, self.generation if self.urgent else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,3 +363,55 @@ def test_silence_is_noticed_without_anybody_else_saying_something() -> None:
     assert due == stage.clock.at + 120.0
     stage.pass_time(120.0)
     assert [event.data["worker"] for event in stage.seen(EventKind.WORKER_LOST)] == [worker]
+
+
+def test_who_missed_the_plan_that_mended_the_world_hears_it_from_the_next(three: Stage) -> None:
+    """Found on real workers: a newcomer that took the state from a frozen member waited for ever."""
+    newcomer = three.warm(3)
+    three.pass_time(0.2)
+    joins = three.plan(newcomer)
+    assert joins is not None
+    three.members.fault(A, joins.generation, 6, "closed", newcomer)
+    three.obey(A, B, C)  # they check in, and what comes is urgent
+    three.members.disconnected(A)
+    three.obey(B, C, newcomer)
+    three.pass_time(5.0)
+    three.obey(B, C)
+    after = three.plan(newcomer)
+    assert after is not None
+    assert not after.urgent
+    assert after.void_before > joins.generation
+
+
+def test_what_was_taken_is_never_void(three: Stage) -> None:
+    """All of the world are lost while another waits: it begins anew, and what follows disturbs nobody in there."""
+    newcomer = three.warm(3)
+    for worker in (A, B, C):
+        three.members.disconnected(worker)
+    three.pass_time(10.0)
+    three.obey(newcomer)
+    begun = three.at[newcomer]
+    three.warm(4)
+    three.pass_time(0.2)
+    follows = three.plan(newcomer)
+    assert follows is not None
+    assert begun < follows.generation
+    assert follows.void_before <= begun
+
+
+def test_a_world_that_is_taken_back_is_not_void(three: Stage) -> None:
+    """Nobody of it was heard for a while: the network was gone, and they trained on."""
+    plan = three.plan(A)
+    assert plan is not None
+    three.pass_time(200.0)
+    assert three.world() == []
+    for task, worker in enumerate((A, B, C)):
+        three.hello(task)
+        three.members.adopt(worker, plan.generation, plan.seats, 9, f"h{task}:1", plan.generation)
+    assert three.world() == [A, B, C]
+    three.warm(3)
+    three.pass_time(0.2)
+    three.obey(A, B, C)
+    follows = three.plan(A)
+    assert follows is not None
+    assert follows.void_before <= plan.generation
