@@ -72,7 +72,6 @@ class Worlds:
         if plan is None or not plan.seats:
             return  # unknown, old, or one that stands until the last of them has left
         job.world = plan
-        job.void_before = min(job.void_before, generation)
         if job.pending is plan:
             job.pending = None  # else it was superseded in the moment when they agreed on it
         job.published = {number: later for number, later in job.published.items() if number > generation}

@@ -125,6 +125,17 @@ def test_who_gave_the_state_is_lost_before_the_step_is_done(tmp_path: Path, stat
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
+@pytest.mark.nightly
+def test_the_only_one_that_has_the_state_freezes_while_it_gives_it(tmp_path: Path, static: Static) -> None:
+    """The newcomer has nothing, and begins."""
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], TROUBLE="freeze@give")
+        daemon.wait_world([0])
+        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)])
+        train_to_the_end(tmp_path, daemon, pod, [1])
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
 @pytest.mark.parametrize(
     ("workers", "place"),
     [

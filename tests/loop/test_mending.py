@@ -383,6 +383,24 @@ def test_who_missed_the_plan_that_mended_the_world_hears_it_from_the_next(three:
     assert after.void_before > joins.generation
 
 
+def test_who_takes_the_state_from_the_only_one_that_has_it_hears_that_it_is_lost() -> None:
+    stage = Stage()
+    only = stage.warm(0)
+    stage.pass_time(0.2)
+    stage.obey(only)
+    newcomer = stage.warm(1)
+    stage.pass_time(0.2)
+    joins = stage.plan(newcomer)
+    assert joins is not None
+    stage.members.fault(newcomer, joins.generation, 0, "stalled", "in the roll call")
+    stage.obey(newcomer)
+    stage.pass_time(2.1)
+    after = stage.plan(newcomer)
+    assert after is not None
+    assert after.workers == (newcomer,)
+    assert after.void_before > joins.generation
+
+
 def test_what_was_taken_is_never_void(three: Stage) -> None:
     """All of the world are lost while another waits: it begins anew, and what follows disturbs nobody in there."""
     newcomer = three.warm(3)
