@@ -264,6 +264,9 @@ Message = (
     Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | ToppedUp
 )
 
+#: What the daemon tells. It may be newer than workers that train on while it is upgraded, and say more.
+_TOLD = frozenset({Directive, Plan, Seat, Welcome})
+
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
 
 T = TypeVar("T")
@@ -295,7 +298,8 @@ def parse(kind: type[T], raw: object, where: str = "") -> T:
     """An object of `kind`, a dataclass of this module, from JSON.
 
     Raises:
-        MessageError: a field is missing, unknown, of the wrong type or beyond its bounds.
+        MessageError: a field is missing, unknown, of the wrong type or beyond its bounds. (Unknown ones of what the
+            daemon tells are passed over.)
     """
     if not isinstance(raw, dict):
         raise MessageError(f"{where or kind.__name__.lower()}: must be an object")
@@ -303,6 +307,8 @@ def parse(kind: type[T], raw: object, where: str = "") -> T:
     values: dict[str, Any] = {}
     for key, value in raw.items():
         if key not in types_of:
+            if kind in _TOLD:
+                continue
             raise MessageError(f"{_join(where, str(key)[:80])}: unknown field")
         values[key] = _value(types_of[key], value, _join(where, key))
     for spec in dataclasses.fields(kind):  # type: ignore[arg-type]

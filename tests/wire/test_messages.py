@@ -67,6 +67,20 @@ def test_a_directive_arrives() -> None:
     assert parse(messages.Directive, json.loads(json.dumps(to_json(directive)))) == directive
 
 
+def test_a_newer_daemon_may_tell_more() -> None:
+    """Workers train on while it is upgraded."""
+    plan = messages.Plan(7, (messages.Seat("1_0.0", "h:1"),), "h:1", "joining")
+    raw = to_json(messages.Directive(3, plan))
+    raw["plan"]["new"] = raw["plan"]["members"][0]["new"] = raw["new"] = [1]
+    assert parse(messages.Directive, json.loads(json.dumps(raw))) == messages.Directive(3, plan)
+
+
+@given(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99), st.booleans())
+def test_a_plan_voids_what_is_older_than_it_says(generation: int, before: int, other: int, urgent: bool) -> None:
+    plan = messages.Plan(generation, urgent=urgent, void_before=before)
+    assert plan.voids(other) == (other < before or (urgent and other < generation))
+
+
 @pytest.mark.parametrize(("raw", "said"), [
     ({"type": "metric", "name": "a", "value": 1}, "samples: missing"),
     ({"type": "metric", "name": "a", "value": float("nan"), "samples": 1}, "value: must be a finite number"),
