@@ -37,7 +37,9 @@ def run_alone(directory: Path, script: str, *options: str) -> State:
 def diary(directory: Path) -> list[Line]:
     lines: list[Line] = []
     for path in sorted(directory.glob("diary-*.jsonl")):
-        lines += [json.loads(line) for line in path.read_text().splitlines()]
+        text = path.read_text()
+        # (A line that is being written, over the end of a page, is seen in part.)
+        lines += [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     return lines
 
 
