@@ -83,7 +83,8 @@ class Preparations:
                 return  # the training thread was quicker
             self._plans[plan.generation] = plan
             for generation, older in self._builds.items():
-                older.given_up = older.given_up or generation < plan.generation
+                if generation < plan.generation:
+                    older.given_up = True
             build = self._build(plan) if seated else None
         if plan.urgent:
             return

@@ -35,6 +35,12 @@ JOB = 7
 ARRAY = 100
 
 
+def outside_slurm(**more: str) -> dict[str, str]:
+    """The environment of a process that finds this checkout and knows of no job, and `more`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
+    return kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
 class RealClock:
     def now(self) -> float:
         return time.time()
@@ -173,10 +179,7 @@ class Pod:
     processes: dict[int | tuple[int, int], Forked | subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def spawn(self, url: str, task: int, script: Sequence[str], restart: int = 0, **environ: str) -> None:
-        env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))},
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
+        env = outside_slurm() | {
             "MALLETRAIN_URL": url,
             "MALLETRAIN_JOB": str(JOB),
             "MALLETRAIN_CHECKPOINT_DIR": str(self.directory / "checkpoints"),

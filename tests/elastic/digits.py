@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.elastic.coordinator import HERE, ROOT, Forked, wait_until
+from tests.elastic.coordinator import HERE, Forked, outside_slurm, wait_until
 
 SCRIPT = str(HERE / "train_digits.py")
 DIGITS = 1797
@@ -25,10 +24,8 @@ Static = Callable[..., State]
 def run_alone(directory: Path, script: str, *options: str) -> State:
     """A script in one process, without a daemon; the model that it ends with. `directory` is made."""
     directory.mkdir(exist_ok=True)
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
-    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(directory), "OMP_NUM_THREADS": "1"}
     log = directory / "alone.log"
-    status = Forked(env, log, [script, *options]).wait(300)
+    status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(directory)), log, [script, *options]).wait(300)
     assert status == 0, log.read_text()
     final: State = torch.load(directory / "final.pt")
     return final

@@ -18,7 +18,7 @@ from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.fixed import environment_world, first_node, meeting_place, ranks
 from malletrain.elastic.groups import Group, Solo
 from tests.elastic import group_contract
-from tests.elastic.coordinator import ROOT, Forked, free_port
+from tests.elastic.coordinator import Forked, free_port, outside_slurm
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.elastic.test_transfer import run
 
@@ -33,11 +33,6 @@ def mpi() -> list[str]:
     if subprocess.run([python, "-c", "import mpi4py.MPI"], capture_output=True, timeout=60).returncode:
         pytest.skip("no mpi4py: pip install mpi4py, or MALLETRAIN_TEST_MPI=/path/to/python that has it")
     return [command, "-n", "3", python]
-
-
-def outside_slurm(**more: str) -> dict[str, str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
-    return env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -15,15 +15,12 @@ import pytest
 
 from malletrain.domain.event import EventKind
 from malletrain.elastic import launch
-from tests.elastic.coordinator import ARRAY, HERE, JOB, ROOT, free_port, running, wait_until
+from tests.elastic.coordinator import ARRAY, HERE, JOB, free_port, outside_slurm, running, wait_until
 from tests.elastic.digits import SCRIPT
 
 
 def environment(url: str, directory: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
-    return kept | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
+    return outside_slurm() | {
         "MALLETRAIN_URL": url,
         "MALLETRAIN_JOB": str(JOB),
         "MALLETRAIN_TEST_DIR": str(directory),
@@ -103,10 +100,9 @@ def test_its_usage(arguments: list[str], tmp_path: Path) -> None:
 
 
 def test_outside_a_pilot_it_says_what_is_missing(tmp_path: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
     done = subprocess.run(
         [sys.executable, "-m", "malletrain.elastic.launch", "--", "/bin/true"],
-        env=env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30,
+        env=outside_slurm(), capture_output=True, text=True, timeout=30,
     )  # fmt: skip
     assert done.returncode == 1
     assert "MALLETRAIN_JOB is None, not a number: start this through a script that mtbatch wrote" in done.stderr

@@ -23,9 +23,8 @@ from malletrain.elastic.node_group import make_world_group
 from malletrain.elastic.place import Place, find_place
 from malletrain.elastic.roll import Entry, read
 from tests.elastic import group_contract
-from tests.elastic.coordinator import HERE, Coordinator, Pod, running, wait_until
+from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
-from tests.elastic.test_groups import outside_slurm
 from tests.elastic.test_launch import launched
 
 PLACES = 2

@@ -71,6 +71,7 @@ def test_a_plan_heard_when_its_world_trains_already_is_not_made_again() -> None:
 def test_a_newer_plan_gives_up_the_older() -> None:
     maker = Maker()
     maker.preparations.hear(plan(1), seated=True)
+    wait_until(lambda: maker.made == [1], 10, "the older one is being made")
     maker.preparations.hear(plan(2), seated=True)
     maker.let.set()
     wait_until(lambda: maker.preparations.ready == 2, 10, "the newer one is ready")

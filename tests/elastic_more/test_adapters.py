@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from tests.elastic.coordinator import ROOT, running, wait_until
+from tests.elastic.coordinator import ROOT, outside_slurm, running, wait_until
 from tests.elastic.digits import State, assert_equal, diary
 
 EXAMPLE = str(Path(__file__).parent / "example.py")
@@ -21,8 +20,7 @@ SAMPLES = 1437
 
 def alone(home: Path, script: str, *options: str) -> State:
     home.mkdir()
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MALLETRAIN"))}
-    env |= {"PYTHONPATH": str(ROOT), "MALLETRAIN_TEST_DIR": str(home), "OMP_NUM_THREADS": "1"}
+    env = outside_slurm(MALLETRAIN_TEST_DIR=str(home))
     run = subprocess.run([sys.executable, EXAMPLE, script, *options], env=env, cwd=home, timeout=300, check=False,
                          capture_output=True, text=True)  # fmt: skip
     assert run.returncode == 0, run.stderr[-4000:]

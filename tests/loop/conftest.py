@@ -11,9 +11,6 @@ from tests.loop.stage import Stage
 def three() -> Stage:
     """A world of three, which trains."""
     stage = Stage()
-    workers = [stage.hello(task) for task in range(3)]
-    for task, worker in enumerate(workers):
-        stage.members.warm(worker, f"h{task}:1", {})
-    stage.obey(*workers)
+    workers = stage.begin(3)
     assert stage.world() == workers
     return stage

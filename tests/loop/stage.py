@@ -45,6 +45,14 @@ class Stage:
         self.members.warm(name, f"h{task}:1", {})
         return name
 
+    def begin(self, size: int) -> list[str]:
+        """So many workers that warm up together, and train."""
+        workers = [self.hello(task) for task in range(size)]
+        for task, worker in enumerate(workers):
+            self.members.warm(worker, f"h{task}:1", {})
+        self.obey(*workers)
+        return workers
+
     def plan(self, worker: str) -> WorldPlan | None:
         return self.members.directive_for(worker).plan
 

@@ -162,10 +162,7 @@ def test_tasks_are_topped_up_by_the_oldest_that_stays(three: Stage) -> None:
 
 def test_three_hundred_members() -> None:
     stage = Stage()
-    workers = [stage.hello(task) for task in range(300)]
-    for task, worker in enumerate(workers):
-        stage.members.warm(worker, f"h{task}:1", {})
-    stage.obey(*workers)
+    workers = stage.begin(300)
     assert len(stage.world()) == 300
     for task in range(0, 300, 3):
         stage.leave(task)
