@@ -80,6 +80,7 @@ def doctor(
         partition or config.slurm.partition,
         config.slurm.account if account is None else account,
         config.slurm.qos if qos is None else qos,
+        max_nodes=config.pilot.max_nodes,
     )
     found = site_doctor.examine(_commands(config), harvest, time.time, config.pilot.max_minutes * 60.0)
     found += (_stage(config), *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)))

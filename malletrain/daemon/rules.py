@@ -6,6 +6,7 @@ from ClusterShell.NodeSet import NodeSet
 
 from malletrain.config import Budget, Config, Limit
 from malletrain.decide.advisor import ProbeRules
+from malletrain.decide.breaker import BreakerRules
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import Rules
@@ -82,6 +83,18 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         max_top_up=min(50, Limits(facts.max_job_count, facts.max_array_size).most_tasks),
         include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
         exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
+    )
+
+
+def breaker_rules(config: Config) -> BreakerRules:
+    """From which signs on the daemon steps back by itself."""
+    breaker = config.breaker
+    return BreakerRules(
+        breaker.preemptions_per_hour,
+        breaker.slow_exits_per_hour,
+        breaker.ailing_nodes_per_hour,
+        breaker.slow_cycles_per_hour,
+        60.0 * breaker.pause_minutes,
     )
 
 

@@ -23,15 +23,16 @@ from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.pace import REST, Pace
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
-from malletrain.daemon.rules import harvest_of, rules_from
-from malletrain.decide.breaker import BreakerRules, why_no_more_tasks, why_to_pause
+from malletrain.daemon.rules import breaker_rules, harvest_of, rules_from
+from malletrain.daemon.site_watch import SiteWatch
+from malletrain.decide.breaker import why_to_pause
 from malletrain.decide.stages import summary
 from malletrain.domain.decision import Action, Decision
-from malletrain.domain.errors import ClusterUnavailable, InvalidInput, Refused
+from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Elastic, PilotPhase
 from malletrain.domain.snapshot import Snapshot
-from malletrain.loop.generation import JobTerms
+from malletrain.loop.generation import JobTerms, last_generations
 from malletrain.loop.membership import Membership, MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
@@ -41,7 +42,6 @@ from malletrain.slurm import site
 from malletrain.slurm.apart import ApartCluster
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.limits import KnownJobs
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.reading import read_events
@@ -51,9 +51,6 @@ from malletrain.store.views import Views
 #: A look that Slurm took long to answer is followed by rest, ten times as long, up to this (seconds): ticks come
 #: less often then.
 LONGEST_REST_S = 120.0
-
-#: slurm.conf is read again so often, in seconds: its partitions may change while the daemon runs.
-SITE_S = 300.0
 
 #: A pilot in one of these phases may have a worker.
 _HAS_WORKER = (PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.LEAVING)
@@ -112,9 +109,8 @@ class Service:
         self._apart: ApartCluster | None = None
         facts = site.read(commands)
         harvest = harvest_of(config, facts)
-        self._refuse_unfit(facts, harvest)
-        self._site_facts, self._site_read_at, self._unsound = facts, self._clock.elapsed(), ""
-        self._known_jobs = KnownJobs(commands, self._clock.elapsed)
+        self._site = SiteWatch(commands, harvest, facts, self._clock.elapsed)
+        self._site.refuse_unfit()
         self._facts, self._deeds = threading.RLock(), threading.Lock()
         self._wake, self._closed = threading.Event(), threading.Event()
         path = Path(config.store.path)
@@ -251,7 +247,7 @@ class Service:
 
     def _cluster(self, commands: Commands, harvest: site.Harvest, bf_interval_s: float) -> Cluster:
         """Slurm, steered by this process, or by the actuator where there is one."""
-        clock, release = self._clock.now, self._site_facts.release
+        clock, release = self._clock.now, self._site.facts.release
         reader, why = choose(commands, clock, harvest.partition, bf_interval_s, release, os.environ.get(PYTHON, ""))
         self._log.info("reader", what=why)
         here = SlurmCluster(commands, harvest, self._owner_of, clock, bf_interval_s, reader)
@@ -344,36 +340,14 @@ class Service:
 
     def _mind_breaker(self, snapshot: Snapshot) -> None:
         """Step back at signs of harm, and say so in log, journal and `status`."""
-        breaker = self._config.breaker
-        rules = BreakerRules(
-            breaker.preemptions_per_hour,
-            breaker.slow_exits_per_hour,
-            breaker.ailing_nodes_per_hour,
-            breaker.slow_cycles_per_hour,
-            60.0 * breaker.pause_minutes,
-        )
-        why = why_to_pause(self._loop.ledger.signs.seen(self._watch_site()), self._clock.now(), rules)
+        signs = self._loop.ledger.signs.seen(self._site.why_unfit())
+        why = why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")
             self._record([Event(self._clock.now(), EventKind.BREAKER, reason=why, data={"open": bool(why)})])
         self._loop.paused = why
-        known = self._known_jobs.count(sum(job.task_count for job in snapshot.jobs))
-        self._loop.crowded = why_no_more_tasks(known, self._site_facts.max_job_count)
+        self._loop.crowded = self._site.why_no_more_tasks(sum(job.task_count for job in snapshot.jobs))
         self.metrics.breaker(is_open=bool(why))
-
-    def _watch_site(self) -> str:
-        """What is wrong with the harvest partition by now: staff may change slurm.conf while the daemon runs."""
-        now = self._clock.elapsed()
-        if now - self._site_read_at >= SITE_S:
-            self._site_read_at = now
-            try:
-                self._site_facts = site.read(self._commands)
-            except ClusterUnavailable as error:
-                self._log.warning("site", what=f"slurm.conf was not read again: {error}")
-                return self._unsound
-            findings = site.check_harvest_partition(self._site_facts, self._harvest)
-            self._unsound = "; ".join(f.what for f in findings if f.level is site.Level.ERROR)
-        return self._unsound
 
     def notices(self) -> Sequence[str]:
         """What people should know besides: why nothing starts, and how far the stage of adoption is."""
@@ -393,36 +367,11 @@ class Service:
     def _last_decision(self) -> Decision | None:
         return self._loop.last_decision
 
-    def _refuse_unfit(self, facts: site.SiteFacts, harvest: site.Harvest) -> None:
-        """Pilots are started only where Slurm itself would remove them for the main queue.
-
-        Raises:
-            InvalidInput: with every fault of the partition, and its mend.
-        """
-        findings = site.check_harvest_partition(facts, harvest)
-        for finding in findings:
-            if finding.level is site.Level.WARNING:
-                self._log.warning("site", what=finding.what, mend=finding.mend)
-        faults = [f"{f.what}; {f.mend}" for f in findings if f.level is site.Level.ERROR]
-        if faults:
-            raise InvalidInput("slurm.partition", "\n".join(faults))
-
 
 def _copy_of(path: Path) -> MemoryJournal:
     journal = MemoryJournal()
     journal.append(read_events(path))
     return journal
-
-
-def last_generations(events: Iterable[Event]) -> dict[int, int]:
-    """The highest generation given to each job: none is given twice."""
-    highest: dict[int, int] = {}
-    for event in events:
-        if event.kind is EventKind.GENERATION and event.job is not None:
-            number = event.data.get("generation")
-            if isinstance(number, int):
-                highest[event.job] = max(highest.get(event.job, 0), number)
-    return highest
 
 
 def _free_port(host: str) -> int:

@@ -7,8 +7,10 @@ its members is gone or must go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from malletrain.domain.event import Event, EventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +181,14 @@ def _why(newcomers: list[Candidate], leaving: list[Candidate], gone: list[str]) 
     if gone:
         parts.append("lost: " + ", ".join(gone))
     return "; ".join(parts)
+
+
+def last_generations(events: Iterable[Event]) -> dict[int, int]:
+    """The highest generation given to each job: none is given twice."""
+    highest: dict[int, int] = {}
+    for event in events:
+        if event.kind is EventKind.GENERATION and event.job is not None:
+            number = event.data.get("generation")
+            if isinstance(number, int):
+                highest[event.job] = max(highest.get(event.job, 0), number)
+    return highest

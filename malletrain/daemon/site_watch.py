@@ -1,0 +1,68 @@
+"""What is minded of the site beside its queue: whether the harvest partition is fit, and room for more tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from malletrain.decide.breaker import why_no_more_tasks
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.slurm import site
+from malletrain.slurm.command import Commands
+from malletrain.slurm.limits import KnownJobs
+
+#: slurm.conf is read again so often, in seconds: its partitions may change while the daemon runs.
+AGAIN_S = 300.0
+
+
+class SiteWatch:
+    """The site as it is by now.
+
+    Args:
+        facts: as read when the daemon began.
+        elapsed: a clock that never jumps, in seconds.
+    """
+
+    def __init__(
+        self, commands: Commands, harvest: site.Harvest, facts: site.SiteFacts, elapsed: Callable[[], float]
+    ) -> None:
+        self.facts = facts
+        self._commands = commands
+        self._harvest = harvest
+        self._elapsed = elapsed
+        self._read_at = elapsed()
+        self._unfit = ""
+        self._jobs = KnownJobs(commands, elapsed)
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
+
+    def refuse_unfit(self) -> None:
+        """Pilots are started only where Slurm itself would remove them for the main queue.
+
+        Raises:
+            InvalidInput: with every fault of the partition, and its mend.
+        """
+        findings = site.check_harvest_partition(self.facts, self._harvest)
+        for finding in findings:
+            if finding.level is site.Level.WARNING:
+                self._log.warning("site", what=finding.what, mend=finding.mend)
+        faults = [f"{f.what}; {f.mend}" for f in findings if f.level is site.Level.ERROR]
+        if faults:
+            raise InvalidInput("slurm.partition", "\n".join(faults))
+
+    def why_unfit(self) -> str:
+        """What is wrong with the harvest partition by now, or nothing: staff may change it while the daemon runs."""
+        if self._elapsed() - self._read_at >= AGAIN_S:
+            self._read_at = self._elapsed()
+            try:
+                self.facts = site.read(self._commands)
+            except ClusterUnavailable as error:
+                self._log.warning("site", what=f"slurm.conf was not read again: {error}")
+                return self._unfit
+            findings = site.check_harvest_partition(self.facts, self._harvest)
+            self._unfit = "; ".join(f.what for f in findings if f.level is site.Level.ERROR)
+        return self._unfit
+
+    def why_no_more_tasks(self, queued: int) -> str:
+        """Why no held tasks may be added, or nothing. `queued`: jobs that are seen in the queue now."""
+        return why_no_more_tasks(self._jobs.count(queued), self.facts.max_job_count)
