@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 
 
@@ -23,6 +24,7 @@ class Task:
         try:
             self._call()
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            traceback.clear_frames(error.__traceback__)  # it lives as long as this task; tensors need not
             self._error = error
         finally:
             self._over.set()

@@ -31,20 +31,32 @@ class _Build:
         self.plan = plan
         self.group: Group | None = None
         self.given_up = False
+        self._buried = False
+        self._lock = threading.Lock()
         self._work = Background(lambda: self._make(make), f"build-{plan.generation}")
 
     def _make(self, make: Callable[[], Group]) -> None:
         group = make()
         try:
             barrier = group.all_reduce(torch.zeros(group.size))  # an element for each, so that all take part
-            while not barrier.wait(SLICE_S) and not self.given_up:
+            while not (met := barrier.wait(SLICE_S)) and not self.given_up:
                 pass
         except PeerLost:
             group.bury()
             raise
-        if barrier.wait(0.0):
-            self.group = group
-        else:
+        with self._lock:
+            if met and not self._buried:
+                self.group = group
+                return
+        group.bury()
+
+    def bury(self) -> None:
+        """Give up the group, made or not."""
+        self.given_up = True
+        with self._lock:
+            self._buried = True
+            group, self.group = self.group, None
+        if group is not None:
             group.bury()
 
     def done(self, seconds: float) -> bool:
@@ -116,9 +128,8 @@ class Preparations:
             self._plans = {number: plan for number, plan in self._plans.items() if number >= generation}
             for number in [number for number in self._builds if number <= generation]:
                 build = self._builds.pop(number)
-                build.given_up = True
-                if number < generation and build.group is not None:
-                    build.group.bury()
+                if number < generation:
+                    build.bury()
 
     def give_up(self, seconds: float) -> bool:
         """Give up every group in the making; whether none is being made any more after so long."""

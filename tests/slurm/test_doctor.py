@@ -36,6 +36,15 @@ def only(found: tuple[Finding, ...], said: str) -> Finding:
 
 LUA = "function slurm_job_submit() return slurm.SUCCESS end\nfunction slurm_job_modify() return slurm.SUCCESS end\n"
 
+#: slurmctld of 24.11 and later does not start with a script that lacks one of these (burst_buffer.conf(5)).
+BURST_BUFFER = "\n".join(
+    f"function slurm_bb_{name}() return slurm.SUCCESS, '' end"
+    for name in (
+        "job_process", "pools", "job_teardown", "setup", "data_in", "test_data_in", "real_size", "paths", "pre_run",
+        "post_run", "data_out", "test_data_out", "get_status",
+    )
+)  # fmt: skip
+
 #: Change, whether it takes a restart, what is said, level, and a word of the mend.
 CASES = {
     "preemption missing": (
@@ -75,7 +84,7 @@ CASES = {
     ),
     "burst buffers": (
         Change(settings={"BurstBufferType": "burst_buffer/lua"}, files={
-            "burst_buffer.conf": "", "burst_buffer.lua": "function slurm_bb_pools() return slurm.SUCCESS, '' end\n"}),
+            "burst_buffer.conf": "", "burst_buffer.lua": BURST_BUFFER}),
         True, "burst buffers (burst_buffer/lua) are not supported", Level.WARNING, "refused by name",
     ),
 }  # fmt: skip
