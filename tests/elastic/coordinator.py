@@ -72,7 +72,9 @@ class Coordinator:
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
         app = FastAPI()
         app.include_router(make_workers_router(self.gate, authenticate))
-        config = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="error", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            app, host="127.0.0.1", port=self.port, log_level="error", lifespan="off", timeout_graceful_shutdown=1
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 
