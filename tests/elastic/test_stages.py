@@ -61,13 +61,17 @@ def test_a_newcomer_in_trouble(tmp_path: Path, static: Static, kind: str, place:
 
 @pytest.mark.parametrize(("kind", "place"), cases(SERVING))
 def test_a_member_in_trouble(tmp_path: Path, static: Static, kind: str, place: str) -> None:
-    """Members wait for each other to begin; with `build` a newcomer makes them do it."""
-    given = [*options(tmp_path), "--wait-for", "3"]
+    """Members wait for each other to begin; with `build` a newcomer makes them do it, and the third one comes later:
+    where it found two others training, its second group is the newcomer's."""
+    builds = place.startswith("build")
+    given = options(tmp_path) if builds else [*options(tmp_path), "--wait-for", "3"]
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
+            if task == 2 and builds:
+                daemon.wait_world([0, 1])
             pod.spawn(daemon.url, task, [SCRIPT, *given], 0, **({"TROUBLE": f"{kind}@{place}"} if task == 2 else {}))
         rest = [0, 1]
-        if place.startswith("build"):
+        if builds:
             daemon.wait_world([0, 1, 2])
             pod.spawn(daemon.url, 3, [SCRIPT, *given])
             rest.append(3)
