@@ -81,24 +81,18 @@ def phrase(record: str, key: str) -> str:
 def nodes(text: str, known: dict[str, NodeRow] | None = None) -> list[NodeRow]:
     """`scontrol show node [-o]`.
 
-    `known`, for answers of one record a line (`-o`): the rows of the answer before, by their line; lines that stand
-    again are not read again, and it is left with the rows of this one. slurmctld hears of a node's load and memory
-    every SlurmdTimeout/3 (100 s), so most lines are the same at the next tick.
+    `known`: the rows of the answer before, by their record; those that stand again are not read again, and it is
+    left with the rows of this one. slurmctld hears of a node's load and memory every SlurmdTimeout/3 (100 s), so most
+    records are the same at the next tick.
 
     Raises:
         InvalidInput: a record without a name or a state: half an answer, or another command's.
     """
-    if known is None:
-        return [_node(record) for record in records(text, "NodeName")]
-    found: list[tuple[str, NodeRow]] = []
-    for line in text.splitlines():
-        before = known.get(line)
-        if before is not None:
-            found.append((line, before))
-        else:
-            found.extend((line, _node(record)) for record in records(line, "NodeName"))
-    known.clear()
-    known.update(found)
+    before = {} if known is None else known
+    found = [(record, before.get(record) or _node(record)) for record in records(text, "NodeName")]
+    if known is not None:
+        known.clear()
+        known.update(found)
     return [row for _, row in found]
 
 
