@@ -24,7 +24,8 @@ class Task:
         try:
             self._call()
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-            traceback.clear_frames(error.__traceback__)  # it lives as long as this task; tensors need not
+            # The error lives as long as this task, often in a cycle; tensors and sockets of those frames need not.
+            traceback.clear_frames(error.__traceback__)
             self._error = error
         finally:
             self._over.set()

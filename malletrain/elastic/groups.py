@@ -173,24 +173,18 @@ def make_group(
     """
     if size == 1:
         return Solo()
-    try:
-        return Gloo(_meet(address, f"generation-{generation}{part}", rank, size, host, patience), rank, size)
-    except RuntimeError as error:  # DistStoreError and DistNetworkError are such
-        said = _first_line(error)
-    # Not raised from `error`: its traceback would keep the sockets and the thread of the half-made group.
-    raise PeerLost(said)
-
-
-def _meet(address: str, prefix: str, rank: int, size: int, host: str, patience: timedelta) -> Any:
     where, port = split_address(address)
-    store = dist.TCPStore(where, port, is_master=False, timeout=patience, wait_for_workers=False)
-    options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-    # While the group is being made, peers that never come must not hold this thread for hours.
-    options._timeout = patience
-    group = dist.ProcessGroupGloo(dist.PrefixStore(prefix, store), rank, size, options)
-    group._set_default_timeout(OPERATION_TIMEOUT)
-    return group
+    try:
+        store = dist.TCPStore(where, port, is_master=False, timeout=patience, wait_for_workers=False)
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+        # While the group is being made, peers that never come must not hold this thread for hours.
+        options._timeout = patience
+        group = dist.ProcessGroupGloo(dist.PrefixStore(f"generation-{generation}{part}", store), rank, size, options)
+        group._set_default_timeout(OPERATION_TIMEOUT)
+    except RuntimeError as error:  # DistStoreError and DistNetworkError are such
+        raise PeerLost(_first_line(error)) from error
+    return Gloo(group, rank, size)
 
 
 class Gloo:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from malletrain.elastic.groups import Group, Pending, Solo, StoreServer, make_gr
 from malletrain.elastic.preparing import Preparations
 from malletrain.wire import messages
 from tests.elastic.coordinator import wait_until
+from tests.elastic.test_soak import held
 
 
 def plan(generation: int, *, urgent: bool = False) -> messages.Plan:
@@ -135,11 +136,16 @@ def test_a_group_whose_barrier_breaks_is_buried() -> None:
     assert maker.groups[1].is_buried
 
 
-def held() -> tuple[int, int]:
-    """Open files and threads of this process."""
-    return len(list(Path("/proc/self/fd").iterdir())), len(list(Path("/proc/self/task").iterdir()))
+@pytest.fixture
+def without_collection() -> Iterator[None]:
+    """Python does not look for cycles."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
+@pytest.mark.usefixtures("without_collection")
 def test_nothing_is_kept_of_a_group_that_nobody_else_came_to() -> None:
     """Found by hundreds of changes: sockets and a thread stayed until Python looked for cycles, as it seldom does."""
     server = StoreServer("127.0.0.1")
@@ -148,19 +154,19 @@ def test_nothing_is_kept_of_a_group_that_nobody_else_came_to() -> None:
     def make(wanted: messages.Plan) -> Group:
         return make_group(server.address, wanted.generation, 0, 2, "127.0.0.1", timedelta(seconds=0.3))
 
+    def nothing_more() -> bool:
+        now = held(os.getpid())
+        return now.threads <= before.threads and now.files <= before.files and now.sockets <= before.sockets
+
     preparations = Preparations(make, lambda generation, why: failed.append(generation))
-    gc.collect()
-    gc.disable()
-    try:
-        before = held()
-        preparations.hear(plan(1), seated=True)
-        wait_until(lambda: failed == [1], 10, "nobody came")
-        preparations.entered(1)
-        wait_until(lambda: held() <= before, 10, f"as before: {before}")
-    finally:
-        gc.enable()
+    before = held(os.getpid())
+    preparations.hear(plan(1), seated=True)
+    wait_until(lambda: failed == [1], 10, "nobody came")
+    preparations.entered(1)
+    wait_until(nothing_more, 10, f"as before: {before}")
 
 
+@pytest.mark.usefixtures("without_collection")
 def test_what_a_call_that_failed_had_in_hand_is_let_go() -> None:
     class Buffer:
         pass
@@ -172,12 +178,8 @@ def test_what_a_call_that_failed_had_in_hand_is_let_go() -> None:
         seen.append(weakref.ref(buffer))
         raise PeerLost("half-way")
 
-    gc.disable()
-    try:
-        work = Background(call, "test")
-        for _ in range(2):
-            with pytest.raises(PeerLost, match="half-way"):
-                work.wait(10)
-        assert seen[0]() is None
-    finally:
-        gc.enable()
+    work = Background(call, "test")
+    for _ in range(2):
+        with pytest.raises(PeerLost, match="half-way"):
+            work.wait(10)
+    assert seen[0]() is None
