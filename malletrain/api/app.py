@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from malletrain import __version__
 from malletrain.api.auth import Auth, NotAuthenticated
-from malletrain.api.bell import Bell
 from malletrain.api.jobs import People, make_people_router
+from malletrain.api.journal_notifier import Bell
 from malletrain.api.limits import BoundedBody, Doorkeeper, Limits, TooManyRequests
 from malletrain.api.ports import Clock, Conflict, NotFound, Requests, Unavailable, Views
 from malletrain.api.roles import Roles

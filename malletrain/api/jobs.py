@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from malletrain.api.auth import Auth
-from malletrain.api.bell import Bell
+from malletrain.api.journal_notifier import Bell
 from malletrain.api.limits import Buckets, Limits, TooManyRequests
 from malletrain.api.ports import Clock, Conflict, Identity, NotFound, Requests, Views
 from malletrain.api.roles import Roles

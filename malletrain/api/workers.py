@@ -24,8 +24,8 @@ from starlette.requests import ClientDisconnect
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event
-from malletrain.loop.generation import Seat, WorldPlan
-from malletrain.loop.membership import Directive, Membership
+from malletrain.loop.membership.next_world import Seat, WorldPlan
+from malletrain.loop.membership.reports import Directive, Membership
 from malletrain.loop.ports import Clock
 from malletrain.wire import messages as wire
 from malletrain.wire.errors import WireError

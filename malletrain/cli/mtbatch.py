@@ -19,10 +19,10 @@ from typing import NoReturn
 
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.slurm import directives, requested
+from malletrain.slurm import batch_request, directives
+from malletrain.slurm.batch_request import Defaults
 from malletrain.slurm.command import Commands
 from malletrain.slurm.options import ALLOWED, Option, Use
-from malletrain.slurm.requested import Defaults
 from malletrain.slurm.sbatch import BatchRequest, InvalidBatch, Submission
 from malletrain.slurm.submit import check_partition, fit, whole_gres
 from malletrain.slurm.submit import submit as submit_request
@@ -79,13 +79,13 @@ def _read(line: directives.CommandLine, daemon: Daemon, environ: Mapping[str, st
         raise InvalidBatch([*line.options.faults, what]) from error
     options = line.options.over(directives.from_environment(environ))
     known = daemon.address
-    request = requested.request(
+    request = batch_request.request(
         script, line.script, options, line.arguments, Defaults(known.partition, known.account, known.qos), cwd
     )
     if not known.partition:  # no file says: the daemon knows
         told = daemon.site()
         defaults = Defaults(told.get("partition", ""), told.get("account", ""), told.get("qos", ""))
-        request = requested.request(script, line.script, options, line.arguments, defaults, cwd)
+        request = batch_request.request(script, line.script, options, line.arguments, defaults, cwd)
     if not request.partition:
         raise InvalidInput("--partition", f"name the harvest partition here, or in {address.SYSTEM_CLIENT_FILE}")
     return request

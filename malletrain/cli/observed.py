@@ -14,7 +14,7 @@ import click
 
 from malletrain import config as configuration
 from malletrain.domain.errors import InvalidInput
-from malletrain.loop.observation import Observation, observation, spread
+from malletrain.observe.report import Observation, observation, spread
 from malletrain.store.observed import observed_path
 from malletrain.store.reading import read_events
 

@@ -208,9 +208,9 @@ def replay(
     from malletrain.replay.report import write_report
     from malletrain.replay.sensitivity import sensitivity as sensitivities
     from malletrain.replay.summary import summary
-    from malletrain.replay.told import doubts
     from malletrain.replay.traces import JobRecords, read_trace
     from malletrain.replay.traces.outages import read_outages
+    from malletrain.replay.warnings import doubts
     from malletrain.sizing.objective import Objective
 
     zone = _zone(timezone)

@@ -12,10 +12,10 @@ from typing import IO
 
 import click
 
-from malletrain.decide.curve import fit as fit_curve
-from malletrain.decide.samples import MOST_NODES, believable
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ThroughputSample
+from malletrain.learn.curve import fit as fit_curve
+from malletrain.learn.samples import MOST_NODES, believable
 from malletrain.sizing import registry
 from malletrain.sizing.problem import Problem
 from malletrain.sizing.problem_file import MAX_TEXT, parse

@@ -18,7 +18,7 @@ import click
 from malletrain.cli import study_top
 from malletrain.cli.jobs import as_json, say_json
 from malletrain.domain.errors import InvalidInput
-from malletrain.study import book, definition, live, report, storage
+from malletrain.study import definition, live, report, storage, trial_records
 from malletrain.study.cluster import JobRuns
 from malletrain.study.conduct import Conductor, Limits
 from malletrain.study.endings import StudyError
@@ -90,14 +90,14 @@ def run(
             runs = JobRuns(connect, os.environ, _say, stopping)
         with closing(runs):
             runs.check(wanted.nodes)
-            kept, known = book.open_study(storage.open_storage(where), wanted)
+            kept, known = trial_records.open_study(storage.open_storage(where), wanted)
             if known:
-                _say(f"going on with study {wanted.name}: {book.answered(kept)} trials have an answer")
+                _say(f"going on with study {wanted.name}: {trial_records.answered(kept)} trials have an answer")
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, _stopper(stopping))
             limits = Limits(trials, None if hours is None else hours * 3600, concurrent)
             Conductor(kept, wanted, runs, folder, _say, stopping).run(limits)
-    done = book.answered(kept)
+    done = trial_records.answered(kept)
     _say(f"{done} trials have an answer; see: malletrain study best {file}")
     if trials is not None and done < trials:
         raise StudyError(f"{done} of {trials} trials have an answer: run it again to go on")

@@ -20,9 +20,9 @@ import structlog
 from malletrain import __version__, config
 from malletrain.config import Config, ConfigError
 from malletrain.daemon import log
+from malletrain.daemon.actuator_main import steer
 from malletrain.daemon.describe import describe
 from malletrain.daemon.notify import Notifier
-from malletrain.daemon.steering import steer
 from malletrain.daemon.timers import Timers, schedule
 from malletrain.domain.errors import MalletrainError
 from malletrain.sizing.registry import policy

@@ -17,14 +17,14 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
-from malletrain.daemon.pace import Pace
+from malletrain.daemon.poll_backoff import Pace
 from malletrain.daemon.rules import rules_from
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.journalled import announced
-from malletrain.loop.observation import observation
-from malletrain.loop.shadow import NOBODY, ShadowCluster, ShadowWorkers
 from malletrain.loop.tick import Loop
+from malletrain.observe.report import observation
+from malletrain.observe.shadow import NOBODY, ShadowCluster, ShadowWorkers
 from malletrain.sizing.registry import policy as policy_named
 from malletrain.slurm import site
 from malletrain.slurm.cluster import SlurmCluster

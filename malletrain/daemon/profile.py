@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from malletrain.decide.advisor import Known
 from malletrain.decide.profiling import expected_curve, profile_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import JobView
+from malletrain.learn.advisor import Known
 from malletrain.wire.rows import ProfileRow, SizeRow
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ClusterShell.NodeSet import NodeSet
 
 from malletrain.config import Budget, Config, Limit
-from malletrain.decide.advisor import ProbeRules
-from malletrain.decide.breaker import BreakerRules
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Profile
+from malletrain.learn.advisor import ProbeRules
+from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective
 from malletrain.slurm.limits import Limits
 from malletrain.slurm.site import Harvest, SiteFacts

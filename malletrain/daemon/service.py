@@ -13,33 +13,33 @@ import structlog
 from malletrain import __version__
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.bell import Bell
+from malletrain.api.journal_notifier import Bell
 from malletrain.api.roles import Roles, uids_of
 from malletrain.api.server import Server, serve
 from malletrain.api.workers import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.metrics import Metrics
-from malletrain.daemon.pace import REST, Pace
+from malletrain.daemon.poll_backoff import REST, Pace
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.rules import breaker_rules, harvest_of, rules_from
 from malletrain.daemon.site_watch import SiteWatch
-from malletrain.decide.breaker import why_to_pause
-from malletrain.decide.stages import summary
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Elastic, PilotPhase
 from malletrain.domain.snapshot import Snapshot
-from malletrain.loop.generation import JobTerms, last_generations
-from malletrain.loop.membership import Membership, MembershipSettings
+from malletrain.loop.breaker import why_to_pause
+from malletrain.loop.membership.next_world import JobTerms, last_generations
+from malletrain.loop.membership.reports import Membership, MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
+from malletrain.loop.rollout import summary
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy as policy_named
 from malletrain.slurm import site
-from malletrain.slurm.apart import ApartCluster
+from malletrain.slurm.actuator.client import ApartCluster
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import PYTHON, choose

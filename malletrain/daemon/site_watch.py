@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import structlog
 
-from malletrain.decide.breaker import why_no_more_tasks
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.loop.breaker import why_no_more_tasks
 from malletrain.slurm import site
 from malletrain.slurm.command import Commands
 from malletrain.slurm.limits import KnownJobs

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.decide.admission import owed
-from malletrain.decide.advisor import Known
-from malletrain.decide.ahead import of_holes
-from malletrain.decide.batches import chosen_batches
 from malletrain.decide.budgets import Spent, budgets_for
 from malletrain.decide.demand import Memo, Standing, due_of
-from malletrain.decide.forecast import Forecast
 from malletrain.decide.holes import Foresight, Holes, pilot_limit_s
 from malletrain.decide.holes import holes as find_holes
 from malletrain.decide.limits import constraints_for
-from malletrain.decide.place import place, rank
+from malletrain.decide.multi_node_pilots import replaceable, room_for, tasks_of, with_fellows
+from malletrain.decide.placement import place, rank
 from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes
 from malletrain.decide.reconcile import clear_away, cuts, leaving, not_left, overdue, start_and_leave, top_ups
-from malletrain.decide.replacing import replacing
 from malletrain.decide.reserve import Reserve, free_suffice, reserve
 from malletrain.decide.rules import Rules
-from malletrain.decide.stragglers import Straggler
-from malletrain.decide.wide import replaceable, room_for, tasks_of, with_fellows
+from malletrain.decide.starvation_guard import owed
+from malletrain.decide.straggler_replacement import replacing
 from malletrain.decide.yielding import Yields, anyone_fits, ready, yields
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, OpenHole, Refusal, TopUp
 from malletrain.domain.job import JobPhase, JobView, Pilot
 from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
+from malletrain.learn.advisor import Known
+from malletrain.learn.batch_choice import chosen_batches
+from malletrain.learn.hole_forecast import Forecast
+from malletrain.learn.stragglers import Straggler
+from malletrain.learn.supply_forecast import of_holes
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_use
 from malletrain.sizing.problem import JobDemand, Policy, Problem
 

@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
 
-from malletrain.decide.advisor import Known
+from malletrain.decide.multi_node_pilots import whole_sizes
 from malletrain.decide.profiling import expected_curve
 from malletrain.decide.rules import Rules
-from malletrain.decide.wide import whole_sizes
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, task_of
 from malletrain.domain.snapshot import Snapshot
-from malletrain.sizing.limiting import sized
+from malletrain.learn.advisor import Known
+from malletrain.sizing.constrained import sized
 from malletrain.sizing.objective import Objective, urgency_by_rest
 from malletrain.sizing.problem import Due, JobDemand, Policy, Problem, Sizes
 from malletrain.sizing.values import RowMemo
@@ -89,7 +89,8 @@ class Memo:
         return snapshot
 
     def sized(self, policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
-        """As `malletrain.sizing.limiting.sized`: policies are stateless, so an equal problem has the same answer."""
+        """As `malletrain.sizing.constrained.sized`: policies are stateless, so an equal problem has the same
+        answer."""
         last = self._sized
         if last is None or last[0] is not policy or last[1] != problem:
             last = self._sized = (policy, problem, sized(policy, problem))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from malletrain.decide.forecast import Forecast
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import waits
 from malletrain.domain.decision import Hole, OpenHole
 from malletrain.domain.snapshot import Snapshot
+from malletrain.learn.hole_forecast import Forecast
 
 #: When a hole ends (Unix seconds), and what says so.
 End = tuple[float, str]

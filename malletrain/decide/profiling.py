@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from malletrain.decide.advisor import Advice, Candidate, Known, advise, reach
-from malletrain.decide.curve import expected
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Curve, Elastic, JobView, Profile
+from malletrain.learn.advisor import Advice, Candidate, Known, advise, reach
+from malletrain.learn.curve import expected
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.problem import JobDemand, Problem
 from malletrain.sizing.values import permitted_sizes, value_table

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from malletrain.decide.diagnosis import diagnose
 from malletrain.decide.holes import Holes, pilot_limit_s
-from malletrain.decide.place import Placement
+from malletrain.decide.multi_node_pilots import fellows_of, grouped
+from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
-from malletrain.decide.wide import fellows_of, grouped
+from malletrain.decide.start_diagnosis import diagnose
 from malletrain.domain.decision import (
     Action,
     CancelTasks,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from malletrain.decide.advisor import ProbeRules
 from malletrain.decide.budgets import AccountBudget
 from malletrain.decide.limits import SiteLimit
+from malletrain.learn.advisor import ProbeRules
 from malletrain.sizing.objective import Objective
 
 

@@ -12,11 +12,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from malletrain.elastic.batch import Chosen, PerWorker
+    from malletrain.elastic.data.batch_rule import Chosen, PerWorker
     from malletrain.elastic.errors import ElasticError
-    from malletrain.elastic.rates import LearningRate, Schedule
+    from malletrain.elastic.gradients.learning_rate import LearningRate, Schedule
+    from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
     from malletrain.elastic.session import Session
-    from malletrain.elastic.sync_norm import sync_batchnorm
 
 __all__ = ["Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "sync_batchnorm"]
 
@@ -27,13 +27,13 @@ WELCOME_FD = "MALLETRAIN_WELCOME_FD"
 LAUNCHER = "MALLETRAIN_LAUNCHER"
 
 _HOMES = {
-    "Chosen": "malletrain.elastic.batch",
+    "Chosen": "malletrain.elastic.data.batch_rule",
     "ElasticError": "malletrain.elastic.errors",
-    "LearningRate": "malletrain.elastic.rates",
-    "PerWorker": "malletrain.elastic.batch",
-    "Schedule": "malletrain.elastic.rates",
+    "LearningRate": "malletrain.elastic.gradients.learning_rate",
+    "PerWorker": "malletrain.elastic.data.batch_rule",
+    "Schedule": "malletrain.elastic.gradients.learning_rate",
     "Session": "malletrain.elastic.session",
-    "sync_batchnorm": "malletrain.elastic.sync_norm",
+    "sync_batchnorm": "malletrain.elastic.gradients.sync_batchnorm",
 }
 
 
@@ -44,4 +44,4 @@ def __getattr__(name: str) -> Any:
 
 
 if "torch" in sys.modules or WELCOME_FD in os.environ:
-    importlib.import_module("malletrain.elastic.late_compiler").import_late()
+    importlib.import_module("malletrain.elastic.launch.lazy_dynamo").import_late()

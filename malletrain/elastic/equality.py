@@ -8,7 +8,7 @@ from enum import StrEnum
 import torch
 from torch import nn
 
-from malletrain.elastic.sync_norm import SyncBatchNorm
+from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNorm
 
 
 class Equality(StrEnum):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from malletrain.elastic.data import Loader
+from malletrain.elastic.data.collate import Loader
 from malletrain.elastic.errors import Aborted, ElasticError
 
 if TYPE_CHECKING:

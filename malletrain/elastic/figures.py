@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from malletrain.elastic.batching import Batching
+from malletrain.elastic.comm.step_commit import Rounds
+from malletrain.elastic.data.sampler import Share
+from malletrain.elastic.data.session_batch import Batching
 from malletrain.elastic.equality import Judgement
-from malletrain.elastic.rounds import Rounds
-from malletrain.elastic.sampler import Share
-from malletrain.elastic.state import Position
+from malletrain.elastic.state.training_state import Position
 
 
 class Figures:

@@ -29,34 +29,36 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic import record, start, untracked
-from malletrain.elastic.batch import BatchRule, as_rule
-from malletrain.elastic.batching import Batching
-from malletrain.elastic.checkpoint import Checkpoints
-from malletrain.elastic.course import Course
-from malletrain.elastic.data import Loader
+from malletrain.elastic.comm.groups import Group, Solo, all_closed
+from malletrain.elastic.comm.local_rank import Place
+from malletrain.elastic.comm.node_group import NodeGroup
+from malletrain.elastic.comm.static_rendezvous import environment_world
+from malletrain.elastic.data.batch_loader import Feed
+from malletrain.elastic.data.batch_rule import BatchRule, as_rule
+from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.data.proportional_shares import Paces
+from malletrain.elastic.data.sampler import Sampler, Share
+from malletrain.elastic.data.session_batch import Batching
 from malletrain.elastic.equality import Equality, judge, layers_of, whole_batch_layers
 from malletrain.elastic.errors import ElasticError, Released, TrainingOver
 from malletrain.elastic.evaluate import evaluate
-from malletrain.elastic.feed import Feed
 from malletrain.elastic.figures import Figures
-from malletrain.elastic.fixed import environment_world
-from malletrain.elastic.groups import Group, Solo, all_closed
-from malletrain.elastic.meter import Meter
-from malletrain.elastic.node_group import NodeGroup
-from malletrain.elastic.pace import Paces
-from malletrain.elastic.place import Place
-from malletrain.elastic.rates import LearningRate
-from malletrain.elastic.reports import Reports
-from malletrain.elastic.sampler import Sampler, Share
-from malletrain.elastic.saving import Saving
-from malletrain.elastic.sharded import OutputScale
-from malletrain.elastic.shards import ShardedBatch, VirtualShards
-from malletrain.elastic.state import Position, Stateful, TrainingState
+from malletrain.elastic.gradients.learning_rate import LearningRate
+from malletrain.elastic.gradients.reducer import GradientSync
+from malletrain.elastic.gradients.sync_batchnorm import SyncNorms
+from malletrain.elastic.gradients.virtual_shards import ShardedBatch, VirtualShards
+from malletrain.elastic.launch import worker_start
+from malletrain.elastic.link import standalone_record
+from malletrain.elastic.link.reports import Reports
+from malletrain.elastic.link.throughput_meter import Meter
+from malletrain.elastic.resize.lifecycle import Course
+from malletrain.elastic.resize.reconfigure import Switch
+from malletrain.elastic.state import untracked
+from malletrain.elastic.state.checkpoint import Checkpoints
+from malletrain.elastic.state.checkpointing import Saving
+from malletrain.elastic.state.sharded_model import OutputScale
+from malletrain.elastic.state.training_state import Position, Stateful, TrainingState
 from malletrain.elastic.step import Step
-from malletrain.elastic.switch import Switch
-from malletrain.elastic.sync import GradientSync
-from malletrain.elastic.sync_norm import SyncNorms
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
@@ -122,8 +124,8 @@ class Session(Figures):
         world: Group | None = None,
         loaders: int = 0,
     ) -> None:
-        place = start.find_own_place(os.environ) if world is None else Place()
-        self._sharded = start.check_model(model, place)
+        place = worker_start.find_own_place(os.environ) if world is None else Place()
+        self._sharded = worker_start.check_model(model, place)
         self.model = model
         self._began = time.monotonic()
         self._loader = Loader(dataset, seed, collate)
@@ -139,7 +141,7 @@ class Session(Figures):
         )
         self._batching.enter(self._state, optimizer)
         self._warm_up = warm_up
-        self._spot = start.find_spot(os.environ)
+        self._spot = worker_start.find_spot(os.environ)
         if self._spot is None and world is None and place.size > 1:
             # Processes of one node without a daemon: a laptop with two GPUs, say.
             world = NodeGroup(environment_world(os.environ), Solo())
@@ -157,7 +159,7 @@ class Session(Figures):
             prepare=lambda: self._sync.prepare(),  # noqa: PLW0108
         )
         self._rounds = self._switch.rounds
-        directory = start.checkpoint_directory(os.environ, checkpoint_dir)
+        directory = worker_start.checkpoint_directory(os.environ, checkpoint_dir)
         part = (place.rank, place.size) if self._sharded else None
         checkpoints = Checkpoints(directory, checkpoint_s, part) if directory else None
         self._saving = Saving(checkpoints, self._state, self._rounds, sharded=self._sharded)
@@ -190,7 +192,7 @@ class Session(Figures):
         self._judgement = judge(
             model, shards=bool(virtual_shards), fixed_batch=self._batching.fixed, additive=additive_loss
         )
-        recorder = record.find_record(os.environ) if self._spot is None else None
+        recorder = standalone_record.find_record(os.environ) if self._spot is None else None
         self._reports = Reports(self._switch, recorder, self._paces, self._batching.noise_scale)
         self._meter = Meter(self._reports.samples)
         fixed = self._batching.fixed and self._batching.noise is None
@@ -206,7 +208,7 @@ class Session(Figures):
         self._share: Share | None = None
         self._committed = True
         self._load_s = 0.0
-        start.on_terminate(self._course.terminated)
+        worker_start.on_terminate(self._course.terminated)
         atexit.register(_end_surely, self._switch)
 
     # --- what the script uses -------------------------------------------------------------------------------------
@@ -324,14 +326,14 @@ class Session(Figures):
             self._meter.flush()
             self._reports.stands()
             self._reports.say(messages.Finished(messages.plain(dict(result or {}), "result")))
-        record.note_finish()
+        standalone_record.note_finish()
         if self._switch.link is not None:
             self._switch.link.flush(10.0)
             self._switch.link.close()
         if self._spot is not None and self._spot.crew is not None:
             self._spot.crew.close()
         self._saving.discard()
-        start.on_terminate(signal.SIG_DFL)
+        worker_start.on_terminate(signal.SIG_DFL)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -351,8 +353,8 @@ class Session(Figures):
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.equality)
         imported = time.monotonic() - self._began
         began = time.monotonic()
-        start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
-        stages = {"build": imported, "warm_up": time.monotonic() - began, **start.stages()}
+        worker_start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
+        stages = {"build": imported, "warm_up": time.monotonic() - began, **worker_start.stages()}
         self._switch.link = link = self._spot.open(self._switch)
         link.say(messages.Warm(self._spot.wait_warm(), stages))
         self._switch.join()
@@ -362,7 +364,7 @@ class Session(Figures):
     def _join_without_daemon(self) -> None:
         """With those that were started together, or alone."""
         if self._fixed is not None and self._fixed.size > 1:
-            start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
+            worker_start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
             self._switch.enter_fixed(self._fixed)
         else:
             self._saving.load()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from malletrain.elastic.comm.step_commit import Outcome
+from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError
-from malletrain.elastic.rounds import Outcome
-from malletrain.elastic.sampler import mix
 from malletrain.wire import messages
 
 if TYPE_CHECKING:

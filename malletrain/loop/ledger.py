@@ -9,11 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from malletrain.decide.advisor import Known
-from malletrain.decide.batches import batch_curves
 from malletrain.decide.budgets import AccountBudget, Spent
-from malletrain.decide.curve import fit, telling
-from malletrain.decide.pooled import MOST, Evidence, Pooled, application
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import (
     Curve,
@@ -26,17 +22,21 @@ from malletrain.domain.job import (
     ResizeCosts,
     ThroughputSample,
 )
-from malletrain.loop.costs import RELAUNCH, TELLING_COSTS, Costs
-from malletrain.loop.exits import Exits
-from malletrain.loop.hole_history import Holes
+from malletrain.learn.advisor import Known
+from malletrain.learn.batch_choice import batch_curves
+from malletrain.learn.curve import fit, telling
+from malletrain.learn.prior_jobs import MOST, Evidence, Pooled, application
+from malletrain.loop.job_state import FOLDS, Record
 from malletrain.loop.journalled import job_from
-from malletrain.loop.paces import Paces
-from malletrain.loop.pool_levels import PoolLevels
-from malletrain.loop.record import FOLDS, Record
-from malletrain.loop.signs import Signs
-from malletrain.loop.spending import Spending
-from malletrain.loop.unstarted import Unstarted
-from malletrain.loop.usage import Usage
+from malletrain.loop.trackers.budget_usage import Spending
+from malletrain.loop.trackers.costs import RELAUNCH, TELLING_COSTS, Costs
+from malletrain.loop.trackers.fair_share import Usage
+from malletrain.loop.trackers.harm_signals import Signs
+from malletrain.loop.trackers.hole_history import Holes
+from malletrain.loop.trackers.release_latency import Exits
+from malletrain.loop.trackers.start_backoff import Unstarted
+from malletrain.loop.trackers.straggler_history import Paces
+from malletrain.loop.trackers.supply_history import PoolLevels
 
 #: Applications whose curves are kept after their jobs are over.
 APPLICATIONS_KEPT = 1000

@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import TypeVar, cast
 
+from malletrain.decide.deadline_admission import refusal
 from malletrain.decide.decision import Situation, decide, pilots_of, yield_now
 from malletrain.decide.demand import Memo
+from malletrain.decide.job_termination import verdict
+from malletrain.decide.multi_node_pilots import after_loss, fellows_of
 from malletrain.decide.profiling import ProbeChange, climbing
-from malletrain.decide.promising import refusal
 from malletrain.decide.rules import Rules
-from malletrain.decide.verdict import verdict
-from malletrain.decide.wide import after_loss, fellows_of
 from malletrain.domain.decision import (
     Action,
     CancelTasks,
@@ -33,12 +33,12 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
-from malletrain.loop.hole_history import hole_events
 from malletrain.loop.journalled import action_data
 from malletrain.loop.ledger import Ledger
-from malletrain.loop.observe import observe
-from malletrain.loop.plans import PlanMemory
+from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
+from malletrain.loop.trackers.hole_history import hole_events
+from malletrain.loop.trackers.planned_starts import PlanMemory
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.problem import Policy
 

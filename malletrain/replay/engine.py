@@ -1,8 +1,8 @@
 """The jumping clock: sweeps a trace event by event, lets a policy size the jobs, and keeps the account.
 
 Between two moments nothing changes, so a job's samples, stalls and activations are exact integrals. This is the
-fast path for logs of a million changes; `malletrain.replay.whole` runs the daemon's own loop over the same trace,
-and tests hold the two to the same sizes.
+fast path for logs of a million changes; `malletrain.replay.loop_engine` runs the daemon's own loop over the same
+trace, and tests hold the two to the same sizes.
 
 What a change costs (design, section 4):
     a node that starts is occupied at once and trains after `activate_s`; its job trains on meanwhile;
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.ideal import Ideal
-from malletrain.replay.lives import Lives
 from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.oracle import Lives
 from malletrain.replay.plans import PlanBook
 from malletrain.replay.preference import Preference
 from malletrain.replay.result import Cause, Log, Result, Totals

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.lives import Lives
 from malletrain.replay.options import NodeOrder
+from malletrain.replay.oracle import Lives
 
 Ints = NDArray[np.int64]
 

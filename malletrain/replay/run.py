@@ -22,7 +22,7 @@ from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.result import Result
 from malletrain.replay.score import Score, Watts, score
 from malletrain.replay.sizer import PolicyChoice, sizer
-from malletrain.replay.told import doubts
+from malletrain.replay.warnings import doubts
 from malletrain.replay.workload import TrainingJob, shifted
 
 #: Told the share done of each policy.

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from malletrain.decide.curve import fit
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
+from malletrain.learn.curve import fit
 from malletrain.loop.journalled import job_from
 from malletrain.replay.ideal import Ideal
 from malletrain.replay.score import Score, jain

@@ -11,12 +11,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.ahead import lifetimes
-from malletrain.decide.forecast import Forecast
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind
-from malletrain.loop.pool_levels import PoolLevels
+from malletrain.learn.hole_forecast import Forecast
+from malletrain.learn.supply_forecast import lifetimes
+from malletrain.loop.trackers.supply_history import PoolLevels
 from malletrain.replay.rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack

@@ -22,7 +22,7 @@ from malletrain.slurm.queries import Queries, is_gone
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.read_pyslurm import Reader
 from malletrain.slurm.site import Harvest
-from malletrain.slurm.starts import Start, together
+from malletrain.slurm.task_pinning import Start, together
 from malletrain.slurm.topology import Topology
 
 #: What each end looks like to the loop.

@@ -36,7 +36,7 @@ BATCH = 900
 _PAGES = 2500
 
 #: What the daemon notes down by the way; nothing is folded from it but the pool's history, and the forecast of
-#: holes, for which what is older counts little (`malletrain.decide.forecast.HALF_LIFE_S`).
+#: holes, for which what is older counts little (`malletrain.learn.hole_forecast.HALF_LIFE_S`).
 _NOTES = (
     EventKind.DECIDED.value,
     EventKind.REFUSAL.value,

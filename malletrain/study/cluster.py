@@ -17,8 +17,8 @@ from malletrain.slurm.limits import TooMany
 from malletrain.slurm.sbatch import BatchRequest, default_tasks
 from malletrain.slurm.submit import NotTaken, add_tasks, check_partition, submit, whole_gres
 from malletrain.study.endings import Ending, Figure, Over, TrainingOver
-from malletrain.study.news import News, past
-from malletrain.study.order import Order, node_range
+from malletrain.study.event_feed import News, past
+from malletrain.study.trial_spec import Order, node_range
 from malletrain.study.verdict import Told
 from malletrain.wire.daemon import Daemon
 from malletrain.wire.errors import WireError
@@ -370,5 +370,5 @@ class JobRuns:
 
 
 def _body(order: Order) -> bytes:
-    command = f"exec {shlex.quote(sys.executable)} -m malletrain.study.call {shlex.quote(order.folder)}\n"
+    command = f"exec {shlex.quote(sys.executable)} -m malletrain.study.trial_main {shlex.quote(order.folder)}\n"
     return os.fsencode(f"#!/bin/bash\n{command}")

@@ -18,7 +18,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from malletrain.domain.errors import MalletrainError
-from malletrain.study import book
+from malletrain.study import trial_records
 from malletrain.study.bench import Bench, current
 from malletrain.study.definition import Definition
 from malletrain.study.endings import Ending, Over, StudyError, TrainingOver
@@ -86,7 +86,7 @@ class Conductor:
     @property
     def prefix(self) -> str:
         """How the names of this study's trainings begin, and nobody else's."""
-        return f"{self._definition.name[:40]}-{self._study.user_attrs[book.IDENTITY]}-"
+        return f"{self._definition.name[:40]}-{self._study.user_attrs[trial_records.IDENTITY]}-"
 
     def run(self, limits: Limits) -> None:
         """Conduct until a limit is reached; then nothing of it runs any more.
@@ -96,7 +96,7 @@ class Conductor:
         """
         began = time.monotonic()
         self._go_on()
-        done = book.answered(self._study)
+        done = trial_records.answered(self._study)
         try:
             while True:
                 while self._may_begin(limits, done):
@@ -133,7 +133,7 @@ class Conductor:
         """Whether the sampler has tried everything, and nothing waits to be tried again."""
         if self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             return False
-        return self._exhausted.is_set() or book.grid_is_begun(self._study)
+        return self._exhausted.is_set() or trial_records.grid_is_begun(self._study)
 
     def _ask(self) -> optuna.Trial:
         with self._asking:
@@ -142,15 +142,15 @@ class Conductor:
     def _go_on(self) -> None:
         """Take up what an earlier life of the study left: trainings that go on are followed, others tried again."""
         left = [t for t in self._study.get_trials(deepcopy=False) if t.state is TrialState.RUNNING]
-        known = {key for trial in left for key in trial.user_attrs.get(book.JOBS, ())}
+        known = {key for trial in left for key in trial.user_attrs.get(trial_records.JOBS, ())}
         self._runs.forget(self.prefix, known)
         for trial in left:
-            if trial.user_attrs.get(book.JOBS):
-                self._say(f"trial {trial.number}: going on with job {trial.user_attrs[book.JOBS][-1]}")
+            if trial.user_attrs.get(trial_records.JOBS):
+                self._say(f"trial {trial.number}: going on with job {trial.user_attrs[trial_records.JOBS][-1]}")
                 self._begin(optuna.Trial(self._study, trial._trial_id), trial)
             else:
                 self._say(f"trial {trial.number}: its process is gone; its parameters are tried again")
-                book.fail_left(self._study, trial, "the study was killed while it ran")
+                trial_records.fail_left(self._study, trial, "the study was killed while it ran")
 
     def _begin(self, trial: optuna.Trial, left: FrozenTrial | None = None) -> None:
         thread = threading.Thread(target=self._conduct, args=(trial, left), name=f"trial-{trial.number}", daemon=True)
@@ -167,8 +167,8 @@ class Conductor:
             stopping=self._stopping,
             say=self._say,
             nodes=self._definition.nodes,
-            keys=tuple(left.user_attrs.get(book.JOBS, ())) if left is not None else (),
-            note=lambda keys: trial.set_user_attr(book.JOBS, list(keys)),
+            keys=tuple(left.user_attrs.get(trial_records.JOBS, ())) if left is not None else (),
+            note=lambda keys: trial.set_user_attr(trial_records.JOBS, list(keys)),
         )
         current.set(bench)
         value: Any = None
@@ -179,7 +179,7 @@ class Conductor:
                 for name, number in run.facts().items():
                     facts[name] = facts.get(name, 0.0) + number
             with self._asking:
-                again = book.settle(self._study, trial, over, facts, value)
+                again = trial_records.settle(self._study, trial, over, facts, value)
         except BaseException as error:  # noqa: BLE001 - the end of a thread: the main one must hear of it
             over, again = Over(Ending.LOST, f"it could not be written down: {type(error).__name__}: {error}"), False
         self._warn_of_pruner(bench)
@@ -202,7 +202,7 @@ class Conductor:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the objective raises is the user's to mend
             what = f"{type(error).__name__}: {error}"
             return Over(Ending.USER_ERROR, what, traceback=traceback.format_exc()), None
-        values, fault = book.values_of(returned, len(self._study.directions))
+        values, fault = trial_records.values_of(returned, len(self._study.directions))
         return (Over(Ending.USER_ERROR, fault), None) if fault else (Over(Ending.COMPLETED), values)
 
     def _take_end(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import optuna
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.study.order import node_range
+from malletrain.study.trial_spec import node_range
 
 Values = float | Sequence[float]
 

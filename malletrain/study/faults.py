@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 from malletrain.study.endings import Ending, Over
-from malletrain.study.order import Order, fault_file
+from malletrain.study.trial_spec import Order, fault_file
 
 #: Of an output file, so much is kept where there is no trace.
 TAIL_BYTES = 4000
 
 
 def read(order: Order, run: str, patience_s: float = 0.0) -> Over | None:
-    """The fault that `malletrain.study.call` wrote, waiting up to `patience_s` for a file that a file system of
+    """The fault that `malletrain.study.trial_main` wrote, waiting up to `patience_s` for a file that a file system of
     several machines shows late; None when there is none."""
     path = fault_file(order.folder, run)
     end = time.monotonic() + patience_s

@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from malletrain.study import book, report
+from malletrain.study import report, trial_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def now(study: optuna.Study) -> StudyNow:
 
 
 def _trial(trial: FrozenTrial) -> TrialNow:
-    keys = trial.user_attrs.get(book.JOBS, ())
+    keys = trial.user_attrs.get(trial_records.JOBS, ())
     job = int(keys[-1]) if keys and str(keys[-1]).isdecimal() else None
     figure = ", ".join(f"{value:.6g}" for value in trial.values or ())
     if not figure and trial.intermediate_values:

@@ -15,11 +15,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from malletrain.elastic.record import RECORD
+from malletrain.elastic.link.standalone_record import RECORD
 from malletrain.study import faults
-from malletrain.study.call import LIFELINE_FD
 from malletrain.study.endings import Ending, Figure, Over
-from malletrain.study.order import Order, node_range
+from malletrain.study.trial_main import LIFELINE_FD
+from malletrain.study.trial_spec import Order, node_range
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 
@@ -52,7 +52,7 @@ class LocalRun:
         try:
             with (folder / "output.txt").open("ab") as output:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "malletrain.study.call", order.folder],
+                    [sys.executable, "-m", "malletrain.study.trial_main", order.folder],
                     env={**passed, RECORD: name, LIFELINE_FD: str(theirs), "PYTHONUNBUFFERED": "1"},
                     cwd=Path(order.file).parent,
                     stdin=subprocess.DEVNULL,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from malletrain.study.endings import Figure, Over
-from malletrain.study.order import Order
+from malletrain.study.trial_spec import Order
 
 
 class Run(Protocol):

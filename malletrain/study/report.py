@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from optuna import visualization
 from optuna.trial import FrozenTrial, TrialState
 
-from malletrain.study import book
+from malletrain.study import trial_records
 from malletrain.study.endings import Ending
 
 _STYLE = (
@@ -57,7 +57,7 @@ def ending_of(trial: FrozenTrial) -> str:
         return Ending.COMPLETED.value
     if trial.state is TrialState.PRUNED:
         return Ending.PRUNED.value
-    return str(trial.user_attrs.get(book.ENDING, Ending.INTERRUPTED.value))
+    return str(trial.user_attrs.get(trial_records.ENDING, Ending.INTERRUPTED.value))
 
 
 def counts(study: optuna.Study) -> dict[str, int]:
@@ -78,11 +78,11 @@ def row(trial: FrozenTrial) -> dict[str, Any]:
         "ended_as": ending_of(trial),
         "values": list(trial.values or ()),
         "params": dict(trial.params),
-        "reason": str(ours.get(book.REASON, "")),
-        "traceback": str(ours.get(book.TRACEBACK, "")),
-        "jobs": list(ours.get(book.JOBS, ())),
+        "reason": str(ours.get(trial_records.REASON, "")),
+        "traceback": str(ours.get(trial_records.TRACEBACK, "")),
+        "jobs": list(ours.get(trial_records.JOBS, ())),
         "node_hours": node_hours(trial),
-        "repeats": ours.get(book.REPEATS),
+        "repeats": ours.get(trial_records.REPEATS),
         "kept": {name: value for name, value in trial.user_attrs.items() if name not in ours},
     }
 
@@ -249,8 +249,12 @@ def _failures(trials: list[FrozenTrial]) -> str:
     failed = [trial for trial in trials if trial.state is TrialState.FAIL]
     shown = "".join(
         f"<h3>Trial {t.number}: {ending_of(t).replace('_', ' ')}</h3>"
-        f"<p>{html.escape(str(t.user_attrs.get(book.REASON, '')))}</p>"
-        + (f"<pre>{html.escape(str(t.user_attrs[book.TRACEBACK]))}</pre>" if book.TRACEBACK in t.user_attrs else "")
+        f"<p>{html.escape(str(t.user_attrs.get(trial_records.REASON, '')))}</p>"
+        + (
+            f"<pre>{html.escape(str(t.user_attrs[trial_records.TRACEBACK]))}</pre>"
+            if trial_records.TRACEBACK in t.user_attrs
+            else ""
+        )
         for t in failed
     )
     return f"<h2>Trials without an answer</h2>{shown}" if shown else ""

@@ -17,8 +17,8 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.study.bench import Bench, current
 from malletrain.study.endings import Ending, Figure, Over, TrainingOver
 from malletrain.study.local import LocalRuns
-from malletrain.study.order import Order
 from malletrain.study.ports import Run
+from malletrain.study.trial_spec import Order
 
 #: How long one wait for news may take, in seconds: so long a study that is being stopped is not noticed.
 TURN_S = 1.0

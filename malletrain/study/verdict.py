@@ -8,7 +8,7 @@ from pathlib import Path
 
 from malletrain.study import faults
 from malletrain.study.endings import Ending, Figure, Over
-from malletrain.study.order import Order
+from malletrain.study.trial_spec import Order
 from malletrain.wire.rows import EventRow, JobRow
 
 #: Seconds that a fault's file may take to be seen on another machine.

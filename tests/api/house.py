@@ -12,7 +12,7 @@ import httpx
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.bell import Bell
+from malletrain.api.journal_notifier import Bell
 from malletrain.api.limits import Limits
 from malletrain.api.ports import Identity, NewJob, NotFound
 from malletrain.api.roles import Roles

@@ -11,8 +11,8 @@ import pytest
 
 from malletrain.api.workers import WorkersGate, make_workers_router
 from malletrain.domain.errors import Refused
-from malletrain.loop.generation import JobTerms
-from malletrain.loop.membership import Membership, MembershipSettings
+from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.reports import Membership, MembershipSettings
 from tests.api.house import Caller, House
 
 

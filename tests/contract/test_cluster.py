@@ -23,8 +23,8 @@ from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Sn
 from malletrain.loop.memory import ManualClock, MemoryCluster
 from malletrain.loop.ports import Cluster
 from malletrain.slurm import site
-from malletrain.slurm.actuator import Actuator, Server
-from malletrain.slurm.apart import ApartCluster
+from malletrain.slurm.actuator.client import ApartCluster
+from malletrain.slurm.actuator.server import Actuator, Server
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import PYTHON, PyslurmReader, choose

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from malletrain.decide.budgets import AccountBudget, Period, Spent, budgets_for, nodes_within
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve, JobPhase, JobView, PilotPhase
-from malletrain.loop.spending import DAY_S, Spending
+from malletrain.loop.trackers.budget_usage import DAY_S, Spending
 from malletrain.sizing.registry import policy
 from tests.sizing.problems import job as demand
 from tests.world import RULES, START, World, job

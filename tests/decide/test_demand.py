@@ -9,16 +9,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.advisor import Known
 from malletrain.decide.decision import Situation, decide, in_question, must_leave
 from malletrain.decide.demand import Memo, Standing, demand_of
-from malletrain.decide.forecast import Forecast
 from malletrain.decide.holes import holes
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, anyone_fits, yields
 from malletrain.domain.decision import OpenHole
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.learn.advisor import Known
+from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.registry import policy
 from tests.world import START, job, main_job, node

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.decide.curve import fit
-from malletrain.decide.samples import remember
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import ThroughputSample
 from malletrain.domain.snapshot import Node, NodeState
+from malletrain.learn.curve import fit
+from malletrain.learn.samples import remember
 from tests.world import START, World, job
 
 

@@ -23,26 +23,29 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic import course, evaluate, handover, node_link, start, switch
-from malletrain.elastic.course import Course
+from malletrain.elastic import evaluate
+from malletrain.elastic.comm.groups import Pending
+from malletrain.elastic.comm.step_commit import Outcome, Rounds
 from malletrain.elastic.errors import Aborted
-from malletrain.elastic.groups import Pending
-from malletrain.elastic.lent import Lent
-from malletrain.elastic.rounds import Outcome, Rounds
-from malletrain.elastic.sync import GradientSync
+from malletrain.elastic.gradients.reducer import GradientSync
+from malletrain.elastic.launch import worker_start
+from malletrain.elastic.link import local_group
+from malletrain.elastic.resize import lifecycle, reconfigure, state_recovery
+from malletrain.elastic.resize.lifecycle import Course
+from malletrain.elastic.state.overlapped_recovery import Lent
 from malletrain.wire import worker_client
 
 SIGNALS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "term": signal.SIGTERM}
 
 #: Where trouble can come: what is called there.
 PLACES: dict[str, tuple[ModuleType | type, str]] = {
-    "rehearsal": (start, "_call"),
-    "warm": (start, "stages"),
-    "build": (switch, "make_world_group"),
-    "roll": (handover.Handover, "call_roll"),
-    "give": (handover, "give"),
+    "rehearsal": (worker_start, "_call"),
+    "warm": (worker_start, "stages"),
+    "build": (reconfigure, "make_world_group"),
+    "roll": (state_recovery.Handover, "call_roll"),
+    "give": (state_recovery, "give"),
     "lent": (Lent, "changed"),
-    "take": (handover, "take"),
+    "take": (state_recovery, "take"),
     "step": (GradientSync, "arm"),
     "backward": (GradientSync, "_begin"),
     "sums": (GradientSync, "_complete"),
@@ -137,11 +140,11 @@ def main(arguments: list[str]) -> None:
     if "TROUBLE" in os.environ:
         trouble(os.environ["TROUBLE"])
     if "PATIENCE" in os.environ:
-        switch.ORPHANED_S = float(os.environ["PATIENCE"])
+        reconfigure.ORPHANED_S = float(os.environ["PATIENCE"])
     if "APART" in os.environ:
-        node_link.APART_S = float(os.environ["APART"])
+        local_group.APART_S = float(os.environ["APART"])
     if "LONG" in os.environ:
-        course.LONG_STEP_S = float(os.environ["LONG"])
+        lifecycle.LONG_STEP_S = float(os.environ["LONG"])
     sys.argv = list(arguments)
     sys.path.insert(0, str(Path(arguments[0]).parent))
     try:

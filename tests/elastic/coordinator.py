@@ -24,8 +24,8 @@ from malletrain.api.workers import WorkersGate, make_workers_router
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
-from malletrain.loop.generation import JobTerms
-from malletrain.loop.membership import Membership, MembershipSettings
+from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.reports import Membership, MembershipSettings
 from tests.elastic import as_worker
 
 HERE = Path(__file__).parent

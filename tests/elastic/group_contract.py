@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from malletrain.elastic.comm.groups import Group, Pending
 from malletrain.elastic.errors import PeerLost
-from malletrain.elastic.groups import Group, Pending
 
 
 def done(pending: Pending) -> None:
@@ -135,7 +135,7 @@ def _ends(group: Group) -> None:
 
 
 if __name__ == "__main__":
-    from malletrain.elastic.mpi import mpi_world
+    from malletrain.elastic.comm.mpi_group import mpi_world
 
     torch.set_num_threads(1)
     world = mpi_world()

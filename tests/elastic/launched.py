@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from malletrain.elastic import launch
+from malletrain.elastic.launch import launcher
 from malletrain.wire import worker_client
 
 if __name__ == "__main__":
     worker_client.credential_for = lambda url: "credential-for-tests"
-    launch.LINGER_S = 3.0
+    launcher.LINGER_S = 3.0
     if sys.argv[1] == "--patience":
-        launch.HELLO_S = float(sys.argv[2])
+        launcher.HELLO_S = float(sys.argv[2])
         del sys.argv[1:3]
-    sys.exit(launch.main(sys.argv[1:]))
+    sys.exit(launcher.main(sys.argv[1:]))

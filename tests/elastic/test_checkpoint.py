@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from malletrain.elastic.checkpoint import Checkpoints
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.state import Position, TrainingState
+from malletrain.elastic.state.checkpoint import Checkpoints
+from malletrain.elastic.state.training_state import Position, TrainingState
 from tests.elastic.coordinator import wait_until
 
 

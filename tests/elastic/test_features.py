@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from malletrain.decide.stragglers import LEAST_WINDOWS
 from malletrain.domain.event import EventKind
-from malletrain.loop.paces import Paces
+from malletrain.learn.stragglers import LEAST_WINDOWS
+from malletrain.loop.trackers.straggler_history import Paces
 from tests.elastic.coordinator import running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 

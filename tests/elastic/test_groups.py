@@ -14,9 +14,9 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.elastic.comm.groups import Group, Solo
+from malletrain.elastic.comm.static_rendezvous import environment_world, first_node, meeting_place, ranks
 from malletrain.elastic.errors import ElasticError, PeerLost
-from malletrain.elastic.fixed import environment_world, first_node, meeting_place, ranks
-from malletrain.elastic.groups import Group, Solo
 from tests.elastic import group_contract
 from tests.elastic.coordinator import Forked, free_port, outside_slurm
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import EventKind
-from malletrain.elastic import launch
+from malletrain.elastic.launch import launcher
 from tests.elastic.coordinator import ARRAY, HERE, JOB, free_port, outside_slurm, running, wait_until
 from tests.elastic.digits import SCRIPT
 
@@ -142,7 +142,7 @@ def test_a_script_that_comes_as_input_is_kept_and_input_is_empty_then() -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    path = launch.keep_script(reading)
+    path = launcher.keep_script(reading)
     thread.join()
     assert Path(path).read_bytes() == text
     assert subprocess.run(["/bin/bash", path], capture_output=True, text=True, timeout=30).stdout == "kept\n" * 10_000
@@ -152,7 +152,7 @@ def test_a_script_that_comes_as_input_is_kept_and_input_is_empty_then() -> None:
 
 def test_only_a_descriptor_that_is_open_is_handed_on() -> None:
     reading, writing = os.pipe()
-    assert launch.pmi({"PMI_FD": str(reading)}) == (reading,)
+    assert launcher.pmi({"PMI_FD": str(reading)}) == (reading,)
     os.close(reading)
     os.close(writing)
-    assert launch.pmi({"PMI_FD": str(reading)}) == launch.pmi({"PMI_FD": "x"}) == launch.pmi({}) == ()
+    assert launcher.pmi({"PMI_FD": str(reading)}) == launcher.pmi({"PMI_FD": "x"}) == launcher.pmi({}) == ()

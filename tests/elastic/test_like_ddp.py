@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from malletrain.elastic.groups import StoreServer, make_group
-from malletrain.elastic.rounds import Rounds, World
-from malletrain.elastic.sync import GradientSync
+from malletrain.elastic.comm.groups import StoreServer, make_group
+from malletrain.elastic.comm.step_commit import Rounds, World
+from malletrain.elastic.gradients.reducer import GradientSync
 from scripts.bench.elastic.overhead import Calm
 from tests.elastic.coordinator import _forks
 

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.event import EventKind
+from malletrain.elastic.comm.groups import Group, StoreServer
+from malletrain.elastic.comm.local_rank import Place, find_place
+from malletrain.elastic.comm.node_group import make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
-from malletrain.elastic.groups import Group, StoreServer
-from malletrain.elastic.node_group import make_world_group
-from malletrain.elastic.place import Place, find_place
-from malletrain.elastic.roll import Entry, read
+from malletrain.elastic.resize.recovery_plan import Entry, read
 from tests.elastic import group_contract
 from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary

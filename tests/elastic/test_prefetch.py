@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from malletrain.elastic.data import Loader
+from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.data.prefetch import Order, Prefetch
+from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.prefetch import Order, Prefetch
-from malletrain.elastic.sampler import Sampler
 from tests.elastic.coordinator import running, wait_until
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import Event, EventKind
-from malletrain.elastic.restart import contract, seconds_of, signal_named
-from malletrain.loop.generation import JobTerms
+from malletrain.elastic.launch.restart import contract, seconds_of, signal_named
+from malletrain.loop.membership.next_world import JobTerms
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from tests.elastic.coordinator import HERE, running, wait_until

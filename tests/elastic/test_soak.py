@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import EventKind
-from malletrain.elastic.switch import BUILD_PATIENCE
+from malletrain.elastic.resize.reconfigure import BUILD_PATIENCE
 from tests.elastic.coordinator import running, wait_until
 from tests.elastic.digits import SCRIPT
 from tests.elastic.test_schedules import Play

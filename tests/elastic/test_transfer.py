@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic import transfer
+from malletrain.elastic.comm.groups import Group, StoreServer, make_group
 from malletrain.elastic.errors import PeerLost
-from malletrain.elastic.groups import Group, StoreServer, make_group
-from malletrain.elastic.state import pack, unpack
-from malletrain.elastic.transfer import FAN_OUT, digest, give, packets, take, tree
+from malletrain.elastic.state import transfer
+from malletrain.elastic.state.training_state import pack, unpack
+from malletrain.elastic.state.transfer import FAN_OUT, digest, give, packets, take, tree
 
 
 @given(st.integers(1, 20), st.integers(0, 300))

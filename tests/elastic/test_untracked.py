@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from malletrain.elastic.state import Position, TrainingState
-from malletrain.elastic.untracked import forgotten
+from malletrain.elastic.state.training_state import Position, TrainingState
+from malletrain.elastic.state.untracked import forgotten
 
 
 def test_schedulers_averages_and_second_models_are_found() -> None:

@@ -18,8 +18,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from malletrain import elastic
-from malletrain.elastic.fixed import environment_world
-from malletrain.elastic.mpi import mpi_world
+from malletrain.elastic.comm.mpi_group import mpi_world
+from malletrain.elastic.comm.static_rendezvous import environment_world
 
 
 class Digits(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from malletrain import elastic
-from malletrain.elastic.batch import BatchRule, Chosen, Fixed, PerWorker, as_rule
+from malletrain.elastic.data.batch_rule import BatchRule, Chosen, Fixed, PerWorker, as_rule
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.rates import LearningRate, Rates
+from malletrain.elastic.gradients.learning_rate import LearningRate, Rates
 
 sizes = st.integers(1, 4096)
 

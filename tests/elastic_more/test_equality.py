@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from malletrain import elastic
 from malletrain.elastic.equality import Equality, judge
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.sync_norm import SyncBatchNorm
+from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNorm
 
 
 def model_with(*layers: nn.Module) -> nn.Module:

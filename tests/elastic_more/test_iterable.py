@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 from malletrain import elastic
-from malletrain.elastic.data import Loader
+from malletrain.elastic.data.collate import Loader
 from malletrain.elastic.errors import ElasticError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from malletrain.elastic.noise import ENOUGH, NoiseScale
+from malletrain.elastic.gradients.noise_scale import ENOUGH, NoiseScale
 
 LENGTH = 400
 ZERO = torch.zeros(())

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from malletrain.elastic.data import Loader
-from malletrain.elastic.sampler import Sampler
-from malletrain.elastic.start import warm_up
+from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.launch.worker_start import warm_up
 
 
 class Counted(nn.Module):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
-from malletrain.loop.generation import JobTerms, WorldPlan
-from malletrain.loop.membership import Membership, MembershipSettings
+from malletrain.loop.membership.next_world import JobTerms, WorldPlan
+from malletrain.loop.membership.reports import Membership, MembershipSettings
 
 
 @dataclass

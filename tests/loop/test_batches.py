@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from malletrain.domain.event import Event, EventKind, JsonValue
-from malletrain.loop.generation import JobTerms
 from malletrain.loop.ledger import Ledger
-from malletrain.loop.membership import Membership, MembershipSettings
+from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.reports import Membership, MembershipSettings
 from malletrain.sizing.policies.elastic_batch import ElasticBatch
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import Policy

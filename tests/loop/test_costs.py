@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.advisor import Known
 from malletrain.decide.demand import demand_of
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Elastic, ResizeCosts
-from malletrain.loop.costs import Costs, Stall, growing
+from malletrain.learn.advisor import Known
+from malletrain.loop.trackers.costs import Costs, Stall, growing
 from tests.world import RULES, START, World, job
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import EventKind
-from malletrain.loop.membership import GENERATION_GAP
+from malletrain.loop.membership.reports import GENERATION_GAP
 from tests.loop.stage import A, B, C, D, Stage
 
 

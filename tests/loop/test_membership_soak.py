@@ -14,8 +14,8 @@ import pytest
 
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.event import EventKind
-from malletrain.loop.generation import JobTerms, WorldPlan
-from malletrain.loop.membership import Membership, MembershipSettings
+from malletrain.loop.membership.next_world import JobTerms, WorldPlan
+from malletrain.loop.membership.reports import Membership, MembershipSettings
 from tests.loop.stage import HandClock
 
 TICK_S = 0.1

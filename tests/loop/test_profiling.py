@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
-from malletrain.decide.advisor import ProbeRules
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, Profile
+from malletrain.learn.advisor import ProbeRules
 from malletrain.loop.ledger import Ledger
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from malletrain.decide.stragglers import LEAST_WINDOWS
 from malletrain.domain.decision import LeaveCause, StartPilot
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve
+from malletrain.learn.stragglers import LEAST_WINDOWS
 from malletrain.loop.ledger import Ledger
-from malletrain.loop.paces import REST_S
+from malletrain.loop.trackers.straggler_history import REST_S
 from malletrain.wire.messages import Samples, to_json
 from tests.world import World, job
 

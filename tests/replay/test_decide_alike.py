@@ -14,10 +14,10 @@ from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.engine import Engine
+from malletrain.replay.loop_engine import NO_LIMIT_S, replay_rules
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import IDLE
-from malletrain.replay.whole import NO_LIMIT_S, replay_rules
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.registry import policy
 from tests.replay.small import traces, workloads

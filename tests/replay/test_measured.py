@@ -8,9 +8,9 @@ import pytest
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
+from malletrain.replay.loop_engine import replay_whole
 from malletrain.replay.measured import Measured, measured_costs
 from malletrain.replay.traces.trace import BUSY, IDLE
-from malletrain.replay.whole import replay_whole
 from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal
 from tests.replay.small import job, trace

@@ -13,8 +13,8 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.domain.snapshot import NodeState
 from malletrain.replay.cluster import ClusterTrace
+from malletrain.replay.loop_engine import replay_rules, replay_whole
 from malletrain.replay.recomputed import Recomputed, recomputed
-from malletrain.replay.whole import replay_rules, replay_whole
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.registry import policy
 from tests.replay.small import traces, workloads

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve
+from malletrain.sizing.deadlines import LEAST_CHANCE, SLACK, chance_of, promises, quantiles, share_of
 from malletrain.sizing.policies.deadline import Deadline
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import Due, JobDemand, Problem
-from malletrain.sizing.promises import LEAST_CHANCE, SLACK, chance_of, promises, quantiles, share_of
 from tests.sizing.problems import examples, job, problems
 
 LINEAR = Curve.linear(16, 10.0)  # ten samples a second and node

@@ -11,8 +11,8 @@ from hypothesis import given
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing.auto import Auto
+from malletrain.sizing.constrained import sized
 from malletrain.sizing.constraints import cap, check
-from malletrain.sizing.limiting import sized
 from malletrain.sizing.policies.equal import Equal
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.lp import Lp

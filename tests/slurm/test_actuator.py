@@ -15,9 +15,9 @@ import pytest
 
 from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.slurm import actuator as module
-from malletrain.slurm.actuator import Actuator, Server
-from malletrain.slurm.apart import ApartCluster
+from malletrain.slurm.actuator import server as module
+from malletrain.slurm.actuator.client import ApartCluster
+from malletrain.slurm.actuator.server import Actuator, Server
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site import Harvest

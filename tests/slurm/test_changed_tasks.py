@@ -8,7 +8,7 @@ import pytest
 
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotPhase
-from malletrain.loop import observe
+from malletrain.loop import pilot_changes
 from malletrain.slurm.site import Harvest
 from scripts.lab import Change, Lab
 from tests.slurm.harvesting import Harvesting
@@ -74,7 +74,7 @@ def test_a_task_that_is_put_right_again_is_used(any_lab: Lab, monkeypatch: pytes
     harvest.tick()
     assert harvest.view().pilots[f"{array}_0"].phase is PilotPhase.ASIDE
     any_lab.run(["scontrol", "uhold", f"{array}_0"])
-    monkeypatch.setattr(observe, "ASIDE_S", 0.0)
+    monkeypatch.setattr(pilot_changes, "ASIDE_S", 0.0)
     any_lab.wait_for(lambda: harvest.tick() and harvest.running(), 30, "it runs")
 
 

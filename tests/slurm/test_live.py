@@ -16,12 +16,12 @@ from malletrain.domain.decision import CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm import doctor, requested, site
+from malletrain.slurm import batch_request, doctor, site
+from malletrain.slurm.batch_request import Defaults
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.directives import Options
 from malletrain.slurm.pilots import EndKind, EndState
-from malletrain.slurm.requested import Defaults
 from malletrain.slurm.site import Harvest, Level
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
@@ -285,7 +285,7 @@ def test_the_batch_script_runs_its_payload_as_a_step(live: Site, shared_folder: 
         b'echo "[$1] [$2] $MALLETRAIN_JOB $SLURM_STEP_ID" "$PWD"\n'
         b"/usr/bin/env true; srun --ntasks=1 /bin/echo nested step\nexec /bin/sleep 300\n"
     )
-    request = requested.request(body, "my job.sh", Options(), ["a b", "c'd"], Defaults("harvest"), str(folder))
+    request = batch_request.request(body, "my job.sh", Options(), ["a b", "c'd"], Defaults("harvest"), str(folder))
     made = request.materialize(42, "http://127.0.0.1:1", str(launcher), live.lab.env_for("alice"))
     told = live.lab.run(made.argv, "alice", input=made.script.decode())
     array = int(told.stdout)

@@ -25,7 +25,7 @@ PYTHON = os.environ.get("MALLETRAIN_TEST_MPI", sys.executable)
 #: The launcher as it is, with a daemon that says welcome to whoever comes.
 LAUNCH = """
 import os, sys
-from malletrain.elastic.launch import Launcher
+from malletrain.elastic.launch.launcher import Launcher
 from malletrain.wire import messages
 
 class Client:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.slurm import directives, requested
+from malletrain.slurm import batch_request, directives
+from malletrain.slurm.batch_request import Defaults, due_at
 from malletrain.slurm.options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
-from malletrain.slurm.requested import Defaults, due_at
 from malletrain.slurm.sbatch import BatchRequest, InvalidBatch
 
 SITE = Defaults("harvest", "hacct", "hqos", "gpu:4")
@@ -28,7 +28,7 @@ def ask(
 ) -> BatchRequest:
     line = directives.from_command_line([*argv, "train.sh"])
     options = line.options.over(directives.from_environment(environment or {}))
-    return requested.request(script, "train.sh", options, line.arguments, SITE, cwd)
+    return batch_request.request(script, "train.sh", options, line.arguments, SITE, cwd)
 
 
 def faults(script: bytes, *argv: str) -> str:
@@ -93,7 +93,7 @@ def test_arguments_and_shell_flags_arrive_as_given(
     """The written script is run by a real bash, with srun replaced by a shell function that runs its command."""
     body = b'#!/bin/bash -u\n#SBATCH -N 1-2\nprintf "%s\\0" "$@" "$MALLETRAIN_JOB" "$MALLETRAIN_PAYLOAD"\n'
     line = directives.from_command_line(["train.sh", *words])
-    request = requested.request(body, "train.sh", line.options, line.arguments, SITE, "/tmp")
+    request = batch_request.request(body, "train.sh", line.options, line.arguments, SITE, "/tmp")
     folder = tmp_path_factory.mktemp("bin")
     stand_in = folder / "srun"
     stand_in.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')

@@ -12,7 +12,7 @@ import optuna
 
 from malletrain.cli import study_top
 from malletrain.cli.render import plain
-from malletrain.study import book, live, report
+from malletrain.study import live, report, trial_records
 from malletrain.wire.rows import JobRow
 from tests.study.tiny import ROOT, environment
 
@@ -47,9 +47,9 @@ def test_top_shows_running_trials_with_their_nodes_and_the_last_ended() -> None:
     done.suggest_float("x", 0, 1)
     study.tell(done, 0.5)
     running, waiting = study.ask(), study.ask()
-    running.set_user_attr(book.JOBS, ["7"])
+    running.set_user_attr(trial_records.JOBS, ["7"])
     running.report(0.25, 3)
-    waiting.set_user_attr(book.JOBS, ["8"])
+    waiting.set_user_attr(trial_records.JOBS, ["8"])
     rows = {
         7: JobRow(7, "t", "ada", 1, "", "running", 1, 4, 0.0, members=3),
         8: JobRow(8, "t", "ada", 1, "", "queued", 1, 4, 0.0),

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.study import book, cluster, definition, faults, storage
-from malletrain.study import call as study_call
+from malletrain.study import cluster, definition, faults, storage, trial_records
+from malletrain.study import trial_main as study_call
 from malletrain.study.endings import Ending, Figure, Over, StudyError
-from malletrain.study.order import Order, fault_file, node_range
+from malletrain.study.trial_spec import Order, fault_file, node_range
 from malletrain.study.verdict import Told
 from malletrain.wire.daemon import connect
 from malletrain.wire.http import DaemonUnavailable
@@ -86,10 +86,10 @@ def test_without_a_daemon_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.M
 def test_a_study_does_not_change_its_direction(tmp_path: Path) -> None:
     path = write(tmp_path, "direction = 'maximize'\ndef objective(trial):\n    return 1.0\n")
     kept = storage.open_storage(str(tmp_path / "a.journal"))
-    book.open_study(kept, definition.load(path))
+    trial_records.open_study(kept, definition.load(path))
     path.write_text(path.read_text().replace("maximize", "minimize"))
     with pytest.raises(InvalidInput, match="the study was begun with maximize: give another --storage"):
-        book.open_study(kept, definition.load(path))
+        trial_records.open_study(kept, definition.load(path))
 
 
 # --- the journal -------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_without_a_word_the_newest_output_is_kept(told: Told, tmp_path: Path) ->
     ],
 )
 def test_values(returned: object, directions: int, fault: str) -> None:
-    values, said = book.values_of(returned, directions)
+    values, said = trial_records.values_of(returned, directions)
     assert said == fault
     assert bool(values) == (not fault)
 
@@ -295,7 +295,7 @@ def test_parameters_are_queued_once_and_not_for_ever() -> None:
     trial = study.ask()
     trial.suggest_float("x", 0, 1)
     for _twice in range(2):  # killed between queueing and telling
-        assert book.repeat(study, study.get_trials()[0])
+        assert trial_records.repeat(study, study.get_trials()[0])
     assert len(study.get_trials(states=(optuna.trial.TrialState.WAITING,))) == 1
     study.tell(0, state=optuna.trial.TrialState.FAIL)
     again = 0
@@ -303,9 +303,9 @@ def test_parameters_are_queued_once_and_not_for_ever() -> None:
         trial = study.ask()
         assert trial.suggest_float("x", 0, 1) == study.get_trials()[0].params["x"]
         again += 1
-        if not book.settle(study, trial, Over(Ending.NODE_FAILED), {}):
+        if not trial_records.settle(study, trial, Over(Ending.NODE_FAILED), {}):
             break
-    assert again == book.MAX_REPEATS
+    assert again == trial_records.MAX_REPEATS
     assert not study.get_trials(states=(optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING))
 
 

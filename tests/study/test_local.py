@@ -25,7 +25,7 @@ def trainings(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "malletrain.study.call" in words and words[-1].startswith(str(folder)):
+        if "malletrain.study.trial_main" in words and words[-1].startswith(str(folder)):
             found.append(process)
     return found
 

@@ -196,7 +196,7 @@ def workers() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "uids", "environ"]):
         words, uids = process.info["cmdline"] or [], process.info["uids"]
-        if "malletrain.study.call" in words and uids is not None and uids.real != os.geteuid():
+        if "malletrain.study.trial_main" in words and uids is not None and uids.real != os.geteuid():
             found.append(process)
     return found
 

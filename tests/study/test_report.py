@@ -13,7 +13,7 @@ from typing import Literal
 import optuna
 import pytest
 
-from malletrain.study import book, report
+from malletrain.study import report, trial_records
 from malletrain.study.endings import Ending, Over
 
 #: Added to a copy of the page: what it finds of itself goes to the page around it.
@@ -53,7 +53,7 @@ def study_of_all_ends(directions: list[Direction]) -> optuna.Study:
             for step in (1, 2):
                 trial.report(x * step, step)
         values = [x, x + (kind == "a")][: len(directions)]
-        book.settle(study, trial, over, {"node_seconds": 60.0}, values)
+        trial_records.settle(study, trial, over, {"node_seconds": 60.0}, values)
     return study
 
 

@@ -13,11 +13,11 @@ import pytest
 from optuna.trial import TrialState
 
 from malletrain import study
-from malletrain.study import book, storage
+from malletrain.study import storage, trial_records
 from malletrain.study.conduct import Conductor, Limits
 from malletrain.study.definition import Definition
 from malletrain.study.endings import Ending, Figure, Over, StudyError
-from malletrain.study.order import Order
+from malletrain.study.trial_spec import Order
 
 EPOCHS = 9
 
@@ -100,7 +100,7 @@ def search(
 ) -> tuple[optuna.Study, ScriptedRuns]:
     """One life of a study."""
     definition = Definition(folder / "small.py", objective, directions, sampler, pruner, "1-4")
-    kept, _ = book.open_study(storage.open_storage(str(folder / "small.journal")), definition)
+    kept, _ = trial_records.open_study(storage.open_storage(str(folder / "small.journal")), definition)
     runs = ScriptedRuns(spoilt)
     said: list[str] = []
     Conductor(kept, definition, runs, folder / "trials", said.append, threading.Event()).run(Limits(trials))
@@ -120,7 +120,7 @@ SAMPLERS: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_goes_on_after_everything_but_the_journal_was_lost(tmp_path: Path, name: str) -> None:
     first, _ = search(tmp_path, 4, SAMPLERS[name]())
-    assert book.answered(first) == 4
+    assert trial_records.answered(first) == 4
     ends_by_itself = name == "grid"
     again, _ = search(tmp_path, None if ends_by_itself else 16, SAMPLERS[name]())
     trials = again.get_trials()
@@ -137,7 +137,7 @@ def test_every_sampler_goes_on_after_everything_but_the_journal_was_lost(tmp_pat
 
 def test_a_place_of_a_grid_that_infrastructure_spoilt_is_tried_again_and_no_other(tmp_path: Path) -> None:
     kept, _ = search(tmp_path, None, SAMPLERS["grid"](), spoilt={1, 4, 5, 7})
-    ends = [(trial.number, trial.user_attrs[book.ENDING]) for trial in kept.get_trials()]
+    ends = [(trial.number, trial.user_attrs[trial_records.ENDING]) for trial in kept.get_trials()]
     assert [number for number, ending in ends if ending == "node_failed"] == [1, 4, 5, 7]
     done = kept.get_trials(states=(TrialState.COMPLETE,))
     assert len(kept.get_trials()) == 10
@@ -164,7 +164,7 @@ def test_a_pruned_training_is_ended_at_the_figure_that_condemned_it(
         run = next(run for name, run in runs.runs.items() if name.endswith(f"-{trial.number:06d}"))
         assert run.stopped, "its nodes are given back"
         last = max(trial.intermediate_values)
-        assert (run.told, trial.user_attrs[book.ENDING]) == (
+        assert (run.told, trial.user_attrs[trial_records.ENDING]) == (
             (last, "pruned") if trial.state is TrialState.PRUNED else (EPOCHS, "completed")
         )
     assert sum(run.told for run in runs.runs.values()) < 30 * EPOCHS
@@ -174,7 +174,7 @@ def test_two_objectives_end_in_a_front_that_nothing_dominates(tmp_path: Path) ->
     """NSGA-II, in two lives of the study."""
     for wanted in (10, 24):
         kept, _ = search(tmp_path, wanted, SAMPLERS["nsga-ii"](), None, two, ("maximize", "minimize"))
-        assert book.answered(kept) == wanted
+        assert trial_records.answered(kept) == wanted
     trials = kept.get_trials()
     assert any(trial.system_attrs.get("NSGAIISampler:generation", 0) > 0 for trial in trials), "children were bred"
     front = kept.best_trials

@@ -22,7 +22,7 @@ import numpy as np
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.filling import fill_evenly
+from malletrain.sizing.max_min import fill_evenly
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import value_table
 

@@ -1,10 +1,11 @@
 """Policy `deadline`: jobs that have a deadline get the nodes that it takes, the others share what is left.
 
 After ElasticFlow (Gu et al., ASPLOS 2023): minimum satisfactory shares first, earliest deadline first, then each
-further node where it gains most. Shares and chances: `malletrain.sizing.promises`. Here the nodes come and go, so
+further node where it gains most. Shares and chances: `malletrain.sizing.deadlines`. Here the nodes come and go, so
 a job has a promise only where its deadline is met with a chance of `least` or more. Those are served first, then jobs
-whose deadline has become less likely since they were taken (`malletrain.decide.promising`), as far as their shares
-fit now. What is left is shared by the exact core over the problem's own values; ElasticFlow goes by marginal gain.
+whose deadline has become less likely since they were taken (`malletrain.decide.deadline_admission`), as far as
+their shares fit now. What is left is shared by the exact core over the problem's own values; ElasticFlow goes by
+marginal gain.
 
 A job that would be late at any size takes part as one without a deadline.
 """
@@ -17,8 +18,8 @@ from dataclasses import replace
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import checked
+from malletrain.sizing.deadlines import LEAST_CHANCE, Promise, promises, share_of
 from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes, id_order
-from malletrain.sizing.promises import LEAST_CHANCE, Promise, promises, share_of
 from malletrain.sizing.values import value_table
 
 

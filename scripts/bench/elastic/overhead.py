@@ -23,10 +23,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from malletrain.elastic.groups import Gloo, StoreServer, make_group
-from malletrain.elastic.launch import MEMORY
-from malletrain.elastic.rounds import Rounds, World
-from malletrain.elastic.sync import GradientSync
+from malletrain.elastic.comm.groups import Gloo, StoreServer, make_group
+from malletrain.elastic.comm.step_commit import Rounds, World
+from malletrain.elastic.gradients.reducer import GradientSync
+from malletrain.elastic.launch.launcher import MEMORY
 from scripts.bench.elastic.train_large import build
 
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from malletrain.elastic.launch import MEMORY
+from malletrain.elastic.launch.launcher import MEMORY
 from scripts.bench.elastic.resize import Field, waited
 from tests.elastic.coordinator import ROOT, free_port, wait_until
 

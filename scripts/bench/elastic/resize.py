@@ -41,10 +41,10 @@ from pathlib import Path
 import torch
 
 from malletrain.domain.event import EventKind
-from malletrain.elastic.groups import StoreServer, all_closed, make_group
-from malletrain.elastic.launch import MEMORY
-from malletrain.elastic.transfer import PIECE_BYTES
-from malletrain.loop.membership import MembershipSettings
+from malletrain.elastic.comm.groups import StoreServer, all_closed, make_group
+from malletrain.elastic.launch.launcher import MEMORY
+from malletrain.elastic.state.transfer import PIECE_BYTES
+from malletrain.loop.membership.reports import MembershipSettings
 from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod, free_port, wait_until
 
 SCRIPT = str(Path(__file__).with_name("train_large.py"))

@@ -20,10 +20,10 @@ import torch
 import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import spawn
 
-from malletrain.elastic.groups import Group, StoreServer, make_group
-from malletrain.elastic.room import Room
-from malletrain.elastic.state import pack
-from malletrain.elastic.transfer import give, take
+from malletrain.elastic.comm.groups import Group, StoreServer, make_group
+from malletrain.elastic.state.buffer_pool import Room
+from malletrain.elastic.state.training_state import pack
+from malletrain.elastic.state.transfer import give, take
 from scripts.bench.elastic.train_large import build
 
 

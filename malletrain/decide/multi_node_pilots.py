@@ -1,0 +1,148 @@
+"""Pilots of several nodes: one Slurm task holds nodes that become idle together and leave together.
+
+It spares slurmctld jobs and commands: one pin, one release, one requeue for all. The price is that the nodes come and
+go as one, so only nodes are put together that are alike and whose holes end at the same time; sizing is offered no
+size that would break a task up (`whole_sizes`); and a main job that wants one of the nodes is weighed against the
+loss of all (`malletrain.decide.demand.harvested`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from malletrain.domain.decision import Action, Hole, LeaveCause, LeavePilot, RecyclePilot
+from malletrain.domain.job import JobView, Pilot, PilotPhase, task_of
+from malletrain.domain.snapshot import Snapshot
+from malletrain.learn.stragglers import Straggler
+
+
+def grouped(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[Hole, ...]]:
+    """`holes`, each once and in groups of at most `most`, in the order of each group's first.
+
+    The nodes of a group have the same hardware and features, became idle together as far as that is known, and their
+    holes end at the same time.
+    """
+    if most <= 1:
+        return [(hole,) for hole in holes]
+    open_groups: dict[tuple[object, ...], list[Hole]] = {}
+    groups: list[list[Hole]] = []
+    for hole in holes:
+        node = snapshot.node[hole.node]
+        alike = hole.until, hole.cohort, node.cpus, node.memory_mib, node.gres, node.features
+        group = open_groups.get(alike)
+        if group is None or len(group) >= most:
+            group = open_groups[alike] = []
+            groups.append(group)
+        group.append(hole)
+    return [tuple(group) for group in groups]
+
+
+def room_for(free: Sequence[Hole], tasks: int, most: int, snapshot: Snapshot) -> list[Hole]:
+    """Of `free`, best first, those that so many more tasks can hold."""
+    if most <= 1:
+        return list(free[: max(0, tasks)])
+    held = {hole.node for group in grouped(free, most, snapshot)[: max(0, tasks)] for hole in group}
+    return [hole for hole in free if hole.node in held]
+
+
+def tasks_of(stays: Mapping[int, Sequence[Pilot]], shared: bool = True) -> int:
+    """How many Slurm tasks these pilots are. `shared`: whether one may hold several of them."""
+    if not shared:
+        return sum(map(len, stays.values()))
+    return len({pilot.task for pilots in stays.values() for pilot in pilots})
+
+
+def whole_sizes(pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes that a job on `pilots` can take without breaking up a task, of those that it may have (`least` to
+    `most`, in `sizes` unless that is empty); `sizes` as it is where no task holds several nodes."""
+    if not any(pilot.is_part for pilot in pilots):
+        return sizes
+    kept = {0}
+    for width in _widths(pilots).values():
+        kept |= {size + width for size in kept}
+    kept |= set(range(len(pilots), most + 1))
+    allowed = tuple(size for size in sorted(kept) if least <= size <= most and (not sizes or size in sizes))
+    # An empty tuple would mean any size: this one is no size at all.
+    return allowed or (0,)
+
+
+def kept_whole(ranked: Sequence[Pilot], size: int) -> tuple[Pilot, ...]:
+    """Of `ranked`, best first, pilots for at most `size` nodes, as many as can be without breaking up a task."""
+    if not any(pilot.is_part for pilot in ranked):
+        return tuple(ranked[:size])
+    reached: dict[int, tuple[str, ...]] = {0: ()}
+    for task, width in _widths(ranked).items():
+        for nodes in sorted(reached, reverse=True):
+            if nodes + width <= size and nodes + width not in reached:
+                reached[nodes + width] = (*reached[nodes], task)
+    kept = set(reached[max(reached)])
+    return tuple(pilot for pilot in ranked if pilot.task in kept)
+
+
+def with_fellows(actions: Iterable[Action], views: Mapping[int, JobView]) -> list[Action]:
+    """`actions`, and for each pilot that leaves those of its task that do not yet."""
+    found = list(actions)
+    going = {action.pilot for action in found if isinstance(action, LeavePilot | RecyclePilot)}
+    for action in tuple(found):
+        if not isinstance(action, LeavePilot | RecyclePilot):
+            continue
+        for fellow in fellows_of(action.pilot, views[action.job_id]):
+            asked = fellow.phase in (PilotPhase.LEAVING, PilotPhase.RECYCLING) and isinstance(action, LeavePilot)
+            if fellow.id not in going and not asked:
+                going.add(fellow.id)
+                reason = f"{action.reason}; with {action.pilot}"
+                found.append(_same(action, fellow, reason))
+    return found
+
+
+def fellows_of(pilot: str, view: JobView) -> tuple[Pilot, ...]:
+    """The other active pilots of its task; none for a pilot by itself."""
+    if not view.fellows:
+        return ()
+    return tuple(each for each in view.fellows.get(task_of(pilot), ()) if each.id != pilot)
+
+
+def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline: float) -> list[Action]:
+    """What follows for a task of several nodes when the worker of one of its pilots is gone.
+
+    `left`: in order; else it was lost, and may turn out to be only silent. The workers on its other nodes are asked
+    to leave, by `deadline`; when none is there any more, and the last left in order, the nodes are given back.
+    """
+    fellows = fellows_of(pilot.id, view)
+    running = PilotPhase.RUNNING, PilotPhase.LEAVING
+    if any(fellow.ready for fellow in fellows):
+        why = f"the worker of {pilot.id} on {pilot.node} is gone: {reason}"
+        return [
+            LeavePilot(each.job_id, each.id, each.node, LeaveCause.FELLOW_GONE, deadline, why)
+            for each in fellows
+            if each.ready and each.phase is PilotPhase.RUNNING
+        ]
+    return [
+        RecyclePilot(each.job_id, each.id, each.node, reason)
+        for each in (pilot, *fellows)
+        if left and each.phase in running
+    ]
+
+
+def replaceable(
+    slow: Mapping[int, tuple[Straggler, ...]], views: Mapping[int, JobView]
+) -> dict[int, tuple[Straggler, ...]]:
+    """The stragglers that can be replaced one by one: not those in a task of several nodes."""
+    return {
+        job: tuple(each for each in found if job not in views or not fellows_of(each.pilot, views[job]))
+        for job, found in slow.items()
+    }
+
+
+def _same(action: LeavePilot | RecyclePilot, fellow: Pilot, reason: str) -> Action:
+    if isinstance(action, LeavePilot):
+        return replace(action, pilot=fellow.id, node=fellow.node, reason=reason)
+    return replace(action, pilot=fellow.id, node=fellow.node, reason=reason, unstarted="")
+
+
+def _widths(pilots: Iterable[Pilot]) -> dict[str, int]:
+    widths: dict[str, int] = {}
+    for pilot in pilots:
+        widths[pilot.task] = widths.get(pilot.task, 0) + 1
+    return widths

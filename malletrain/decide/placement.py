@@ -1,0 +1,148 @@
+"""Which nodes: a job keeps what it holds; growth takes the longest holes, shrinking gives up the shortest.
+
+With a forecast, the longest are those that probably last, and nodes that became idle together go to one job, since
+they leave together and it pays once. Of those the job takes nodes on leaf switches that it is on already, then from
+as few others as will do (Slurm's topology). Jobs whose nodes cost most to start choose first. Finer rules for who
+gets which hole were tried and gained nothing (docs/explanation/forecast.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from malletrain.decide.multi_node_pilots import kept_whole
+from malletrain.domain.decision import Hole
+from malletrain.domain.job import JobView, Pilot
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`keep`: job -> pilots that stay; `drop`: job -> pilots that leave; `take`: job -> holes to start on;
+    `short`: job -> how many nodes its size still lacks, because nodes that others leave are not free yet."""
+
+    keep: Mapping[int, tuple[Pilot, ...]] = field(default_factory=dict)
+    drop: Mapping[int, tuple[Pilot, ...]] = field(default_factory=dict)
+    take: Mapping[int, tuple[Hole, ...]] = field(default_factory=dict)
+    short: Mapping[int, int] = field(default_factory=dict)
+
+
+def rank(hole: Hole, weight: int) -> tuple[float, int, float, float, str]:
+    """The order in which holes are taken: the longest first; of those that last about as long (within a factor of
+    two) the one whose node Slurm prefers least, by its Weight; then the longer one, and cohorts side by side."""
+    if hole.expected_s is None:
+        return -hole.until, -weight, 0.0, 0.0, hole.node
+    about = math.floor(math.log2(max(1.0, hole.expected_s)))
+    return -about, -weight, -hole.expected_s, hole.cohort or 0.0, hole.node
+
+
+def place(
+    sizes: Mapping[int, int],
+    jobs: Mapping[int, JobView],
+    stays: Mapping[int, Sequence[Pilot]],
+    free: Sequence[Hole],
+    weights: Mapping[str, int],
+    holes: Mapping[str, Hole] | None = None,
+    now: float = 0.0,
+    slow: Collection[str] = (),
+    leaves: Mapping[str, str] | None = None,
+) -> Placement:
+    """Turn counts into nodes.
+
+    `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight (see
+    `rank`), `holes` those of held nodes too, `slow` pilots whose workers hold up the others, `leaves` the leaf switch
+    of each node, where there are switches. Jobs whose nodes cost most to start choose first, then the lower id.
+    Deterministic.
+    """
+    of_held = holes or {}
+    pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights, leaves or {})
+    keep: dict[int, tuple[Pilot, ...]] = {}
+    drop: dict[int, tuple[Pilot, ...]] = {}
+    take: dict[int, tuple[Hole, ...]] = {}
+    short: dict[int, int] = {}
+    changed = []
+    for job_id, size in sorted(sizes.items()):
+        keep[job_id], drop[job_id], take[job_id] = tuple(stays.get(job_id, ())), (), ()
+        if size != len(keep[job_id]):
+            changed.append(job_id)
+    for job_id in sorted(changed, key=lambda j: (-jobs[j].costs.activate_s, j)):
+        size, mine = sizes[job_id], keep[job_id]
+        if size < len(mine):
+            # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
+            ranked = sorted(
+                mine,
+                key=lambda p: (p.id in slow, p.started_at is None, -_lasts(p, of_held.get(p.node), now), p.id),
+            )
+            keep[job_id] = kept_whole(ranked, size)
+            kept = {pilot.id for pilot in keep[job_id]}
+            drop[job_id] = tuple(pilot for pilot in ranked if pilot.id not in kept)
+        wanted = size - len(keep[job_id])
+        own = {of_held[p.node].cohort for p in keep[job_id] if p.node in of_held}
+        take[job_id] = tuple(pool.take(wanted, own, [p.node for p in keep[job_id]]))
+        if wanted > len(take[job_id]):
+            short[job_id] = wanted - len(take[job_id])
+    return Placement(keep, drop, take, short)
+
+
+def _lasts(pilot: Pilot, hole: Hole | None, now: float) -> float:
+    """How long a held node probably lasts (s): its hole, or its pilot's limit where that comes first."""
+    if hole is None or hole.expected_s is None:
+        return pilot.ends_at or 0.0
+    return hole.expected_s if pilot.ends_at is None else min(hole.expected_s, pilot.ends_at - now)
+
+
+class _Pool:
+    """Free holes, best first, in groups of one cohort."""
+
+    def __init__(self, ranked: Sequence[Hole], weights: Mapping[str, int], leaves: Mapping[str, str]) -> None:
+        def alike(hole: Hole) -> tuple[float, int]:
+            return rank(hole, weights.get(hole.node, 1))[:2]
+
+        self._leaves = leaves
+        self._fronts: list[list[list[Hole]]] = [
+            [list(group) for _, group in groupby(front, key=lambda hole: hole.cohort)]
+            for _, front in groupby(ranked, key=alike)
+        ]
+
+    def take(self, wanted: int, own: set[float | None], beside: Iterable[str]) -> list[Hole]:
+        """Up to `wanted` holes: of those about equally good, fellows of nodes that the job has (`own` cohorts), then
+        from as few cohorts as will do, each the smallest that does; `beside`: the job's own nodes."""
+        taken: list[Hole] = []
+        own = own - {None}
+        near = {self._leaves[node] for node in beside if node in self._leaves}
+        while len(taken) < wanted and self._fronts:
+            front, left = self._fronts[0], wanted - len(taken)
+            known = [group for group in front if group[0].cohort in own]
+            enough = [group for group in known or front if len(group) >= left]
+            group = min(enough, key=len) if enough else max(known or front, key=len)
+            if self._leaves and left < len(group):
+                self._gather(group, left, near)
+            taken += group[:left]
+            near.update(self._leaves[hole.node] for hole in group[:left] if hole.node in self._leaves)
+            own.add(group[0].cohort)
+            own.discard(None)
+            del group[:left]
+            if not group:
+                front.remove(group)
+            if not front:
+                del self._fronts[0]
+        return taken
+
+    def _gather(self, group: list[Hole], wanted: int, near: set[str]) -> None:
+        """Put holes on as few leaves as will do first: those in `near`, then the smallest leaf that holds the rest,
+        or the largest. Otherwise the order stays."""
+        on: dict[str, int] = Counter(self._leaves.get(hole.node, "") for hole in group)
+        order = sorted(leaf for leaf in on if leaf in near)
+        left = wanted - sum(on.pop(leaf) for leaf in order)
+        while left > 0 and on:
+            whole = [leaf for leaf, count in on.items() if count >= left]
+            leaf = (
+                min(whole, key=lambda name: (on[name], name)) if whole else max(on, key=lambda name: (on[name], name))
+            )
+            left -= on.pop(leaf)
+            order.append(leaf)
+        place_of = {leaf: i for i, leaf in enumerate(order)}
+        group.sort(key=lambda hole: place_of.get(self._leaves.get(hole.node, ""), len(order)))

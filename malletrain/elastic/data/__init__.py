@@ -1,0 +1,1 @@
+"""Data: which samples a step takes, who takes which, and how they are loaded."""

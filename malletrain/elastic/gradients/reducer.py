@@ -1,0 +1,372 @@
+"""Gradients, summed over members while backward still runs, and final when it returns.
+
+Like DistributedDataParallel (Li et al., VLDB 2020): parameters in reverse order in buckets, each sent as soon as its
+gradients are there, always in the same order. Unlike it, each member's part is weighted by its samples, a parameter
+that nobody used keeps no gradient, and a round that fails leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from malletrain.elastic.comm.background import Background
+from malletrain.elastic.comm.groups import Pending
+from malletrain.elastic.comm.step_commit import BAD, BAD_RANKS, FIXED_WORDS, WEIGHT, Outcome, Rounds
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.gradients.noise_scale import NoiseScale
+from malletrain.elastic.state.sharded_model import local
+
+FIRST_BUCKET_BYTES = 1024 * 1024
+BUCKET_BYTES = 25 * 1024 * 1024
+
+#: So many elements of each bucket are looked at: a loss that is no number makes all of them none.
+LOOKED_AT = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """More to sum with each step: `give` is asked for `count` tensors after backward, `take` gets the sums."""
+
+    count: int
+    give: Callable[[], list[torch.Tensor]]
+    take: Callable[[list[torch.Tensor]], None]
+
+
+@dataclass(slots=True)
+class _Bucket:
+    members: list[int]  #: indices of parameters
+    length: int
+    dtype: torch.dtype
+    device: torch.device
+    missing: int = 0
+
+
+class GradientSync:
+    """Hooks on every parameter that takes part in training.
+
+    Args:
+        parameters: name and parameter, in the model's order.
+        rounds: where sums are made.
+        mean: whether the script's loss is a mean over its samples (else a sum).
+        step: the number of the step under way, the same everywhere.
+        sharded: parameters are shards, which FSDP sums over the node's processes, weighted already. It must come to
+            the end of its backward in all of them: so shards are summed across nodes after that.
+    """
+
+    def __init__(
+        self,
+        parameters: list[tuple[str, torch.nn.Parameter]],
+        rounds: Rounds,
+        mean: bool,
+        step: Callable[[], int] = lambda: 0,
+        *,
+        sharded: bool = False,
+    ) -> None:
+        self._sharded = sharded
+        self._names = [name for name, _ in parameters]
+        self._parameters = [parameter for _, parameter in parameters]
+        self._rounds = rounds
+        self._mean = mean
+        self._buckets = self._lay_out()
+        #: Where a parameter's gradient goes: bucket and offset.
+        self._home = self._offsets()
+        # Two sets in turn: the last sums must live on for a member that lacks them while the next are gathered.
+        self._flats: list[list[torch.Tensor] | None] = [None, None]
+        self._turn = 0
+        self._spare: list[torch.Tensor] | None = None
+        self._restocking = False
+        self._armed = False
+        self._running = False
+        self._hold = False
+        self._weight, self._batch = 1, 1
+        self._alone = True
+        self._given: list[torch.Tensor] | None = None
+        self._seen: set[int] = set()
+        self._launched = 0
+        self._pending: list[Pending] = []
+        self._scales = False
+        self._scale: float | None = None
+        self._extras: list[Extras] = []
+        self._noise: NoiseScale | None = None
+        self._measured = False
+        self._step = step
+        #: Whether gradients that are no finite numbers are an error.
+        self.must_be_finite = True
+        #: Nanoseconds of this member's own work for a sample of the step before, and what all said in the last round
+        #: (by rank; empty where it is not of this world).
+        self.pace = 0
+        self.paces: list[int] = []
+        self._on_commit: Callable[[Outcome], None] = lambda _: None
+        for index, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+
+    def arm(self, weight: int, batch: int, on_commit: Callable[[Outcome], None]) -> None:
+        """The next backward that is not held ends with global gradients: of this member's `weight` samples out of
+        `batch`. `on_commit` is called in the moment when they are there."""
+        self._weight, self._batch, self._on_commit = weight, batch, on_commit
+        self._armed, self._running, self._hold = True, False, False
+
+    def prepare(self) -> None:
+        """Get the buffers, and have the system back them by memory, while this worker is alone: not in the first step
+        with others, who would wait for it. From any thread."""
+        self._flats = [flats or self._empty_flats(torch.zeros) for flats in self._flats]
+
+    def disarm(self) -> None:
+        """Backward is the script's own business again."""
+        self._armed = self._running = False
+        self._scale = None
+
+    def hold(self, on: bool) -> None:
+        """While held, backward only accumulates."""
+        self._hold = on
+
+    def scale(self, factor: float | None) -> None:
+        """Weight gradients as they arrive, before they are added up; None: weight their sum, as usual."""
+        if not self._scales:
+            self._scales = True
+            for parameter in self._parameters:
+                parameter.register_hook(self._scaled)
+        self._scale = factor
+
+    def add_extras(self, extras: Extras) -> None:
+        """Sum more with each step."""
+        self._extras.append(extras)
+
+    def measure(self, noise: NoiseScale) -> None:
+        """Take the norms that `noise` needs."""
+        self._noise = noise
+
+    def abandon(self) -> None:
+        """After a failed round: whatever still writes to the buffers may do so, they are not used again."""
+        self._flats[self._turn] = None
+        self.disarm()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> list[_Bucket]:
+        buckets: list[_Bucket] = []
+        open_ones: dict[tuple[torch.dtype, torch.device], _Bucket] = {}
+        for index in reversed(range(len(self._parameters))):
+            parameter = self._parameters[index]
+            key = (parameter.dtype, parameter.device)
+            bucket = open_ones.get(key)
+            if bucket is None:
+                bucket = open_ones[key] = _Bucket([], 0, *key)
+                buckets.append(bucket)
+            bucket.members.append(index)
+            bucket.length += local(parameter).numel()
+            limit = FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES
+            if bucket.length * parameter.element_size() >= limit:
+                del open_ones[key]
+        return buckets
+
+    def _offsets(self) -> dict[int, tuple[int, int]]:
+        home = {}
+        for number, bucket in enumerate(self._buckets):
+            offset = 0
+            for index in bucket.members:
+                home[index] = (number, offset)
+                offset += local(self._parameters[index]).numel()
+        return home
+
+    def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        def arrived(parameter: torch.Tensor) -> None:
+            if self._armed and not self._hold:
+                self._arrived(index)
+
+        return arrived
+
+    def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient if self._scale is None else gradient * self._scale
+
+    def _arrived(self, index: int) -> None:
+        if not self._running:
+            self._begin()
+        if self._alone or self._sharded:
+            return
+        self._rounds.check()  # in a world that is given up, the rest of backward would be for nothing
+        number, _ = self._home[index]
+        if number < self._launched:
+            raise ElasticError(
+                f"the gradient of {self._names[index]} changed after it was sent: call backward once a step (or "
+                "s.accumulate() around all calls but the last), and use checkpoint(..., use_reentrant=False)"
+            )
+        if index not in self._seen:
+            self._seen.add(index)
+            self._buckets[number].missing -= 1
+        while self._launched < len(self._buckets) and self._buckets[self._launched].missing == 0:
+            self._launch()
+
+    def _empty_flats(self, make: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        return [make(bucket.length, dtype=bucket.dtype, device=bucket.device) for bucket in self._buckets]
+
+    def _find_flats(self) -> None:
+        """After a fault one set is lost. New memory is dear, and now everyone waits: the other set will do, unless it
+        holds sums that somebody may ask for."""
+        if not self._rounds.last:
+            self._turn = 1 - self._turn
+        if self._flats[self._turn] is None:
+            self._flats[self._turn] = self._spare or self._empty_flats(torch.empty)
+            self._spare = None
+
+    def _restock(self) -> None:
+        """Get the other set for the next step, beside the script's own work between two backward passes."""
+        if self._flats[self._turn] is None and self._spare is None and not self._restocking:
+            self._restocking = True
+
+            def get() -> None:
+                self._spare = self._empty_flats(torch.zeros)
+                self._restocking = False
+
+            Background(get, "restock")
+
+    def _begin(self) -> None:
+        self._running = True
+        if not self._sharded:
+            self._rounds.check()
+        self._given = self._rounds.take_given()
+        self._measured = self._noise is not None and self._noise.measures(self._step())
+        if self._noise is not None:
+            self._noise.begin()
+        self._alone = self._rounds.world.size == 1 or self._given is not None
+        self._seen = set()
+        self._launched = 0
+        self._pending = []
+        for bucket in self._buckets:
+            bucket.missing = len(bucket.members)
+        if not self._alone and self._flats[self._turn] is None:
+            self._find_flats()
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(self._complete)
+
+    def _part(self, flat: torch.Tensor, index: int) -> torch.Tensor:
+        """Where a parameter's gradient is in its bucket."""
+        mine, (_, offset) = local(self._parameters[index]), self._home[index]
+        return flat[offset : offset + mine.numel()].view_as(mine)
+
+    def _gradient(self, index: int) -> torch.Tensor | None:
+        gradient = self._parameters[index].grad
+        return None if gradient is None else local(gradient)
+
+    def _launch(self) -> None:
+        """Weight a bucket's gradients and begin to sum them."""
+        flats = self._flats[self._turn]
+        if flats is None:
+            raise ElasticError("a gradient arrived outside a step")
+        bucket, flat = self._buckets[self._launched], flats[self._launched]
+        factor = 1.0 if self._weight or self._sharded else 0.0
+        if self._mean and self._scale is None and not self._sharded:
+            factor = self._weight / self._batch
+        for index in bucket.members:
+            part, gradient = self._part(flat, index), self._gradient(index)
+            if gradient is None or factor == 0.0:
+                part.zero_()
+            elif gradient.is_sparse:
+                raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
+            else:
+                torch.mul(gradient, factor, out=part)
+        if self._noise is not None and self._measured:
+            self._noise.add_local(flat)
+        self._launched += 1
+        self._pending.append(self._rounds.start(flat, shard=self._sharded))
+
+    def _complete(self) -> None:
+        """Backward is through: the rest, then the sums back into the gradients."""
+        if not self._running:
+            return
+        if self._given is not None:
+            self.paces = []
+            self._finish(self._rounds.commit_given(self._given))
+        elif self._alone:
+            words = self._words()
+            self._refuse_bad(words)
+            self.paces = [self.pace]
+            for each in self._extras:
+                each.take(each.give())
+            if self._noise is not None:
+                share = 1.0 if self._mean else 1.0 / max(1, self._weight)
+                gradients = [parameter.grad for parameter in self._parameters]
+                self._noise.alone(self._step(), gradients, share, self._weight, self._batch)
+            self._commit(self._rounds.commit([words], words))
+        else:
+            while self._launched < len(self._buckets):
+                self._launch()
+            words = self._words()
+            extras = [tensor for each in self._extras for tensor in each.give()]
+            if self._noise is not None and self._measured:
+                factor = float(self._weight) / (self._batch if self._mean else 1)
+                extras.append(self._noise.give(factor, self._weight))
+            self._pending += [self._rounds.start(each) for each in extras]
+            flats = self._flats[self._turn] or []
+            outcome = self._rounds.finish(self._pending, [*flats, *extras, words], words, self._refuse_bad)
+            self.paces = words[FIXED_WORDS + len(self._parameters) :].tolist()
+            self._finish(outcome)
+            self._turn = 1 - self._turn
+            self._restock()
+
+    def _words(self) -> torch.Tensor:
+        """This member's: which parameters it has a gradient for, whether they are numbers, how fast it was."""
+        size, rank, many = self._rounds.world.size, self._rounds.world.rank, len(self._parameters)
+        words = self._rounds.words(self._weight, many + size)
+        for index, parameter in enumerate(self._parameters):
+            words[FIXED_WORDS + index] = int(parameter.grad is not None and (self._weight > 0 or self._sharded))
+        words[FIXED_WORDS + many + rank] = self.pace
+        if self.must_be_finite and (self._weight or self._sharded) and not self._looks_finite():
+            words[BAD], words[BAD_RANKS] = 1, rank
+        return words
+
+    def _looks_finite(self) -> bool:
+        total = None
+        for bucket in self._buckets:
+            first = next((g for index in bucket.members if (g := self._gradient(index)) is not None), None)
+            if first is not None and not first.is_sparse:
+                part = first.detach().reshape(-1)[:LOOKED_AT].sum(dtype=torch.float64)
+                total = part if total is None else total + part.to(total.device)
+        return total is None or bool(torch.isfinite(total))
+
+    def _refuse_bad(self, words: torch.Tensor) -> None:
+        """Every member comes to the same words, so all of them stop here, and none has committed the step."""
+        bad, world = int(words[BAD]), self._rounds.world
+        if not bad or not self.must_be_finite:
+            return
+        who = world.worker_of(int(words[BAD_RANKS])) if bad == 1 else f"{bad} of {world.size} workers"
+        raise ElasticError(
+            f"step {self._step()}: the gradients of {who} are not finite (nan or infinite). If that may happen, as "
+            "with a loss scaler that the session does not know, say Session(..., must_be_finite=False)"
+        )
+
+    def _finish(self, outcome: Outcome) -> None:
+        used = outcome.words[FIXED_WORDS:].tolist()
+        factor = 1.0
+        if self._mean and self._scale is None:
+            factor = self._batch / int(outcome.words[WEIGHT])
+        extras = outcome.sums[len(self._buckets) : -1]
+        for each in self._extras:
+            each.take(extras[: each.count])
+            extras = extras[each.count :]
+        if self._noise is not None and self._measured:
+            total = int(outcome.words[WEIGHT])
+            self._noise.take(extras[0], outcome.sums[: len(self._buckets)], total, self._batch, self._mean)
+        for bucket, flat in zip(self._buckets, outcome.sums, strict=False):
+            for index in bucket.members:
+                parameter, part = self._parameters[index], self._part(flat, index)
+                if not used[index]:
+                    parameter.grad = None
+                    continue
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                if factor == 1.0:
+                    local(parameter.grad).copy_(part)
+                else:
+                    torch.mul(part, factor, out=local(parameter.grad))
+        self._commit(outcome)
+
+    def _commit(self, outcome: Outcome) -> None:
+        self.disarm()
+        self._on_commit(outcome)

@@ -1,0 +1,1 @@
+"""What a pilot runs: the launcher, restart mode, and the start of a worker."""

@@ -1,0 +1,245 @@
+"""How a worker begins: what its environment says, its link to the daemon, and a rehearsal off the path."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from malletrain.elastic import LAUNCHER, WELCOME_FD
+from malletrain.elastic.comm.groups import StoreServer, own_host
+from malletrain.elastic.comm.local_rank import Place, find_place
+from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.launch.array_resubmit import TopUp
+from malletrain.elastic.link.daemon_link import Link
+from malletrain.elastic.link.local_group import Crew, Follower, Mate, meeting_name
+from malletrain.elastic.state import sharded_model as sharding
+from malletrain.wire import messages
+from malletrain.wire.worker_client import PilotIdentity, WorkerClient
+
+log = logging.getLogger("malletrain.elastic")
+
+_LOADED_AT = time.monotonic()
+
+
+@dataclass(slots=True)
+class Spot:
+    """This process's place in a job: who it is, and where peers and daemon find it. `store`: of the first process of
+    a node; `crew`: the others, if there are."""
+
+    client: WorkerClient
+    host: str
+    top_up: TopUp
+    place: Place
+    meeting: str
+    store: StoreServer | None
+    crew: Crew | None
+
+    @property
+    def worker(self) -> str:
+        return self.client.worker
+
+    def open(self, answers: Mate) -> Link | Follower:
+        """Begin to talk with the daemon, or with the process that does."""
+        if not self.place.leads:
+            follower = Follower(self.meeting, self.place, answers)
+            follower.start()
+            return follower
+        link = Link(self.client, answers)
+        if self.client.welcome is None:
+            self.client.hello()
+        link.start()
+        if self.crew is not None:
+            self.crew.lead(link)
+        return link
+
+    def wait_warm(self) -> str:
+        """Until all processes of this node are warm; the address of its store."""
+        if self.crew is not None:
+            self.crew.wait_warm()
+        return self.store.address if self.store is not None else ""
+
+
+def find_spot(environ: Mapping[str, str]) -> Spot | None:
+    """Where this process belongs, or None when it runs by itself, outside any pilot.
+
+    Raises:
+        WireError: the environment is that of a pilot, and wrong.
+    """
+    url = environ.get("MALLETRAIN_URL")
+    if not url or "MALLETRAIN_JOB" not in environ:
+        return None
+    identity = PilotIdentity.of(environ)
+    host = own_host(urlsplit(url).hostname, environ.get("MALLETRAIN_ADDRESS"))
+    client = WorkerClient(url, identity, welcome=read_welcome(environ))
+    place, meeting = find_place(environ), meeting_name(environ)
+    return Spot(
+        client,
+        host,
+        TopUp(url, identity.job, environ),
+        place,
+        meeting,
+        StoreServer(host) if place.leads else None,
+        Crew(meeting, place) if place.leads and place.size > 1 else None,
+    )
+
+
+def find_own_place(environ: Mapping[str, str]) -> Place:
+    """This process's place in its node. Outside a pilot only torchrun says that processes belong together: the tasks
+    of an srun may well be trainings of their own."""
+    return find_place(environ) if "LOCAL_RANK" in environ or "MALLETRAIN_URL" in environ else Place()
+
+
+def read_welcome(environ: Mapping[str, str]) -> messages.Welcome | None:
+    """The welcome that the launcher got, from the descriptor that it left open; reading does not use it up."""
+    number = environ.get(WELCOME_FD)
+    if number is None or not number.isdecimal():
+        return None
+    try:
+        text = os.pread(int(number), 64 * 1024, 0)
+        return messages.parse(messages.Welcome, json.loads(text))
+    except (OSError, ValueError, messages.MessageError) as error:
+        log.info("the launcher's welcome cannot be read (%s): saying hello again", error)
+        return None
+
+
+def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[str] | None) -> Path | None:
+    """Where the state is kept: as given, else MALLETRAIN_CHECKPOINT_DIR, else beside the job's script; None outside
+    a job."""
+    if given is not None:
+        return Path(given)
+    if environ.get("MALLETRAIN_CHECKPOINT_DIR"):
+        return Path(environ["MALLETRAIN_CHECKPOINT_DIR"])
+    if "MALLETRAIN_JOB" not in environ or "MALLETRAIN_URL" not in environ:
+        return None
+    return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".malletrain" / environ["MALLETRAIN_JOB"]
+
+
+def check_model(model: torch.nn.Module, place: Place) -> bool:
+    """Refuse what cannot be right; whether the model is sharded over the processes of this node."""
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
+        raise ElasticError(
+            f"give Session the plain model, not one in {type(model).__name__}: it does that part itself"
+        )
+    sharded = sharding.check(model, place)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ElasticError("the model has no parameter that requires a gradient")
+    return sharded
+
+
+def warm_up(model: torch.nn.Module, loader: Loader, sampler: Sampler, rehearse: Callable[[Any], Any] | None) -> None:
+    """Load a batch, run the model forward and backward once, and leave no trace: the first true step is then as
+    quick as any. A model that the default cannot call just begins a little slower.
+
+    A compiled one is run with several sizes, so that its graphs are made here, for every share that may come.
+    """
+    rng = torch.get_rng_state()
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    indices = sampler.share(0, 0, 0, 1).indices
+    try:
+        for size in _sizes(model, sampler.batch_size):
+            batch = loader.load(0, indices[:size])
+            out = rehearse(batch) if rehearse is not None else _call(model, batch)
+            total = sum(t.float().sum() for t in _floats(out) if t.requires_grad)
+            if isinstance(total, torch.Tensor):
+                total.backward()
+    except Exception as error:
+        if rehearse is not None:
+            raise
+        log.info("no rehearsal, the model cannot be called with the batch's first part: %s", error)
+    finally:
+        for parameter in model.parameters():
+            parameter.grad = None
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        torch.set_rng_state(rng)
+
+
+def _sizes(model: torch.nn.Module, batch_size: int) -> list[int]:
+    """Samples of each rehearsal. torch.compile makes a graph for the first size that it sees, at the second one a
+    graph for any, and one for a single sample, which layers like BatchNorm may refuse: that comes last."""
+    # By name: loading the compiler takes seconds, and where nothing is compiled nobody has loaded it.
+    compiled = any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+    first = max(1, batch_size // 4)
+    return [max(2, first), max(2, first) + 1, 1] if compiled else [first]
+
+
+def _call(model: torch.nn.Module, batch: Any) -> Any:
+    device = next(model.parameters()).device
+
+    def move(value: Any) -> Any:
+        return value.to(device) if isinstance(value, torch.Tensor) else value
+
+    if isinstance(batch, Mapping):
+        return model(**{key: move(value) for key, value in batch.items()})
+    return model(move(batch[0] if isinstance(batch, list | tuple) else batch))
+
+
+def _floats(out: Any) -> list[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        return [out] if out.is_floating_point() else []
+    values = out.values() if isinstance(out, Mapping) else out if isinstance(out, list | tuple) else ()
+    return [tensor for value in values for tensor in _floats(value)]
+
+
+def on_terminate(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    """Call `handler` on SIGTERM; only the main thread can arrange that."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+def end_script(environ: Mapping[str, str]) -> None:
+    """This worker has left: the commands that follow it in the batch script are not to run here.
+
+    Under elastic.launch the script has a process group of its own and ends itself on SIGTERM.
+    """
+    if WELCOME_FD not in environ:
+        return
+    group = _script_of(environ.get(LAUNCHER, "")) or os.getpgrp()
+    if group != os.getpid():
+        on_terminate(signal.SIG_IGN)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGTERM)
+
+
+def _script_of(launcher: str) -> int | None:
+    """The process group of the script, which is the launcher's only child (proc(5), children). torchrun and srun give
+    workers groups of their own, so that this one's says nothing."""
+    try:
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+        for child in children:
+            if f"{LAUNCHER}={launcher}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+                return int(child)
+    except OSError:
+        pass  # on another node, or with another view of the processes
+    return None
+
+
+def stages() -> dict[str, float]:
+    """Seconds from this process's start to now, and to when this module was loaded (/proc, where there is one)."""
+    now = time.monotonic()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+        began = ticks / os.sysconf("SC_CLK_TCK")
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, IndexError, ValueError):
+        return {}
+    return {"import": max(0.0, uptime - began - (now - _LOADED_AT)), "all": max(0.0, uptime - began)}

@@ -1,0 +1,1 @@
+"""One resize: pending groups, state recovery, quorum, and the worker's lifecycle."""

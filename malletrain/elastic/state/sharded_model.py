@@ -1,0 +1,123 @@
+"""A model whose parameters are sharded over the processes of a node (`fully_shard`), and whole in each node.
+
+Inside the node PyTorch's FSDP2 does as ever; across nodes the session sums what each process has: its shard. FSDP
+takes the mean over the node's processes as if all had as many samples. So what a backward pass begins with is scaled
+by this process's share of the batch, at the model's output.
+
+(`fully_shard` is loaded by whoever uses it: here its types are known by name.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from malletrain.elastic.comm.local_rank import Place
+from malletrain.elastic.errors import ElasticError
+
+
+def is_sharded(tensor: object) -> bool:
+    """Whether a tensor is one of which several processes hold a part each."""
+    return type(tensor).__name__ == "DTensor"
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """What this process holds of it; shares its memory."""
+    if not is_sharded(tensor):
+        whole: torch.Tensor = tensor
+        return whole
+    with torch.no_grad():
+        part: torch.Tensor = tensor.to_local()
+    return part
+
+
+def shard_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Global shape and stride, and the dimension that is cut (-1: none)."""
+    placement = tensor.placements[0]
+    return tuple(tensor.shape), tuple(tensor.stride()), placement.dim if placement.is_shard() else -1
+
+
+def rebuild(part: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dim: int, mesh: Any) -> Any:
+    """The inverse of `local` and `shard_of`."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    placement = Shard(dim) if dim >= 0 else Replicate()
+    return DTensor.from_local(part, mesh, [placement], run_check=False, shape=torch.Size(shape), stride=stride)
+
+
+def check(model: torch.nn.Module, place: Place) -> bool:
+    """Whether the model is sharded, over the processes of this node.
+
+    Raises:
+        ElasticError: it is sharded in a way that cannot be trained so; a node that leaves would take its part.
+    """
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise ElasticError(
+            "the model is in FullyShardedDataParallel: a node that leaves would take its part. Use fully_shard over "
+            "the processes of a node (torch.distributed.fsdp.fully_shard), or the plain model"
+        )
+    every = list(model.named_parameters())
+    sharded = [(name, p) for name, p in every if is_sharded(p)]
+    if not sharded:
+        return False
+    which = f"{sharded[0][0]} and {len(sharded) - 1} more"
+    meshes = {p.device_mesh for _, p in sharded}  # type: ignore[attr-defined]
+    mesh = next(iter(meshes))
+    if len(meshes) > 1 or mesh.ndim != 1 or mesh.size() != place.size:
+        raise ElasticError(
+            f"the model's parameters are sharded over other processes than the {place.size} of this node ({which}): "
+            "a node that leaves would take its part. Shard inside the node: fully_shard over the processes that "
+            "`torchrun --standalone` starts there; the session keeps the nodes alike"
+        )
+    whole = next((name for name, p in every if not is_sharded(p) and p.requires_grad), None)
+    if whole is not None:
+        raise ElasticError(f"{whole} is not sharded, but others are: call fully_shard on the whole model last")
+    return True
+
+
+class OutputScale:
+    """Multiplies what a backward pass begins with, at the model's output, by a factor that changes with the step."""
+
+    def __init__(self, model: torch.nn.Module, place: Place, *, mean: bool) -> None:
+        self.factor: float | None = None
+        self._place = place
+        self._mean = mean
+        model.register_forward_hook(self._hook)
+
+    def begin(self, weight: int, batch: int) -> None:
+        """A step in which this process has `weight` of `batch` samples: FSDP will divide by the processes."""
+        self.factor = self._place.size * (weight / batch if self._mean else float(weight > 0))
+
+    def end(self) -> None:
+        """The step is over, well or ill."""
+        self.factor = None
+
+    def _hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+        if self.factor is None or not torch.is_grad_enabled():
+            return output
+        from torch.utils._pytree import tree_map_only
+
+        return tree_map_only(torch.Tensor, lambda tensor: _scaled(tensor, lambda: self.factor), output)
+
+
+def _scaled(tensor: torch.Tensor, factor: Callable[[], float | None]) -> torch.Tensor:
+    if not tensor.requires_grad:
+        return tensor
+    out: torch.Tensor = _Scale.apply(tensor, factor)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Scale(torch.autograd.Function):
+    """Itself; its gradient, times the factor of the moment of backward."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, factor: Callable[[], float | None]) -> torch.Tensor:
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        factor = ctx.factor()
+        return (gradients[0] if factor is None else gradients[0] * factor), None

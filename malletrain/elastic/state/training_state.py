@@ -1,0 +1,209 @@
+"""The training state: what a newcomer must be given, and what a checkpoint holds.
+
+It is a tree of plain values with tensors at some leaves; on its way it is a list of tensors and a small skeleton.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+
+from malletrain import __version__
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.state.sharded_model import is_sharded, local, rebuild, shard_of
+
+log = logging.getLogger("malletrain.elastic")
+
+#: Marks where a tensor was, and where a shard of one was.
+_LEAF, _SHARD = "\0tensor", "\0shard"
+
+
+class Stateful(Protocol):
+    """Anything with PyTorch's pair of methods: schedulers, scalers, averaged models, metrics."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@dataclass(slots=True)
+class Position:
+    """Where training is: `cursor` samples of `epoch` are committed, `step` steps, `samples` and `rounds` in all."""
+
+    epoch: int = 0
+    cursor: int = 0
+    step: int = 0
+    samples: int = 0
+    rounds: int = 0
+
+
+def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
+    """A tree as skeleton and tensors.
+
+    Raises:
+        ElasticError: a leaf is neither a tensor nor a plain value.
+    """
+    tensors: list[torch.Tensor] = []
+    names: list[str] = []
+
+    def walk(node: Any, name: str) -> Any:
+        if isinstance(node, torch.Tensor):
+            tensors.append(local(node).detach())
+            names.append(name)
+            if is_sharded(node):
+                return (_SHARD, len(tensors) - 1, *shard_of(node))
+            return (_LEAF, len(tensors) - 1, str(node.device.type))
+        if isinstance(node, Mapping):
+            return {key: walk(value, f"{name}.{key}") for key, value in node.items()}
+        if isinstance(node, list | tuple):
+            walked = [walk(each, f"{name}.{place}") for place, each in enumerate(node)]
+            return walked if isinstance(node, list) else tuple(walked)
+        return node
+
+    buffer = io.BytesIO()
+    skeleton = walk(tree, "")
+    specs = [(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
+    torch.save({"skeleton": skeleton, "tensors": specs, "names": [name[1:] for name in names]}, buffer)
+    return buffer.getvalue(), tensors
+
+
+def names_of(skeleton: bytes) -> list[str]:
+    """Where in the tree each tensor is, with dots: `model.0.weight`."""
+    names: list[str] = _load(skeleton)["names"]
+    return [name if names.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(names)]
+
+
+def specs_of(skeleton: bytes) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+    """Types and shapes of the tensors that belong to a skeleton."""
+    return [(getattr(torch, name), tuple(shape)) for name, shape in _load(skeleton)["tensors"]]
+
+
+def unpack(skeleton: bytes, tensors: list[torch.Tensor], mesh: Any = None) -> Any:
+    """The inverse of `pack`; the tensors stay where they are. `mesh`: of the processes that hold the other shards."""
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, tuple) and len(node) == 5 and node[0] == _SHARD:
+            return rebuild(tensors[node[1]].to(mesh.device_type), *node[2:], mesh)
+        if isinstance(node, tuple) and len(node) == 3 and node[0] == _LEAF:
+            return tensors[node[1]]
+        if isinstance(node, dict):
+            return {key: walk(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [walk(each) for each in node]
+        if isinstance(node, tuple):
+            return tuple(walk(each) for each in node)
+        return node
+
+    return walk(_load(skeleton)["skeleton"])
+
+
+def _load(skeleton: bytes) -> Any:
+    try:
+        return torch.load(io.BytesIO(skeleton), weights_only=True)
+    except Exception as error:
+        raise ElasticError(
+            f"a tracked object's state holds what is not plain data: {str(error).splitlines()[0][:300]}"
+        ) from error
+
+
+class TrainingState:
+    """Model, optimizer, position, and whatever the script tracks."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.position = position
+        self.tracked: dict[str, Stateful] = {}
+        self.whole = False  #: whether this process holds it, or is still to get it
+        self.terms = ""  #: of training, as far as the result depends on them
+        self._boundary: dict[str, Any] | None = None
+        self._size: tuple[object, int] | None = None
+        #: Of the processes that hold the shards of a sharded model; None where each holds it whole.
+        self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]
+
+    def track(self, name: str, thing: Stateful) -> None:
+        """Make `thing` part of the state."""
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise ElasticError(f"track({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
+        self.tracked[name] = thing
+
+    def signatures(self) -> dict[str, int]:
+        """What must be the same on every worker, by name: 63 bits each, which differ when it differs."""
+        model = [f"{n}:{tuple(p.shape)}:{p.dtype}" for n, p in self.model.named_parameters()]
+        model += [f"{n}:{tuple(b.shape)}:{b.dtype}" for n, b in self.model.named_buffers()]
+        optimizer = [type(self.optimizer).__name__, *(str(len(g["params"])) for g in self.optimizer.param_groups)]
+        said = {
+            "model": model,
+            "optimizer": optimizer,
+            "tracked objects": sorted(self.tracked),
+            "data set, batch or seed": [self.terms],
+            "releases of torch or malletrain": [torch.__version__, __version__],
+        }
+        return {
+            name: int.from_bytes(hashlib.sha256("\n".join(lines).encode()).digest()[:8]) >> 1
+            for name, lines in said.items()
+        }
+
+    def mark_boundary(self) -> None:
+        """Remember tracked objects as they are at the end of an epoch's batches: whoever joins or resumes later
+        runs the script's code after the batches anew, so it must not find its effects done."""
+        skeleton, tensors = pack({name: thing.state_dict() for name, thing in self.tracked.items()})
+        self._boundary = unpack(skeleton, [tensor.clone() for tensor in tensors], self.mesh)
+
+    def forget_boundary(self) -> None:
+        """The script asks for the next batch: what is tracked is in step with it again."""
+        self._boundary = None
+
+    def capture(self) -> tuple[bytes, list[torch.Tensor]]:
+        """The state as skeleton and tensors; the tensors are the live ones."""
+        tracked = self._boundary
+        if tracked is None:
+            tracked = {name: thing.state_dict() for name, thing in self.tracked.items()}
+        return pack(
+            {
+                "model": dict(self.model.state_dict()),
+                "optimizer": self.optimizer.state_dict(),
+                "tracked": tracked,
+                "position": asdict(self.position),
+            }
+        )
+
+    def specs(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+        """Types and shapes of the tensors that `capture` gives now."""
+        return [(tensor.dtype, tuple(tensor.shape)) for tensor in self.capture()[1]]
+
+    def size_bytes(self) -> int:
+        """Of the tensors of model, optimizer and what is tracked: what a newcomer is sent. Looked at once a size."""
+        parameters = sum(1 for _ in self.model.parameters()), len(self.optimizer.state), len(self.tracked)
+        if self._size is None or self._size[0] != parameters:
+            size = sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.specs())
+            self._size = parameters, size
+        return self._size[1]
+
+    def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
+        """Take a state over. The tensors may become part of the live state.
+
+        Raises:
+            ElasticError: it is of another model or script.
+        """
+        tree = unpack(skeleton, tensors, self.mesh)
+        try:
+            self.model.load_state_dict(tree["model"])
+            self.optimizer.load_state_dict(tree["optimizer"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ElasticError(f"the state is of another model or optimizer: {error}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # schedulers warn about order when they are loaded
+            for name, thing in self.tracked.items():
+                if name in tree["tracked"]:
+                    thing.load_state_dict(tree["tracked"][name])
+        for name, value in tree["position"].items():
+            setattr(self.position, name, value)

@@ -1,0 +1,309 @@
+"""The job profiling advisor: which size of which job to measure next, and when to stop. Pure.
+
+MalleTrain's key idea (Ma et al., ICPE 2024): users do not know how their job scales, and the allocator need not ask
+them. Probes are training: a job is given the size for a few windows, through the sizing problem itself.
+
+1. A size's *gain* is the value of information for the allocation (`malletrain.learn.value_of_information`), for as long
+   as
+   the job will run, and for all jobs of its application that wait to learn from it. Its *cost* is what the job trains
+   less while it is measured, and its resizes. It is worth probing where the gain is above the cost.
+2. The dearest resize is a start of new nodes; sizes below the present one cost next to nothing. A job starts at its
+   share of the nodes and is measured downwards, and upwards as holes allow.
+3. Nobody is sent beyond twice the largest size that was measured, on it or on another job of its application; nor
+   beyond a size where throughput has begun to fall.
+   Probes are for jobs that are not measured on their way up (`malletrain.learn.scale_up_profiling`): those that are
+   relaunched, that got a node after the other, or whose steps are long.
+4. The best candidates enter the sizing problem as a bonus on that size: whoever has better use for the nodes still
+   gets them. A job that takes its bonus is locked there until its windows are full, its nodes are lost, or patience
+   ends. Nodes under probe are capped; of an application that nobody knows yet one job at a time is probed, for all
+   of them: a wave of new jobs starves nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from malletrain.domain.job import Curve, Probe, Profile, ResizeCosts
+from malletrain.learn.curve import POOLED, CurveFit
+from malletrain.learn.prior_jobs import Pooled
+from malletrain.learn.value_of_information import Worth, worths
+
+#: So many jobs are looked at for a probe in one decision: each costs about a millisecond.
+_MOST_CONSIDERED = 64
+#: A size is tried so often, windows or not.
+_MOST_TRIES = 2
+#: Beyond the largest measured size nobody goes further than this factor (Pollux, OSDI 2021: at most twice).
+_REACH = 2
+#: The gain must be at least this part of what the job trains: less is noise.
+_LEAST_GAIN = 5e-3
+#: So many measured sizes are enough, and so are others of its application that it is like: replayed, probes beyond
+#: that cost more than they brought.
+_ENOUGH = 3
+#: And so often its cost: some of it would have come for free, from resizes that happen anyway.
+_MARGIN = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRules:
+    """What a site allows for measuring.
+
+    Attributes:
+        profile: what is done for jobs that say nothing themselves.
+        windows: windows of training that make a size measured.
+        share: most nodes that jobs are given beyond their present ones to be measured, as a part of all that may be
+            used. Jobs under probe hold half of the nodes at most, but one always may.
+        seconds: what a probe is taken to last beyond the activation of nodes: its windows, and the ticks around them.
+        patience_s: a probe that has not got its windows after so long is given up.
+        payoff_s: for how long a gain counts at least and at most, where it is not known how long the job goes on: it
+            is taken to go on for as long as it has (of what has lasted long more is left: Lindy's law), so that a
+            short job is not spent on measuring, and what a long one is measured for is a small part of it.
+        each: most probes of one job.
+    """
+
+    profile: Profile = Profile.ACTIVE
+    windows: int = 2
+    share: float = 0.25
+    seconds: float = 45.0
+    patience_s: float = 180.0
+    payoff_s: tuple[float, float] = (900.0, 14400.0)
+    each: int = 6
+
+
+@dataclass(frozen=True)
+class Known:
+    """What has been learnt of one job. `tries`: probes begun, by size; `ignored`: samples that were not believed,
+    by reason; `since`: when it was first seen to train (Unix seconds)."""
+
+    fit: CurveFit | None = None
+    pooled: Pooled | None = None
+    probe: Probe | None = None
+    tries: Mapping[int, int] = field(default_factory=dict)
+    application: tuple[str, str] = ("", "")
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    since: float | None = None
+
+    @property
+    def windows(self) -> Mapping[int, int]:
+        return {m.nodes: m.windows for m in self.fit.measured} if self.fit else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One job as the advisor sees it. `sizes`: what it may have, ascending; `curve`: speed-ups over one node as the
+    sizing has them; `left_s`: how long it goes on, where known."""
+
+    id: int
+    current: int
+    sizes: tuple[int, ...]
+    curve: Curve
+    weight: float
+    costs: ResizeCosts
+    known: Known
+    profile: Profile
+    left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A size that is worth measuring: `worth` in the objective's unit times seconds, its cost taken off; with `bonus`
+    the sizing sees just that."""
+
+    job: int
+    nodes: int
+    worth: float
+    bonus: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What the sizing problem is told, and why.
+
+    `bonus` and `locked` by job; `ended`: open probes that are over; `reasons`: for every job that is profiled, what
+    would be measured next, or why nothing.
+    """
+
+    bonus: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    locked: Mapping[int, int] = field(default_factory=dict)
+    ended: Mapping[int, str] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
+
+
+def reach(known: Known, least: int, current: int, share: int) -> int:
+    """The largest size that a job of unknown scalability may be given.
+
+    Twice what was measured, on it or on those that it is like; before that its fair `share` of the nodes, never less
+    than it needs or has.
+    """
+    fit = known.fit
+    if fit is not None and fit.falls and fit.seen == fit.measured[-1].nodes:
+        return max(fit.seen, least)
+    measured = fit.seen if fit is not None else known.pooled.largest if known.pooled is not None else 0
+    return max(_REACH * measured if measured else share, least, current)
+
+
+def standing(probe: Probe, current: int, now: float, rules: ProbeRules) -> str:
+    """Why an open probe is over; empty while it goes on."""
+    if probe.windows >= rules.windows:
+        return f"measured: {probe.windows} windows on {probe.nodes} nodes"
+    if probe.reached and current < probe.nodes:
+        return f"its nodes were lost: {current} of {probe.nodes} are left"
+    if now - probe.since > rules.patience_s:
+        return f"given up after {now - probe.since:.0f} s with {probe.windows} of {rules.windows} windows"
+    return ""
+
+
+def advise(
+    jobs: Sequence[Candidate], price: float, nodes: int, horizon_s: float, now: float, rules: ProbeRules
+) -> Advice:
+    """Locks for probes that go on, bonuses for those worth beginning.
+
+    `price` is what a node is worth a second in the objective's unit, `nodes` how many may be used in all, `horizon_s`
+    that of the sizing problem.
+    """
+    locked: dict[int, int] = {}
+    ended: dict[int, str] = {}
+    reasons: dict[int, str] = {}
+    wishes: list[Wish] = []
+    extra, room = int(rules.share * nodes), nodes // 2
+    siblings = Counter(job.known.application for job in jobs if len(job.known.windows) < 2)
+    busy: Counter[tuple[str, str]] = Counter()
+    # Sizes of locked jobs must fit together whatever becomes of the nodes.
+    free = nodes
+    for job in sorted(jobs, key=lambda j: j.id):
+        probe = job.known.probe
+        if probe is None or job.profile is not Profile.ACTIVE:
+            continue
+        over = standing(probe, job.current, now, rules)
+        if not over and (probe.nodes not in job.sizes or probe.nodes > free):
+            over = f"{probe.nodes} nodes are not to be had any more"
+        if over:
+            ended[job.id] = over
+            continue
+        locked[job.id] = probe.nodes
+        reasons[job.id] = f"is measured on {probe.nodes} nodes, {probe.windows} of {rules.windows} windows so far"
+        busy[job.known.application] += 1
+        free -= probe.nodes
+        room -= probe.nodes
+        extra -= max(0, probe.nodes - job.current)
+    idle = [job for job in jobs if job.id not in locked and job.profile is Profile.ACTIVE]
+    # Those with the fewest measured sizes first: they have the most to learn.
+    idle.sort(key=lambda job: (len(job.known.windows), job.id))
+    for job in idle[:_MOST_CONSIDERED]:
+        found, why_none = _wishes(job, price, siblings[job.known.application], nodes, horizon_s, extra, now, rules)
+        wishes += found
+        if why_none:
+            reasons[job.id] = why_none
+    bonus: dict[int, tuple[int, float]] = {}
+    by_id = {job.id: job for job in jobs}
+    while wishes:
+        # Applications take turns; within a turn the best worth a node goes first. What one job of an application is
+        # measured for, its siblings need not be.
+        wishes.sort(key=lambda w: (busy[by_id[w.job].known.application], -w.worth / w.nodes, w.job, w.nodes))
+        wish = wishes.pop(0)
+        job = by_id[wish.job]
+        more = max(0, wish.nodes - job.current)
+        told = busy[job.known.application] and siblings[job.known.application] > 1
+        if told or more > extra or (wish.nodes > room and (locked or bonus)):
+            reasons.setdefault(wish.job, f"{wish.reason}; waits for other probes to end")
+            continue
+        room -= wish.nodes
+        extra -= more
+        busy[job.known.application] += 1
+        bonus[wish.job] = (wish.nodes, wish.bonus)
+        reasons[wish.job] = wish.reason
+        wishes = [w for w in wishes if w.job != wish.job]
+    return Advice(bonus, locked, ended, reasons)
+
+
+def _wishes(
+    job: Candidate,
+    price: float,
+    siblings: int,
+    nodes: int,
+    horizon_s: float,
+    extra: int,
+    now: float,
+    rules: ProbeRules,
+) -> tuple[list[Wish], str]:
+    """The sizes of a job that are worth measuring; or none, and why."""
+    known, fit = job.known, job.known.fit
+    if fit is None:
+        return [], "not measured yet: its first size will be"
+    if job.current and known.windows.get(job.current, 0) < rules.windows:
+        return [], f"its present size, {job.current} nodes, is measured first: that costs nothing"
+    if sum(known.tries.values()) >= rules.each:
+        return [], f"has had its {rules.each} probes"
+    if len(known.windows) >= _ENOUGH:
+        return [], f"known well enough: {len(known.windows)} sizes are measured"
+    if fit.probabilities[POOLED] > 0.5:
+        return [], "known well enough: it is as the others of its application"
+    sizes = [n for n in job.sizes if n <= nodes]
+    candidates = _candidates(job, sizes, extra, rules)
+    if not candidates:
+        return [], "every size within reach is measured"
+    grid = _thinned(sizes, candidates, fit)
+    a_node = price / job.weight
+    best, found = worths(fit, grid, candidates, a_node, rules.windows)
+    payoff = _payoff_s(job, now, rules) * max(1, siblings)
+    scale = job.curve.throughput(best)
+    net = {n: job.curve.throughput(n) - a_node * n for n in grid}
+    most = max(0.0, *net.values())
+    wishes = []
+    for worth in found:
+        resizes = _resizes(job, worth, scale, a_node)
+        cost = worth.loss * rules.seconds + resizes
+        gain = worth.gain * payoff - _MARGIN * cost
+        if worth.gain < _LEAST_GAIN * scale or gain <= 0:
+            continue
+        # The sizing sees what is lost over its whole horizon, and the resizes: given back, what is left is the gain.
+        bonus = (gain + (most - net[worth.nodes]) * horizon_s + resizes) * job.weight
+        reason = (
+            f"next {worth.nodes} nodes: knowing them is worth {worth.gain / scale:.1%} of what it trains on {best}, "
+            f"measuring costs {cost / scale:.0f} s of that"
+        )
+        wishes.append(Wish(job.id, worth.nodes, gain * job.weight, bonus, reason))
+    return wishes, "" if wishes else f"known well enough: no size is worth measuring (best {best})"
+
+
+def _candidates(job: Candidate, sizes: Sequence[int], extra: int, rules: ProbeRules) -> list[int]:
+    """Sizes to measure: halves and doubles of what was measured, the ends; not those that are full or failed."""
+    if not sizes:
+        return []
+    windows = job.known.windows
+    most = max(min(reach(job.known, sizes[0], job.current, 1), job.current + extra), sizes[0])
+    wanted = {sizes[0], most, job.current}
+    wanted |= {k for m in windows for f in (1, 2, 4, 8, 16, 32) for k in (m // f, m * f) if k}
+    near = {min(sizes, key=lambda s: (abs(s - k), s)) for k in wanted}
+    return sorted(
+        k for k in near
+        if k <= most and windows.get(k, 0) < rules.windows and job.known.tries.get(k, 0) < _MOST_TRIES
+    )  # fmt: skip
+
+
+def _thinned(sizes: Sequence[int], candidates: Sequence[int], fit: CurveFit) -> list[int]:
+    """Enough sizes to see where the best lies: all up to 16, then steps of a ninth, and the candidates."""
+    kept = set(candidates) | {m.nodes for m in fit.measured if m.nodes in set(sizes)}
+    last = 0
+    for size in sizes:
+        if size <= 16 or size >= last * 9 / 8 or size == sizes[-1]:
+            kept.add(size)
+            last = size
+    return sorted(kept)
+
+
+def _payoff_s(job: Candidate, now: float, rules: ProbeRules) -> float:
+    """For how long a job will make use of what is learnt."""
+    least, most = rules.payoff_s
+    age = now - job.known.since if job.known.since is not None else 0.0
+    guess = min(max(least, age), most)
+    return guess if job.left_s is None else min(job.left_s, most)
+
+
+def _resizes(job: Candidate, worth: Worth, scale: float, a_node: float) -> float:
+    """What going to the size and back costs, in speed-up: its nodes, or those that others take, start twice."""
+    more = worth.nodes - job.current
+    stalls = (job.costs.grow_s + job.costs.shrink_s) * scale if more else 0.0
+    return stalls + 2 * abs(more) * a_node * job.costs.activate_s

@@ -1,0 +1,320 @@
+"""Samples to scalability curve: which family fits, what it says between and beyond, and how wrong it may be.
+
+Every shape of every family (`malletrain.learn.curve_families`) is weighed by how well it explains the measured
+sizes, of the job and of others of its kind (Bayesian model averaging over shapes, kinds, and how far a family may
+be off: `malletrain.learn.prior_jobs`, `malletrain.learn.gaussian_process`). The weighted mean of log throughput is
+the curve; measured sizes stay as they were measured; the band holds nine tenths of the mixture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.domain.job import Curve, ThroughputSample
+from malletrain.learn.curve_families import grid
+from malletrain.learn.gaussian_process import Points, log_likelihood, normal_quantile, posterior
+from malletrain.learn.prior_jobs import MISFITS, Evidence, Pooled, kinds
+from malletrain.learn.samples import agreeing, by_class, since_drift, sound
+
+Floats = NDArray[np.float64]
+
+#: Noise of a size's level where it was seen too seldom to tell, relative.
+_NOISE = 0.02
+#: Standard deviations that are more than noise.
+_CLEAR = 1.96
+#: What the band leaves out on either side of the mixture. A little more than a twentieth: on published measurements
+#: it then holds nine tenths of every table (docs/explanation/curves.md), and more of smooth curves.
+_TAIL = 0.06
+#: Of a scenario's deviation from its shape, along the two widest directions: how many standard deviations, and how
+#: likely; mean nothing, variance one in each.
+_FAR = 3**0.5
+_TILTS = (
+    (0.0, 0.0, 1 / 3),
+    *((z, 0.0, 1 / 6) for z in (-_FAR, _FAR)),
+    *((0.0, z, 1 / 6) for z in (-_FAR, _FAR)),
+)
+#: So many scenarios are looked at, at most.
+_SCENARIOS = 2048
+#: Shapes less likely than this part of the likeliest are in no curve.
+_NEGLIGIBLE = 1e-3
+#: What a job is called whose curve is likely as other jobs of its application have shown.
+POOLED = "pooled"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Samples/s on `nodes` nodes, and the band that should hold the truth nine times in ten."""
+
+    nodes: int
+    rate: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Half the band over the rate."""
+        return (self.high - self.low) / (2 * self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured size: the median of its windows."""
+
+    nodes: int
+    rate: float
+    windows: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The likely shapes of one kind with one misfit, their weights, and the points that they are bent to."""
+
+    weight: Floats
+    shape: NDArray[np.int64]
+    misfit: float
+    points: Points
+
+    @property
+    def largest(self) -> int:
+        """The largest size among its points; 0 without any."""
+        return int(self.points.nodes.max(initial=0))
+
+
+@dataclass(frozen=True)
+class CurveFit:
+    """What the samples say.
+
+    `family` is the likeliest one, `probabilities` are all of them, and that the job is as others of its application.
+    `ignored` counts samples that were not believed, by reason. `noise` is the relative scatter of windows of one
+    size. `node_class` is that of the nodes which all this holds on, where the site has several.
+    """
+
+    family: str
+    probabilities: Mapping[str, float]
+    measured: tuple[Measured, ...]
+    ignored: Mapping[str, int]
+    noise: float
+    _parts: tuple[_Part, ...] = field(repr=False, compare=False)
+    node_class: str = ""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What this job tells others of its application."""
+        return tuple((m.nodes, m.rate, m.windows, self.noise) for m in self.measured)
+
+    def at(self, sizes: Sequence[int]) -> tuple[Estimate, ...]:
+        """Estimates on these sizes, each at least 1."""
+        weight, mean, sigma = self._mixture(sizes)
+        # The band holds what a measurement would show: at a measured size, the noise of its windows.
+        seen = np.array(
+            [self.noise / math.sqrt(max(self._windows(n), 1)) if self._windows(n) else 0.0 for n in sizes]
+        )
+        sigma = np.maximum(sigma, seen)
+        low, high = (normal_quantile(weight, mean, sigma, part) for part in (_TAIL, 1 - _TAIL))
+        centre = weight @ mean
+        exact = {m.nodes: m.rate for m in self.measured}
+        found = []
+        for n, c, below, above in zip(sizes, centre.tolist(), low.tolist(), high.tolist(), strict=True):
+            rate = exact.get(n, self._scale(c))
+            found.append(
+                Estimate(n, rate, rate * math.exp(min(below - c, 0.0)), rate * math.exp(max(above - c, 0.0)))
+            )
+        return tuple(found)
+
+    def rates(self, sizes: Sequence[int]) -> list[float]:
+        """Samples/s on these sizes, each at least 1, without the band: that costs more."""
+        weight, mean, _ = self._mixture(sizes)
+        exact = {m.nodes: m.rate for m in self.measured}
+        return [exact.get(n, self._scale(c)) for n, c in zip(sizes, (weight @ mean).tolist(), strict=True)]
+
+    def scenarios(self, sizes: Sequence[int]) -> tuple[Floats, Floats]:
+        """What the curve may be: weights that add up to 1, and samples/s of each scenario (row) on each size."""
+        bent = self._bent(np.array(sizes, dtype=np.float64))
+        weight = np.concatenate([part.weight * share for part, _, _ in bent for _, _, share in _TILTS])
+        weight /= weight.sum()
+        # Systematic resampling: as likely as before to 1 / _SCENARIOS, and a tenth of the work for a new job.
+        drawn = len(weight) > _SCENARIOS
+        at = (np.arange(_SCENARIOS) + 0.5) / _SCENARIOS
+        kept = np.searchsorted(np.cumsum(weight), at).clip(max=len(weight) - 1) if drawn else np.arange(len(weight))
+        levels, begin = [], 0
+        for part, mean, cov in bent:
+            value, vector = np.linalg.eigh(cov)
+            wide = vector[:, -2:] * np.sqrt(np.maximum(value[-2:], 0.0))
+            for one, two, _ in _TILTS:
+                first, last = np.searchsorted(kept, (begin, begin + len(part.weight)))
+                rows = mean[kept[first:last] - begin]
+                levels.append(rows + one * wide[:, -1] + (two * wide[:, 0] if wide.shape[1] > 1 else 0.0))
+                begin += len(part.weight)
+        level = np.exp(np.concatenate(levels) + self._level)
+        return (np.full(_SCENARIOS, 1 / _SCENARIOS) if drawn else weight), level
+
+    @property
+    def seen(self) -> int:
+        """The largest size that was measured: on the job, or on those of its application that it is likely like."""
+        likely = sorted(((part.largest, float(part.weight.sum())) for part in self._parts), reverse=True)
+        reaching = accumulate(weight for _, weight in likely)
+        return next(size for (size, _), share in zip(likely, reaching, strict=True) if share >= 0.5)
+
+    @property
+    def falls(self) -> bool:
+        """Whether the largest measured size trains less than a smaller one, by more than noise.
+
+        One node does not count: the first step beyond a node may cost more than it brings, and the next ones gain.
+        """
+        rates = [m.rate for m in self.measured if m.nodes > 1]
+        return bool(rates) and math.log(rates[-1]) < math.log(max(rates)) - _CLEAR * self.noise
+
+    def curve(self, max_nodes: int) -> Curve:
+        """The curve up to `max_nodes`: measured sizes and enough others for straight lines between them."""
+        sizes = {m.nodes for m in self.measured} | {1, max(1, max_nodes)}
+        size = 1
+        while size < max_nodes:
+            sizes |= {size, min(size + size // 2, max_nodes)} if size > 1 else {1}
+            size *= 2
+        return Curve(tuple(zip(sorted(sizes), self.rates(sorted(sizes)), strict=True)))
+
+    @property
+    def error_bound(self) -> float:
+        """The largest relative error between the smallest and the largest measured size."""
+        low, high = self.measured[0].nodes, self.measured[-1].nodes
+        sizes = sorted({round(low * (high / low) ** (i / 32)) for i in range(33)})
+        return max(e.error for e in self.at(sizes))
+
+    @property
+    def _level(self) -> float:
+        return math.fsum(math.log(m.rate) for m in self.measured) / max(len(self.measured), 1)
+
+    def _scale(self, level: float) -> float:
+        return math.exp(min(max(level + self._level, -500.0), 500.0))
+
+    def _windows(self, nodes: int) -> int:
+        return next((m.windows for m in self.measured if m.nodes == nodes), 0)
+
+    def _bent(self, wanted: Floats) -> list[tuple[_Part, Floats, Floats]]:
+        """Every part, its shapes bent to pass by the measured points: log samples/s less their mean, covariance."""
+        found = []
+        on_wanted, tables = grid().log_shape(wanted), {}
+        for part in self._parts:
+            key = id(part.points)
+            if key not in tables:
+                tables[key] = grid().log_shape(part.points.nodes)
+            mean, cov = posterior(part.points, tables[key][part.shape], wanted, on_wanted[part.shape], part.misfit)
+            if self.falls and part.largest <= self.measured[-1].nodes:
+                # What has begun to fall is not expected to rise again, unless others of its kind have been seen to.
+                last = math.log(self.measured[-1].rate) - self._level
+                mean = np.where(wanted > self.measured[-1].nodes, np.minimum(mean, last), mean)
+            found.append((part, mean, cov))
+        return found
+
+    def _mixture(self, sizes: Sequence[int]) -> tuple[Floats, Floats, Floats]:
+        """Weights, means and standard deviations (rows: shapes of all parts) on the sizes."""
+        bent = self._bent(np.array(sizes, dtype=np.float64))
+        weight = np.concatenate([part.weight for part, _, _ in bent])
+        mean = np.concatenate([mean for _, mean, _ in bent])
+        sigma = np.concatenate(
+            [np.broadcast_to(np.sqrt(np.maximum(np.diag(cov), 0.0)), mean.shape) for _, mean, cov in bent]
+        )
+        return weight, mean, sigma
+
+
+def fit(samples: Iterable[ThroughputSample], pooled: Pooled | None = None) -> CurveFit | None:
+    """The curve of a job from its windows of training; None while no sample can be believed.
+
+    `pooled` is what other jobs of its application have measured. Where throughput has changed at the same size (other
+    data, a slower network), the windows from before count as those of another run of the application: sizes that were
+    measured then are to be measured again. So does what was measured on nodes of another class.
+    """
+    kept, ignored = sound(samples)
+    kept, elsewhere = by_class(kept)
+    for windows_there in elsewhere:
+        pooled = _as_another_run(windows_there, pooled)
+    if elsewhere:
+        ignored["on nodes of another class: the shape counts, the level does not"] = sum(map(len, elsewhere))
+    before, now = since_drift(kept)
+    windows, more = agreeing(now)
+    if not windows:
+        return None
+    ignored |= more
+    if before:
+        ignored["from before its throughput changed"] = len(before)
+        pooled = _as_another_run(before, pooled)
+    found = _fit(_measured(windows), _scatter(windows), dict(sorted(ignored.items())), pooled)
+    return replace(found, node_class=kept[-1].node_class)
+
+
+def _measured(windows: Mapping[int, Sequence[float]]) -> tuple[Measured, ...]:
+    return tuple(Measured(n, median(rates), len(rates)) for n, rates in sorted(windows.items()))
+
+
+def _as_another_run(samples: Iterable[ThroughputSample], pooled: Pooled | None) -> Pooled | None:
+    windows, _ = agreeing(samples)
+    if len(windows) < 2:
+        return pooled
+    noise = _scatter(windows)
+    run = tuple((m.nodes, m.rate, m.windows, noise) for m in _measured(windows))
+    return Pooled((*(pooled.jobs if pooled else ()), run))
+
+
+def expected(pooled: Pooled, max_nodes: int) -> Curve:
+    """The speed-up up to `max_nodes` of a job that nobody has measured, by others of its application; 1 on one."""
+    curve = _fit((), _NOISE, {}, pooled).curve(max_nodes)
+    return Curve(tuple((n, rate / curve.points[0][1]) for n, rate in curve.points))
+
+
+def telling(found: CurveFit | None, before: Evidence) -> Evidence:
+    """What a job tells others of its application: nothing before two sizes are measured; the same as before until
+    another size is, or one has twice the windows, so that nobody has to look again at every window."""
+    if found is None or len(found.measured) < 2:
+        return ()
+    now = found.evidence
+    same = [(n, windows.bit_length()) for n, _, windows, _ in now] == [(n, w.bit_length()) for n, _, w, _ in before]
+    return before if same else now
+
+
+def _fit(measured: tuple[Measured, ...], noise: float, ignored: Mapping[str, int], pooled: Pooled | None) -> CurveFit:
+    own = Points.of([(0, [(m.nodes, m.rate, m.windows, noise) for m in measured])])
+    found: list[tuple[Floats, NDArray[np.int64], Points, bool]] = []
+    for kind in kinds(pooled):
+        points = own.and_also(kind.points)
+        table = grid().log_shape(points.nodes)[kind.shape]
+        told = [
+            log_likelihood(points, table, m) - log_likelihood(kind.points, table[:, len(own) :], m) for m in MISFITS
+        ]
+        found.append((kind.log_prior + kind.log_weight + np.array(told), kind.shape, points, bool(len(kind.points))))
+    top = max(float(weight.max()) for weight, *_ in found)
+    parts, by_family = [], np.zeros(len(grid().names) + 1)
+    for log_weight, shape, points, is_pooled in found:
+        weight = np.exp(log_weight - top)
+        if is_pooled:
+            by_family[-1] += weight.sum()
+        else:
+            by_family[:-1] += np.bincount(grid().family[shape], weight.sum(axis=0), len(grid().names))
+        for row, misfit in zip(weight, MISFITS, strict=True):
+            likely = np.flatnonzero(row > _NEGLIGIBLE)
+            if len(likely):
+                parts.append(_Part(row[likely], shape[likely], misfit, points))
+    total = sum(float(part.weight.sum()) for part in parts)
+    parts = [_Part(part.weight / total, part.shape, part.misfit, part.points) for part in parts]
+    names = (*grid().names, POOLED)
+    by_family /= by_family.sum()
+    return CurveFit(
+        family=names[int(np.argmax(by_family))],
+        probabilities=dict(zip(names, by_family.tolist(), strict=True)),
+        measured=measured,
+        ignored=ignored,
+        noise=noise,
+        _parts=tuple(parts),
+    )
+
+
+def _scatter(windows: Mapping[int, Sequence[float]]) -> float:
+    """Relative scatter of one window, pooled over sizes (median absolute deviation), or the assumed one."""
+    off = [abs(x / median(rates) - 1) for rates in windows.values() if len(rates) >= 3 for x in rates]
+    return max(1.4826 * median(off), 1e-3) if off else _NOISE

@@ -1,0 +1,322 @@
+"""Every job's workers and worlds: from what is known of them to the next generation.
+
+After a fault all members are asked to check in; those that do not, at once when their connection dropped or else by a
+deadline, are lost, and an urgent generation of the rest follows. Newcomers are never in an urgent one: mending never
+waits for someone who holds no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.learn.scale_up_profiling import next_stop
+from malletrain.loop.membership.next_world import Candidate, Seat, WorldPlan, next_world
+from malletrain.loop.membership.state import Check, JobState, MembershipSettings, Phase, Worker
+from malletrain.loop.ports import Clock
+
+#: Superseded plans that members may yet turn out to have agreed on: by far more than can be under way.
+PLANS_KEPT = 16
+
+
+class Worlds:
+    """The state of all jobs, and the rules by which it moves on.
+
+    Args:
+        settings: deadlines.
+        clock: time.
+
+    Attributes:
+        jobs: by number.
+        workers: by name, also those that are gone and not yet forgotten.
+        events: what happened since they were taken last.
+        due_at: when `tick` is to be called next (`Clock.elapsed`), unless something happens before.
+    """
+
+    def __init__(self, settings: MembershipSettings, clock: Clock) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._started_at = clock.elapsed()
+        self.jobs: dict[int, JobState] = {}
+        self.workers: dict[str, Worker] = {}
+        self.events: list[Event] = []
+        self.due_at: float | None = None
+
+    def tick(self) -> None:
+        """Let deadlines pass."""
+        now = self._clock.elapsed()
+        for worker in list(self.workers.values()):
+            if not worker.phase.lives:
+                continue
+            if worker.lost_at is not None and now >= worker.lost_at:
+                self.lose(worker, worker.lost_how, silent=True)
+            elif worker.answered_at is not None and now >= worker.answered_at + self.settings.reconnect_s:
+                self.lose(worker, "it does not poll any more", silent=True)
+            elif now >= worker.last_seen + self.settings.silence_s:
+                self.lose(worker, f"silent for {now - worker.last_seen:.0f} s", silent=True)
+            elif worker.phase is Phase.JOINING and now >= worker.joined_at + self.settings.warm_up_s:
+                worker.end = f"not warm after {self.settings.warm_up_s:.0f} s"
+                self.lose(worker, worker.end)
+        self.due_at = None
+        for job_id in list(self.jobs):
+            self.settle(job_id)
+        self._forget(now)
+
+    def living(self, job_id: int) -> list[Worker]:
+        """Oldest first."""
+        return [each for each in self.workers.values() if each.job == job_id and each.phase.lives]
+
+    def taken(self, job: JobState, generation: int) -> None:
+        """One of them acts on the outstanding plan: so do all, for they agreed."""
+        plan = job.published.get(generation)
+        if plan is None or not plan.seats:
+            return  # unknown, old, or one that stands until the last of them has left
+        job.world = plan
+        if job.pending is plan:
+            job.pending = None  # else it was superseded in the moment when they agreed on it
+        job.published = {number: later for number, later in job.published.items() if number > generation}
+        job.arrived, job.arriving_since = set(), self._clock.elapsed()
+        for seat in job.world.seats:
+            if self.workers[seat.worker].phase.lives:
+                self.workers[seat.worker].phase = Phase.SERVING
+
+    def bring_back(self, worker: Worker) -> None:
+        """It was silent, that is all: it is there again, and must say where it stands."""
+        now = self._clock.elapsed()
+        worker.phase, worker.warm_at, worker.end, worker.lost_how = Phase.JOINING, None, None, ""
+        worker.silent = worker.may_return = worker.dropped = False
+        worker.joined_at, worker.last_seen, worker.lost_at, worker.answered_at = now, now, None, None
+        self.emit(EventKind.WORKER_JOINED, worker, "heard again", worker=worker.id)
+
+    def expect(self, worker: Worker) -> None:
+        """Known from others: it keeps its seat for a while."""
+        worker.lost_at = self._clock.elapsed() + self.settings.adopt_s
+        worker.lost_how, worker.unheard = "not heard since the daemon restarted", True
+
+    def _dissolve(self, job: JobState) -> None:
+        """Nobody of the world is heard any more. If it is the network, they train on and bring it back."""
+        for name in job.world.workers if job.world else ():
+            worker = self.workers[name]
+            worker.may_return = worker.phase is Phase.LOST and worker.silent
+        job.world = job.pending = None
+        job.void_before = job.generation + 1
+
+    def emit(self, kind: EventKind, by: Worker, reason: str, **data: JsonValue) -> None:
+        """Something happened, by or to a worker."""
+        self.events.append(Event(self._clock.now(), kind, by.job, by.pilot, by.node or None, reason, data))
+
+    def look_at(self, moment: float) -> None:
+        """Be called again at that moment, or before."""
+        self.due_at = moment if self.due_at is None else min(self.due_at, moment)
+
+    def ask_to_leave(self, worker: Worker, reason: str) -> None:
+        """A worker is to go: at once when it has no part in a world."""
+        worker.leaving_since, worker.leave_reason = self._clock.elapsed(), reason
+        job = self.jobs[worker.job]
+        plans = [plan for plan in (job.world, job.pending) if plan is not None]
+        if not any(plan.has(worker.id) for plan in plans):
+            worker.end = reason
+            self.leave(worker, reason)
+
+    def leave(self, worker: Worker, reason: str, **data: JsonValue) -> None:
+        """A worker is out, in order."""
+        worker.phase = Phase.LEFT
+        worker.end = worker.end or reason
+        self.emit(EventKind.WORKER_LEFT, worker, reason, worker=worker.id, **data)
+
+    def lose(self, worker: Worker, how: str, *, silent: bool = False) -> None:
+        """A worker is given up. `silent`: for its silence alone."""
+        worker.phase, worker.lost_how, worker.silent = Phase.LOST, how, silent
+        worker.end = worker.end or f"given up: {how}"
+        self.emit(EventKind.WORKER_LOST, worker, how, worker=worker.id, how=how)
+        job = self.jobs[worker.job]
+        if job.over is None and job.world is not None and job.world.has(worker.id):
+            self.ask(job, worker.job, f"{worker.id} is lost: {how}", broken=True)
+
+    def ask(self, job: JobState, job_id: int, reason: str, *, broken: bool, entered: bool = False) -> None:
+        """Ask members to check in; one check at a time, which may turn out to be of a broken world."""
+        if job.check is not None:
+            job.check.entered = job.check.entered or entered
+            if broken and not job.check.broken:
+                job.check.broken, job.check.reason = True, reason
+            return
+        asked: list[str] = []
+        for plan in (job.world, job.pending):
+            for seat in plan.seats if plan else ():
+                if seat.worker not in asked and self.workers[seat.worker].phase.lives:
+                    asked.append(seat.worker)
+        job.checks += 1
+        deadline = self._clock.elapsed() + self.settings.check_in_s
+        if any(self.workers[name].unheard for name in asked):
+            # Just after a restart of the daemon, members may not have noticed yet that it is back.
+            deadline = max(deadline, self._started_at + self.settings.return_s)
+        job.check = Check(job.checks, deadline, broken, entered, reason, tuple(asked))
+        self.look_at(deadline)
+
+    def settle(self, job_id: int) -> None:
+        """Whatever may be decided by now, is."""
+        job = self.jobs[job_id]
+        if job.over is not None:
+            return
+        self._decide(job_id, job)
+        self._release_idle_leavers(job_id, job)
+
+    def _release_idle_leavers(self, job_id: int, job: JobState) -> None:
+        """A newcomer that was asked to leave while a plan had it, and has no part in any by now, may go.
+
+        A withdrawn plan may have been agreed on in the same moment: then somebody says so soon.
+        """
+        now = self._clock.elapsed()
+        current = [plan for plan in (job.world, job.pending) if plan is not None]
+        for worker in self.living(job_id):
+            if worker.leaving_since is None or worker.phase is Phase.SERVING:
+                continue
+            if any(plan.has(worker.id) for plan in current):
+                continue
+            until = worker.leaving_since + self.settings.arrive_s
+            if now < until and any(plan.has(worker.id) for plan in job.published.values()):
+                self.look_at(until)
+                continue
+            worker.end = worker.leave_reason
+            self.leave(worker, worker.leave_reason)
+
+    def _decide(self, job_id: int, job: JobState) -> None:
+        for worker in self.living(job_id):
+            if worker.lost_at is not None:
+                self.look_at(worker.lost_at)
+            if worker.answered_at is not None:
+                self.look_at(worker.answered_at + self.settings.reconnect_s)
+            self.look_at(worker.last_seen + self.settings.silence_s)
+            if worker.phase is Phase.JOINING:
+                self.look_at(worker.joined_at + self.settings.warm_up_s)
+        if job.check is None and job.pending is not None and not job.pending.urgent:
+            # A newcomer that froze while it joined is missed by nobody who trains.
+            if self._clock.elapsed() >= job.ask_again_at:
+                job.ask_again_at = self._clock.elapsed() + self.settings.prepare_s
+                self.ask(job, job_id, f"generation {job.pending.generation} is not taken", broken=False)
+            self.look_at(job.ask_again_at)
+        if job.check is not None:
+            self._settle_check(job_id, job, job.check)
+        if job.check is not None or (job.pending is not None and job.pending.urgent and self.all_live(job.pending)):
+            return
+        now = self._clock.elapsed()
+        if job.pending is None and job.world is not None and not self._all_arrived(job, job.world, now):
+            return
+        candidates = [Candidate(each.seat, each.warm_at, each.leaving_since) for each in self.living(job_id)]
+        if not candidates:
+            self._dissolve(job)
+            return
+        if job.world is not None and not any(self.workers[name].phase.lives for name in job.world.workers):
+            pending = job.pending
+            self._dissolve(job)
+            job.pending = pending if pending is not None and pending.seats else None
+        verdict = next_world(
+            job.world.workers if job.world else (),
+            job.pending.workers if job.pending else None,
+            candidates,
+            job.terms,
+            now,
+            self.settings.gather_s,
+            self._stop(job, candidates, now),
+        )
+        if verdict.look_again_at is not None:
+            self.look_at(verdict.look_again_at)
+        if verdict.seats is not None:
+            self.publish(job_id, verdict.seats, verdict.reason)
+        elif job.pending is not None and not self.all_live(job.pending):
+            job.pending = None  # it cannot be taken any more, and no other is possible yet
+
+    def _stop(self, job: JobState, candidates: Sequence[Candidate], now: float) -> int | None:
+        """The size that the world of a job of unknown scalability is measured on before others join."""
+        if not job.climbs:
+            return None
+        size = len(job.world.seats) if job.world is not None else 0
+        if size and size not in job.seen and job.pending is None:
+            until = job.arriving_since + self.settings.stop_s
+            if now < until:
+                self.look_at(until)
+                return size
+            job.climbs = False  # its steps are too long for this
+            return None
+        target = sum(each.leaving_since is None for each in candidates)
+        stop = next_stop(job.seen, target, job.terms.permits)
+        if stop is None and target > size:
+            job.climbs = False
+        return stop
+
+    def _all_arrived(self, job: JobState, world: WorldPlan, now: float) -> bool:
+        """Whether the next change may come. A member that has not taken an urgent plan must go on seeing it."""
+        missing = [name for name in world.workers if name not in job.arrived and self.workers[name].phase.lives]
+        if missing and not world.urgent:
+            if now >= job.arriving_since + self.settings.arrive_s:
+                return True
+            self.look_at(job.arriving_since + self.settings.arrive_s)
+        return not missing
+
+    def all_live(self, plan: WorldPlan) -> bool:
+        """Whether every member of a plan lives."""
+        return all(self.workers[seat.worker].phase.lives for seat in plan.seats)
+
+    def _settle_check(self, job_id: int, job: JobState, check: Check) -> None:
+        now = self._clock.elapsed()
+        silent = []
+        for name in check.asked:
+            worker = self.workers[name]
+            if not worker.phase.lives or name in check.answered:
+                continue
+            if now >= check.deadline or (check.broken and worker.dropped):
+                check.broken = check.broken or check.entered or (job.world is not None and job.world.has(name))
+                how = worker.lost_how or f"did not check in within {self.settings.check_in_s:g} s"
+                self.lose(worker, how, silent=True)
+            else:
+                silent.append(name)
+        if silent:
+            return
+        job.check = None
+        if not check.broken:
+            return  # all are there: someone is slow, that is all
+        survivors = [name for name in check.asked if name in check.whole and self.workers[name].phase.lives]
+        staying = [name for name in survivors if self.workers[name].leaving_since is None]
+        for name in check.asked:
+            if name not in check.whole and self.workers[name].phase is Phase.SERVING:
+                self.workers[name].phase = Phase.WARM  # the step was not done in which it was given the state
+        if not survivors:
+            self._dissolve(job)
+            return
+        seats = tuple(self.workers[name].seat for name in staying or survivors[:1])
+        self.publish(job_id, seats, check.reason, urgent=True)
+
+    def publish(self, job_id: int, seats: tuple[Seat, ...], reason: str, urgent: bool = False) -> None:
+        """The next generation of a job; it is outstanding until its members have taken it."""
+        job = self.jobs[job_id]
+        job.generation += 1
+        if urgent:
+            job.void_before = job.generation
+        store = seats[0].address if seats else ""
+        batch = job.terms.batch(len(seats))
+        plan = WorldPlan(job.generation, seats, store, reason, urgent, batch, job.void_before)
+        job.pending = job.published[plan.generation] = plan
+        job.ask_again_at = self._clock.elapsed() + self.settings.prepare_s
+        job.published.pop(plan.generation - PLANS_KEPT, None)
+        self.events.append(
+            Event(
+                self._clock.now(),
+                EventKind.GENERATION,
+                job_id,
+                reason=reason,
+                data={
+                    "generation": plan.generation,
+                    "members": [seat.pilot for seat in seats],
+                    "switched_by": "fault" if urgent else "plan",
+                    **({"batch": plan.batch} if plan.batch else {}),
+                },
+            )
+        )
+
+    def _forget(self, now: float) -> None:
+        """Drop workers that are long gone; their names stay refused only while someone could still use them."""
+        for name, worker in list(self.workers.items()):
+            job = self.jobs[worker.job]
+            seated = any(plan is not None and plan.has(name) for plan in (job.world, job.pending))
+            if not worker.phase.lives and not seated and now - worker.last_seen > 10 * self.settings.silence_s:
+                del self.workers[name]

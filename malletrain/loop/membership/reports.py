@@ -1,0 +1,390 @@
+"""What workers say and the loop wants, and what is known by it; what follows is for `worlds` to decide.
+
+Runs on events, not on the daemon's tick, so that a fault is mended in a fraction of a second. No I/O and no thread of
+its own: the caller holds one lock around every call, writes what `reports()` returns to the journal *before* it lets
+a worker see a directive, and calls `tick()` when `due()` says so.
+
+Life of a worker: hello (JOINING) -> warm (WARM) -> in a published generation -> switched (SERVING) -> left or lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from malletrain.domain.decision import LeavePilot
+from malletrain.domain.errors import Refused
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.loop.membership.machine import Worlds
+from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
+from malletrain.loop.membership.state import Directive, JobState, MembershipSettings, Phase, Worker
+from malletrain.loop.ports import Clock
+
+__all__ = ["GENERATION_GAP", "Directive", "Membership", "MembershipSettings"]
+
+#: After a restart numbers go on this far beyond the last known: none is ever given twice.
+GENERATION_GAP = 1000
+
+
+class Membership:
+    """The state of every job's world. Implements `malletrain.loop.ports.Workers`.
+
+    Args:
+        settings: deadlines.
+        clock: time.
+        admit: the job's terms when `(job, pilot, uid)` may be a worker; raises `Refused` when not.
+        generations: the last generation of each job in the journal.
+    """
+
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        clock: Clock,
+        admit: Callable[[int, str, int], JobTerms],
+        generations: Mapping[int, int] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._admit = admit
+        self._known = {job: number + GENERATION_GAP for job, number in (generations or {}).items()}
+        self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
+        self._climbers: frozenset[int] = frozenset()
+        self._worlds = Worlds(settings, clock)
+
+    # --- The loop's side ------------------------------------------------------------------------------------------
+
+    def leave(self, action: LeavePilot) -> None:
+        """Ask the worker of a pilot to leave; `WORKER_LEFT` follows, at once when it has no part in a world."""
+        for worker in self._worlds.living(action.job_id):
+            if worker.pilot == action.pilot and worker.leaving_since is None:
+                self._worlds.ask_to_leave(worker, action.reason)
+        self._worlds.settle(action.job_id)
+
+    def end_job(self, job_id: int, reason: str) -> None:
+        """Tell every worker of the job to stop."""
+        job = self._worlds.jobs.setdefault(job_id, JobState(JobTerms(), self._known.get(job_id, 0)))
+        job.over, job.pending, job.check = reason, None, None
+        for worker in self._worlds.living(job_id):
+            worker.end = reason
+
+    def top_up(self, job_id: int, tasks: int) -> bool:
+        """Ask the oldest worker of the job to submit so many held tasks more; False when there is none to ask."""
+        for worker in self._worlds.living(job_id):
+            if worker.leaving_since is None:
+                worker.top_up = tasks
+                return True
+        return False
+
+    def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
+        """Samples of a step by nodes, for the generations to come: a batch changes with the world, and only then."""
+        self._batches[job_id] = batches
+        if job_id in self._worlds.jobs:
+            self._worlds.jobs[job_id].terms = replace(self._worlds.jobs[job_id].terms, batches=batches)
+
+    def climb(self, jobs: frozenset[int]) -> None:
+        """Jobs whose scalability nobody knows: a world of theirs that begins grows in stages, and is measured at
+        each."""
+        self._climbers = jobs
+
+    def reports(self) -> Sequence[Event]:
+        """Events since the last call, in order."""
+        events, self._worlds.events = self._worlds.events, []
+        return events
+
+    # --- The workers' side ----------------------------------------------------------------------------------------
+
+    def hello(self, job: int, pilot: str, restart: int, node: str, uid: int) -> Worker:
+        """A process in a pilot presents itself; saying it again (with a new token to be had) changes nothing.
+
+        Raises:
+            Refused: unknown job or pilot, another's job, a job that is over, or a worker that was given up.
+        """
+        terms = self._admit(job, pilot, uid)
+        if job in self._batches:
+            terms = replace(terms, batches=self._batches[job])
+        state = self._worlds.jobs.setdefault(job, JobState(terms, self._known.get(job, 0)))
+        state.terms = terms
+        if job in self._climbers and state.world is None and state.pending is None and not terms.restarts:
+            state.climbs = not state.seen
+        if state.over is not None:
+            raise Refused(f"job {job} is over ({state.over}): end this process")
+        now = self._clock.elapsed()
+        name = f"{pilot}.{restart}"
+        worker = self._worlds.workers.get(name)
+        if worker is not None:
+            if worker.may_return:
+                self._worlds.bring_back(worker)
+            if not worker.phase.lives:
+                raise Refused(f"worker {name} was given up ({worker.lost_how or 'it left'}): end this process")
+            worker.node, worker.uid = node, uid
+            self.heard(name)
+            return worker
+        for old in self._worlds.living(job):
+            if old.pilot == pilot:
+                self._worlds.lose(old, "its pilot was started again")
+        worker = Worker(name, job, pilot, node, uid, joined_at=now, last_seen=now)
+        self._worlds.workers[name] = worker
+        self._worlds.emit(EventKind.WORKER_JOINED, worker, "hello", worker=name)
+        self._worlds.settle(job)
+        return worker
+
+    def adopt(self, worker: str, generation: int, seats: Sequence[Seat], step: int, address: str, seen: int) -> None:
+        """A worker that trains already tells its world to a daemon that has forgotten it; training is not disturbed.
+
+        Members not heard yet keep their seats for `adopt_s`. `seen`: the highest generation it has heard of.
+        """
+        this = self._worlds.workers[worker]
+        job = self._worlds.jobs[this.job]
+        job.generation = max(job.generation, generation, seen)
+        job.step = max(job.step, step)
+        this.address = this.address or address
+        if job.world is None or job.world.generation < generation:
+            job.world = WorldPlan(generation, tuple(seats), "", "adopted from its members")
+            job.arrived, job.void_before = set(job.world.workers), generation
+            if job.pending is None or job.pending.generation <= generation:
+                job.pending = None
+            job.generation += GENERATION_GAP
+        now = self._clock.elapsed()
+        for seat in job.world.seats:
+            if seat.worker not in self._worlds.workers:
+                self._worlds.workers[seat.worker] = Worker(seat.worker, this.job, seat.pilot, "", this.uid, now, now)
+                self._worlds.expect(self._worlds.workers[seat.worker])
+            member = self._worlds.workers[seat.worker]
+            if member.may_return:
+                self._worlds.bring_back(member)
+                self._worlds.expect(member)
+            if member.phase in (Phase.JOINING, Phase.WARM):
+                member.phase, member.warm_at = Phase.SERVING, now
+                member.address = seat.address
+        self._worlds.settle(this.job)
+
+    def polled(self, worker: str) -> None:
+        """The worker has a poll open."""
+        self._worlds.workers[worker].answered_at = None
+        self.heard(worker)
+
+    def answered(self, worker: str) -> None:
+        """Its poll was answered: another must follow within `reconnect_s`, or its process is no more."""
+        this = self._worlds.workers[worker]
+        this.answered_at = self._clock.elapsed()
+        self._worlds.look_at(this.answered_at + self._worlds.settings.reconnect_s)
+
+    def heard(self, worker: str) -> None:
+        """The worker polls or reports: it is there."""
+        this = self._worlds.workers[worker]
+        this.last_seen = self._clock.elapsed()
+        this.lost_at, this.lost_how, this.dropped, this.unheard = None, "", False, False
+
+    def disconnected(self, worker: str) -> None:
+        """The worker's connection dropped while it polled: it is given `reconnect_s`, nothing after a fault."""
+        this = self._worlds.workers[worker]
+        if this.phase.lives and this.lost_at is None:
+            this.lost_at = self._clock.elapsed() + self._worlds.settings.reconnect_s
+            this.lost_how, this.dropped = "its connection dropped", True
+        self._worlds.settle(this.job)
+
+    def warm(self, worker: str, address: str, stages: Mapping[str, float]) -> None:
+        """It can join: it has imported, built its model and run it once."""
+        this = self._worlds.workers[worker]
+        if this.phase is not Phase.JOINING:
+            return
+        this.phase, this.address, this.warm_at = Phase.WARM, address, self._clock.elapsed()
+        self._worlds.emit(EventKind.WORKER_WARM, this, "", worker=worker, stages=dict(stages))
+        self._worlds.settle(this.job)
+
+    def checked_in(self, worker: str, answers: int, step: int, whole: bool) -> None:
+        """It answers a check."""
+        this = self._worlds.workers[worker]
+        job = self._worlds.jobs[this.job]
+        if job.check is not None and job.check.number == answers and worker in job.check.asked:
+            job.check.answered.add(worker)
+            if whole:
+                job.check.whole[worker] = step
+        self._worlds.settle(this.job)
+
+    def fault(self, worker: str, generation: int, step: int, how: str, detail: str) -> None:
+        """It says that a world does not work: `closed` and `build` break it, `stalled` asks who is still there."""
+        this = self._worlds.workers[worker]
+        job = self._worlds.jobs[this.job]
+        job.step = max(job.step, step)
+        latest = job.pending or job.world
+        if latest is None or generation < (job.world.generation if job.world else 0) or job.over:
+            return
+        if latest.urgent and generation < latest.generation:
+            return  # mended already
+        if how == "build" and not latest.urgent and job.pending is not None:
+            # Nobody trains in it yet: vote it off by another of the same members.
+            if generation == job.pending.generation:
+                self._worlds.publish(
+                    this.job, job.pending.seats, f"another try, {worker} could not build: {detail}"[:400]
+                )
+            return
+        # A member that speaks of a plan newer than its world waits in it already. What a newcomer meets there is its
+        # own trouble, unless nobody trains at all.
+        trains = job.world is None or job.world.has(worker)
+        entered = trains and job.world is not None and generation > job.world.generation
+        plan = job.published.get(generation)
+        in_vain = entered and plan is not None and not self._worlds.all_live(plan)
+        broken = trains and (how != "stalled" or in_vain)
+        self._worlds.ask(job, this.job, f"{worker}: {how} {detail}".strip()[:400], broken=broken, entered=entered)
+        self._worlds.settle(this.job)
+
+    def switched(
+        self, worker: str, generation: int, step: int, nodes: int, pause_s: float, grew: bool, state_bytes: int = 0
+    ) -> None:
+        """It trains in a new generation."""
+        this = self._worlds.workers[worker]
+        job = self._worlds.jobs[this.job]
+        job.step = max(job.step, step)
+        self._worlds.taken(job, generation)
+        plan = job.world
+        if plan is None or plan.generation != generation:
+            return
+        job.arrived.add(worker)
+        if plan.seats[0].worker == worker:
+            self._worlds.emit(
+                EventKind.SWITCHED,
+                this,
+                plan.reason,
+                generation=generation,
+                nodes=nodes,
+                pause_s=pause_s,
+                step=step,
+                grew=grew,
+                **({"state_bytes": state_bytes} if state_bytes > 0 else {}),
+            )
+        self._worlds.settle(this.job)
+
+    def leaving(self, worker: str, why: str) -> None:
+        """It was told to end by someone else, and leaves as soon as it may."""
+        this = self._worlds.workers[worker]
+        if this.leaving_since is None and this.phase.lives:
+            self._worlds.ask_to_leave(this, why)
+        self._worlds.settle(this.job)
+
+    def left(self, worker: str, generation: int, step: int, saved: str | None) -> None:
+        """It is out of its world: by `generation`, which it has no part in, or by itself (0)."""
+        this = self._worlds.workers[worker]
+        job = self._worlds.jobs[this.job]
+        job.step = max(job.step, step)
+        if this.phase.lives:
+            self._worlds.leave(this, this.leave_reason or "left by itself", step=step, saved=saved)
+            obeyed = job.published.get(generation)
+            expected = obeyed is not None and not obeyed.has(worker)
+            if obeyed is not None and not obeyed.urgent:
+                # (That one is out of an urgent plan says nothing of whether the others have heard of it.)
+                self._worlds.taken(job, generation)
+            if not expected and job.world is not None and job.world.has(worker):
+                self._worlds.ask(job, this.job, f"{worker} left by itself", broken=True)
+        self._worlds.settle(this.job)
+
+    def finished(self, worker: str, result: Mapping[str, JsonValue]) -> None:
+        """Training is over."""
+        this = self._worlds.workers[worker]
+        if self._worlds.jobs[this.job].over is None and this.phase.lives:
+            self._worlds.emit(EventKind.JOB_COMPLETED, this, "training finished", result=dict(result))
+            self.end_job(this.job, "training finished")
+
+    def failed(self, worker: str, step: int, message: str) -> None:
+        """Its script raised. Others go on; with no others, or once more before any step was made, the job fails."""
+        this = self._worlds.workers[worker]
+        job = self._worlds.jobs[this.job]
+        job.step = max(job.step, step)
+        again = job.failed_at is not None and job.step <= job.failed_at + 1
+        job.failed_at = job.step
+        if this.phase.lives:
+            self._worlds.lose(this, f"its script failed: {message}")
+        others = [each for each in self._worlds.living(this.job) if each.phase is Phase.SERVING]
+        if job.over is None and (again or not others):
+            self._worlds.emit(EventKind.JOB_FAILED, this, message, step=step)
+            self.end_job(this.job, f"the script failed: {message}")
+        self._worlds.settle(this.job)
+
+    def exited(self, worker: str, status: int) -> None:
+        """The process that ran the script says that it is over: `status`, or minus the signal."""
+        this = self._worlds.workers[worker]
+        if not this.phase.lives:
+            return
+        job = self._worlds.jobs[this.job]
+        if job.over is not None or this.leaving_since is not None:
+            self._worlds.leave(this, this.leave_reason or "its job is over")
+            if job.over is None and job.world is not None and job.world.has(worker):
+                self._worlds.ask(job, this.job, f"{worker} ended before it was out of its world", broken=True)
+        elif status > 0 and status not in (129, 130, 131, 134, 135, 136, 137, 139, 143):
+            self.failed(worker, job.step, f"exit status {status}")
+        else:
+            self._worlds.lose(this, f"its process ended with status {status}")
+        self._worlds.settle(this.job)
+
+    def samples(self, worker: str, step: int, data: Mapping[str, JsonValue]) -> None:
+        """A window of training, which ended with `step`."""
+        job = self._worlds.jobs[self._worlds.workers[worker].job]
+        job.step = max(job.step, step)
+        self._worlds.emit(EventKind.SAMPLES, self._worlds.workers[worker], "", **data)
+        if job.climbs and job.world is not None and data.get("steady", True):
+            nodes, samples, seconds = (float(cast(float, data.get(k, 0))) for k in ("nodes", "samples", "seconds"))
+            if nodes == len(job.world.seats) and samples > 0 and seconds > 0 and math.isfinite(samples / seconds):
+                job.seen[int(nodes)] = samples / seconds
+                self._worlds.settle(self._worlds.workers[worker].job)
+
+    def metric(self, worker: str, name: str, value: float | None, samples: int) -> None:
+        """A figure that the script reports; None is no number."""
+        self._worlds.emit(EventKind.METRIC, self._worlds.workers[worker], "", name=name, value=value, samples=samples)
+
+    def topped_up(self, worker: str) -> None:
+        """It has submitted more held tasks."""
+        self._worlds.workers[worker].top_up = 0
+
+    def directive_for(self, worker: str) -> Directive:
+        """What is wanted of the worker now; its `seq` tells whether that is new."""
+        this = self._worlds.workers[worker]
+        job = self._worlds.jobs[this.job]
+        check = job.check.number if job.check and worker in job.check.asked else None
+        if check is not None and job.check and worker in job.check.answered:
+            check = None
+        wanted = Directive(
+            seq=this.directive.seq,
+            plan=job.pending or job.world if job.over is None else None,
+            check_in=check,
+            leave=this.leave_reason or None if this.leaving_since is not None else None,
+            end=this.end,
+            top_up=this.top_up,
+        )
+        if wanted != this.directive:
+            this.directive = replace(wanted, seq=wanted.seq + 1)
+        return this.directive
+
+    def worker(self, name: str) -> Worker | None:
+        """One worker; None when nobody of this name has said hello, or it must do so again."""
+        worker = self._worlds.workers.get(name)
+        return None if worker is not None and worker.may_return else worker
+
+    def slept(self, seconds: float) -> None:
+        """The daemon itself was not running for so long: silence in that time is nobody's."""
+        for worker in self._worlds.workers.values():
+            worker.last_seen += seconds
+            worker.answered_at = None if worker.answered_at is None else worker.answered_at + seconds
+            worker.lost_at = None if worker.lost_at is None else worker.lost_at + seconds
+        for job in self._worlds.jobs.values():
+            if job.check is not None:
+                job.check.deadline += seconds
+
+    def restarts(self, job_id: int) -> bool:
+        """Whether the job takes another size by checkpoint and relaunch."""
+        return job_id in self._worlds.jobs and self._worlds.jobs[job_id].terms.restarts
+
+    def world(self, job_id: int) -> WorldPlan | None:
+        """The generation that trains now."""
+        job = self._worlds.jobs.get(job_id)
+        return job.world if job else None
+
+    # --- Time -----------------------------------------------------------------------------------------------------
+
+    def due(self) -> float | None:
+        """When `tick` is to be called next (`Clock.elapsed`), unless something happens before."""
+        return self._worlds.due_at
+
+    def tick(self) -> None:
+        """Let deadlines pass."""
+        self._worlds.tick()

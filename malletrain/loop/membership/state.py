@@ -1,0 +1,129 @@
+"""What membership knows: workers, jobs, and checks under way. Values and their own small laws, no decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipSettings:
+    """Seconds that something may take.
+
+    `prepare_s`: until a plan is taken, before its members are asked whether they are there; `arrive_s`: until all
+    have said that they switched, before the next change; `gather_s`: that a newcomer waits for others; `check_in_s`:
+    to answer after a fault; `reconnect_s`: to come back after a dropped connection or an answered poll; `adopt_s`: to
+    say hello to a restarted daemon; `return_s`: to notice that it is back; `warm_up_s`: from hello to warm;
+    `silence_s`: without a word; `stop_s`: at a stop on the way up without a window of training, before the climb is
+    given up.
+    """
+
+    prepare_s: float = 5.0
+    arrive_s: float = 5.0
+    gather_s: float = 0.2
+    check_in_s: float = 2.0
+    reconnect_s: float = 5.0
+    adopt_s: float = 60.0
+    return_s: float = 5.0
+    warm_up_s: float = 600.0
+    silence_s: float = 120.0
+    stop_s: float = 15.0
+
+
+class Phase(StrEnum):
+    """Where a worker is in its life."""
+
+    JOINING = "joining"
+    WARM = "warm"
+    SERVING = "serving"
+    LEFT = "left"
+    LOST = "lost"
+
+    @property
+    def lives(self) -> bool:
+        return self in (Phase.JOINING, Phase.WARM, Phase.SERVING)
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """All that is wanted of one worker; `seq` grows with every change (`malletrain.wire.messages.Directive`)."""
+
+    seq: int = 0
+    plan: WorldPlan | None = None
+    check_in: int | None = None
+    leave: str | None = None
+    end: str | None = None
+    top_up: int = 0
+
+
+@dataclass(slots=True)
+class Worker:
+    """One incarnation of a pilot. Times are of `Clock.elapsed`."""
+
+    id: str
+    job: int
+    pilot: str
+    node: str
+    uid: int
+    joined_at: float
+    last_seen: float
+    phase: Phase = Phase.JOINING
+    address: str = ""
+    warm_at: float | None = None
+    leaving_since: float | None = None
+    leave_reason: str = ""
+    lost_at: float | None = None  #: given up then, unless it is heard before
+    unheard: bool = False  #: known from others only, since the daemon restarted
+    answered_at: float | None = None  #: since when it has no poll open, after its first
+    dropped: bool = False  #: its connection broke, and it was not heard since
+    lost_how: str = ""
+    silent: bool = False  #: lost for its silence alone: it may train on where the daemon is not heard
+    may_return: bool = False  #: so were all of its world, which it may bring back
+    end: str | None = None
+    top_up: int = 0
+    directive: Directive = field(default_factory=Directive)
+
+    @property
+    def seat(self) -> Seat:
+        return Seat(self.id, self.pilot, self.address)
+
+
+@dataclass(slots=True)
+class Check:
+    """Members asked to check in: whether the world is broken for sure, who was asked, who holds what state."""
+
+    number: int
+    deadline: float
+    broken: bool
+    entered: bool  #: someone waits in the outstanding plan's world already: without any of it, that is broken
+    reason: str
+    asked: tuple[str, ...]
+    whole: dict[str, int] = field(default_factory=dict)  #: worker -> step
+    answered: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class JobState:
+    """One job: the world that trains, the plan that is outstanding, the check under way, the last signs of progress.
+
+    `over`: why it is over, once it is.
+    """
+
+    terms: JobTerms
+    generation: int  #: the highest number given
+    void_before: int = 0  #: generations that are broken, as far as is known: all older ones
+    world: WorldPlan | None = None
+    pending: WorldPlan | None = None
+    ask_again_at: float = 0.0  #: whether the members of `pending` are there
+    published: dict[int, WorldPlan] = field(default_factory=dict)  #: newer than `world`
+    arrived: set[str] = field(default_factory=set)  #: members that train in `world`, as they say
+    arriving_since: float = 0.0
+    check: Check | None = None
+    checks: int = 0
+    step: int = 0
+    failed_at: int | None = None  #: the step at which a script raised last
+    climbs: bool = False  #: its world grows in stages, to be measured
+    seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far
+    over: str | None = None

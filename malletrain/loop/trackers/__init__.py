@@ -1,0 +1,1 @@
+"""Folds of the journal, one quantity a file."""

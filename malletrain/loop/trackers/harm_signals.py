@@ -1,0 +1,145 @@
+"""Signs of harm, folded from the journal and from what Slurm shows: for the breaker and the ladder of stages."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.job import part_of
+from malletrain.domain.snapshot import NodeState, Snapshot
+from malletrain.loop import breaker
+from malletrain.loop.rollout import Lately, Stage
+
+#: A node that Slurm itself takes out of service so soon after a pilot ended there ails because of it, perhaps.
+AFTER_S = 900.0
+
+#: Words of Slurm's own (slurmctld, slurmd), not of staff, for a node that is taken out of service.
+_OWN_WORDS = (
+    "kill task failed", "prolog", "epilog", "batch job complete failure", "not responding", "duplicate jobid",
+    "unexpectedly rebooted",
+)  # fmt: skip
+
+#: Main cycles count as slow above this factor over those without pilots, and above so many seconds.
+SLOW_FACTOR = 2.0
+SLOW_CYCLE_S = 0.5
+
+_KEPT = 10_000
+
+
+class Signs:
+    """`slow_exit_s`: a pilot that was asked to leave and is still seen after so long was slow."""
+
+    def __init__(self, slow_exit_s: float = 60.0) -> None:
+        self.slow_exit_s = slow_exit_s
+        self._times: dict[str, deque[float]] = {
+            name: deque(maxlen=_KEPT) for name in ("preempted", "slow_exits", "ailing_nodes", "slow_cycles")
+        }
+        self._asked: dict[str, float] = {}  #: pilot -> when it was asked to leave
+        self._left: dict[str, tuple[str, float]] = {}  #: node -> its last pilot, and when that ended (inf: runs)
+        self._ailing: set[str] = set()
+        self._alone: deque[float] = deque(maxlen=60)
+        self._beside: deque[float] = deque(maxlen=12)
+        self._lately: Lately | None = None
+
+    def apply(self, event: Event) -> None:
+        """Take in one event of the journal."""
+        fold = _FOLDS.get(event.kind)
+        if fold is not None:
+            fold(self, event)
+
+    def seen(self, unsound: str = "") -> breaker.Signs:
+        """All signs, for the breaker."""
+        return breaker.Signs(**{name: tuple(times) for name, times in self._times.items()}, unsound=unsound)
+
+    def lately(self) -> Lately | None:
+        """What this stage has shown so far; None before a daemon has started with one."""
+        return self._lately
+
+    def look(self, snapshot: Snapshot, pilots: int, now: float) -> list[Event]:
+        """What a snapshot says: nodes that Slurm took out of service after pilots, as events; cycle times are kept.
+
+        `pilots`: how many run now.
+        """
+        self._mind_cycles(snapshot.plan.main_cycle_s, pilots, now)
+        events = []
+        for name, (pilot, ended) in sorted(self._left.items()):
+            node = snapshot.node.get(name)
+            out = node is not None and node.state in (NodeState.DRAINED, NodeState.DOWN)
+            if node is None or not out:
+                self._ailing.discard(name)
+                if now - ended > AFTER_S:
+                    del self._left[name]
+                continue
+            why = node.reason.lower()
+            if name not in self._ailing and now - ended <= AFTER_S and any(words in why for words in _OWN_WORDS):
+                reason = f"{node.state.value} ({node.reason}) after pilot {pilot}"
+                events.append(Event(now, EventKind.NODE_AILS, None, pilot, name, reason))
+        return events
+
+    def _mind_cycles(self, cycle_s: float | None, pilots: int, now: float) -> None:
+        if cycle_s is None:
+            return
+        (self._beside if pilots else self._alone).append(cycle_s)
+        if pilots and len(self._beside) == self._beside.maxlen:
+            usual = median(self._alone) if len(self._alone) >= 6 else 0.0
+            slowest_good = max(SLOW_CYCLE_S, SLOW_FACTOR * usual)
+            if median(self._beside) > slowest_good:
+                self._times["slow_cycles"].append(now)
+
+    def _count(self, name: str, at: float) -> None:
+        self._times[name].append(at)
+        if self._lately is not None:
+            self._lately = replace(self._lately, **{name: getattr(self._lately, name) + 1})
+
+    def _started(self, event: Event) -> None:
+        if event.node and event.pilot and self._left.get(event.node, ("", 0.0)) != (event.pilot, float("inf")):
+            self._left[event.node] = (event.pilot, float("inf"))
+            # Of a task that holds several nodes its first pilot counts.
+            if self._lately is not None and not part_of(event.pilot):
+                self._lately = replace(self._lately, started=self._lately.started + 1)
+
+    def _intent(self, event: Event) -> None:
+        if event.data.get("type") in ("leave", "recycle") and not event.data.get("unstarted") and event.pilot:
+            self._asked.setdefault(event.pilot, event.at)
+
+    def _ended(self, event: Event) -> None:
+        if event.pilot is None:
+            return
+        for name, (pilot, ended) in self._left.items():
+            if pilot == event.pilot and ended > event.at:
+                self._left[name] = (pilot, event.at)
+        asked = self._asked.pop(event.pilot, None)
+        if asked is not None and event.at - asked > self.slow_exit_s and not part_of(event.pilot):
+            self._count("slow_exits", event.at)
+        if event.data.get("preempted"):
+            self._count("preempted", event.at)
+
+    def _node_ails(self, event: Event) -> None:
+        if event.node:
+            self._ailing.add(event.node)
+        self._count("ailing_nodes", event.at)
+
+    def _daemon_started(self, event: Event) -> None:
+        known = event.data.get("stage")
+        if isinstance(known, str) and known in tuple(Stage):
+            stage = Stage(known)
+            if self._lately is None or self._lately.stage is not stage:
+                self._lately = Lately(stage, event.at)
+
+    def _breaker(self, event: Event) -> None:
+        if self._lately is not None and event.data.get("open"):
+            self._lately = replace(self._lately, opened=self._lately.opened + 1)
+
+
+_FOLDS: dict[EventKind, Callable[[Signs, Event], None]] = {
+    EventKind.INTENT: Signs._intent,
+    EventKind.PILOT_STARTED: Signs._started,
+    EventKind.PILOT_HELD: Signs._ended,
+    EventKind.PILOT_ENDED: Signs._ended,
+    EventKind.NODE_AILS: Signs._node_ails,
+    EventKind.DAEMON_STARTED: Signs._daemon_started,
+    EventKind.BREAKER: Signs._breaker,
+}

@@ -1,0 +1,149 @@
+"""The site's holes as its journal tells them: opened, ended, and how. The forecast learns from these.
+
+A hole is a node's time without main job: it stands idle, or a pilot holds it. Nodes whose holes opened between the
+same two looks are a cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import cast
+
+from malletrain.decide.rules import Rules
+from malletrain.domain.decision import OpenHole
+from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, Node, NodeState, Snapshot
+from malletrain.learn.hole_forecast import Forecast, HoleHistory
+
+#: Looks farther apart than this do not tell when a hole ended.
+BLIND_S = 120.0
+
+
+class _Use(Enum):
+    """Who has a node."""
+
+    HOLE = 1  #: nobody, or a pilot
+    MAIN = 2  #: the main queue
+    STAFF = 3
+    AS_BEFORE = 4  #: it is being freed, and the snapshot does not say by whom
+
+
+@dataclass
+class _Cohort:
+    """Nodes whose holes opened at `began`; `size` then, and those that are still open."""
+
+    began: float
+    size: int
+    seen_whole: bool
+    open: set[str]
+
+
+class Holes:
+    """Folds the events of holes. Not thread-safe: its owner holds one lock."""
+
+    def __init__(self, history: HoleHistory | None = None) -> None:
+        self.history = history or HoleHistory()
+        self._cohorts: dict[str, _Cohort] = {}
+        self._open: dict[str, OpenHole] = {}
+        self._last_at: float | None = None
+
+    def apply(self, event: Event) -> None:
+        """Fold one event, of whatever kind: the newest tells how long the daemon was surely awake."""
+        if event.kind is EventKind.DAEMON_STARTED:
+            self._forget_open()
+        elif event.kind is EventKind.HOLES_OPENED:
+            self._opened(event)
+        elif event.kind is EventKind.HOLES_ENDED:
+            self._ended(event)
+        self._last_at = event.at
+
+    def open(self) -> Mapping[str, OpenHole]:
+        """The holes that are open, by node."""
+        return dict(self._open)
+
+    def forecast(self, now: float) -> Forecast:
+        """What to expect, by all that was seen until `now` (Unix seconds)."""
+        cohorts = {id(cohort): cohort for cohort in self._cohorts.values() if cohort.seen_whole}
+        return self.history.forecast((now - c.began, c.size, len(c.open)) for c in cohorts.values())
+
+    def _opened(self, event: Event) -> None:
+        nodes = [name for name in cast(list[str], event.data["nodes"]) if name not in self._cohorts]
+        if nodes:
+            seen = bool(event.data.get("seen_whole", True))
+            cohort = _Cohort(event.at, len(nodes), seen, set(nodes))
+            self._cohorts.update(dict.fromkeys(nodes, cohort))
+            self._open.update(dict.fromkeys(nodes, OpenHole(event.at, len(nodes))))
+
+    def _ended(self, event: Event) -> None:
+        taken = bool(event.data["taken"])
+        at = float(cast(float, event.data.get("last_seen", event.at)))
+        gone: dict[int, tuple[_Cohort, list[str]]] = {}
+        for name in cast(list[str], event.data["nodes"]):
+            cohort = self._cohorts.pop(name, None)
+            self._open.pop(name, None)
+            if cohort is not None:
+                gone.setdefault(id(cohort), (cohort, []))[1].append(name)
+        for cohort, names in gone.values():
+            cohort.open.difference_update(names)
+            if not cohort.seen_whole:
+                continue
+            self.history.add(event.at, max(0.0, at - cohort.began), cohort.size, taken=taken, nodes=len(names))
+
+    def _forget_open(self) -> None:
+        """The daemon was away: what was open then lasted at least until its last sign of life."""
+        cohorts = {id(cohort): cohort for cohort in self._cohorts.values() if cohort.seen_whole}
+        for cohort in cohorts.values():
+            lasted = max(0.0, (self._last_at or cohort.began) - cohort.began)
+            self.history.add(cohort.began + lasted, lasted, cohort.size, taken=False, nodes=len(cohort.open))
+        self._cohorts.clear()
+        self._open.clear()
+
+
+def hole_events(
+    snapshot: Snapshot, open_holes: Mapping[str, OpenHole], last_look: float | None, rules: Rules
+) -> list[Event]:
+    """What `snapshot` says of holes that is not known yet. `last_look`: when the last snapshot was taken, None for
+    the first one since the daemon started: holes that are open then began at an unknown time."""
+    opened: list[str] = []
+    ended: dict[bool, list[str]] = {True: [], False: []}
+    at = snapshot.taken_at
+    blind = last_look is None or at - last_look > BLIND_S
+    for node in snapshot.nodes:
+        if not rules.may_harvest(node.name) or rules.harvest_partition not in node.partitions:
+            continue
+        use = _use(node, snapshot, rules)
+        if use is _Use.HOLE and node.name not in open_holes:
+            opened.append(node.name)
+        elif use in (_Use.MAIN, _Use.STAFF) and node.name in open_holes:
+            ended[use is _Use.MAIN and not blind].append(node.name)
+    gone = sorted(set(open_holes) - {node.name for node in snapshot.nodes})
+    ended[False] += gone
+    events: list[Event] = []
+    for taken, nodes in ended.items():
+        if nodes:
+            data: dict[str, JsonValue] = {"nodes": list(nodes), "taken": taken}
+            if blind and last_look is not None:
+                data["last_seen"] = last_look
+            reason = "the main queue took them" if taken else "lost sight of"
+            events.append(Event(at, EventKind.HOLES_ENDED, reason=f"{_count(nodes)}: {reason}", data=data))
+    if opened:
+        data = {"nodes": list(opened), "seen_whole": not blind}
+        events.append(Event(at, EventKind.HOLES_OPENED, reason=f"{_count(opened)} without main job", data=data))
+    return events
+
+
+def _use(node: Node, snapshot: Snapshot, rules: Rules) -> _Use:
+    holders = snapshot.holders.get(node.name, ())
+    if any(job.partition != rules.harvest_partition for job in holders):
+        return _Use.MAIN
+    if node.state in LEAVE_STATES or node.state is NodeState.UNKNOWN:
+        return _Use.STAFF
+    if holders or node.state in FREE_STATES:
+        return _Use.HOLE
+    return _Use.AS_BEFORE if node.state is NodeState.COMPLETING else _Use.MAIN
+
+
+def _count(nodes: list[str]) -> str:
+    return "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"

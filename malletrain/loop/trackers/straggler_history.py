@@ -1,0 +1,72 @@
+"""How fast each worker computes, as jobs report it: who holds up the others, and which nodes rest for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from malletrain.domain.decision import LeaveCause
+from malletrain.domain.event import Event, EventKind
+from malletrain.learn.stragglers import Pace, Straggler, stragglers
+
+#: A node whose worker was replaced for being slow is left alone for so long.
+REST_S = 1800.0
+
+_OVER = (EventKind.JOB_CANCELLED, EventKind.JOB_COMPLETED, EventKind.JOB_FAILED)
+_GIVEN_UP = (EventKind.PILOT_HELD, EventKind.PILOT_ASIDE, EventKind.PILOT_ENDED)
+
+
+class Paces:
+    """Folds the rates that windows of training carry (`malletrain.wire.messages.Samples.rates`)."""
+
+    def __init__(self) -> None:
+        self._paces: dict[int, dict[str, Pace]] = {}
+        self._slow: dict[int, tuple[Straggler, ...]] = {}
+        self._resting: dict[str, tuple[float, str]] = {}
+
+    def apply(self, event: Event) -> None:
+        """Take in one event of the journal."""
+        if event.job is None:
+            return
+        if event.kind is EventKind.SAMPLES:
+            self._window(event)
+        elif event.kind in _OVER:
+            self._paces.pop(event.job, None)
+            self._slow.pop(event.job, None)
+        elif event.kind in _GIVEN_UP:
+            paces = self._paces.get(event.job)
+            if paces is not None and paces.pop(event.pilot or "", None) is not None:
+                self._judge(event.job)
+        elif event.kind is EventKind.INTENT and event.data.get("cause") == LeaveCause.STRAGGLER and event.node:
+            self._resting[event.node] = (event.at + REST_S, event.reason)
+
+    def slow(self) -> Mapping[int, tuple[Straggler, ...]]:
+        """The stragglers of each job that has some, the slowest first."""
+        return dict(self._slow)
+
+    def resting(self, now: float) -> Mapping[str, str]:
+        """Nodes that are left alone at `now` (Unix seconds) for a slow worker, with the reason."""
+        self._resting = {node: rest for node, rest in self._resting.items() if rest[0] > now}
+        return {
+            node: f"its last worker was replaced: {why}; to be tried again in {until - now:.0f} s"
+            for node, (until, why) in self._resting.items()
+        }
+
+    def _window(self, event: Event) -> None:
+        rates = cast(Mapping[str, float], event.data.get("rates") or {})
+        if not rates or not event.data.get("steady", True):
+            return
+        # A worker is called after its pilot and restart, `123_4.0`. Who is not in the world any more is forgotten.
+        before = self._paces.get(cast(int, event.job), {})
+        by_pilot = {worker.rpartition(".")[0]: rate for worker, rate in rates.items()}
+        self._paces[cast(int, event.job)] = {
+            pilot: before.get(pilot, Pace()).after(rate) for pilot, rate in sorted(by_pilot.items())
+        }
+        self._judge(cast(int, event.job))
+
+    def _judge(self, job: int) -> None:
+        found = stragglers(self._paces[job])
+        if found:
+            self._slow[job] = found
+        else:
+            self._slow.pop(job, None)

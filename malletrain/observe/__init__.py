@@ -1,0 +1,1 @@
+"""The imagined pilots of `malletraind --observe`."""

@@ -1,0 +1,1 @@
+"""The process that holds Slurm's rights, its protocol, and its client."""

@@ -1,0 +1,98 @@
+"""The cluster for a daemon without Slurm's rights: it looks by itself, and has the actuator act."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
+from malletrain.domain.snapshot import Snapshot
+from malletrain.slurm.actuator.protocol import Answer, Order, read_answer, write_order
+from malletrain.slurm.actuator.server import read_line
+from malletrain.slurm.cluster import SlurmCluster
+
+#: The actuator takes an order so soon (seconds), or it is busy with one that Slurm keeps waiting.
+_CONNECT_S = 5.0
+
+
+class ApartCluster:
+    """The port `Cluster`. `patience_s`: so long the actuator may take for one order, its Slurm commands included."""
+
+    def __init__(
+        self, looks: SlurmCluster, actuator: Path, owner_of: Callable[[int], int | None], patience_s: float
+    ) -> None:
+        self._looks = looks
+        self._actuator = actuator
+        self._owner_of = owner_of
+        self._patience_s = patience_s
+        self._end_at = float("inf")
+
+    def end_within(self, seconds: float) -> None:
+        """Wait no longer than that for the actuator any more. From any thread."""
+        self._end_at = time.monotonic() + seconds
+
+    # -- looking, with no right but that -----------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        return self._looks.snapshot()
+
+    def look(self, last: Snapshot) -> Snapshot:
+        return self._looks.look(last)
+
+    def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
+        return self._looks.inspect(array_id, job)
+
+    def end_of(self, pilot: str) -> PilotEnd:
+        return self._looks.end_of(pilot)
+
+    # -- acting, by order --------------------------------------------------------------------------------------
+
+    def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
+        """As `SlurmCluster.start`; a job whose owner is not known is not even asked for."""
+        known = tuple(action for action in actions if self._owner_of(action.job_id) is not None)
+        done = iter(self._order(Order(known, self._owners(known))) if known else ())
+        unknown = Outcome(False, "not started: its job's owner is not known")
+        return [next(done) if action in known else unknown for action in actions]
+
+    def cut(self, action: CutLimit) -> Outcome:
+        return self._order(Order((action,), {}))[0]
+
+    def recycle(self, actions: Sequence[RecyclePilot]) -> Sequence[Outcome]:
+        return self._order(Order(tuple(actions), {})) if actions else ()
+
+    def cancel(self, action: CancelTasks) -> Outcome:
+        return self._order(Order((action,), {}))[0] if action.pilots else Outcome(True, "nothing to cancel")
+
+    def _owners(self, actions: Sequence[StartPilot]) -> dict[int, int]:
+        found = {action.job_id: self._owner_of(action.job_id) for action in actions}
+        return {job: uid for job, uid in found.items() if uid is not None}
+
+    def _order(self, order: Order) -> Sequence[Outcome]:
+        """Raises:
+        ClusterUnavailable: the actuator does not answer, or Slurm does not answer it.
+        """
+        answer = self._ask(write_order(order))
+        if answer.unavailable:
+            raise ClusterUnavailable(f"actuator: {answer.unavailable}")
+        if answer.refused:
+            return [Outcome(False, f"the actuator refuses: {answer.refused}")] * len(order.actions)
+        if len(answer.outcomes) != len(order.actions):
+            raise ClusterUnavailable("actuator: its answer is not to the order that was given")
+        return answer.outcomes
+
+    def _ask(self, line: bytes) -> Answer:
+        deadline = time.monotonic() + self._patience_s
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(_CONNECT_S)
+                connection.connect(str(self._actuator))
+                connection.sendall(line)
+                return read_answer(read_line(connection, lambda: min(deadline, self._end_at) - time.monotonic()))
+        except (OSError, InvalidInput) as error:
+            raise ClusterUnavailable(
+                f"the actuator at {self._actuator} does not answer ({error}): is malletrain-actuator running?"
+            ) from error

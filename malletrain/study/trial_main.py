@@ -1,0 +1,131 @@
+"""What a trial's process runs: `python -m malletrain.study.trial_main FOLDER`. Calls what the order says; keeps the
+trace of what fails.
+
+Exit status: 0 when the training is finished; 1 when it failed, with `fault-RUN.json` in FOLDER; 143 as every worker
+that was told to leave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from malletrain.elastic.link import standalone_record
+from malletrain.study.trial_spec import Order, fault_file
+
+#: A pipe whose other end the study holds: when it closes, the study is gone, and this process is nobody's.
+LIFELINE_FD = "MALLETRAIN_STUDY_FD"
+
+#: Exception classes that say that memory ran out, whoever raised them (torch's are told by name: it is not imported).
+_MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
+
+#: The same in words, where the class says nothing: torch's allocator on CPUs and cuBLAS raise RuntimeError.
+_MEMORY_WORDS = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "Cannot allocate memory")
+
+MAX_TRACE = 20_000
+
+
+class Unfinished(Exception):
+    """The training has returned, but never called finish(): end it with `s.finish({"accuracy": ...})`."""
+
+
+def run(order: Order) -> None:
+    """Call the function, or run the script, in this process.
+
+    Raises:
+        Unfinished: it returned without `Session.finish`; besides, whatever it raises.
+    """
+    sys.path.insert(0, str(Path(order.file).parent))
+    if order.function:
+        spec = importlib.util.spec_from_file_location(Path(order.file).stem, order.file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{order.file} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        getattr(module, order.function)(**order.params)
+    else:
+        sys.argv = [order.file, *(f"--{name}={value}" for name, value in order.params.items())]
+        runpy.run_path(order.file, run_name="__main__")
+    if not standalone_record.has_finished():
+        raise Unfinished(f"{order.function or order.file}: {Unfinished.__doc__}")
+
+
+def leave_word(order: Order, error: BaseException) -> None:
+    """Write what failed into the order's folder, whole or not at all."""
+    trace = "".join(traceback.format_exception(error))
+    word = {
+        "memory": any(_is_memory(each) for each in _chain(error)),
+        "message": f"{type(error).__name__}: {error}"[:2000],
+        "traceback": trace[-MAX_TRACE:],
+    }
+    path = fault_file(order.folder, os.environ.get("MALLETRAIN_JOB") or str(os.getpid()))
+    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    draft.write_text(json.dumps(word))
+    draft.replace(path)
+
+
+def _is_memory(error: BaseException) -> bool:
+    said = isinstance(error, (RuntimeError, OSError)) and any(words in str(error) for words in _MEMORY_WORDS)
+    return said or type(error).__name__ in _MEMORY
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def end_with_study(descriptor: int) -> None:
+    """Kill this process and its children as soon as nobody holds the other end of the pipe."""
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(descriptor, 1):
+                pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if len(given) != 1:
+        print("usage: python -m malletrain.study.trial_main FOLDER", file=sys.stderr)
+        return 2
+    lifeline = os.environ.pop(LIFELINE_FD, "")
+    if lifeline.isdecimal():
+        os.set_inheritable(int(lifeline), False)
+        end_with_study(int(lifeline))
+    order = Order.read(given[0])
+    try:
+        run(order)
+    except SystemExit as end:
+        # A worker that leaves ends so (143), and so may a script that has finished.
+        if end.code not in (None, 0, 143):
+            leave_word(order, end)
+        elif end.code != 143 and not standalone_record.has_finished():
+            leave_word(order, Unfinished(Unfinished.__doc__))
+            return 1
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it ends this process: kept for the study, and shown
+        leave_word(order, error)
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""How often the light look may be taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain.daemon.poll_backoff import REST, SOON_S, Pace
+
+
+class Slurm:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def look(self, seconds: float) -> str:
+        self.time += seconds
+        return "seen"
+
+
+def test_the_first_look_waits_for_nothing_and_each_rests_as_long_as_it_took() -> None:
+    slurm = Slurm()
+    pace = Pace(lambda: slurm.time)
+    assert pace.may_look()
+    assert pace.timed(lambda: slurm.look(0.5)) == "seen"
+    assert not pace.may_look()
+    assert pace.rest_s == pytest.approx(0.5 * REST)
+    slurm.time += 0.5 * REST
+    assert pace.may_look()
+
+
+def test_after_a_find_the_next_look_is_soon_but_not_before_its_rest() -> None:
+    slurm = Slurm()
+    pace = Pace(lambda: slurm.time)
+    pace.timed(lambda: slurm.look(0.001))
+    assert pace.soon_s == SOON_S
+    pace.timed(lambda: slurm.look(1.0))
+    assert pace.soon_s == pytest.approx(REST)
+
+
+def test_a_look_that_fails_is_rested_from_too() -> None:
+    slurm = Slurm()
+    pace = Pace(lambda: slurm.time)
+
+    def fail() -> None:
+        slurm.look(3.0)
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        pace.timed(fail)
+    assert not pace.may_look()

@@ -1,0 +1,162 @@
+"""Counts become nodes: never one twice, what a job holds stays, dear jobs get long holes, fellows stay together."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.decide.holes import Foresight
+from malletrain.decide.placement import Placement, place, rank
+from malletrain.domain.decision import Hole, OpenHole
+from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
+from malletrain.learn.hole_forecast import Forecast
+from tests.world import START, job
+
+
+def hole(name: str, expected: float | None = 600.0, cohort: float | None = None, until: float = START + 3600) -> Hole:
+    return Hole(name, until, "nothing planned", expected, cohort)
+
+
+def pilot(job_id: int, number: int, node: str, ends: float | None = START + 3600) -> Pilot:
+    return Pilot(f"{job_id}_{number}", job_id, PilotPhase.RUNNING, START, node, START, ends)
+
+
+def view(job_id: int, pilots: tuple[Pilot, ...] = (), costs: ResizeCosts | None = None) -> JobView:
+    return JobView(job(job_id, most=64), JobPhase.RUNNING, {p.id: p for p in pilots}, costs=costs or ResizeCosts())
+
+
+def nodes(placement: Placement, job_id: int) -> set[str]:
+    return {h.node for h in placement.take[job_id]}
+
+
+def test_dear_jobs_take_the_holes_that_last() -> None:
+    views = {1: view(1), 2: view(2, costs=ResizeCosts(60.0, 20.0, 10.0))}
+    free = [hole("short", 100.0), hole("long", 5000.0)]
+    found = place({1: 1, 2: 1}, views, {}, free, {})
+    assert (nodes(found, 2), nodes(found, 1)) == ({"long"}, {"short"})
+
+
+def test_cohorts_are_kept_whole() -> None:
+    """Jobs of 3, 2 and 3 nodes, cohorts of 2, 3 and 3: each job gets one whole."""
+    free = [hole(f"{c}{i}", 600.0 + c, float(c)) for c, size in ((3, 2), (2, 3), (1, 3)) for i in range(size)]
+    views = {j: view(j) for j in (1, 2, 3)}
+    found = place({1: 3, 2: 2, 3: 3}, views, {}, free, {})
+    for job_id in views:
+        assert len({h.cohort for h in found.take[job_id]}) == 1
+
+
+def test_fellows_of_what_a_job_has_come_first() -> None:
+    own = pilot(1, 0, "a0")
+    free = [hole("b0", 700.0, 1.0), hole("a1", 600.0, 2.0)]
+    held = {"a0": hole("a0", 600.0, 2.0)}
+    found = place({1: 2}, {1: view(1, (own,))}, {1: [own]}, free, {}, held, START)
+    assert nodes(found, 1) == {"a1"}
+
+
+def test_of_like_holes_the_node_that_slurm_prefers_least_is_taken() -> None:
+    free = [hole("light", 900.0), hole("heavy", 800.0), hole("brief", 100.0)]
+    found = place({1: 1}, {1: view(1)}, {}, free, {"light": 1, "heavy": 5, "brief": 9})
+    assert nodes(found, 1) == {"heavy"}
+
+
+def test_shrinking_gives_up_what_probably_ends_first() -> None:
+    old, new, limited = pilot(1, 0, "old"), pilot(1, 1, "new"), pilot(1, 2, "limited", START + 50)
+    held = {n: hole(n, e, e) for n, e in (("old", 3000.0), ("new", 200.0), ("limited", 3000.0))}
+    stays = {1: [old, new, limited]}
+    views = {1: view(1, (old, new, limited))}
+    assert place({1: 2}, views, stays, [], {}, held, START).drop[1] == (limited,)
+    assert place({1: 1}, views, stays, [], {}, held, START).keep[1] == (old,)
+
+
+def test_a_forecast_never_outlasts_the_plan() -> None:
+    planned = {"n0": Hole("n0", START + 120, "planned start of job 7"), "n1": Hole("n1", START + 3600, "nothing")}
+    opened = {"n0": OpenHole(START - 7200, 4), "n1": OpenHole(START - 7200, 4)}
+    foresight = Foresight(opened, Forecast(), START)
+    (short, _), (long, _) = (foresight.of(hole.node, hole.until) for hole in planned.values())
+    assert 0 < short <= 120 < long <= 3600
+
+
+def test_without_a_forecast_the_longest_planned_holes_go_first_then_heavy_nodes_then_names() -> None:
+    found = [hole("c", None), hole("b", None), hole("a", None, until=START + 60)]
+    assert [h.node for h in sorted(found, key=lambda h: rank(h, 1))] == ["b", "c", "a"]
+    assert min(found, key=lambda h: rank(h, {"c": 3}.get(h.node, 1))).node == "c"
+
+
+HOLES = st.lists(
+    st.tuples(st.one_of(st.none(), st.floats(0, 1e5)), st.integers(0, 4), st.integers(1, 3)), max_size=24
+)
+
+
+@given(HOLES, st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=6), st.booleans())
+def test_no_node_twice_and_what_is_held_stays(
+    given_holes: list[tuple[float | None, int, int]], jobs: list[tuple[int, int]], with_forecast: bool
+) -> None:
+    free = [
+        hole(f"n{i}", expected if with_forecast else None, float(cohort) if with_forecast else None)
+        for i, (expected, cohort, _) in enumerate(given_holes)
+    ]
+    weights = {f"n{i}": weight for i, (_, _, weight) in enumerate(given_holes)}
+    sizes = {j: size for j, (size, _) in enumerate(jobs, start=1)}
+    stays = {j: [pilot(j, i, f"h{j}-{i}") for i in range(held)] for j, (_, held) in enumerate(jobs, start=1)}
+    views = {j: view(j, tuple(stays[j])) for j in sizes}
+    held = {p.node: hole(p.node, 500.0, 1.0) for pilots in stays.values() for p in pilots}
+
+    found = place(sizes, views, stays, free, weights, held, START)
+
+    taken = [h.node for j in sizes for h in found.take[j]]
+    assert len(set(taken)) == len(taken)
+    assert set(taken) <= {h.node for h in free}
+    for j, size in sizes.items():
+        assert set(found.keep[j]) | set(found.drop[j]) == set(stays[j])
+        assert len(found.keep[j]) == min(size, len(stays[j])), "nothing that may stay is swapped away"
+        assert len(found.keep[j]) + len(found.take[j]) + found.short.get(j, 0) == size
+    if found.short:
+        assert len(taken) == len(free), "nodes lack only when none is left"
+    again = place(dict(reversed(sizes.items())), views, stays, free[::-1], weights, held, START)
+    assert repr(again.take) == repr(found.take) or again.take == found.take
+
+
+@given(HOLES, st.integers(0, 24))
+def test_better_holes_are_never_left_for_worse(given_holes: list[tuple[float | None, int, int]], wanted: int) -> None:
+    free = [hole(f"n{i}", e or 0.0, float(c)) for i, (e, c, _) in enumerate(given_holes)]
+    weights = {f"n{i}": w for i, (_, _, w) in enumerate(given_holes)}
+    found = place({1: wanted}, {1: view(1)}, {}, free, weights)
+    took = [rank(h, weights[h.node])[:2] for h in found.take[1]]
+    left = [rank(h, weights[h.node])[:2] for h in free if h not in found.take[1]]
+    assert all(a <= b for a, b in itertools.product(took, left))
+
+
+LEAVES = {f"{leaf}{i}": f"leaf-{leaf}" for leaf, size in (("a", 6), ("b", 3), ("c", 4)) for i in range(size)}
+
+
+def test_of_fellows_those_on_the_leaves_of_the_job_come_first_then_few_leaves() -> None:
+    free = [hole(name, 600.0, 5.0) for name in LEAVES if name != "a0"]
+    own = pilot(1, 0, "a0")
+    views = {1: view(1, (own,)), 2: view(2), 3: view(3)}
+    found = place({1: 3, 2: 3, 3: 4}, views, {1: [own]}, free, {}, {"a0": hole("a0")}, START, (), LEAVES)
+    leaves = {j: {LEAVES[node] for node in nodes(found, j)} for j in views}
+    assert leaves == {1: {"leaf-a"}, 2: {"leaf-a"}, 3: {"leaf-c"}}, "the smallest leaf that holds a job whole"
+    assert nodes(place({3: 7}, {3: view(3)}, {}, free, {}, leaves=LEAVES), 3) == {
+        "a1",
+        "a2",
+        "a3",
+        "a4",
+        "a5",
+        "b0",
+        "b1",
+    }
+
+
+@given(
+    st.lists(st.sampled_from("abcd"), max_size=20), st.dictionaries(st.integers(1, 3), st.integers(0, 8), max_size=3)
+)
+def test_leaves_change_which_nodes_are_taken_never_how_many(where: list[str], sizes: dict[int, int]) -> None:
+    free = [hole(f"n{i}", 600.0 if i % 3 else 60.0, float(i % 2)) for i in range(len(where))]
+    leaves = {f"n{i}": leaf for i, leaf in enumerate(where)}
+    views = {j: view(j) for j in sizes}
+    with_leaves, without = (place(sizes, views, {}, free, {}, leaves=known) for known in (leaves, None))
+    assert {j: len(t) for j, t in with_leaves.take.items()} == {j: len(t) for j, t in without.take.items()}
+    taken = [h.node for t in with_leaves.take.values() for h in t]
+    assert len(taken) == len(set(taken))

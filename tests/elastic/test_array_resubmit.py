@@ -1,0 +1,23 @@
+"""The environment in which more tasks are submitted."""
+
+from __future__ import annotations
+
+from malletrain.elastic.launch.array_resubmit import outside
+
+
+def test_new_tasks_know_the_cluster_and_nothing_of_this_pilot() -> None:
+    environ = {
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SLURM_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "1",
+        "SBATCH_ACCOUNT": "x",
+        "MALLETRAIN_STEP_OF": "7",
+        "PMI_RANK": "0",
+        "PATH": "/usr/bin",
+        "MUNGE_SOCKET": "/run/munge",
+    }
+    assert outside(environ) == {
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "PATH": "/usr/bin",
+        "MUNGE_SOCKET": "/run/munge",
+    }

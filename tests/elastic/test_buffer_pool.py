@@ -1,0 +1,83 @@
+"""Memory made ready before anybody waits for it; and for how long one waits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from malletrain.elastic.comm.groups import Group
+from malletrain.elastic.comm.step_commit import Rounds, World
+from malletrain.elastic.gradients.reducer import GradientSync
+from malletrain.elastic.state.buffer_pool import WORTH_BYTES, Room, from_text, to_text
+from scripts.bench.elastic.overhead import Calm
+from tests.elastic.test_transfer import run
+
+DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
+LARGE = (WORTH_BYTES // 4,)
+
+
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=4).map(tuple))))
+def test_a_description_travels_as_text(specs: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
+    assert from_text(to_text(specs)) == specs
+
+
+@given(st.text() | st.sampled_from(['[["no_such", [1]]]', "[1]", "{}x", '[["float32", ["a"]]]', "null"]))
+def test_any_other_text_is_refused(text: str) -> None:
+    try:
+        from_text(text)
+    except ValueError:
+        return
+    assert text.strip() in ("[]", "{}", '""')
+
+
+def test_each_piece_of_memory_is_given_once() -> None:
+    room = Room([(torch.float32, LARGE), (torch.float32, LARGE), (torch.float32, (3,))])
+    got = [room.tensor(torch.float32, LARGE) for _ in range(3)]
+    assert len({tensor.data_ptr() for tensor in got}) == 3
+    assert {(tensor.dtype, tuple(tensor.shape)) for tensor in got} == {(torch.float32, LARGE)}
+    assert room.tensor(torch.int64, (2, 2)).shape == (2, 2)
+
+
+@given(st.floats(0.01, 100.0))
+def test_a_frozen_peer_is_out_in_time(step: float) -> None:
+    """Waiting begins up to a step after it froze, and it is given two seconds to answer."""
+    rounds = Rounds(Calm())
+    rounds.timed(step)
+    assert step + rounds.stall_limit() + 2.0 <= max(5.0, 10 * step) + 1e-9
+    assert rounds.stall_limit() >= 2.5
+
+
+@pytest.mark.parametrize("asked_for", [False, True], ids=["all in the same round", "someone lags"])
+def test_after_a_fault_sums_that_nobody_needs_lend_their_memory(asked_for: bool) -> None:
+    """And only those: sums that a laggard may ask for stay as they are."""
+
+    def act(group: Group) -> list[bool]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        rounds = Rounds(Calm())
+        rounds.world = World(1, ("a", "b"), group)
+        sync = GradientSync(list(model.named_parameters()), rounds, mean=True)
+
+        def step() -> list[int]:
+            model.zero_grad()
+            sync.arm(1, 2, lambda outcome: None)
+            model(torch.ones(1, 4) * (group.rank + 1)).sum().backward()
+            return [flat.data_ptr() for flat in rounds.last[: len(sync._buckets)]]
+
+        step()
+        used = step()
+        kept = [tensor.clone() for tensor in rounds.last]
+        last = rounds.last
+        sync.abandon()
+        if not asked_for:
+            rounds.last = []
+        again = step()
+        torch.testing.assert_close(model.weight.grad, torch.full((2, 4), 1.5))
+        untouched = all(torch.equal(left, right) for left, right in zip(last, kept, strict=True))
+        return [again == used, untouched or not asked_for]
+
+    for found in run(2, act):
+        assert found == [not asked_for, True]

@@ -1,0 +1,173 @@
+"""Newcomers get the state while the others make a step; and where a script does not allow that, they do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.elastic.comm.step_commit import Outcome, Rounds, World
+from malletrain.elastic.data.batch_loader import Feed
+from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.data.proportional_shares import Paces
+from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.resize.lifecycle import Course
+from malletrain.elastic.resize.reconfigure import Switch
+from malletrain.elastic.resize.recovery_plan import Entry, read
+from malletrain.elastic.state.overlapped_recovery import Lent
+from malletrain.elastic.state.training_state import Position, TrainingState
+from scripts.bench.elastic.overhead import Calm
+from tests.elastic.coordinator import running
+from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary, wait_lines
+
+#: Tensors of so many columns are too large to be copied; steps with them are long, so there are fewer.
+WIDE = "2048"
+EPOCHS = "8"
+
+
+def state() -> TrainingState:
+    model = torch.nn.Sequential(torch.nn.Linear(600, 600), torch.nn.BatchNorm1d(600), torch.nn.Linear(600, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.randn(4, 600)).sum().backward()
+    optimizer.step()
+    return TrainingState(model, optimizer, Position())
+
+
+def weight(kept: TrainingState) -> torch.nn.Parameter:
+    return kept.model.get_parameter("0.weight")
+
+
+def step(kept: TrainingState) -> None:
+    kept.optimizer.step()
+
+
+def in_place(kept: TrainingState) -> None:
+    with torch.no_grad():
+        weight(kept)[17, 3] += 1.0
+
+
+def behind_the_back(kept: TrainingState) -> None:
+    weight(kept).data.mul_(1.001)
+
+
+def of_the_optimizer(kept: TrainingState) -> None:
+    kept.optimizer.state[weight(kept)]["momentum_buffer"].zero_()
+
+
+@pytest.mark.parametrize("change", [step, in_place, behind_the_back, of_the_optimizer])
+def test_a_change_of_what_is_lent_is_seen(change: Callable[[TrainingState], None]) -> None:
+    kept = state()
+    lent = Lent(kept)
+    assert not lent.changed()
+    change(kept)
+    assert lent.changed()
+
+
+def test_a_step_up_to_its_gradients_changes_nothing_that_is_given() -> None:
+    kept = state()
+    lent = Lent(kept)
+    before = [tensor.clone() for tensor in lent.tensors]
+    buffer = kept.model.get_buffer("1.running_mean").clone()
+    kept.model(torch.randn(4, 600)).sum().backward()
+    assert not torch.equal(buffer, kept.model.get_buffer("1.running_mean"))
+    assert not lent.changed()
+    assert all(torch.equal(now, then) for now, then in zip(lent.tensors, before, strict=True))
+
+
+@given(
+    st.lists(st.builds(Entry, st.booleans(), st.integers(0, 3), st.just(4), st.booleans()), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_donors_of_one_mind_lend_to_newcomers_alone(entries: list[Entry], sharded: bool) -> None:
+    roll = read(entries, 1, sharded=sharded)
+    allowed = not sharded and roll.newest > 0 and bool(roll.fresh) and not roll.behind
+    assert roll.lends == (allowed and all(entries[rank].lends for rank in roll.donors))
+
+
+@given(st.integers(1, 40), st.integers(2, 9), st.data())
+def test_beside_listeners_the_others_take_all_of_a_batch(batch: int, size: int, data: st.DataObject) -> None:
+    listeners = data.draw(st.frozensets(st.integers(1, size - 1), min_size=1))
+    dataset = torch.utils.data.TensorDataset(torch.arange(100))
+    sampler = Sampler(100, batch, seed=3, shuffle=True, drop_last=False)
+    whole = data.draw(st.booleans())
+    feed = Feed(sampler, Loader(dataset, 3, None), Paces(balance=False), None, 0, whole=whole)
+    cursor = data.draw(st.integers(0, 99))
+    shares = [feed.load(0, cursor, rank, size, listeners) for rank in range(size)]
+    taken = [index for share, _ in shares if share.weight for index in share.indices]
+    assert taken == sampler.order(0)[cursor : cursor + sampler.next_batch(cursor)]
+    assert all(shares[rank][0].weight == 0 for rank in listeners)
+    expected = {len(sampler.share(0, cursor, rank, size).indices) if whole else 1 for rank in listeners}
+    assert {len(shares[rank][0].indices) for rank in listeners} == expected
+    assert all(loaded[0].tolist() == share.indices and share.indices for share, loaded in shares)
+
+
+class Worlds(Calm):
+    """What `Course` asks of a switch whose world has a newcomer."""
+
+    def __init__(self) -> None:
+        self.rounds = Rounds(self)
+        self.rounds.world = World(3, ("a", "b"), listeners=frozenset({1}))
+        self.link, self.finishing = None, False
+        self.calls: list[str] = []
+
+    def check(self, generation: int) -> None:
+        self.calls.append("go on")
+
+    def announce(self, pause_s: float, before: int) -> None:
+        self.calls.append("announce")
+
+    def taken_in(self, *, changed: bool) -> None:
+        self.calls.append(f"changed: {changed}")
+
+    def level(self) -> None:
+        self.calls.append("level")
+
+
+@pytest.mark.parametrize("follows", ["between_steps", "between_rounds"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(follows: str, changed: bool) -> None:
+    """The step may be the last of its epoch, and an evaluation come next."""
+    worlds = Worlds()
+    silent: Any = SimpleNamespace(stands=lambda: None)
+    course = Course(cast(Switch, worlds), silent, lambda: None, silent, None, in_pilot=True)
+    course.begin()
+    course.committed(Outcome([], torch.zeros(8), agreed=0, ending=0, saving=False, changed=changed))
+    getattr(course, follows)()
+    getattr(course, follows)()
+    leveled = ["level"] if changed else []
+    assert worlds.calls == [f"changed: {changed}", "announce", *leveled, "go on", "go on"]
+
+
+@pytest.mark.parametrize("how", [("--baseline",), ("--meddle",)], ids=["left alone", "meddled with"])
+def test_newcomers_come_to_the_state_of_a_static_run(tmp_path: Path, static: Static, how: tuple[str, ...]) -> None:
+    options = ["--epochs", EPOCHS, "--width", WIDE, *how]
+    slow = ["--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    # (Newcomers run the script from its begin, so they evaluate where the others made steps long ago.)
+    with running(tmp_path) as (daemon, pod):
+        for tasks in ((0,), (0, 1, 2), (0, 1, 2, 3)):
+            for task in tasks:
+                if task not in pod.processes:
+                    pod.spawn(daemon.url, task, [SCRIPT, *options, *slow])
+            daemon.wait_world(tasks)
+            wait_lines(tmp_path, 8, 20, "some steps")
+        (tmp_path / "go").touch()
+        assert [pod.wait(task) for task in range(4)] == [0, 0, 0, 0]
+        logs = pod.logs()
+    first = {
+        task: json.loads((tmp_path / f"diary-{task}.0.jsonl").read_text().splitlines()[0])["indices"]
+        for task in range(4)
+    }
+    meddled = "--meddle" in how
+    assert first[0]
+    assert not (first[1] and first[2]), "the state came in a step of the others"
+    assert bool(first[3]) == meddled, "what was seen to change is not lent again"
+    assert ("changes its state within a step" in logs) == meddled
+    assert_every_sample_once(diary(tmp_path), int(EPOCHS))
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS, "--width", WIDE, *how), 1e-12)

@@ -1,0 +1,177 @@
+"""While the daemon is away: a majority mends its world by itself, a minority stops."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.domain.event import EventKind
+from malletrain.elastic.errors import PeerLost
+from malletrain.elastic.resize.quorum import Muster, Stand, decide
+from malletrain.wire.messages import Plan, Seat
+from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+
+
+def seats(names: str) -> tuple[Seat, ...]:
+    return tuple(Seat(name, f"{name}:1") for name in names)
+
+
+class Wall:
+    """Boards in memory, by address; a name in `dead` does not answer."""
+
+    def __init__(self, dead: str = "") -> None:
+        self.boards: dict[str, dict[str, str]] = {}
+        self.dead = dead
+
+    def at(self, address: str) -> Wall._Board:
+        if address[0] in self.dead:
+            raise PeerLost(f"{address} is dead")
+        return self._Board(self.boards.setdefault(address, {}))
+
+    class _Board:
+        def __init__(self, notes: dict[str, str]) -> None:
+            self.notes = notes
+
+        def put(self, key: str, text: str) -> None:
+            self.notes[key] = text
+
+        def get(self, key: str) -> str | None:
+            return self.notes.get(key)
+
+
+def meet(names: str, dead: str, *, bound: int = 5, entered: int = 5, base: str = "") -> dict[str, Plan | None]:
+    """What each of the living gets."""
+    wall = Wall(dead)
+    got: dict[str, Plan | None] = {}
+
+    def hold(name: str) -> None:
+        muster = Muster(bound, seats(names), tuple(base or names), Stand(name, entered, bound + ord(name)))
+        got[name] = muster.hold(wall.at(f"{name}:1"), wall.at)
+
+    threads = [threading.Thread(target=hold, args=(name,)) for name in names if name not in dead]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return got
+
+
+@pytest.mark.parametrize("dead", ["a", "b", "c"])
+def test_two_of_three_go_on(dead: str) -> None:
+    got = meet("abc", dead)
+    rest = [name for name in "abc" if name != dead]
+    assert len(got) == 2
+    first, second = got.values()
+    assert first is not None
+    assert first == second
+    assert [seat.worker for seat in first.members] == rest
+    assert first.store == f"{rest[0]}:1"
+    assert first.urgent
+    assert first.generation > 5 + ord("c")
+
+
+@pytest.mark.parametrize(("names", "dead"), [("ab", "a"), ("abcd", "bd"), ("abc", "ab")])
+def test_half_or_less_stop(names: str, dead: str) -> None:
+    assert set(meet(names, dead).values()) == {None}
+
+
+def test_a_plan_that_nobody_trained_in_counts_the_world_before_it() -> None:
+    """Two of the three that were to go on, of five: nobody knows what the third does."""
+    assert set(meet("abc", "c", bound=505, entered=5, base="abcde").values()) == {None}
+    assert meet("abc", "c", bound=505, entered=505, base="abc")["a"] is not None
+
+
+@given(st.sets(st.sampled_from("abcdefg")), st.sets(st.sampled_from("abcdefg")))
+def test_two_plans_of_one_world_share_a_member(left: set[str], right: set[str]) -> None:
+    world = seats("abcdefg")
+    plans = [
+        decide(5, world, "abcdefg", [Stand(name, 5, 5) for name in sorted(names)], "x") if names else None
+        for names in (left, right)
+    ]
+    if plans[0] is not None and plans[1] is not None:
+        assert {seat.worker for seat in plans[0].members} & {seat.worker for seat in plans[1].members}
+
+
+def options(directory: Path) -> list[str]:
+    return ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(directory / "go")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.nightly)])
+def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> None:
+    """The oldest is lost, who serves the store of the world; then the daemon is back and takes the world as it is."""
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+            daemon.wait_world(list(range(task + 1)))
+        daemon.stop()
+        pod.kill(0, number)
+        wait_until(
+            lambda: any(line["size"] == 2 and line["step"] > 20 for line in diary(tmp_path)), 60, "steps of two"
+        )
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 20, 60, "more steps")
+        again = Coordinator(daemon.port, generations={JOB: 3})
+        again.start()
+        try:
+            again.wait_world([1, 2], 30)
+            pod.spawn(again.url, 3, [SCRIPT, *options(tmp_path)])
+            again.wait_world([1, 2, 3], 60)
+            (tmp_path / "go").touch()
+            assert [pod.wait(task) for task in (1, 2, 3)] == [0, 0, 0]
+            assert again.seen(EventKind.JOB_COMPLETED)
+        except BaseException:
+            print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(e.data)}" for e in again.events))
+            raise
+        finally:
+            again.stop()
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.nightly
+def test_a_minority_saves_and_stops(tmp_path: Path, static: Static) -> None:
+    with running(tmp_path) as (daemon, pod):
+        for task in range(2):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)], PATIENCE="3")
+        daemon.wait_world([0, 1])
+        wait_until(lambda: len(diary(tmp_path)) > 8, 60, "some steps")
+        daemon.stop()
+        pod.kill(0)
+        assert pod.wait(1) == 143
+        made = max(line["step"] for line in diary(tmp_path))
+        again = Coordinator(daemon.port, generations={JOB: 3})
+        again.start()
+        try:
+            pod.spawn(again.url, 1, [SCRIPT, *options(tmp_path)], restart=1)
+            (tmp_path / "go").touch()
+            assert pod.wait(1) == 0
+        finally:
+            again.stop()
+        after = [line["step"] for line in diary(tmp_path) if line["step"] > made]
+        assert min(after) == made + 1, "no committed step is lost"
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_a_daemon_that_was_frozen_gives_nobody_up(tmp_path: Path) -> None:
+    """Its clock went on without it: all the silence is its own."""
+    with running(tmp_path) as (daemon, pod):
+        for task in range(2):
+            pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
+        daemon.wait_world([0, 1])
+        with daemon.lock:
+            for worker in daemon.membership._worlds.workers.values():
+                worker.last_seen -= 1000.0
+                worker.answered_at = None if worker.answered_at is None else worker.answered_at - 1000.0
+            daemon.gate._awake_at -= 1000.0
+            daemon.gate.beat()
+            daemon.gate.tick()
+        made = len(diary(tmp_path))
+        wait_until(lambda: len(diary(tmp_path)) > made + 6, 60, "steps go on")
+        assert not daemon.seen(EventKind.WORKER_LOST)
+        assert len(daemon.seen(EventKind.GENERATION)) <= 2

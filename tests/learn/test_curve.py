@@ -1,0 +1,238 @@
+"""Samples to curve: exact where measured, near the truth elsewhere, honest about how near, unmoved by nonsense."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.domain.job import ThroughputSample
+from malletrain.learn.curve import CurveFit, Estimate, fit
+from malletrain.learn.samples import believable, remember
+
+Model = TypeVar("Model", str, tuple[str, int, int])
+
+
+def sample(nodes: int, rate: float, seconds: float = 10.0) -> ThroughputSample:
+    return ThroughputSample(0.0, nodes, rate * seconds, seconds, 10)
+
+
+def fitted(points: Mapping[int, float]) -> CurveFit:
+    found = fit([sample(n, rate) for n, rate in points.items()])
+    assert found is not None
+    return found
+
+
+def test_measured_sizes_stay_exact_at_the_median_of_their_windows() -> None:
+    found = fit([sample(2, 190.0), sample(8, 700.0), sample(8, 720.0), sample(8, 690.0)])
+    assert found is not None
+    curve = found.curve(32)
+    assert curve.throughput(2) == 190.0 and curve.throughput(8) == 700.0
+    assert [m.windows for m in found.measured] == [1, 3]
+
+
+def test_scenarios_say_what_the_curve_says_though_they_are_fewer() -> None:
+    for points in ({16: 1000.0}, {1: 100.0, 8: 600.0}):
+        found = fitted(points)
+        sizes = [1, 2, 4, 8, 16, 32]
+        weight, rates = found.scenarios(sizes)
+        assert len(weight) == len(rates) <= 2048
+        assert weight.sum() == pytest.approx(1.0)
+        assert np.exp(weight @ np.log(rates)) == pytest.approx(found.rates(sizes), rel=0.03)
+        again = found.scenarios(sizes)[1]
+        assert (again == rates).all()
+
+
+@pytest.mark.parametrize(
+    ("family", "rate"),
+    [
+        ("power", lambda n: 50 * n**0.7),
+        ("log", lambda n: 50 * n / (1 + 0.3 * math.log2(n))),
+        ("amdahl", lambda n: 50 * n / (1 + 0.1 * (n - 1))),
+        ("bending", lambda n: 50 * n / (1 + 0.01 * (n - 1) + 0.004 * n * (n - 1))),
+        ("pollux", lambda n: 50 * n / (1 + (n > 1) * 1.5)),
+    ],
+)
+def test_each_family_is_recognised_and_continued(family: str, rate: Callable[[int], float]) -> None:
+    found = fitted({n: rate(n) for n in (1, 2, 4, 8, 16, 32)})
+    assert found.family == family
+    assert sum(found.probabilities.values()) == pytest.approx(1)
+    for estimate in found.at([3, 12, 24, 64]):
+        assert estimate.rate == pytest.approx(rate(estimate.nodes), rel=0.05)
+
+
+def test_a_curve_that_bends_down_is_seen_one_probe_past_its_peak() -> None:
+    """The peak lies at 16 nodes; once 32 was tried, nobody is sent to 64."""
+    rate = {n: 50 * n / (1 + 0.004 * n * (n - 1)) for n in (4, 16, 32)}
+    curve = fitted(rate).curve(64)
+    assert curve.throughput(64) < curve.throughput(32) < curve.throughput(16)
+
+
+def test_the_band_widens_with_the_distance_from_what_was_measured() -> None:
+    errors = [e.error for e in fitted({1: 100.0, 4: 380.0}).at([4, 8, 16, 64])]
+    assert errors == sorted(errors)
+    assert errors[0] < 0.05 < errors[-1]
+    assert fitted({1: 100.0, 4: 380.0, 16: 1400.0}).error_bound < fitted({1: 100.0, 16: 1400.0}).error_bound
+
+
+def test_nonsense_is_left_out_counted_and_named() -> None:
+    bad = [
+        sample(0, 1.0), sample(-3, 1.0), sample(10**9, 1.0), sample(2, -5.0), sample(2, 0.0), sample(2, math.nan),
+        sample(2, math.inf), sample(2, 1e300, 1e-3), ThroughputSample(0.0, 2, 10.0, 0.0, 1),
+        ThroughputSample(0.0, 2, 10.0, -1.0, 1), ThroughputSample(math.nan, 2, 1e-300, 1e10, 1),
+    ]  # fmt: skip
+    good = [sample(1, 100.0), sample(4, 380.0)]
+    with_bad, without = fit([*bad, *good]), fit(good)
+    assert with_bad is not None and without is not None
+    assert with_bad.curve(64) == without.curve(64)
+    assert sum(with_bad.ignored.values()) == len(bad)
+    assert set(with_bad.ignored) == {
+        "the node count is not a number that can be", "the rate is absurd", "the rate is not above zero",
+        "the time is not above zero",
+    }  # fmt: skip
+    assert fit(bad) is None and fit([]) is None
+
+
+def test_a_worker_that_lies_once_is_outvoted() -> None:
+    honest = [sample(n, 100.0 * n**0.9) for n in (1, 2, 4, 4, 4)]
+    found = fit([*honest, sample(4, 90_000.0), sample(8, 1e9)])
+    assert found is not None
+    assert [m.nodes for m in found.measured] == [1, 2, 4]
+    assert found.measured[-1].rate == pytest.approx(100 * 4**0.9)
+    assert found.ignored == {
+        "far from the other samples at its size": 1, "more throughput a node than other sizes by far": 1
+    }  # fmt: skip
+
+
+def test_of_two_windows_far_apart_the_faster_one_is_believed() -> None:
+    """On a busy machine four nodes once trained slower than two for a window, and were not tried again."""
+    found = fit([sample(1, 200.0), sample(2, 375.0), sample(4, 242.0), sample(4, 466.0)])
+    assert found is not None
+    assert [(m.nodes, m.rate, m.windows) for m in found.measured] == [(1, 200.0, 1), (2, 375.0, 1), (4, 466.0, 1)]
+    assert found.ignored == {"far slower than the other sample at its size": 1}
+    near = fit([sample(2, 375.0), sample(4, 440.0), sample(4, 466.0)])
+    assert near is not None and near.measured[-1].rate == pytest.approx(453.0)
+
+
+@pytest.mark.parametrize("windows", [5, 9, 40])
+def test_throughput_that_changes_is_measured_again(windows: int) -> None:
+    before = [sample(n, 100.0 * n**0.9) for n in (1, 4, 8) for _ in range(6)]
+    after = [sample(8, 60.0 * 8**0.9) for _ in range(windows)]
+    found = fit([*before, *after])
+    assert found is not None
+    assert [m.nodes for m in found.measured] == [8]
+    assert found.measured[0].rate == pytest.approx(60 * 8**0.9)
+    assert found.ignored == {"from before its throughput changed": 18}
+    assert found.at([1])[0].rate == pytest.approx(60.0, rel=0.05), "its shape is not forgotten"
+    slow_once = fit([*before, sample(8, 60.0 * 8**0.9), *before])
+    assert slow_once is not None and len(slow_once.measured) == 3
+
+
+def test_hours_at_one_size_do_not_make_others_forgotten() -> None:
+    kept: list[ThroughputSample] = []
+    for at, n in enumerate((1, 4, *(8 for _ in range(500)))):
+        remember(kept, ThroughputSample(float(at), n, 100.0 * n, 10.0, 10))
+    assert [s.nodes for s in kept] == [1, 4, *(8 for _ in range(32))]
+    assert [s.at for s in kept[-2:]] == [500.0, 501.0]
+
+
+any_float = st.floats() | st.floats(1e-3, 1e6)
+windows = st.lists(
+    st.builds(
+        ThroughputSample, any_float, st.integers(-2, 10**7) | st.integers(1, 64), any_float, any_float, st.just(1)
+    ),
+    max_size=12,
+)
+
+
+@given(windows)
+def test_any_samples_give_a_sound_curve_or_none(samples: list[ThroughputSample]) -> None:
+    found = fit(samples)
+    kept, ignored = believable(samples)
+    assert sum(map(len, kept.values())) + sum(ignored.values()) == len(samples)
+    if found is None:
+        assert not kept
+        return
+    points = found.curve(48).points
+    assert [n for n, _ in points] == sorted({n for n, _ in points})
+    assert all(math.isfinite(rate) and rate > 0 for _, rate in points)
+    for estimate in found.at([1, 5, 48]):
+        assert estimate.low <= estimate.rate <= estimate.high
+    for m in found.measured:
+        assert found.at([m.nodes])[0].rate == m.rate
+    assert fit(samples[::-1]) is not None
+
+
+# What was published. The issue's aims stand in the asserts; docs/explanation/curves.md has the figures.
+
+
+def imagenet(data_dir: Path) -> dict[str, dict[int, float]]:
+    models: dict[str, dict[int, float]] = defaultdict(dict)
+    with (data_dir / "bftrainer" / "scaling_imagenet.csv").open() as file:
+        for row in csv.DictReader(file):
+            if int(row["nodes"]):
+                models[row["model"]][int(row["nodes"])] = float(row["images_per_s"])
+    return models
+
+
+def pollux(data_dir: Path) -> dict[tuple[str, int, int], dict[int, float]]:
+    """Fixed batch a GPU, the same number of GPUs on every node, at least five node counts."""
+    rates: dict[tuple[str, int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for name in ("placements", "scalability"):
+        with gzip.open(data_dir / "pollux" / f"{name}.csv.gz", "rt") as file:
+            for row in csv.DictReader(file):
+                nodes, gpus, batch = int(row["nodes"]), int(row["gpus"]), int(row["local_bsz"])
+                if gpus in (nodes, 2 * nodes, 4 * nodes):
+                    rates[row["app"], batch, gpus // nodes][nodes].append(gpus * batch / float(row["step_time_s"]))
+    return {
+        key: {n: median(r) for n, r in by_size.items()}
+        for key, by_size in rates.items()
+        if len(by_size) >= 5 and 1 in by_size
+    }
+
+
+def held_out(
+    curves: Mapping[Model, Mapping[int, float]], at: Sequence[int], noise: float = 0.0, repeats: int = 1
+) -> tuple[float, float]:
+    """Mean absolute error over models, and how often the band held the truth, on sizes that were not given."""
+    random = np.random.default_rng(7)
+    errors: dict[object, list[float]] = defaultdict(list)
+    covered = []
+    for model, truth in curves.items():
+        if any(n not in truth for n in at):
+            continue
+        for _ in range(repeats):
+            found = fitted({n: truth[n] * math.exp(noise * random.standard_normal()) for n in at})
+            estimates: tuple[Estimate, ...] = found.at([n for n in truth if n not in at])
+            name = model[0] if isinstance(model, tuple) else model
+            errors[name].append(fmean(abs(e.rate / truth[e.nodes] - 1) for e in estimates))
+            covered += [e.low <= truth[e.nodes] <= e.high for e in estimates]
+    return fmean(fmean(e) for e in errors.values()), fmean(covered)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("at", "noise", "aim"),
+    [((1, 4, 16), 0, 0.04), ((1, 8, 64), 0, 0.04), ((1, 16), 0, 0.08), ((1, 64), 0, 0.08), ((1, 4, 16), 0.03, 0.05)],
+)
+def test_imagenet_models(data_dir: Path, at: tuple[int, ...], noise: float, aim: float) -> None:
+    error, coverage = held_out(imagenet(data_dir), at, noise, repeats=20 if noise else 1)
+    assert error < aim
+    assert coverage >= 0.9
+
+
+@pytest.mark.data
+def test_pollux_models(data_dir: Path) -> None:
+    error, coverage = held_out(pollux(data_dir), (1, 2, 16))
+    assert error < 0.12
+    assert coverage >= 0.9

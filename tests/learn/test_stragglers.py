@@ -1,0 +1,58 @@
+"""Slow workers: found when slow for long, never by one window, never half of a world; replaced before they go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.learn.stragglers import ALPHA, LEAST_WINDOWS, SLOW, Pace, stragglers
+
+
+def paces(*rates: float) -> dict[str, Pace]:
+    return {f"1_{i}": Pace(rate, LEAST_WINDOWS) for i, rate in enumerate(rates)}
+
+
+def test_one_slow_worker_of_four_is_found() -> None:
+    found = stragglers(paces(100, 100, 70, 101))
+    assert [s.pilot for s in found] == ["1_2"]
+    assert found[0].share == pytest.approx(0.7)
+    assert "70%" in found[0].reason
+
+
+def test_just_above_the_bound_is_not() -> None:
+    assert stragglers(paces(100, 100, 81, 100)) == ()
+
+
+def test_two_workers_cannot_say_who_is_slow() -> None:
+    assert stragglers(paces(100, 10)) == ()
+
+
+def test_one_bad_window_is_noise_and_a_slow_worker_shows_in_time() -> None:
+    pace = Pace()
+    for _ in range(20):
+        pace = pace.after(100.0)
+    assert pace.after(10.0).rate == pytest.approx((1 - ALPHA) * 100 + ALPHA * 10)
+    assert pace.after(10.0).rate > SLOW * 100
+    windows = 0
+    while pace.rate >= SLOW * 100:
+        pace, windows = pace.after(60.0), windows + 1
+    assert 5 <= windows <= 10
+
+
+def test_rates_that_cannot_be_are_left_out() -> None:
+    for rate in (0.0, -1.0, float("nan"), float("inf")):
+        assert Pace(5.0, 3).after(rate) == Pace(5.0, 3)
+
+
+def test_new_workers_are_not_judged() -> None:
+    found = stragglers({**paces(100, 100, 100), "1_9": Pace(10, LEAST_WINDOWS - 1)})
+    assert found == ()
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=4), st.builds(Pace, st.floats(0.1, 1e6), st.integers(0, 20))))
+def test_never_half_of_a_world_and_always_the_same(given_paces: dict[str, Pace]) -> None:
+    found = stragglers(given_paces)
+    assert 2 * len(found) < max(1, len(given_paces))
+    assert found == stragglers(dict(reversed(given_paces.items())))
+    assert all(s.share < SLOW for s in found)

@@ -1,0 +1,119 @@
+"""Signs of harm: folded from the journal, and read from what Slurm shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from malletrain.domain.event import Event, EventKind
+from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
+from malletrain.loop.ledger import Ledger
+from malletrain.loop.rollout import Stage
+from malletrain.loop.trackers.harm_signals import Signs
+from tests.world import START, World, job, node
+
+
+def started(at: float, pilot: str = "7_0", where: str = "n0") -> Event:
+    return Event(at, EventKind.PILOT_STARTED, 1, pilot, where)
+
+
+def asked(at: float, pilot: str = "7_0") -> Event:
+    return Event(at, EventKind.INTENT, 1, pilot, "n0", data={"type": "leave"})
+
+
+def seen(state: NodeState, reason: str = "") -> Snapshot:
+    return Snapshot(START, (node("n0", state, reason=reason),))
+
+
+def test_a_pilot_that_takes_long_to_leave_is_slow() -> None:
+    signs = Signs(slow_exit_s=60.0)
+    for pilot, took_s in (("7_0", 12.0), ("7_1", 61.0)):
+        for event in (started(0, pilot), asked(10, pilot), Event(10 + took_s, EventKind.PILOT_HELD, 1, pilot)):
+            signs.apply(event)
+    assert signs.seen().slow_exits == (71.0,)
+
+
+def test_preempted_pilots_are_counted() -> None:
+    signs = Signs()
+    signs.apply(Event(5, EventKind.PILOT_ENDED, 1, "7_0", data={"preempted": True}))
+    signs.apply(Event(6, EventKind.PILOT_ENDED, 1, "7_1", data={"preempted": False}))
+    assert signs.seen().preempted == (5,)
+
+
+def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> None:
+    signs = Signs()
+    signs.apply(started(START))
+    signs.apply(Event(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
+    sick = seen(NodeState.DRAINED, "Kill task failed [root@2026-11-20T20:00:00]")
+    (event,) = signs.look(sick, 0, START + 90)
+    assert (event.kind, event.node, event.pilot) == (EventKind.NODE_AILS, "n0", "7_0")
+    assert "drained (Kill task failed" in event.reason
+    signs.apply(event)
+    assert signs.look(sick, 0, START + 100) == []
+    assert signs.seen().ailing_nodes == (START + 90,)
+    assert signs.look(seen(NodeState.IDLE), 0, START + 200) == []
+    assert len(signs.look(sick, 0, START + 300)) == 1, "repaired, and out of service once more"
+
+
+def test_what_staff_drains_or_fails_long_after_is_not_the_pilots() -> None:
+    signs = Signs()
+    signs.apply(started(START))
+    signs.apply(Event(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
+    assert signs.look(seen(NodeState.DRAINED, "new disk [root@2026-11-20T20:00:00]"), 0, START + 90) == []
+    assert signs.look(seen(NodeState.DRAINED, "Kill task failed"), 0, START + 961) == []
+
+
+def test_cycles_that_pilots_make_longer() -> None:
+    signs = Signs()
+
+    def looks(cycle_s: float, pilots: int, count: int) -> None:
+        for number in range(count):
+            signs.look(replace(seen(NodeState.IDLE), plan=BackfillPlan(main_cycle_s=cycle_s)), pilots, number)
+
+    looks(0.3, 0, 10)
+    looks(0.55, 50, 20)
+    assert signs.seen().slow_cycles == (), "above half a second, but not twice as long"
+    looks(0.7, 50, 20)
+    assert signs.seen().slow_cycles
+
+
+def test_a_stage_counts_from_its_first_start_and_anew_after_a_change() -> None:
+    signs = Signs()
+    assert signs.lately() is None
+    for at in (1, 50):
+        signs.apply(Event(at, EventKind.DAEMON_STARTED, data={"stage": "few"}))
+        signs.apply(started(at + 1, f"7_{at}"))
+        signs.apply(Event(at + 2, EventKind.BREAKER, reason="x", data={"open": True}))
+    few = signs.lately()
+    assert few is not None
+    assert (few.stage, few.since, few.started, few.opened) == (Stage.FEW, 1, 2, 2)
+    signs.apply(Event(99, EventKind.DAEMON_STARTED, data={"stage": "whole"}))
+    whole = signs.lately()
+    assert whole is not None
+    assert (whole.stage, whole.since, whole.started) == (Stage.WHOLE, 99, 0)
+
+
+def test_a_loop_keeps_them_and_a_ledger_folded_anew_agrees() -> None:
+    world = World(nodes=2)
+    world.submit(job(1))
+    for _ in range(3):
+        world.tick()
+    world.cluster.nodes["n0"] = node("n0", NodeState.DRAINED, reason="Epilog error")
+    world.tick()
+    assert [e.node for e in world.journal.events if e.kind is EventKind.NODE_AILS] == ["n0"]
+    again = Ledger()
+    again.apply(world.journal.read())
+    assert again.signs.seen() == world.loop.ledger.signs.seen()
+
+
+def test_a_crowded_queue_gets_no_top_up() -> None:
+    world = World(nodes=8)
+    world.submit(job(1), tasks=8)
+    world.loop.crowded = "Slurm has 9500 of at most 10000 jobs (MaxJobCount)"
+    for _ in range(3):
+        world.tick()
+    assert world.workers.topped_up == {}
+    assert world.loop.last_decision is not None
+    assert any(r.subject == "top-up" for r in world.loop.last_decision.refusals)
+    world.loop.crowded = ""
+    world.tick()
+    assert world.workers.topped_up != {}

@@ -1,0 +1,61 @@
+"""How long nodes take to be free again, folded from the journal; and what it does to holes."""
+
+from __future__ import annotations
+
+import pytest
+
+from malletrain.decide.rules import Rules
+from malletrain.domain.event import Event, EventKind
+from malletrain.loop.trackers.release_latency import Exits
+from tests.world import RULES, START, World, job, main_job
+
+
+def left(exits: Exits, pilot: str, at: float, after_s: float, *, ran: bool = True) -> None:
+    if ran:
+        exits.apply(Event(at - 100.0, EventKind.PILOT_STARTED, 1, pilot, "n0"))
+    exits.apply(Event(at, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}))
+    exits.apply(Event(at + 1.0, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}))
+    exits.apply(Event(at + after_s, EventKind.PILOT_HELD, 1, pilot))
+
+
+def test_nearly_the_longest_exit_counts_and_outliers_do_not() -> None:
+    exits = Exits()
+    assert exits.usual_s() is None
+    for n in range(95):
+        left(exits, f"1_{n}", 1000.0 * n, 12.0)
+    for n in range(5):
+        left(exits, f"2_{n}", 1e6 + 1000.0 * n, 500.0)
+    assert exits.usual_s() == pytest.approx(12.0)
+    left(exits, "3_0", 2e6, 4000.0)
+    assert exits.usual_s() == pytest.approx(12.0), "an hour tells of a daemon that was away"
+
+
+def test_a_pilot_that_never_ran_and_a_daemon_that_was_away_tell_nothing() -> None:
+    exits = Exits()
+    left(exits, "1_0", 1000.0, 0.5, ran=False)
+    exits.apply(Event(2000.0, EventKind.PILOT_STARTED, 1, "1_1", "n0"))
+    exits.apply(Event(2001.0, EventKind.INTENT, 1, "1_1", "n0", data={"type": "recycle"}))
+    exits.apply(Event(2050.0, EventKind.DAEMON_STARTED))
+    exits.apply(Event(2060.0, EventKind.PILOT_HELD, 1, "1_1"))
+    assert exits.usual_s() is None
+
+
+def test_the_margin_grows_by_what_was_measured_and_by_the_guess_before() -> None:
+    rules = Rules(margin_s=10.0, min_hole_s=80.0, exit_s=60.0)
+    assert (rules.with_exits(None).margin_s, rules.with_exits(None).min_hole_s) == (70.0, 140.0)
+    assert rules.with_exits(15.0).margin_s == 25.0
+    assert Rules(margin_s=10.0).with_exits(15.0).margin_s == 10.0, "what the site says is taken as it is"
+
+
+def test_a_pilot_leaves_its_hole_earlier_by_the_measured_exit() -> None:
+    """Two worlds with the same plan: the one whose nodes take longer to be free gives them up earlier by as much."""
+    for exit_s in (0.0, 40.0):
+        world = World(nodes=1)
+        world.loop.rules = Rules(margin_s=RULES.margin_s, min_hole_s=70.0, exit_s=exit_s)
+        world.submit(job(1))
+        world.cluster.set_main([main_job(9, count=2, start=START + 500.0, planned=["n0"])])
+        world.tick()
+        for _ in range(50):
+            world.tick()
+        leaves = [e.at for e in world.journal.events if e.data.get("type") == "leave"]
+        assert START + 500.0 - leaves[0] >= RULES.margin_s + exit_s

@@ -1,0 +1,87 @@
+"""A world of unknown scalability grows in stages, and is measured at each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from malletrain.decide.rules import Rules
+from malletrain.domain.job import Elastic, Profile
+from malletrain.loop.membership.next_world import JobTerms
+from tests.loop.stage import Stage
+from tests.world import RULES, World, job
+
+
+def five(terms: JobTerms | None = None, climbs: bool = True) -> tuple[Stage, list[str]]:
+    stage = Stage(terms)
+    stage.members.climb(frozenset({1} if climbs else ()))
+    workers = [stage.hello(task) for task in range(5)]
+    for task, worker in enumerate(workers):
+        stage.members.warm(worker, f"h{task}:1", {})
+    stage.obey(*workers)
+    return stage, workers
+
+
+def window(stage: Stage, nodes: int, rate: float) -> None:
+    stage.members.samples(stage.world()[0], 9, {"nodes": nodes, "samples": 5 * rate, "seconds": 5.0, "steps": 20})
+
+
+def test_a_world_stops_at_each_stage_until_a_window_is_in() -> None:
+    stage, workers = five()
+    assert len(stage.world()) == 1
+    stage.pass_time(5.0)
+    stage.obey(*workers)
+    assert len(stage.world()) == 1, "no window yet"
+    for nodes, rate in ((1, 10.0), (2, 14.0)):
+        assert len(stage.world()) == nodes
+        window(stage, nodes, rate)
+        stage.obey(*workers)
+    assert stage.world() == workers, "a stop at four is too near to five"
+    window(stage, 5, 20.0)
+    stage.obey(*workers)
+    assert stage.world() == workers
+
+
+def test_windows_that_do_not_come_end_the_climb() -> None:
+    stage, workers = five()
+    stage.members.samples(stage.world()[0], 9, {"nodes": 1, "samples": 0.0, "seconds": 5.0, "steps": 1})
+    stage.members.samples(stage.world()[0], 9, {"nodes": 3, "samples": 9.0, "seconds": 5.0, "steps": 1})
+    assert len(stage.world()) == 1
+    stage.pass_time(16.0)
+    stage.obey(*workers)
+    assert stage.world() == workers
+
+
+def test_who_is_lost_or_asked_to_leave_on_the_way_up_stops_nobody() -> None:
+    stage, workers = five()
+    window(stage, 1, 10.0)
+    stage.obey(*workers)
+    stage.leave(0)
+    stage.pass_time(1.0)
+    stage.obey(*workers)
+    assert workers[0] not in stage.world() and stage.world()
+    for _ in range(3):
+        stage.pass_time(16.0)
+        stage.obey(*workers[1:])
+    assert stage.world() == workers[1:]
+
+
+def test_jobs_that_are_known_or_relaunch_begin_on_all_their_nodes() -> None:
+    assert len(five(climbs=False)[0].world()) == 5
+    assert len(five(JobTerms(restarts=True))[0].world()) == 5
+    assert len(five(JobTerms(min_nodes=4))[0].world()) == 5, "five is too near to four"
+
+
+def test_one_job_of_each_unknown_application_climbs_where_sizes_may_be_tried() -> None:
+    active: Rules = replace(RULES, probing=replace(RULES.probing, profile=Profile.ACTIVE))
+    for rules, expected in (
+        (active, {1, 3}),
+        (replace(active, probing=replace(active.probing, profile=Profile.PASSIVE)), set()),
+    ):
+        world = World(8, rules=rules)
+        world.submit(replace(job(1), name="trial-1"))
+        world.submit(replace(job(2), name="trial-2"))
+        world.submit(replace(job(3), name="other"))
+        world.submit(replace(job(4), name="slow", elastic=Elastic.RESTART))
+        world.submit(replace(job(5, most=1), name="one"))
+        world.tick()
+        assert world.workers.climbers == expected
