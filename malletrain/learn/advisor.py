@@ -3,10 +3,9 @@
 MalleTrain's key idea (Ma et al., ICPE 2024): users do not know how their job scales, and the allocator need not ask
 them. Probes are training: a job is given the size for a few windows, through the sizing problem itself.
 
-1. A size's *gain* is the value of information for the allocation (`malletrain.learn.value_of_information`), for as long
-   as
-   the job will run, and for all jobs of its application that wait to learn from it. Its *cost* is what the job trains
-   less while it is measured, and its resizes. It is worth probing where the gain is above the cost.
+1. A size's *gain* is the value of information for the allocation (`malletrain.learn.value_of_information`), for as
+   long as the job will run, and for all jobs of its application that wait to learn from it. Its *cost* is what the
+   job trains less while it is measured, and its resizes. It is worth probing where the gain is above the cost.
 2. The dearest resize is a start of new nodes; sizes below the present one cost next to nothing. A job starts at its
    share of the nodes and is measured downwards, and upwards as holes allow.
 3. Nobody is sent beyond twice the largest size that was measured, on it or on another job of its application; nor
