@@ -24,7 +24,7 @@ OLDEST_RELEASE = (20, 11)
 CLOCK_TOLERANCE_S = 2.0
 
 #: From so many nodes on, pilots of one node each are too many for slurmctld's main cycle: it tries a blocked main job
-#: against each of them, 3.4 ms a pilot at 10,000 nodes (scripts/bench/controller_cycles).
+#: against each of them, 3.4 ms a pilot at 10,000 nodes (python -m scripts.bench.controller_cycles).
 MANY_NODES = 1000
 
 

@@ -1,7 +1,7 @@
 """Policy `greedy`: the largest gain a node first, on each job's concave hull.
 
 For concave values of single nodes that is optimal; with jumps (stalls, minimum sizes, lists of sizes) it is not, and
-`scripts/bench/sizing` measures by how much. It is here as the baseline that exactness is compared with.
+`python -m scripts.bench.sizing` measures by how much. It is here as the baseline that exactness is compared with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Is any pilot still on a node when the main job that Slurm planned there could start?
 
 One lab for each epilog. In each group of four nodes one runs a main job with a limit in minutes, and the other three
@@ -7,8 +6,8 @@ pilots, or their epilogs, are on these nodes. Waves: the daemon has to learn how
 the second on its pilots are there before the main jobs come, and are cut. Ends after --limit-s at the latest, with
 what has closed by then.
 
-    scripts/bench/holes_closing --epilogs 0,15,60 --holes 18
-    scripts/bench/holes_closing --epilogs 0 --kill-wait 30 --deaf     payloads that ignore SIGTERM
+    python -m scripts.bench.holes_closing --epilogs 0,15,60 --holes 18
+    python -m scripts.bench.holes_closing --epilogs 0 --kill-wait 30 --deaf     payloads that ignore SIGTERM
 """
 
 from __future__ import annotations
@@ -24,12 +23,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from malletrain.store.reading import read_events  # noqa: E402
-from scripts.lab import Lab, LabConfig, LabError  # noqa: E402
-from scripts.play.site import SLEEPING, Site  # noqa: E402
+from malletrain.store.reading import read_events
+from scripts.lab import Lab, LabConfig, LabError
+from scripts.play.site import SLEEPING, Site
 
 #: Holes that one waiting job leaves.
 OF_A_GROUP = 3

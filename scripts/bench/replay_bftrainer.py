@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """A race against BFTrainer's replayer on Summit's events, and whether its trajectory is reproduced.
 
-    scripts/bench/replay_bftrainer [--peer-limit 10] [--recorded FILE] [--hours 24] [--nodes 256]
+    python -m scripts.bench.replay_bftrainer [--peer-limit 10] [--recorded FILE] [--hours 24] [--nodes 256]
 
 Every 18th node by name, from 2021-02-10 20:21:15 on, where the published replayer begins; the ImageNet jobs, ten at
 once, a horizon of 10 s.
@@ -31,8 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from malletrain.replay import ClusterTrace, ResizeCosts, Window, cluster_trace, read_jobs, read_trace
 from malletrain.replay.bftrainer import HORIZON_S, Exact, Plan, Running, Step, replay_as_published

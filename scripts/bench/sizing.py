@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """How long sizing takes and how good it is, beside its peers in the same run.
 
-    scripts/bench/sizing [--grid 64x10,1000x100,10000x1000] [--kinds imagenet,rough,linear] [--repeats 5]
+    python -m scripts.bench.sizing [--grid 64x10,1000x100,10000x1000] [--kinds imagenet,rough,linear] [--repeats 5]
                          [--peers greedy,milp,full_dp,highs,pulp,per_node] [--peer-limit 20] [--json FILE]
 
 Times are processor seconds of one thread, the building of the problem's table included, each on the same problems.
@@ -24,8 +23,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from malletrain.domain.job import Curve
 from malletrain.replay import curves

@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
 """How much later does a main job start because pilots hold the nodes that it needs?
 
 Two labs side by side, one with MalleTrain and a training job on every idle node, one without. Both hold a running job
 on a third of the nodes and a blocked top job that waits for all of them. Again and again, at random moments, the same
 backfillable job is submitted to both; printed are the pairs, and the share that paid another backfill cycle.
 
-    scripts/bench/yielding --profile site --runs 20
+    python -m scripts.bench.yielding --profile site --runs 20
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
 
 from scripts.lab import Lab, LabConfig, LabError  # noqa: E402
 from scripts.play.site import Site  # noqa: E402

@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
 """What becomes of pilots and of the main queue while the daemon is dead?
 
 Two labs play the same main queue. On one, pilots train on every idle node when malletraind is killed with SIGKILL; it
 stays dead for --minutes. Printed: pilots that started by themselves, pilots on a node at its planned end and beyond,
 and the main jobs' starts beside those of the lab that never had a pilot.
 
-    scripts/bench/daemon_dead --minutes 10
+    python -m scripts.bench.daemon_dead --minutes 10
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
 
 from scripts.lab import Lab, LabConfig  # noqa: E402
 from scripts.play.load import MainJob, day  # noqa: E402

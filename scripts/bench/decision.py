@@ -1,7 +1,7 @@
-#!/usr/bin/env python3
 """How long one whole decision takes: holes, forecast, yielding, values, sizing, placement, reconciliation.
 
-    scripts/bench/decision [--grid 4734x100,10000x1000] [--kinds imagenet,rough] [--idle 0.1,0.25] [--ticks 60]
+    python -m scripts.bench.decision [--grid 4734x100,10000x1000] [--kinds imagenet,rough] [--idle 0.1,0.25] \
+        [--ticks 60]
                            [--churn 0.02] [--queue 500] [--peers highs,pulp,full_dp] [--json FILE]
 
 A machine of N nodes, the share `idle` of them without main job, J malleable jobs of 1-64 nodes. Between two
@@ -22,24 +22,25 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from malletrain.decide.decision import Situation, decide
 from malletrain.decide.demand import Memo
-from malletrain.learn.hole_forecast import Forecast
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, CutLimit, LeavePilot, OpenHole, RecyclePilot, StartPilot
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.learn.hole_forecast import Forecast
+from malletrain.sizing.policies.greedy import Greedy
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.registry import policy as policy_named
-from scripts.bench.programs import program
+from scripts.bench import sizing
 
 START = 1.7e9
 TICK_S = 10.0
@@ -162,9 +163,6 @@ class Keeping:
         return self._policy.size(problem)
 
 
-sizing = program("sizing")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--grid", default="4734x100,10000x1000")
@@ -232,14 +230,17 @@ def measured(nodes: int, jobs: int, kind: str, idle: float, args: argparse.Names
         f"{nodes} x {jobs} {kind}, {idle:.0%} idle, {args.churn:.1%} of these change: median {median:.2f} ms, "
         f"p99 {p99:.2f} ms, {np.mean(acts):.0f} actions a tick, {held} nodes held, {memory:.0f} MB", flush=True
     )  # fmt: skip
-    solvers = {
+    solvers: dict[str, Callable[[Problem], float | None]] = {
         "full_dp": sizing.full_dp,
         "highs": lambda given: sizing.highs(given, args.peer_limit),
         "pulp": lambda given: sizing.pulp_counts(given, args.peer_limit),
-        "greedy": lambda given: sizing.Greedy().size(given).objective,
+        "greedy": lambda given: Greedy().size(given).objective,
     }
+    last = policy.problem
+    if last is None:
+        raise SystemExit("no decision was made: give --ticks more than the warm-up")
     for name in filter(None, args.peers.split(",")):
-        took, found = sizing.timed(lambda name=name: solvers[name](policy.problem))
+        took, found = sizing.timed(partial(solvers[name], last))
         line["peers"][name] = {"ms": 1e3 * took, "ratio": 1e3 * took / median, "done": found is not None}
         print(f"    {name}, sizing alone: {1e3 * took:.1f} ms, {1e3 * took / median:.1f} times"
               f"{'' if found is not None else ' (not done)'}", flush=True)  # fmt: skip

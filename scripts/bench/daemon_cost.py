@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What malletraind itself takes at 10,000 nodes: processor time, of its Slurm commands too, and memory.
 
 A slurmctld alone with so many cloud nodes, and main jobs on half of them. Two daemons, one after the other:
@@ -6,7 +5,7 @@ A slurmctld alone with so many cloud nodes, and main jobs on half of them. Two d
 since all are powered down; and `observing` (malletraind --observe), for which a wrapper around scontrol takes the
 word POWERED_DOWN out, so that thousands of nodes are idle and pilots are imagined on them.
 
-    scripts/bench/daemon_cost --nodes 10000 --tick 10 --seconds 90
+    python -m scripts.bench.daemon_cost --nodes 10000 --tick 10 --seconds 90
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from scripts.lab import Lab, LabConfig, LabError  # noqa: E402
-from scripts.play.site import Site  # noqa: E402
+from scripts.lab import Lab, LabConfig, LabError
+from scripts.play.site import Site
 
 #: Daemons begin with imports and with reading the journal; that is not what they take from day to day.
 SETTLE_S = 25.0

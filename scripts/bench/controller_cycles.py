@@ -1,13 +1,13 @@
-#!/usr/bin/env python3
 """What pilots cost slurmctld: its main and backfill cycles with so many pilots, as ratios to none.
 
-A slurmctld alone with so many (powered-down cloud) nodes, profile `site`: main jobs on most of them, a queue that is
-blocked, and small main jobs that come and go all the time, so that the scheduler runs. Pilots are jobs of one node (or
-of `--pilot-nodes`) of the harvest partition, placed by Slurm itself; on cloud nodes they stay in CONFIGURING, which the scheduler counts as
-running. What is told are sdiag's own times, reset for each number of pilots.
+A slurmctld alone with so many (powered-down cloud) nodes, profile `site`: main jobs on most of them, a queue that
+is blocked, and small main jobs that come and go all the time, so that the scheduler runs. Pilots are jobs of one
+node (or of `--pilot-nodes`) of the harvest partition, placed by Slurm itself; on cloud nodes they stay in
+CONFIGURING, which the scheduler counts as running. What is told are sdiag's own times, reset for each number of
+pilots.
 
-    scripts/bench/controller_cycles --nodes 10000 --pilots 0,100,200,1000,3000
-    scripts/bench/controller_cycles --nodes 10000 --pilots 0,200,1000 --pilot-nodes 4
+    python -m scripts.bench.controller_cycles --nodes 10000 --pilots 0,100,200,1000,3000
+    python -m scripts.bench.controller_cycles --nodes 10000 --pilots 0,200,1000 --pilot-nodes 4
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ import secrets
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.lab.conf import SCHEDULER_PARAMETERS
@@ -44,7 +41,9 @@ class Cycles:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=10_000)
-    parser.add_argument("--pilots", default="0,100,200,1000,3000", help="nodes that they hold, one round each, ascending")
+    parser.add_argument(
+        "--pilots", default="0,100,200,1000,3000", help="nodes that they hold, a round each, ascending"
+    )
     parser.add_argument("--pilot-nodes", type=int, default=1, help="nodes of each pilot (pilot.max_nodes)")
     parser.add_argument("--main", type=int, default=40, help="main jobs that run, on half of the nodes")
     parser.add_argument("--waiting", type=int, default=100, help="main jobs that wait for more nodes than are free")

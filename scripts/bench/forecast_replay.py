@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """What choosing nodes by forecast gains in training: the same log, jobs and sizes, only the choice of nodes differs.
 
-    scripts/bench/forecast_replay TRACE [--nodes 1024] [--days 1,5,9] [--hours 24] [--mix imagenet:10]
+    python -m scripts.bench.forecast_replay TRACE [--nodes 1024] [--days 1,5,9] [--hours 24] [--mix imagenet:10]
                                   [--costs GROW/SHRINK/ACTIVATE,..] [--choices name,forecast,..] [--json FILE]
 
 Choices: `name` (what the daemon does without forecast), `age` (the longest idle first, the newest given up),
@@ -18,18 +17,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from malletrain.learn.hole_forecast import HoleHistory
 from malletrain.decide.holes import Foresight
 from malletrain.decide.placement import place
 from malletrain.domain.decision import Hole, OpenHole
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
+from malletrain.learn.hole_forecast import HoleHistory
 from malletrain.replay.cluster import ClusterTrace, Window, cluster_trace
 from malletrain.replay.engine import Engine
 from malletrain.replay.options import NodeOrder, Options

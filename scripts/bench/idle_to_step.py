@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 """From the look that shows a node idle to the first training step on it, stage by stage.
 
 One training job grows onto a node that a main job has just left, again and again. Each stage's end is noted where it
 happens: by the daemon's journal, by the pilot's batch script, by the payload's shell, by the training script.
 
-    scripts/bench/idle_to_step --profile site --runs 10
+    python -m scripts.bench.idle_to_step --profile site --runs 10
 """
 
 from __future__ import annotations
@@ -22,13 +21,10 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from malletrain.domain.event import Event, EventKind  # noqa: E402
-from malletrain.store.reading import read_events  # noqa: E402
-from scripts.lab import DeadlineError, Lab, LabConfig  # noqa: E402
-from scripts.play.site import Site  # noqa: E402
+from malletrain.domain.event import Event, EventKind
+from malletrain.store.reading import read_events
+from scripts.lab import DeadlineError, Lab, LabConfig
+from scripts.play.site import Site
 
 #: Stage, whose it is, and what ends it.
 STAGES = (

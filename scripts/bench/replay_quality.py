@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """How much better one policy harvests than another: paired differences with intervals. Reads ../shared/data.
 
-    scripts/bench/replay_quality PART [PART ...] [--csv FILE] [--keep FILE]
+    python -m scripts.bench.replay_quality PART [PART ...] [--csv FILE] [--keep FILE]
 
 With --keep every replay is written down when it ends, and one that is there is not run again: so a run that was
 stopped goes on where it was, and two processes may share the parts. Keep a file for one state of the code.
@@ -38,10 +37,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from malletrain.learn.curve import fit
 from malletrain.domain.job import Curve, ThroughputSample
+from malletrain.learn.curve import fit
 from malletrain.replay import (
     ClusterTrace,
     Engine,
@@ -364,9 +361,7 @@ def waves() -> Rows:
                 print(f"\n{what}: per day, on 1,024 nodes; by day; in three days; auto over this")
                 base = 0.0
                 for rule in rules:
-                    row = kept.get(
-                        f"{what} | {rule.name}", partial(wave, name, costs, rule, at_once)
-                    )
+                    row = kept.get(f"{what} | {rule.name}", partial(wave, name, costs, rule, at_once))
                     done, by_day = float(row["per_day"]), [int(n) for n in row["by_day"]]
                     base = base or done
                     ratio = base / done if done else float("inf")

@@ -1,14 +1,13 @@
-#!/usr/bin/env python3
 """How much later does a main job start that arrives while pilots hold every node?
 
 Three labs of real Slurm side by side: one without preemption and pilots; its twin (what differs between these two is
 noise); and one with pilots on all nodes but the reserve. Again and again, at a random moment, the same jobs are
 submitted to all three: of one node and of many, a burst, hetjobs, arrays, `--switches=1`, `srun -I`. Each trial waits
-until the machine is harvested again, so delays do not add up along a queue as they do in `scripts/bench/harm`: this is
-what one arrival costs, in the worst case that nothing but the reserve is idle.
+until the machine is harvested again, so delays do not add up along a queue as they do in
+`scripts.bench.harm`: this is what one arrival costs, in the worst case that nothing but the reserve is idle.
 
-    scripts/bench/arrivals --rounds 12
-    scripts/bench/arrivals --profile site --rounds 3 --keep-idle 4
+    python -m scripts.bench.arrivals --rounds 12
+    python -m scripts.bench.arrivals --profile site --rounds 3 --keep-idle 4
 """
 
 from __future__ import annotations
@@ -27,15 +26,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from scripts.lab import Lab, LabError  # noqa: E402
-from scripts.play.arm import lab_config, labs_up  # noqa: E402
-from scripts.play.harm import MEAN_S, P99_S, interval, p99  # noqa: E402
-from scripts.play.load import Kind, MainJob  # noqa: E402
-from scripts.play.player import Player  # noqa: E402
-from scripts.play.site import FAST_LOOP, Site  # noqa: E402
+from scripts.lab import Lab, LabError
+from scripts.play.arm import lab_config, labs_up
+from scripts.play.harm import MEAN_S, P99_S, interval, p99
+from scripts.play.load import Kind, MainJob
+from scripts.play.player import Player
+from scripts.play.site import FAST_LOOP, Site
 
 Row = dict[str, Any]  #: of one job: trial, label, took_s by lab
 
@@ -149,9 +145,10 @@ def trial(
 
 
 def summary(rows: list[Row], options: argparse.Namespace) -> Iterator[str]:
-    """Paired delays by kind, and whether the goals of `scripts/bench/harm` are met by single arrivals."""
+    """Paired delays by kind, and whether the goals of `scripts.bench.harm` are met by single arrivals."""
     yield f"profile {options.profile}, {options.nodes} nodes, keep_idle {options.keep_idle}"
-    yield f"{'later than without (s)':36}{'jobs':>5}{'median':>8}{'mean':>8}{'95 % of mean':>17}{'p99':>8}{'worst':>8}"
+    columns = f"{'median':>8}{'mean':>8}{'95 % of mean':>17}{'p99':>8}{'worst':>8}"
+    yield f"{'later than without (s)':36}{'jobs':>5}{columns}"
     labels = ["all", *dict.fromkeys(str(row["label"]) for row in rows)]
     found: dict[tuple[str, str], list[float]] = {}
     for label in labels:
@@ -172,7 +169,8 @@ def summary(rows: list[Row], options: argparse.Namespace) -> Iterator[str]:
     if found["all", PILOTS] and found["all", TWIN]:
         for name, figure, goal in (("p99", p99, P99_S), ("mean", fmean, MEAN_S)):
             beyond = figure(found["all", PILOTS]) - figure(found["all", TWIN])
-            yield f"{'met    ' if beyond < goal else 'NOT met'}  {name} beyond the noise: {beyond:+.2f} s; goal < {goal:g} s"
+            met = "met    " if beyond < goal else "NOT met"
+            yield f"{met}  {name} beyond the noise: {beyond:+.2f} s; goal < {goal:g} s"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-#!/usr/bin/env python3
 """The papers' policies beside their papers' claims.
 
-    scripts/bench/policies [matching,budget,batch,efficiency,fairness,deadline] [--pollux ../shared/data/pollux]
+    python -m scripts.bench.policies [matching,budget,batch,efficiency,fairness,deadline] \
+        [--pollux ../shared/data/pollux]
                            [--instances 500] [--workloads 8] [--json FILE]
 
 matching    against enumeration on random instances, and time against the exact programme in HiGHS
@@ -33,8 +33,6 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from malletrain.domain.job import Curve
 from malletrain.replay.curves import POLLUX_SAMPLES
 from malletrain.sizing.policies.autoscaling import Efficiency
@@ -45,7 +43,7 @@ from malletrain.sizing.policies.equal import Equal
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.matching import Matching
 from malletrain.sizing.problem import Due, JobDemand, JobId, NodeBudget, Policy, Problem, Sizes, Synchronous
-from scripts.bench.programs import program
+from scripts.bench import sizing
 
 GPUS = 64
 
@@ -426,7 +424,6 @@ def efficiency(args: argparse.Namespace) -> Found:
 
 def fairness(args: argparse.Namespace) -> Found:
     """Speed-up and Jain's index of the jobs' speed-ups, by alpha; jobs and nodes as in the published mix."""
-    sizing = program("sizing")
     found: Found = {}
     for jobs, nodes in ((14, 84), (100, 1000), (10, 256)):
         demands = tuple(JobDemand(i, 0, 1, 64, sizing.IMAGENET[i % 7]) for i in range(jobs))

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """How good the forecast of holes is, and what it gains: learnt on some days of a log, scored on the days after.
 
-    scripts/bench/forecast TRACE [--learn DAYS,DAYS,..] [--score DAYS] [--json FILE]
+    python -m scripts.bench.forecast TRACE [--learn DAYS,DAYS,..] [--score DAYS] [--json FILE]
 
 Every ten minutes of the days scored, each idle node's chance to stay idle for 1, 5, 15 and 60 minutes is forecast and
 compared with what happened. Every moment counts alike, however many nodes were idle. The forecast starts without its
@@ -20,15 +19,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from malletrain.learn.hole_forecast import AGES_S, Forecast, HoleHistory, Remaining
 from malletrain.replay.cluster import IdleIntervals, Window, cluster_trace

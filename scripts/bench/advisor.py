@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """How near curves come to published measurements, and what not knowing them costs.
 
-    scripts/bench/advisor [--data ../shared/data] [--only curves|waves] [--runs 5] [--hours 2] [--seed 0]
+    python -m scripts.bench.advisor [--data ../shared/data] [--only curves|waves] [--runs 5] [--hours 2] [--seed 0]
         [--tick 10] [--mix NAME] [--guess NAME ...] [--json FILE] [--also FILE ...]
 
 curves: mean absolute error on sizes that were not given, coverage of the band, and its interval score (Gneiting and
@@ -35,16 +34,14 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from malletrain.learn.advisor import Known, reach
-from malletrain.learn.scale_up_profiling import next_stop
-from malletrain.learn.curve import CurveFit, fit, telling
-from malletrain.learn.prior_jobs import MOST, Evidence, Pooled, application
 from malletrain.decide.profiling import advice_for, advised, bounded, changes, expected_curve
 from malletrain.decide.rules import Rules
-from malletrain.learn.samples import agreeing, remember
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Probe, ResizeCosts, ThroughputSample
+from malletrain.learn.advisor import Known, reach
+from malletrain.learn.curve import CurveFit, fit, telling
+from malletrain.learn.prior_jobs import MOST, Evidence, Pooled, application
+from malletrain.learn.samples import agreeing, remember
+from malletrain.learn.scale_up_profiling import next_stop
 from malletrain.replay.curves import IMAGENET, POLLUX
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem

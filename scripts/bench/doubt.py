@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Whether it pays to change sizes only where the gain exceeds the curve's own uncertainty (`JobDemand.doubt`).
 
-    scripts/bench/doubt [--hours 2] [--seeds 4] [--noise 0.02,0.05,0.1] [--costs 0.3/0.1,18/12] [--jobs 8]
+    python -m scripts.bench.doubt [--hours 2] [--seeds 4] [--noise 0.02,0.05,0.1] [--costs 0.3/0.1,18/12] [--jobs 8]
 
 Jobs of the seven ImageNet curves on a pool whose size walks up and down, nobody's curve known beforehand. A decision
 every 10 s. Each job reports windows of its true rate with log-normal noise; its curve is fitted to them as in the
@@ -13,18 +12,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
+from malletrain.domain.job import Curve, ThroughputSample
 from malletrain.learn.curve import CurveFit, fit
 from malletrain.learn.samples import remember
-from malletrain.domain.job import Curve, ThroughputSample
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem
-from scripts.bench.programs import program
+from scripts.bench import sizing
 
 TICK_S = 10.0
 
@@ -33,7 +29,6 @@ def run(
     seed: int, hours: float, jobs: int, noise: float, grow: float, shrink: float, doubting: bool
 ) -> tuple[float, int]:
     """Speed-up-seconds trained, and resizes."""
-    sizing = program("sizing")
     random = np.random.default_rng(seed)
     truth = [sizing.IMAGENET[i % 7] for i in range(jobs)]
     windows: list[list[ThroughputSample]] = [[] for _ in range(jobs)]

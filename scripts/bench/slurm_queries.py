@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """What one round of queries costs: wall and processor seconds, of the commands and of reading them.
 
-    scripts/bench/slurm_queries [--nodes 10000] [--jobs 150] [--rounds 20]
+    python -m scripts.bench.slurm_queries [--nodes 10000] [--jobs 150] [--rounds 20]
 
 A slurmctld alone, with so many (powered-down cloud) nodes and so many jobs on a third of them. Wall times are of
 this machine under whatever load it has; processor times hardly depend on that.
@@ -16,9 +15,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm.command import Commands

@@ -1,12 +1,11 @@
-#!/usr/bin/env python3
 """Does the main queue notice MalleTrain? Four labs of real Slurm play the same slice of a real job log at once.
 
 Arms: no preemption configured; its twin (what differs between these two is noise); preemption configured, no pilots;
 and pilots on every idle node. Every third job of several nodes is a hetjob, an array, `srun -I` or asks for one leaf
 switch; staff makes reservations meanwhile. Times of the log are divided by a factor, which is printed.
 
-    scripts/bench/harm --log LOG.swf.gz --profile fast --seconds 480 --json run1.json
-    scripts/bench/harm --summarise run1.json run2.json
+    python -m scripts.bench.harm --log LOG.swf.gz --profile fast --seconds 480 --json run1.json
+    python -m scripts.bench.harm --summarise run1.json run2.json
 
 Pilots run a job in restart mode whose script only sleeps: training itself would take this machine's processors from
 all four labs.
@@ -25,16 +24,13 @@ import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from malletrain.domain.event import Event, EventKind  # noqa: E402
-from malletrain.replay.score_journal import score_journal  # noqa: E402
-from malletrain.store.reading import read_events  # noqa: E402
-from scripts.play.arm import LEAF, Arm, lab_config, labs_up  # noqa: E402
-from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary  # noqa: E402
-from scripts.play.load import from_log, of_all_kinds  # noqa: E402
-from scripts.play.site import BIN, FAST_LOOP, Site  # noqa: E402
+from malletrain.domain.event import Event, EventKind
+from malletrain.replay.score_journal import score_journal
+from malletrain.store.reading import read_events
+from scripts.play.arm import LEAF, Arm, lab_config, labs_up
+from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary
+from scripts.play.load import from_log, of_all_kinds
+from scripts.play.site import BIN, FAST_LOOP, Site
 
 #: The arms play so many seconds one after the other.
 STAGGER_S = 1.3

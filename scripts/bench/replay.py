@@ -1,11 +1,12 @@
-#!/usr/bin/env python3
 """Benchmarks of the replay on Summit's node events, and on CEA Curie's jobs. Reads ../shared/data.
 
-    scripts/bench/replay speed          cost by event and memory against nodes, jobs and length; the full log
-    scripts/bench/replay curie [DAYS]   all 257 days of Curie with 100 endless jobs, every 30 s that changed; or some
-                                        days from day 100 on, once all have been placed
-    scripts/bench/replay quality        policies, paired over windows and node sets, with bootstrap intervals
-    scripts/bench/replay sensitivity    what activation, stalls, ticks and pilots' limits cost
+    python -m scripts.bench.replay PART
+
+speed        cost by event and memory against nodes, jobs and length; the full log
+curie [DAYS] all 257 days of Curie with 100 endless jobs, every 30 s that changed; or some days from day 100 on,
+             once all have been placed
+quality      policies, paired over windows and node sets, with bootstrap intervals
+sensitivity  what activation, stalls, ticks and pilots' limits cost
 
 Times are processor seconds of one core, but for `wall`; memory is the most so far. A busy machine makes both longer.
 """
@@ -20,8 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from malletrain.replay import (
     ClusterTrace,

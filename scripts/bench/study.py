@@ -1,7 +1,7 @@
-#!/usr/bin/env python3
 """A study on real Slurm while main jobs take its nodes all the time, beside the same study undisturbed.
 
-    scripts/bench/study hpo|nas [--trials 30] [--nodes 4] [--gap 15] [--minutes 10] [--keep DIR] [--json FILE]
+    python -m scripts.bench.study hpo|nas [--trials 30] [--nodes 4] [--gap 15] [--minutes 10] [--keep DIR] \
+        [--json FILE]
 
 Both run the search space of examples/study_hpo.py or study_nas.py with the same parameters in the same order (of
 Optuna's random sampler, seed 1, drawn before the start), so that what they find can be compared trial by trial.
@@ -36,7 +36,6 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
 
 from scripts.lab import Lab, LabConfig, LabError  # noqa: E402
 from scripts.play.site import BIN, Site  # noqa: E402
