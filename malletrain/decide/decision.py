@@ -151,7 +151,12 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
 
     # 7 What to learn, and sizes.
     nodes = busy + len(free) + len(coming)
-    training = {j: view for j, view in sorted(live.items()) if standing[j].may_train}
+    training = {
+        j: view
+        for j, view in sorted(live.items())
+        # With pilots that go now, a job may have too few tasks left for its fewest nodes.
+        if standing[j].may_train and len(stays[j]) + view.held_count >= max(1, view.job.min_nodes)
+    }
     known = {j: situation.known[j] for j in training if j in situation.known}
     share = -(-nodes // max(1, len(training)))
     demands = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -268,3 +270,13 @@ def test_a_job_without_tasks_says_so() -> None:
         world.cluster.end_pilot("1001_0", PilotEnd(state, preempted=state is SlurmState.PREEMPTED))
         world.tick()
         assert world.loop.ledger.views()[1].phase is phase
+
+
+def test_the_last_task_of_a_job_leaves_a_node_that_staff_wants() -> None:
+    world = World(nodes=2)
+    world.submit(job(1), tasks=1)
+    world.tick()
+    (node_name,) = world.running()
+    world.cluster.nodes[node_name] = replace(world.cluster.nodes[node_name], state=NodeState.DRAINED)
+    world.tick()
+    assert not world.running()
