@@ -35,9 +35,10 @@ from malletrain.domain.errors import MalletrainError
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, Elastic, MalleableJob, PilotEnd, Profile
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState
-from malletrain.loop.generation import JobTerms, Seat, WorldPlan
 from malletrain.loop.journalled import announced
-from malletrain.loop.membership import Membership, MembershipSettings
+from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
+from malletrain.loop.membership.reports import Membership
+from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.sizing import registry
