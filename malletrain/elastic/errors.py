@@ -17,7 +17,7 @@ class Aborted(Exception):
     """The round under way is void; it is done again in another world. Never seen outside this package."""
 
 
-class TrainingOver(Exception):
+class JobOver(Exception):
     """The main worker has finished while this one was about to. Never seen outside this package."""
 
 

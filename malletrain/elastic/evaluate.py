@@ -36,12 +36,12 @@ def evaluate(
     try:
         with torch.no_grad():
             while len(rows) < len(starts):
-                session._course.between_rounds()
+                session._lifecycle.between_rounds()
                 many = min(len(starts) - len(rows), CHUNKS_A_MEMBER * ROUND_MEMBERS)
                 table, names = _fill(
                     session, loader, metrics, batch_size, starts[len(rows) : len(rows) + many], names
                 )
-                summed = session._course.sum(table)
+                summed = session._lifecycle.sum(table)
                 if summed is not None:
                     rows.extend(summed.tolist())
     finally:
@@ -49,7 +49,7 @@ def evaluate(
     return {name: sum(row[column] for row in rows) / length for column, name in enumerate(names)}
 
 
-#: Rounds are cut alike at every size, so that a member of another world can take part in the next.
+#: Commit rounds are cut alike at every size, so that a member of another world can take part in the next.
 ROUND_MEMBERS = 8
 
 
@@ -61,7 +61,7 @@ def _fill(
     starts: list[int],
     names: list[str],
 ) -> tuple[torch.Tensor, list[str]]:
-    world = session._rounds.world
+    world = session._committer.world
     table: torch.Tensor | None = None
     length = len(loader.dataset)
     # Every member works out at least one chunk, to know the names of the figures. Where the model is sharded over a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.elastic.comm.step_commit import Rounds
+from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.data.sampler import Share
 from malletrain.elastic.data.session_batch import Batching
 from malletrain.elastic.equality import Judgement
@@ -12,7 +12,7 @@ from malletrain.elastic.state.training_state import Position
 class Figures:
     """Where training is, how many take part, and what a step is worth. `Session` is one."""
 
-    _rounds: Rounds
+    _committer: StepCommitter
     _position: Position
     _batching: Batching
     _judgement: Judgement
@@ -22,17 +22,17 @@ class Figures:
     def is_main(self) -> bool:
         """Whether this worker is the one that prints and writes: the oldest one. It stays so until it leaves; then,
         between two steps, the next oldest is (see `Session.when_main`)."""
-        return self._rounds.world.rank == 0
+        return self._committer.world.rank == 0
 
     @property
     def size(self) -> int:
         """How many processes train now: `nodes`, times how many there are on each."""
-        return self._rounds.world.size
+        return self._committer.world.size
 
     @property
     def nodes(self) -> int:
         """How many nodes train now."""
-        return self._rounds.world.nodes
+        return self._committer.world.nodes
 
     @property
     def epoch(self) -> int:

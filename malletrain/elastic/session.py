@@ -33,14 +33,14 @@ from malletrain.elastic.comm.groups import Group, Solo, all_closed
 from malletrain.elastic.comm.local_rank import Place
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import environment_world
-from malletrain.elastic.data.batch_loader import Feed
+from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_rule import BatchRule, as_rule
 from malletrain.elastic.data.collate import Loader
 from malletrain.elastic.data.proportional_shares import Paces
 from malletrain.elastic.data.sampler import Sampler, Share
 from malletrain.elastic.data.session_batch import Batching
 from malletrain.elastic.equality import Equality, judge, layers_of, whole_batch_layers
-from malletrain.elastic.errors import ElasticError, Released, TrainingOver
+from malletrain.elastic.errors import ElasticError, JobOver, Released
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.figures import Figures
 from malletrain.elastic.gradients.learning_rate import LearningRate
@@ -51,8 +51,8 @@ from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.reports import Reports
 from malletrain.elastic.link.throughput_meter import Meter
-from malletrain.elastic.resize.lifecycle import Course
-from malletrain.elastic.resize.reconfigure import Switch
+from malletrain.elastic.resize.lifecycle import WorkerLifecycle
+from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.state import untracked
 from malletrain.elastic.state.checkpoint import Checkpoints
 from malletrain.elastic.state.checkpointing import Saving
@@ -146,27 +146,27 @@ class Session(Figures):
             # Processes of one node without a daemon: a laptop with two GPUs, say.
             world = NodeGroup(environment_world(os.environ), Solo())
         self._fixed = world if self._spot is None else None
-        self._switch = Switch(
+        self._reconfigurer = Reconfigurer(
             self._spot.worker if self._spot else "alone",
             self._spot.host if self._spot else "127.0.0.1",
             self._state,
             place=place,
-            crew=self._spot.crew if self._spot else None,
+            local_leader=self._spot.local_leader if self._spot else None,
             save=lambda: self._saving.save(),  # noqa: PLW0108 - these are made after this
             load=lambda: self._saving.load(),  # noqa: PLW0108
             top_up=self._top_up,
             board=self._spot.store.board if self._spot and self._spot.store else None,
             prepare=lambda: self._sync.prepare(),  # noqa: PLW0108
         )
-        self._rounds = self._switch.rounds
+        self._committer = self._reconfigurer.committer
         directory = worker_start.checkpoint_directory(os.environ, checkpoint_dir)
         part = (place.rank, place.size) if self._sharded else None
         checkpoints = Checkpoints(directory, checkpoint_s, part) if directory else None
-        self._saving = Saving(checkpoints, self._state, self._rounds, sharded=self._sharded)
-        self._rounds.save_is_due = self._saving.is_due
+        self._saving = Saving(checkpoints, self._state, self._committer, sharded=self._sharded)
+        self._committer.save_is_due = self._saving.is_due
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._sync = GradientSync(
-            trained, self._rounds, reduction == "mean", lambda: self._position.step, sharded=self._sharded
+            trained, self._committer, reduction == "mean", lambda: self._position.step, sharded=self._sharded
         )
         self._scale = OutputScale(model, place, mean=reduction == "mean") if self._sharded else None
         if self._sharded and (virtual_shards or layers_of(model) or self._batching.noise is not None):
@@ -184,23 +184,28 @@ class Session(Figures):
             VirtualShards(virtual_shards, model, self._sync, seed, reduction == "mean") if virtual_shards else None
         )
         whole = bool(whole_batch_layers(model))
-        self._feed = Feed(self._sampler, self._loader, self._paces, self._shards, loaders, whole=whole)
+        self._batch_loader = BatchLoader(self._sampler, self._loader, self._paces, self._shards, loaders, whole=whole)
         norms = layers_of(model)
         if norms and virtual_shards:
             raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
-        self._norms = SyncNorms(norms, self._rounds, self._sync, reduction == "mean") if norms else None
+        self._norms = SyncNorms(norms, self._committer, self._sync, reduction == "mean") if norms else None
         self._judgement = judge(
             model, shards=bool(virtual_shards), fixed_batch=self._batching.fixed, additive=additive_loss
         )
         recorder = standalone_record.find_record(os.environ) if self._spot is None else None
-        self._reports = Reports(self._switch, recorder, self._paces, self._batching.noise_scale)
+        self._reports = Reports(self._reconfigurer, recorder, self._paces, self._batching.noise_scale)
         self._meter = Meter(self._reports.samples)
         fixed = self._batching.fixed and self._batching.noise is None
         if fixed and not (virtual_shards or norms or self._sharded):
-            self._switch.lend()
-        crew = self._spot.crew if self._spot else None
-        self._course = Course(
-            self._switch, self._saving, self._entered, self._reports, crew, in_pilot=self._spot is not None
+            self._reconfigurer.lend()
+        local_leader = self._spot.local_leader if self._spot else None
+        self._lifecycle = WorkerLifecycle(
+            self._reconfigurer,
+            self._saving,
+            self._entered,
+            self._reports,
+            local_leader,
+            in_pilot=self._spot is not None,
         )
         self._when_main: list[Callable[[], object]] = []
         self._was_main = False
@@ -208,8 +213,8 @@ class Session(Figures):
         self._share: Share | None = None
         self._committed = True
         self._load_s = 0.0
-        worker_start.on_terminate(self._course.terminated)
-        atexit.register(_end_surely, self._switch)
+        worker_start.on_terminate(self._lifecycle.terminated)
+        atexit.register(_end_surely, self._reconfigurer)
 
     # --- what the script uses -------------------------------------------------------------------------------------
 
@@ -245,13 +250,13 @@ class Session(Figures):
         """This worker's parts of the batches that are left of the epoch; one that was not committed comes again."""
         self._join()
         while self._position.cursor < self._sampler.epoch_length:
-            self._course.between_steps()
+            self._lifecycle.between_steps()
             began = time.monotonic()
-            world = self._rounds.world
-            owes = self._rounds.given is not None
+            world = self._committer.world
+            owes = self._committer.given is not None
             self._batching.settle(self._sampler, world.size, world.chosen_batch, owes_a_step=owes)
             place = self._position.epoch, self._position.cursor
-            share, batch = self._feed.load(*place, world.rank, world.size, world.listeners)
+            share, batch = self._batch_loader.load(*place, world.rank, world.size, world.recovering_ranks)
             self._saving.save_beside()
             self._share, self._committed = share, False
             self._load_s = time.monotonic() - began
@@ -316,10 +321,10 @@ class Session(Figures):
     def finish(self, result: Mapping[str, Any] | None = None) -> None:
         """Training is over: the last thing a script calls. `result`: plain JSON values, for the job's record."""
         self._join()
-        self._switch.finishing = True
+        self._reconfigurer.finishing = True
         try:
-            self._course.meet()
-        except TrainingOver as over:
+            self._lifecycle.meet()
+        except JobOver as over:
             # The main worker was through the last round and told the daemon, before this one had noticed.
             log.info("the job is over: %s", over)
         if self.is_main:
@@ -327,11 +332,11 @@ class Session(Figures):
             self._reports.stands()
             self._reports.say(messages.Finished(messages.plain(dict(result or {}), "result")))
         standalone_record.note_finish()
-        if self._switch.link is not None:
-            self._switch.link.flush(10.0)
-            self._switch.link.close()
-        if self._spot is not None and self._spot.crew is not None:
-            self._spot.crew.close()
+        if self._reconfigurer.link is not None:
+            self._reconfigurer.link.flush(10.0)
+            self._reconfigurer.link.close()
+        if self._spot is not None and self._spot.local_leader is not None:
+            self._spot.local_leader.close()
         self._saving.discard()
         worker_start.on_terminate(signal.SIG_DFL)
 
@@ -355,21 +360,21 @@ class Session(Figures):
         began = time.monotonic()
         worker_start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
         stages = {"build": imported, "warm_up": time.monotonic() - began, **worker_start.stages()}
-        self._switch.link = link = self._spot.open(self._switch)
+        self._reconfigurer.link = link = self._spot.open(self._reconfigurer)
         link.say(messages.Warm(self._spot.wait_warm(), stages))
-        self._switch.join()
+        self._reconfigurer.join()
         self._joined = True
-        self._course.begin()
+        self._lifecycle.begin()
 
     def _join_without_daemon(self) -> None:
         """With those that were started together, or alone."""
         if self._fixed is not None and self._fixed.size > 1:
             worker_start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
-            self._switch.enter_fixed(self._fixed)
+            self._reconfigurer.enter_static_world(self._fixed)
         else:
             self._saving.load()
-            self._state.whole = True
-            self._rounds.world.workers = ("alone",)
+            self._state.has_state = True
+            self._committer.world.workers = ("alone",)
         self._joined = True
         self._entered()
 
@@ -387,11 +392,11 @@ class Session(Figures):
             self._spot.top_up(tasks, self._reports.say)
 
 
-def _end_surely(switch: Switch) -> None:
+def _end_surely(reconfigurer: Reconfigurer) -> None:
     """At the very end: a group stuck in an operation, or in the making, would abort the process instead. A worker
     that leaves ends at once: a main job may wait for its node, and the interpreter takes a second and more to take
     torch apart."""
-    if switch.released or not switch.give_up(1.0) or not all_closed(1.0):
+    if reconfigurer.released or not reconfigurer.give_up(1.0) or not all_closed(1.0):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if switch.released else 0)
+        os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if reconfigurer.released else 0)

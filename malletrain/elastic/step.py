@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from malletrain.elastic.comm.step_commit import Outcome
+from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError
 from malletrain.wire import messages
@@ -32,9 +32,9 @@ class Step:
         if s._share is None:
             raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
         share, weight = s._share, self._weight
-        self._began, self._waited_s = time.monotonic(), s._rounds.waited_s
+        self._began, self._waited_s = time.monotonic(), s._committer.waited_s
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in s.model.buffers()]
-        torch.manual_seed(mix(s._sampler.seed, s._position.step, s._rounds.world.rank))
+        torch.manual_seed(mix(s._sampler.seed, s._position.step, s._committer.world.rank))
         if s._shards is not None:
             s._shards.begin(share.batch)
         counts = share.weight if weight is None or not share.weight else weight
@@ -43,20 +43,20 @@ class Step:
         if s._scale is not None:
             s._scale.begin(counts, share.batch)
         s._sync.arm(counts, share.batch, self._commit)
-        s._course.step_began = self._began
+        s._lifecycle.step_began = self._began
 
-    def _commit(self, outcome: Outcome) -> None:
+    def _commit(self, outcome: StepOutcome) -> None:
         """Gradients are there, everywhere or soon: from here on there is no way back."""
         s = self._session
         share = s._share
         if share is None:
             raise ElasticError("backward was called again after the step was committed")
-        s._course.step_began = None
+        s._lifecycle.step_began = None
         s._position.step += 1
         s._position.cursor += share.batch
         s._position.samples += share.batch
         s._committed = True
-        s._course.committed(outcome)
+        s._lifecycle.committed(outcome)
         s._batching.rates.committed(s._position.samples)
         s._paces.take(s._position.step, s._sync.paces)
 
@@ -65,7 +65,7 @@ class Step:
     ) -> bool:
         s = self._session
         share, s._share = s._share, None
-        s._course.step_began = None
+        s._lifecycle.step_began = None
         s._sync.disarm()
         if s._norms is not None:
             s._norms.end()
@@ -73,23 +73,25 @@ class Step:
             s._scale.end()
         if isinstance(error, Aborted):
             self._undo()
-            s._course.broken()
+            s._lifecycle.broken()
             return True
         if error is not None:
             if not isinstance(error, SystemExit | KeyboardInterrupt):
                 s._reports.say(
-                    messages.Failed(s._position.step, f"{s._switch._worker}: {type(error).__name__}: {error}"[:2000])
+                    messages.Failed(
+                        s._position.step, f"{s._reconfigurer._worker}: {type(error).__name__}: {error}"[:2000]
+                    )
                 )
-                if s._switch.link is not None:
-                    s._switch.link.flush(2.0)
+                if s._reconfigurer.link is not None:
+                    s._reconfigurer.link.flush(2.0)
             return False
         if not s._committed or share is None:
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
         now = time.monotonic()
-        s._course.last_commit = now
-        s._switch.describe()
-        s._rounds.timed(now - self._began)
-        waited = s._rounds.waited_s - self._waited_s
+        s._lifecycle.last_commit = now
+        s._reconfigurer.describe()
+        s._committer.timed(now - self._began)
+        waited = s._committer.waited_s - self._waited_s
         computed = now - self._began - waited
         s._sync.pace = int(1e9 * (s._load_s + computed) / share.weight) if share.weight else 0
         parts = {"data": s._load_s, "compute": computed, "sync": waited}

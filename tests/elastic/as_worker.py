@@ -25,13 +25,13 @@ import torch
 
 from malletrain.elastic import evaluate
 from malletrain.elastic.comm.groups import Pending
-from malletrain.elastic.comm.step_commit import Outcome, Rounds
+from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
 from malletrain.elastic.errors import Aborted
 from malletrain.elastic.gradients.reducer import GradientSync
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import local_group
 from malletrain.elastic.resize import lifecycle, reconfigure, state_recovery
-from malletrain.elastic.resize.lifecycle import Course
+from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.state.overlapped_recovery import Lent
 from malletrain.wire import worker_client
 
@@ -42,7 +42,7 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "rehearsal": (worker_start, "_call"),
     "warm": (worker_start, "stages"),
     "build": (reconfigure, "make_world_group"),
-    "roll": (state_recovery.Handover, "call_roll"),
+    "roll": (state_recovery.StateRecovery, "call_roll"),
     "give": (state_recovery, "give"),
     "lent": (Lent, "changed"),
     "take": (state_recovery, "take"),
@@ -50,47 +50,47 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "backward": (GradientSync, "_begin"),
     "sums": (GradientSync, "_complete"),
     "evaluation": (evaluate, "_fill"),
-    "finish": (Course, "meet"),
+    "finish": (WorkerLifecycle, "meet"),
 }
 
 
 def tell_commit(number: int, name: str) -> None:
-    commit = Rounds.commit
+    commit = StepCommitter.commit
 
-    def told(self: Rounds, sums: list[torch.Tensor], words: torch.Tensor) -> Outcome:
-        outcome = commit(self, sums, words)
+    def told(self: StepCommitter, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
+        outcome = commit(self, sums, control)
         if self.done == number + 1:
             (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"committed-{name}").touch()
         return outcome
 
-    Rounds.commit = told  # type: ignore[method-assign]  # wrapped, for this process
+    StepCommitter.commit = told  # type: ignore[method-assign]  # wrapped, for this process
 
 
 def lag_at(number: int, others: int = 0) -> None:
-    finish = Rounds.finish
+    finish = StepCommitter.finish
     home = Path(os.environ["MALLETRAIN_TEST_DIR"])
 
     def late(
         self: Any,
         pending: Sequence[Pending],
         sums: list[torch.Tensor],
-        words: torch.Tensor,
+        control: torch.Tensor,
         refuse: Callable[[torch.Tensor], None] = lambda _: None,
-    ) -> Outcome:
+    ) -> StepOutcome:
         if self.done == number and not getattr(self, "lagged", False):
             self.lagged = True
             for operation in pending:
                 self.wait(operation)
-            self.complete = [*sums[:-1], words.clone()]
-            self.wait(self.start(words))
+            self.complete = [*sums[:-1], control.clone()]
+            self.wait(self.start(control))
             end = time.monotonic() + 30.0
             while len(list(home.glob("committed-*"))) < others and time.monotonic() < end:
                 time.sleep(0.001)
             self._watch.fault(self.world.generation, "closed", "made to lag")
             raise Aborted("made to lag")
-        return finish(self, pending, sums, words, refuse)
+        return finish(self, pending, sums, control, refuse)
 
-    Rounds.finish = late  # type: ignore[method-assign]  # wrapped, for this process
+    StepCommitter.finish = late  # type: ignore[method-assign]  # wrapped, for this process
 
 
 def trouble(what: str) -> None:

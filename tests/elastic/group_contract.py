@@ -117,8 +117,8 @@ def _alike_after_messages(group: Group) -> None:
 
 
 def _ends(group: Group) -> None:
-    group.bury()
-    group.bury()
+    group.abandon()
+    group.abandon()
     if group.size == 1:
         return
     for call in (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from malletrain.elastic.comm.groups import Group
-from malletrain.elastic.comm.step_commit import Rounds, World
+from malletrain.elastic.comm.step_commit import StepCommitter, World
 from malletrain.elastic.gradients.reducer import GradientSync
 from malletrain.elastic.state.buffer_pool import WORTH_BYTES, Room, from_text, to_text
 from scripts.bench.elastic.overhead import Calm
@@ -44,10 +44,10 @@ def test_each_piece_of_memory_is_given_once() -> None:
 @given(st.floats(0.01, 100.0))
 def test_a_frozen_peer_is_out_in_time(step: float) -> None:
     """Waiting begins up to a step after it froze, and it is given two seconds to answer."""
-    rounds = Rounds(Calm())
-    rounds.timed(step)
-    assert step + rounds.stall_limit() + 2.0 <= max(5.0, 10 * step) + 1e-9
-    assert rounds.stall_limit() >= 2.5
+    committer = StepCommitter(Calm())
+    committer.timed(step)
+    assert step + committer.stall_limit() + 2.0 <= max(5.0, 10 * step) + 1e-9
+    assert committer.stall_limit() >= 2.5
 
 
 @pytest.mark.parametrize("asked_for", [False, True], ids=["all in the same round", "someone lags"])
@@ -57,23 +57,23 @@ def test_after_a_fault_sums_that_nobody_needs_lend_their_memory(asked_for: bool)
     def act(group: Group) -> list[bool]:
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
-        rounds = Rounds(Calm())
-        rounds.world = World(1, ("a", "b"), group)
-        sync = GradientSync(list(model.named_parameters()), rounds, mean=True)
+        committer = StepCommitter(Calm())
+        committer.world = World(1, ("a", "b"), group)
+        sync = GradientSync(list(model.named_parameters()), committer, mean=True)
 
         def step() -> list[int]:
             model.zero_grad()
             sync.arm(1, 2, lambda outcome: None)
             model(torch.ones(1, 4) * (group.rank + 1)).sum().backward()
-            return [flat.data_ptr() for flat in rounds.last[: len(sync._buckets)]]
+            return [flat.data_ptr() for flat in committer.last[: len(sync._buckets)]]
 
         step()
         used = step()
-        kept = [tensor.clone() for tensor in rounds.last]
-        last = rounds.last
+        kept = [tensor.clone() for tensor in committer.last]
+        last = committer.last
         sync.abandon()
         if not asked_for:
-            rounds.last = []
+            committer.last = []
         again = step()
         torch.testing.assert_close(model.weight.grad, torch.full((2, 4), 1.5))
         untouched = all(torch.equal(left, right) for left, right in zip(last, kept, strict=True))

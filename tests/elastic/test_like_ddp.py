@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from malletrain.elastic.comm.groups import StoreServer, make_group
-from malletrain.elastic.comm.step_commit import Rounds, World
+from malletrain.elastic.comm.step_commit import StepCommitter, World
 from malletrain.elastic.gradients.reducer import GradientSync
 from scripts.bench.elastic.overhead import Calm
 from tests.elastic.coordinator import _forks
@@ -29,10 +29,10 @@ def both(rank: int, address: str, directory: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{directory}/meet", rank=rank, world_size=RANKS)
     theirs, ours = build(), build()
     parallel = nn.parallel.DistributedDataParallel(theirs)
-    rounds = Rounds(Calm())
+    committer = StepCommitter(Calm())
     group = make_group(address, 1, rank, RANKS, "127.0.0.1", timedelta(seconds=30))
-    rounds.world = World(1, tuple(str(r) for r in range(RANKS)), group)
-    sync = GradientSync(list(ours.named_parameters()), rounds, mean=True)
+    committer.world = World(1, tuple(str(r) for r in range(RANKS)), group)
+    sync = GradientSync(list(ours.named_parameters()), committer, mean=True)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9) for model in (theirs, ours)]
     generator = torch.Generator().manual_seed(rank)
     clipped = 0

@@ -50,7 +50,7 @@ def run(nodes: int, places: int, act: Callable[[Group], object]) -> list[object]
             results[rank] = f"{type(error).__name__}: {error}"
         finally:
             done.wait(60)
-            group.bury()
+            group.abandon()
 
     threads = [threading.Thread(target=member, args=(rank,)) for rank in range(len(results))]
     for thread in threads:

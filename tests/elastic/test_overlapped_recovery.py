@@ -13,13 +13,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic.comm.step_commit import Outcome, Rounds, World
-from malletrain.elastic.data.batch_loader import Feed
+from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome, World
+from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.collate import Loader
 from malletrain.elastic.data.proportional_shares import Paces
 from malletrain.elastic.data.sampler import Sampler
-from malletrain.elastic.resize.lifecycle import Course
-from malletrain.elastic.resize.reconfigure import Switch
+from malletrain.elastic.resize.lifecycle import WorkerLifecycle
+from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.recovery_plan import Entry, read
 from malletrain.elastic.state.overlapped_recovery import Lent
 from malletrain.elastic.state.training_state import Position, TrainingState
@@ -93,27 +93,27 @@ def test_donors_of_one_mind_lend_to_newcomers_alone(entries: list[Entry], sharde
 
 @given(st.integers(1, 40), st.integers(2, 9), st.data())
 def test_beside_listeners_the_others_take_all_of_a_batch(batch: int, size: int, data: st.DataObject) -> None:
-    listeners = data.draw(st.frozensets(st.integers(1, size - 1), min_size=1))
+    recovering_ranks = data.draw(st.frozensets(st.integers(1, size - 1), min_size=1))
     dataset = torch.utils.data.TensorDataset(torch.arange(100))
     sampler = Sampler(100, batch, seed=3, shuffle=True, drop_last=False)
     whole = data.draw(st.booleans())
-    feed = Feed(sampler, Loader(dataset, 3, None), Paces(balance=False), None, 0, whole=whole)
+    feed = BatchLoader(sampler, Loader(dataset, 3, None), Paces(balance=False), None, 0, whole=whole)
     cursor = data.draw(st.integers(0, 99))
-    shares = [feed.load(0, cursor, rank, size, listeners) for rank in range(size)]
+    shares = [feed.load(0, cursor, rank, size, recovering_ranks) for rank in range(size)]
     taken = [index for share, _ in shares if share.weight for index in share.indices]
     assert taken == sampler.order(0)[cursor : cursor + sampler.next_batch(cursor)]
-    assert all(shares[rank][0].weight == 0 for rank in listeners)
-    expected = {len(sampler.share(0, cursor, rank, size).indices) if whole else 1 for rank in listeners}
-    assert {len(shares[rank][0].indices) for rank in listeners} == expected
+    assert all(shares[rank][0].weight == 0 for rank in recovering_ranks)
+    expected = {len(sampler.share(0, cursor, rank, size).indices) if whole else 1 for rank in recovering_ranks}
+    assert {len(shares[rank][0].indices) for rank in recovering_ranks} == expected
     assert all(loaded[0].tolist() == share.indices and share.indices for share, loaded in shares)
 
 
 class Worlds(Calm):
-    """What `Course` asks of a switch whose world has a newcomer."""
+    """What `WorkerLifecycle` asks of a switch whose world has a newcomer."""
 
     def __init__(self) -> None:
-        self.rounds = Rounds(self)
-        self.rounds.world = World(3, ("a", "b"), listeners=frozenset({1}))
+        self.committer = StepCommitter(self)
+        self.committer.world = World(3, ("a", "b"), recovering_ranks=frozenset({1}))
         self.link, self.finishing = None, False
         self.calls: list[str] = []
 
@@ -136,9 +136,9 @@ def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(f
     """The step may be the last of its epoch, and an evaluation come next."""
     worlds = Worlds()
     silent: Any = SimpleNamespace(stands=lambda: None)
-    course = Course(cast(Switch, worlds), silent, lambda: None, silent, None, in_pilot=True)
+    course = WorkerLifecycle(cast(Reconfigurer, worlds), silent, lambda: None, silent, None, in_pilot=True)
     course.begin()
-    course.committed(Outcome([], torch.zeros(8), agreed=0, ending=0, saving=False, changed=changed))
+    course.committed(StepOutcome([], torch.zeros(8), agreed=0, ending=0, saving=False, changed=changed))
     getattr(course, follows)()
     getattr(course, follows)()
     leveled = ["level"] if changed else []

@@ -16,7 +16,7 @@ import torch
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.groups import Group, Pending, Solo, StoreServer, make_group
 from malletrain.elastic.errors import PeerLost
-from malletrain.elastic.resize.pending_groups import Preparations
+from malletrain.elastic.resize.pending_groups import PendingGroups
 from malletrain.wire import messages
 from tests.elastic.coordinator import wait_until
 from tests.elastic.test_soak import held
@@ -31,7 +31,7 @@ class Grave(Solo):
     """A group that remembers whether it was given up."""
 
     def __init__(self, *, breaks: bool = False) -> None:
-        self.is_buried = False
+        self.is_abandoned = False
         self.breaks = breaks
 
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
@@ -39,8 +39,8 @@ class Grave(Solo):
             raise PeerLost("gone")
         return super().all_reduce(tensor)
 
-    def bury(self) -> None:
-        self.is_buried = True
+    def abandon(self) -> None:
+        self.is_abandoned = True
 
 
 class Maker:
@@ -52,7 +52,7 @@ class Maker:
         self.made: list[int] = []
         self.failed: list[int] = []
         self.let = threading.Event()
-        self.preparations = Preparations(self.make, lambda generation, why: self.failed.append(generation))
+        self.pending_groups = PendingGroups(self.make, lambda generation, why: self.failed.append(generation))
 
     def make(self, wanted: messages.Plan) -> Group:
         self.made.append(wanted.generation)
@@ -61,13 +61,13 @@ class Maker:
         return group
 
     def wait_ready(self, generation: int) -> None:
-        wait_until(lambda: self.preparations.ready == generation, 10, f"generation {generation} is ready")
+        wait_until(lambda: self.pending_groups.ready == generation, 10, f"generation {generation} is ready")
 
     @contextmanager
     def entering(self, wanted: messages.Plan) -> Iterator[list[Group | None]]:
         """The training thread asks for a plan's group, and waits for it until the end."""
         got: list[Group | None] = []
-        thread = threading.Thread(target=lambda: got.append(self.preparations.group(wanted, lambda: None)))
+        thread = threading.Thread(target=lambda: got.append(self.pending_groups.group(wanted, lambda: None)))
         thread.start()
         wait_until(lambda: wanted.generation in self.made, 10, "the group is being made")
         yield got
@@ -80,7 +80,7 @@ def test_a_plan_heard_after_it_is_entered_is_made_once(urgent: bool) -> None:
     """Found by a world that waited a minute for a member whose two groups stood in each other's way."""
     maker = Maker()
     with maker.entering(plan(1, urgent=urgent)) as got:
-        maker.preparations.hear(plan(1, urgent=urgent), seated=True)
+        maker.pending_groups.hear(plan(1, urgent=urgent), seated=True)
     assert len(got) == 1
     assert isinstance(got[0], Solo), "and it is not given up"
     assert maker.made == [1]
@@ -90,9 +90,9 @@ def test_a_plan_heard_when_its_world_trains_already_is_not_made_again() -> None:
     maker = Maker()
     with maker.entering(plan(1)):
         pass
-    maker.preparations.entered(1)
-    maker.preparations.hear(plan(1), seated=True)
-    maker.preparations.hear(plan(2), seated=True)
+    maker.pending_groups.entered(1)
+    maker.pending_groups.hear(plan(1), seated=True)
+    maker.pending_groups.hear(plan(2), seated=True)
     maker.wait_ready(2)
     assert maker.made == [1, 2]
     assert maker.failed == []
@@ -100,9 +100,9 @@ def test_a_plan_heard_when_its_world_trains_already_is_not_made_again() -> None:
 
 def test_a_newer_plan_gives_up_the_older() -> None:
     maker = Maker()
-    maker.preparations.hear(plan(1), seated=True)
+    maker.pending_groups.hear(plan(1), seated=True)
     wait_until(lambda: maker.made == [1], 10, "the older one is being made")
-    maker.preparations.hear(plan(2), seated=True)
+    maker.pending_groups.hear(plan(2), seated=True)
     maker.let.set()
     maker.wait_ready(2)
     assert maker.made == [1, 2]
@@ -110,30 +110,30 @@ def test_a_newer_plan_gives_up_the_older() -> None:
 
 def test_a_group_that_is_made_after_a_newer_one_was_entered_is_buried() -> None:
     maker = Maker()
-    maker.preparations.hear(plan(1), seated=True)
+    maker.pending_groups.hear(plan(1), seated=True)
     wait_until(lambda: maker.made == [1], 10, "the older one is being made")
-    maker.preparations.entered(2)
+    maker.pending_groups.entered(2)
     maker.let.set()
-    wait_until(lambda: 1 in maker.groups and maker.groups[1].is_buried, 10, "it is buried")
+    wait_until(lambda: 1 in maker.groups and maker.groups[1].is_abandoned, 10, "it is buried")
 
 
 def test_only_the_group_that_is_entered_is_kept() -> None:
     maker = Maker()
     maker.let.set()
     for generation in (1, 2):
-        maker.preparations.hear(plan(generation), seated=True)
+        maker.pending_groups.hear(plan(generation), seated=True)
         maker.wait_ready(generation)
-    maker.preparations.entered(2)
-    assert maker.groups[1].is_buried
-    assert not maker.groups[2].is_buried
+    maker.pending_groups.entered(2)
+    assert maker.groups[1].is_abandoned
+    assert not maker.groups[2].is_abandoned
 
 
 def test_a_group_whose_barrier_breaks_is_buried() -> None:
     maker = Maker(breaks=True)
     maker.let.set()
-    maker.preparations.hear(plan(1), seated=True)
+    maker.pending_groups.hear(plan(1), seated=True)
     wait_until(lambda: maker.failed == [1], 10, "it is said")
-    assert maker.groups[1].is_buried
+    assert maker.groups[1].is_abandoned
 
 
 @pytest.fixture
@@ -158,11 +158,11 @@ def test_nothing_is_kept_of_a_group_that_nobody_else_came_to() -> None:
         now = held(os.getpid())
         return now.threads <= before.threads and now.files <= before.files and now.sockets <= before.sockets
 
-    preparations = Preparations(make, lambda generation, why: failed.append(generation))
+    pending_groups = PendingGroups(make, lambda generation, why: failed.append(generation))
     before = held(os.getpid())
-    preparations.hear(plan(1), seated=True)
+    pending_groups.hear(plan(1), seated=True)
     wait_until(lambda: failed == [1], 10, "nobody came")
-    preparations.entered(1)
+    pending_groups.entered(1)
     wait_until(nothing_more, 10, f"as before: {before}")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.event import EventKind
 from malletrain.elastic.errors import PeerLost
-from malletrain.elastic.resize.quorum import Muster, Stand, decide
+from malletrain.elastic.resize.quorum import Quorum, Vote, decide
 from malletrain.wire.messages import Plan, Seat
 from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
@@ -52,7 +52,7 @@ def meet(names: str, dead: str, *, bound: int = 5, entered: int = 5, base: str =
     got: dict[str, Plan | None] = {}
 
     def hold(name: str) -> None:
-        muster = Muster(bound, seats(names), tuple(base or names), Stand(name, entered, bound + ord(name)))
+        muster = Quorum(bound, seats(names), tuple(base or names), Vote(name, entered, bound + ord(name)))
         got[name] = muster.hold(wall.at(f"{name}:1"), wall.at)
 
     threads = [threading.Thread(target=hold, args=(name,)) for name in names if name not in dead]
@@ -92,7 +92,7 @@ def test_a_plan_that_nobody_trained_in_counts_the_world_before_it() -> None:
 def test_two_plans_of_one_world_share_a_member(left: set[str], right: set[str]) -> None:
     world = seats("abcdefg")
     plans = [
-        decide(5, world, "abcdefg", [Stand(name, 5, 5) for name in sorted(names)], "x") if names else None
+        decide(5, world, "abcdefg", [Vote(name, 5, 5) for name in sorted(names)], "x") if names else None
         for names in (left, right)
     ]
     if plans[0] is not None and plans[1] is not None:

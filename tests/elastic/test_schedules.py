@@ -89,7 +89,7 @@ class Play:
         lost = {str(event.data["worker"]) for event in self.daemon.seen(EventKind.WORKER_LOST)}
         assert lost <= self.harmed, f"given up though they were well: {sorted(lost - self.harmed)}"
 
-    def bury(self) -> bool:
+    def abandon(self) -> bool:
         """A frozen worker that was given up is taken away, as its pilot would be; whether none is left."""
         given_up = {event.data["worker"] for event in self.daemon.seen(EventKind.WORKER_LOST)}
         for task in list(self.frozen):
@@ -109,13 +109,13 @@ def play(directory: Path, seed: int, changes: int, options: list[str]) -> None:
             daemon.wait_world([0])
             for _ in range(changes):
                 game.change()
-                game.bury()
+                game.abandon()
                 game.revive()
                 if game.random.random() < 0.6:
                     wait_lines(directory, 6, 60, "steps go on")
                 else:
                     time.sleep(game.random.random() * 0.2)  # the next change meets this one half-way
-            wait_until(game.bury, 60, "frozen ones are out")
+            wait_until(game.abandon, 60, "frozen ones are out")
             (directory / "go").touch()
             game.revive()
             wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 120, "the end")

@@ -62,7 +62,7 @@ def settle(game: Play) -> None:
     """Everyone but worker 0 is sent away, and is gone."""
 
     def gone() -> bool:
-        game.bury()
+        game.abandon()
         others = {
             task: process for task, process in game.pod.processes.items() if isinstance(task, int) and task != 0
         }
@@ -97,7 +97,7 @@ def test_nothing_is_kept_of_worlds_that_are_gone(tmp_path: Path) -> None:
         pid = pod.processes[0].pid
         for number in range(1, CHANGES + 1):
             game.change()
-            game.bury()
+            game.abandon()
             if game.random.random() < 0.6:
                 wait_steps(tmp_path, 3, "steps go on")
             else:

@@ -72,7 +72,7 @@ def run(size: int, act: Callable[[Group], object]) -> list[object]:
             results[rank] = lost
         finally:
             done.wait(60)
-            group.bury()
+            group.abandon()
 
     done = threading.Barrier(size)
     threads = [threading.Thread(target=member, args=(rank,)) for rank in range(size)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from malletrain.elastic.session import Session
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.elastic.state.untracked import forgotten
 
@@ -31,3 +35,13 @@ def test_what_belongs_to_something_tracked_is_not_forgotten() -> None:
     state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1), Position())
     state.track("both", nn.Sequential(head))
     assert not list(forgotten(model, state, {"head": head}))
+
+
+def test_a_variable_of_the_calling_script_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with caplog.at_level(logging.WARNING, "malletrain.elastic"):
+        Session(model, optimizer, torch.utils.data.TensorDataset(torch.zeros(4, 2)), batch_size=2).join()
+    assert "s.track(scheduler=scheduler)" in caplog.text
+    del scheduler

@@ -71,7 +71,7 @@ class Group(Protocol):
         """Blocks: for a thread of its own. Raises `PeerLost`."""
         ...
 
-    def bury(self) -> None:
+    def abandon(self) -> None:
         """Give the group up, whatever is still under way in it. Returns at once."""
         ...
 
@@ -222,7 +222,7 @@ class Gloo:
         except RuntimeError as error:
             raise PeerLost(_first_line(error)) from error
 
-    def bury(self) -> None:
+    def abandon(self) -> None:
         """Closing a group blocks while an operation of it is stuck (and neither abort nor shutdown help), so a
         thread does it; what the operations may still write to stays alive as long."""
         if self._group is None:
@@ -302,7 +302,7 @@ class Solo:
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         raise PeerLost("alone")
 
-    def bury(self) -> None:
+    def abandon(self) -> None:
         pass
 
 

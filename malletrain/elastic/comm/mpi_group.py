@@ -85,7 +85,7 @@ class Mpi:
         flat = _bytes(tensor)
         self._through(lambda c, piece: c.Irecv(piece.numpy(), source, tag), flat)
 
-    def bury(self) -> None:
+    def abandon(self) -> None:
         self._communicator = None
 
     # --- inside -----------------------------------------------------------------------------------------------

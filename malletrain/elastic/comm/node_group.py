@@ -37,7 +37,7 @@ def make_world_group(
     try:
         across = make_group(address, generation, node, nodes, host, patience, f"-place-{place.rank}")
     except PeerLost:
-        local.bury()
+        local.abandon()
         raise
     return NodeGroup(local, across)
 
@@ -56,7 +56,7 @@ class NodeGroup:
         self._local, self._across = local, across
         self.rank = across.rank * local.size + local.rank
         self.size = across.size * local.size
-        self._buried = False
+        self._abandoned = False
         # One thread does all operations in the order of their calls: it is the same on every member, so no two
         # members ever wait for each other in different operations.
         self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
@@ -81,16 +81,16 @@ class NodeGroup:
         group, rank = self._way(source)
         group.receive(tensor, rank, tag)
 
-    def bury(self) -> None:
-        self._buried = True
+    def abandon(self) -> None:
+        self._abandoned = True
         self._calls.put(None)
-        self._local.bury()
-        self._across.bury()
+        self._local.abandon()
+        self._across.abandon()
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _way(self, rank: int) -> tuple[Group, int]:
-        if self._buried:
+        if self._abandoned:
             raise PeerLost("the group was given up")
         node, place = divmod(rank, self._local.size)
         if place == self._local.rank:
@@ -100,7 +100,7 @@ class NodeGroup:
         raise ValueError(f"rank {self.rank} has no connection to rank {rank}: another node, another place in it")
 
     def _begin(self, work: Callable[[], None]) -> Pending:
-        if self._buried:
+        if self._abandoned:
             raise PeerLost("the group was given up")
         call = Task(lambda: self._do(work))
         self._calls.put(call)
@@ -124,7 +124,7 @@ class NodeGroup:
 
     def _finish(self, pending: Pending) -> None:
         while not pending.wait(SLICE_S):
-            if self._buried:
+            if self._abandoned:
                 raise PeerLost("the group was given up")
 
     def _sum(self, flat: torch.Tensor) -> None:

@@ -26,7 +26,7 @@ from malletrain.elastic.errors import Aborted, PeerLost
 #: How soon a waiting member notices that its world was given up.
 SLICE_S = 0.02
 
-WEIGHT, READY, READY_SQUARED, ENDING, BAD, BAD_RANKS, SAVING, CHANGED, FIXED_WORDS = 0, 1, 2, 3, 4, 5, 6, 7, 8
+WEIGHT, READY, READY_SQUARED, ENDING, BAD, BAD_RANKS, SAVING, CHANGED, CONTROL_LENGTH = 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 
 class Watch(Protocol):
@@ -53,8 +53,8 @@ class Watch(Protocol):
 class World:
     """The processes that train together; this one is `group.rank`.
 
-    `workers` are its members: nodes, each with `places` processes, one after the other. `listeners`: ranks that get
-    the state while the others make the next step; their part of it is empty.
+    `workers` are its members: nodes, each with `places` processes, one after the other. `recovering_ranks`: ranks
+    that get the state while the others make the next step; their part of it is empty.
     """
 
     generation: int
@@ -62,7 +62,7 @@ class World:
     group: Group = field(default_factory=Solo)
     chosen_batch: int = 0  #: samples of a step that the daemon wants, or 0
     places: int = 1
-    listeners: frozenset[int] = frozenset()
+    recovering_ranks: frozenset[int] = frozenset()
 
     @property
     def rank(self) -> int:
@@ -86,20 +86,20 @@ class World:
 
 
 @dataclass(slots=True)
-class Outcome:
+class StepOutcome:
     """The sums of a round and its words. `agreed`: the generation that all are ready for, or 0; `ending`: how many
     members were told to end; `saving`: it is time for a checkpoint; `changed`: the state that was lent to newcomers
     changed before the round was done."""
 
     sums: list[torch.Tensor]
-    words: torch.Tensor
+    control: torch.Tensor
     agreed: int
     ending: int
     saving: bool
     changed: bool = False
 
 
-class Rounds:
+class StepCommitter:
     """The rounds of one member.
 
     Attributes:
@@ -126,17 +126,17 @@ class Rounds:
         #: Seconds spent in waiting for others, in all.
         self.waited_s = 0.0
 
-    def words(self, weight: int, extra: int = 0) -> torch.Tensor:
+    def control_vector(self, weight: int, extra: int = 0) -> torch.Tensor:
         """This member's words; `extra` more follow the fixed ones, all zero."""
-        words = torch.zeros(FIXED_WORDS + extra, dtype=torch.int64)
+        control = torch.zeros(CONTROL_LENGTH + extra, dtype=torch.int64)
         ready = self._watch.ready_for()
-        words[WEIGHT] = weight
-        words[READY] = ready
-        words[READY_SQUARED] = ready * ready
-        words[ENDING] = int(self._watch.is_ending())
-        words[SAVING] = int(self.save_is_due())
-        words[CHANGED] = int(self.lent_changed())
-        return words
+        control[WEIGHT] = weight
+        control[READY] = ready
+        control[READY_SQUARED] = ready * ready
+        control[ENDING] = int(self._watch.is_ending())
+        control[SAVING] = int(self.save_is_due())
+        control[CHANGED] = int(self.lent_changed())
+        return control
 
     def check(self) -> None:
         """Raise when this world was given up meanwhile."""
@@ -162,9 +162,9 @@ class Rounds:
         self,
         pending: Sequence[Pending],
         sums: list[torch.Tensor],
-        words: torch.Tensor,
+        control: torch.Tensor,
         refuse: Callable[[torch.Tensor], None] = lambda _: None,
-    ) -> Outcome:
+    ) -> StepOutcome:
         """Wait for what was started, and for the words, the last of `sums`; then commit. `refuse` may raise when it
         has seen them: the same on every member.
 
@@ -172,35 +172,35 @@ class Rounds:
             Aborted: the world was given up before; nothing is committed here.
         """
         together = self.world.places == 1
-        last = [self.start(words)] if together and self.world.size > 1 else []
+        last = [self.start(control)] if together and self.world.size > 1 else []
         for operation in [*pending, *last]:
             self.wait(operation)
         if not together:
-            self.complete = [*sums[:-1], words.clone()]
-            self.wait(self.start(words))
-        refuse(words)
-        return self.commit(sums, words)
+            self.complete = [*sums[:-1], control.clone()]
+            self.wait(self.start(control))
+        refuse(control)
+        return self.commit(sums, control)
 
     def take_given(self) -> list[torch.Tensor] | None:
         """The sums of the round under way if a member that is ahead has given them; they are handed out once."""
         given, self.given = self.given, None
         return given
 
-    def commit_given(self, sums: list[torch.Tensor]) -> Outcome:
+    def commit_given(self, sums: list[torch.Tensor]) -> StepOutcome:
         """The round is done, as others have told: in the world before this one, so its words agree on nothing."""
         outcome = self.commit(sums, sums[-1])
         outcome.agreed, outcome.ending, outcome.saving, outcome.changed = 0, 0, False, False
         return outcome
 
-    def commit(self, sums: list[torch.Tensor], words: torch.Tensor) -> Outcome:
+    def commit(self, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
         """The round is done."""
         self.done += 1
         self.last, self.complete = sums, []
-        size, ready = self.world.size, int(words[READY])
-        same = size * int(words[READY_SQUARED]) == ready * ready
+        size, ready = self.world.size, int(control[READY])
+        same = size * int(control[READY_SQUARED]) == ready * ready
         agreed = ready // size if same and ready else 0
         agreed = agreed if agreed > self.world.generation else 0
-        return Outcome(sums, words, agreed, int(words[ENDING]), bool(words[SAVING]), bool(words[CHANGED]))
+        return StepOutcome(sums, control, agreed, int(control[ENDING]), bool(control[SAVING]), bool(control[CHANGED]))
 
     def wait(self, operation: Pending) -> None:
         """Wait in slices, with an eye on whether the world still stands.

@@ -12,7 +12,7 @@ from malletrain.elastic.data.sampler import Sampler, Share
 from malletrain.elastic.gradients.virtual_shards import Shard, ShardedBatch, VirtualShards
 
 
-class Feed:
+class BatchLoader:
     """Parts of batches for one member.
 
     Args:
@@ -42,12 +42,12 @@ class Feed:
         self._prefetch = Prefetch(loader, loaders) if loaders else None
 
     def load(
-        self, epoch: int, cursor: int, rank: int, size: int, listeners: frozenset[int] = frozenset()
+        self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
     ) -> tuple[Share, Any]:
         """The part of the batch at `cursor` that member `rank` of `size` takes: which samples, and the data.
-        `listeners` take none: they get a sample of no weight, or as many as they will have."""
-        if listeners:
-            parts = [(0, self._part_beside(listeners, cursor, epoch, rank, size))]
+        `recovering_ranks` take none: they get a sample of no weight, or as many as they will have."""
+        if recovering_ranks:
+            parts = [(0, self._part_beside(recovering_ranks, cursor, epoch, rank, size))]
         else:
             parts = self._parts_of(cursor, epoch, rank, size)
         orders = [(epoch, tuple(part.indices)) for _, part in parts]
@@ -70,11 +70,11 @@ class Feed:
         counts = self._paces.shares(self._sampler.next_batch(cursor)) if size > 1 else None
         return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
 
-    def _part_beside(self, listeners: frozenset[int], cursor: int, epoch: int, rank: int, size: int) -> Share:
-        if rank in listeners:
+    def _part_beside(self, recovering_ranks: frozenset[int], cursor: int, epoch: int, rank: int, size: int) -> Share:
+        if rank in recovering_ranks:
             coming = self._sampler.share(epoch, cursor, rank, size)
             return replace(coming, weight=0, indices=coming.indices if self._whole else coming.indices[:1])
-        others = [other for other in range(size) if other not in listeners]
+        others = [other for other in range(size) if other not in recovering_ranks]
         return self._sampler.share(epoch, cursor, others.index(rank), len(others))
 
     def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[Order]:

@@ -15,7 +15,7 @@ import torch
 
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.groups import Pending
-from malletrain.elastic.comm.step_commit import BAD, BAD_RANKS, FIXED_WORDS, WEIGHT, Outcome, Rounds
+from malletrain.elastic.comm.step_commit import BAD, BAD_RANKS, CONTROL_LENGTH, WEIGHT, StepCommitter, StepOutcome
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
@@ -50,7 +50,7 @@ class GradientSync:
 
     Args:
         parameters: name and parameter, in the model's order.
-        rounds: where sums are made.
+        committer: where sums are made.
         mean: whether the script's loss is a mean over its samples (else a sum).
         step: the number of the step under way, the same everywhere.
         sharded: parameters are shards, which FSDP sums over the node's processes, weighted already. It must come to
@@ -60,7 +60,7 @@ class GradientSync:
     def __init__(
         self,
         parameters: list[tuple[str, torch.nn.Parameter]],
-        rounds: Rounds,
+        committer: StepCommitter,
         mean: bool,
         step: Callable[[], int] = lambda: 0,
         *,
@@ -69,7 +69,7 @@ class GradientSync:
         self._sharded = sharded
         self._names = [name for name, _ in parameters]
         self._parameters = [parameter for _, parameter in parameters]
-        self._rounds = rounds
+        self._committer = committer
         self._mean = mean
         self._buckets = self._lay_out()
         #: Where a parameter's gradient goes: bucket and offset.
@@ -100,11 +100,11 @@ class GradientSync:
         #: (by rank; empty where it is not of this world).
         self.pace = 0
         self.paces: list[int] = []
-        self._on_commit: Callable[[Outcome], None] = lambda _: None
+        self._on_commit: Callable[[StepOutcome], None] = lambda _: None
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
 
-    def arm(self, weight: int, batch: int, on_commit: Callable[[Outcome], None]) -> None:
+    def arm(self, weight: int, batch: int, on_commit: Callable[[StepOutcome], None]) -> None:
         """The next backward that is not held ends with global gradients: of this member's `weight` samples out of
         `batch`. `on_commit` is called in the moment when they are there."""
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
@@ -190,7 +190,7 @@ class GradientSync:
             self._begin()
         if self._alone or self._sharded:
             return
-        self._rounds.check()  # in a world that is given up, the rest of backward would be for nothing
+        self._committer.check()  # in a world that is given up, the rest of backward would be for nothing
         number, _ = self._home[index]
         if number < self._launched:
             raise ElasticError(
@@ -209,7 +209,7 @@ class GradientSync:
     def _find_flats(self) -> None:
         """After a fault one set is lost. New memory is dear, and now everyone waits: the other set will do, unless it
         holds sums that somebody may ask for."""
-        if not self._rounds.last:
+        if not self._committer.last:
             self._turn = 1 - self._turn
         if self._flats[self._turn] is None:
             self._flats[self._turn] = self._spare or self._empty_flats(torch.empty)
@@ -229,12 +229,12 @@ class GradientSync:
     def _begin(self) -> None:
         self._running = True
         if not self._sharded:
-            self._rounds.check()
-        self._given = self._rounds.take_given()
+            self._committer.check()
+        self._given = self._committer.take_given()
         self._measured = self._noise is not None and self._noise.measures(self._step())
         if self._noise is not None:
             self._noise.begin()
-        self._alone = self._rounds.world.size == 1 or self._given is not None
+        self._alone = self._committer.world.size == 1 or self._given is not None
         self._seen = set()
         self._launched = 0
         self._pending = []
@@ -274,7 +274,7 @@ class GradientSync:
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
         self._launched += 1
-        self._pending.append(self._rounds.start(flat, shard=self._sharded))
+        self._pending.append(self._committer.start(flat, shard=self._sharded))
 
     def _complete(self) -> None:
         """Backward is through: the rest, then the sums back into the gradients."""
@@ -282,10 +282,10 @@ class GradientSync:
             return
         if self._given is not None:
             self.paces = []
-            self._finish(self._rounds.commit_given(self._given))
+            self._finish(self._committer.commit_given(self._given))
         elif self._alone:
-            words = self._words()
-            self._refuse_bad(words)
+            control = self._control_vector()
+            self._refuse_bad(control)
             self.paces = [self.pace]
             for each in self._extras:
                 each.take(each.give())
@@ -293,33 +293,33 @@ class GradientSync:
                 share = 1.0 if self._mean else 1.0 / max(1, self._weight)
                 gradients = [parameter.grad for parameter in self._parameters]
                 self._noise.alone(self._step(), gradients, share, self._weight, self._batch)
-            self._commit(self._rounds.commit([words], words))
+            self._commit(self._committer.commit([control], control))
         else:
             while self._launched < len(self._buckets):
                 self._launch()
-            words = self._words()
+            control = self._control_vector()
             extras = [tensor for each in self._extras for tensor in each.give()]
             if self._noise is not None and self._measured:
                 factor = float(self._weight) / (self._batch if self._mean else 1)
                 extras.append(self._noise.give(factor, self._weight))
-            self._pending += [self._rounds.start(each) for each in extras]
+            self._pending += [self._committer.start(each) for each in extras]
             flats = self._flats[self._turn] or []
-            outcome = self._rounds.finish(self._pending, [*flats, *extras, words], words, self._refuse_bad)
-            self.paces = words[FIXED_WORDS + len(self._parameters) :].tolist()
+            outcome = self._committer.finish(self._pending, [*flats, *extras, control], control, self._refuse_bad)
+            self.paces = control[CONTROL_LENGTH + len(self._parameters) :].tolist()
             self._finish(outcome)
             self._turn = 1 - self._turn
             self._restock()
 
-    def _words(self) -> torch.Tensor:
+    def _control_vector(self) -> torch.Tensor:
         """This member's: which parameters it has a gradient for, whether they are numbers, how fast it was."""
-        size, rank, many = self._rounds.world.size, self._rounds.world.rank, len(self._parameters)
-        words = self._rounds.words(self._weight, many + size)
+        size, rank, many = self._committer.world.size, self._committer.world.rank, len(self._parameters)
+        control = self._committer.control_vector(self._weight, many + size)
         for index, parameter in enumerate(self._parameters):
-            words[FIXED_WORDS + index] = int(parameter.grad is not None and (self._weight > 0 or self._sharded))
-        words[FIXED_WORDS + many + rank] = self.pace
+            control[CONTROL_LENGTH + index] = int(parameter.grad is not None and (self._weight > 0 or self._sharded))
+        control[CONTROL_LENGTH + many + rank] = self.pace
         if self.must_be_finite and (self._weight or self._sharded) and not self._looks_finite():
-            words[BAD], words[BAD_RANKS] = 1, rank
-        return words
+            control[BAD], control[BAD_RANKS] = 1, rank
+        return control
 
     def _looks_finite(self) -> bool:
         total = None
@@ -330,28 +330,28 @@ class GradientSync:
                 total = part if total is None else total + part.to(total.device)
         return total is None or bool(torch.isfinite(total))
 
-    def _refuse_bad(self, words: torch.Tensor) -> None:
+    def _refuse_bad(self, control: torch.Tensor) -> None:
         """Every member comes to the same words, so all of them stop here, and none has committed the step."""
-        bad, world = int(words[BAD]), self._rounds.world
+        bad, world = int(control[BAD]), self._committer.world
         if not bad or not self.must_be_finite:
             return
-        who = world.worker_of(int(words[BAD_RANKS])) if bad == 1 else f"{bad} of {world.size} workers"
+        who = world.worker_of(int(control[BAD_RANKS])) if bad == 1 else f"{bad} of {world.size} workers"
         raise ElasticError(
             f"step {self._step()}: the gradients of {who} are not finite (nan or infinite). If that may happen, as "
             "with a loss scaler that the session does not know, say Session(..., must_be_finite=False)"
         )
 
-    def _finish(self, outcome: Outcome) -> None:
-        used = outcome.words[FIXED_WORDS:].tolist()
+    def _finish(self, outcome: StepOutcome) -> None:
+        used = outcome.control[CONTROL_LENGTH:].tolist()
         factor = 1.0
         if self._mean and self._scale is None:
-            factor = self._batch / int(outcome.words[WEIGHT])
+            factor = self._batch / int(outcome.control[WEIGHT])
         extras = outcome.sums[len(self._buckets) : -1]
         for each in self._extras:
             each.take(extras[: each.count])
             extras = extras[each.count :]
         if self._noise is not None and self._measured:
-            total = int(outcome.words[WEIGHT])
+            total = int(outcome.control[WEIGHT])
             self._noise.take(extras[0], outcome.sums[: len(self._buckets)], total, self._batch, self._mean)
         for bucket, flat in zip(self._buckets, outcome.sums, strict=False):
             for index in bucket.members:
@@ -367,6 +367,6 @@ class GradientSync:
                     torch.mul(part, factor, out=local(parameter.grad))
         self._commit(outcome)
 
-    def _commit(self, outcome: Outcome) -> None:
+    def _commit(self, outcome: StepOutcome) -> None:
         self.disarm()
         self._on_commit(outcome)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from malletrain.elastic.comm.step_commit import Rounds
+from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import Extras, GradientSync
 
@@ -71,9 +71,9 @@ class SyncNorms:
         mean: whether the script's loss is a mean over samples.
     """
 
-    def __init__(self, layers: list[SyncBatchNorm], rounds: Rounds, sync: GradientSync, mean: bool) -> None:
+    def __init__(self, layers: list[SyncBatchNorm], committer: StepCommitter, sync: GradientSync, mean: bool) -> None:
         self._layers = layers
-        self._rounds = rounds
+        self._committer = committer
         self._mean = mean
         self.mode = _Mode.OFF
         self.factor = 1.0  #: what this member's gradients will be weighted by
@@ -84,8 +84,8 @@ class SyncNorms:
     def begin(self, weight: int, batch: int) -> None:
         """A step begins, in which this member has `weight` of `batch` samples or tokens."""
         self.factor = weight / batch if self._mean else float(weight > 0)
-        self.mode = _Mode.TOGETHER if self._rounds.world.size > 1 else _Mode.OFF
-        if self._rounds.given is not None:
+        self.mode = _Mode.TOGETHER if self._committer.world.size > 1 else _Mode.OFF
+        if self._committer.given is not None:
             self.mode = _Mode.GIVEN
         for layer in self._layers:
             layer.row = None
@@ -97,7 +97,7 @@ class SyncNorms:
     def sum(self, table: torch.Tensor) -> torch.Tensor:
         """Over members, in place; as it is where this member only makes a step good."""
         if self.mode is _Mode.TOGETHER:
-            self._rounds.wait(self._rounds.start(table))
+            self._committer.wait(self._committer.start(table))
         return table
 
     def _give(self) -> list[torch.Tensor]:

@@ -26,7 +26,7 @@ from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.launch.array_resubmit import TopUp
 from malletrain.elastic.link.daemon_link import Link
-from malletrain.elastic.link.local_group import Crew, Follower, Mate, meeting_name
+from malletrain.elastic.link.local_group import Follower, LocalLeader, LocalPeer, meeting_name
 from malletrain.elastic.state import sharded_model as sharding
 from malletrain.wire import messages
 from malletrain.wire.worker_client import PilotIdentity, WorkerClient
@@ -39,7 +39,7 @@ _LOADED_AT = time.monotonic()
 @dataclass(slots=True)
 class Spot:
     """This process's place in a job: who it is, and where peers and daemon find it. `store`: of the first process of
-    a node; `crew`: the others, if there are."""
+    a node; `local_leader`: the others, if there are."""
 
     client: WorkerClient
     host: str
@@ -47,13 +47,13 @@ class Spot:
     place: Place
     meeting: str
     store: StoreServer | None
-    crew: Crew | None
+    local_leader: LocalLeader | None
 
     @property
     def worker(self) -> str:
         return self.client.worker
 
-    def open(self, answers: Mate) -> Link | Follower:
+    def open(self, answers: LocalPeer) -> Link | Follower:
         """Begin to talk with the daemon, or with the process that does."""
         if not self.place.leads:
             follower = Follower(self.meeting, self.place, answers)
@@ -63,14 +63,14 @@ class Spot:
         if self.client.welcome is None:
             self.client.hello()
         link.start()
-        if self.crew is not None:
-            self.crew.lead(link)
+        if self.local_leader is not None:
+            self.local_leader.lead(link)
         return link
 
     def wait_warm(self) -> str:
         """Until all processes of this node are warm; the address of its store."""
-        if self.crew is not None:
-            self.crew.wait_warm()
+        if self.local_leader is not None:
+            self.local_leader.wait_warm()
         return self.store.address if self.store is not None else ""
 
 
@@ -94,7 +94,7 @@ def find_spot(environ: Mapping[str, str]) -> Spot | None:
         place,
         meeting,
         StoreServer(host) if place.leads else None,
-        Crew(meeting, place) if place.leads and place.size > 1 else None,
+        LocalLeader(meeting, place) if place.leads and place.size > 1 else None,
     )
 
 

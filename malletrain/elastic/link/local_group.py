@@ -53,7 +53,7 @@ def meeting_name(environ: Mapping[str, str]) -> str:
     return f"\0malletrain-{os.getuid()}-{pilot}"[:107]
 
 
-class Mate(Answers, Protocol):
+class LocalPeer(Answers, Protocol):
     """What the processes of a node ask of the runtime in each."""
 
     def mending_s(self) -> float:
@@ -62,7 +62,7 @@ class Mate(Answers, Protocol):
         ...
 
 
-class Crew:
+class LocalLeader:
     """At the first process of a node: the others, and what the daemon is told of them all.
 
     Args:
@@ -75,7 +75,7 @@ class Crew:
         self._link: Link | None = None
         self._said: dict[str, Any] = {}
         self._asked = 0
-        #: The last question that each has answered, whether it held the training state, and `Mate.mending_s`.
+        #: The last question that each has answered, whether it held the training state, and `LocalPeer.mending_s`.
         self._answered: dict[int, tuple[int, bool, float]] = {}
         self._warm: set[int] = set()
         self._gone: set[int] = set()
@@ -91,7 +91,7 @@ class Crew:
                 f"another process leads this node already ({error}): give each a LOCAL_RANK"
             ) from error
         self._server.listen(place.size)
-        threading.Thread(target=self._accept, name="malletrain-crew", daemon=True).start()
+        threading.Thread(target=self._accept, name="malletrain-leader", daemon=True).start()
 
     def lead(self, link: Link) -> None:
         """From now on tell the others what `link` hears."""
@@ -111,7 +111,7 @@ class Crew:
 
     def check(self, mending_s: float) -> bool:
         """Whether all hold the training state; ends the node when one of them is not there, or not where the others
-        are. `mending_s`: of this process (`Mate.mending_s`)."""
+        are. `mending_s`: of this process (`LocalPeer.mending_s`)."""
         with self._changed:
             self._asked += 1
             number = self._asked
@@ -232,9 +232,9 @@ class Follower(Wanted):
         answers: of the runtime.
     """
 
-    def __init__(self, name: str, place: Place, answers: Mate) -> None:
+    def __init__(self, name: str, place: Place, answers: LocalPeer) -> None:
         super().__init__(answers)
-        self._mate = answers
+        self._peer = answers
         self._closed = False
         self._stream = _Stream(_connect(name))
         self._stream.put({"rank": place.rank})
@@ -280,8 +280,8 @@ class Follower(Wanted):
             if line.get("ending"):
                 os.kill(os.getpid(), signal.SIGTERM)
             if "ask" in line:
-                mate = self._mate
-                said = {"answer": line["ask"], "whole": mate.check_in(0).whole, "mending_s": mate.mending_s()}
+                peer = self._peer
+                said = {"answer": line["ask"], "whole": peer.check_in(0).whole, "mending_s": peer.mending_s()}
                 self._stream.put(said)
             if line.get("bye"):
                 return

@@ -12,7 +12,7 @@ from dataclasses import replace
 from malletrain.elastic.data.proportional_shares import Paces
 from malletrain.elastic.link.standalone_record import Record
 from malletrain.elastic.link.throughput_meter import memory_bytes
-from malletrain.elastic.resize.reconfigure import Switch
+from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.wire import messages
 
 
@@ -27,9 +27,9 @@ class Reports:
     """
 
     def __init__(
-        self, switch: Switch, record: Record | None, paces: Paces, noise_scale: Callable[[], float | None]
+        self, reconfigurer: Reconfigurer, record: Record | None, paces: Paces, noise_scale: Callable[[], float | None]
     ) -> None:
-        self._switch = switch
+        self._reconfigurer = reconfigurer
         self._record = record
         self._paces = paces
         self._noise_scale = noise_scale
@@ -38,7 +38,7 @@ class Reports:
     def hold(self, message: messages.Message) -> None:
         """Say it when what it tells of stands."""
         self._held.append(message)
-        if self._switch.rounds.world.size == 1:
+        if self._reconfigurer.committer.world.size == 1:
             self.stands()
 
     def stands(self) -> None:
@@ -49,14 +49,14 @@ class Reports:
 
     def say(self, message: messages.Message) -> None:
         """Queue a message; training does not wait for it."""
-        if self._switch.link is not None:
-            self._switch.link.say(message)
+        if self._reconfigurer.link is not None:
+            self._reconfigurer.link.say(message)
         elif self._record is not None:
             self._record.say(message)
 
     def samples(self, window: messages.Samples) -> None:
         """A window of training. What every member knows, the main one tells."""
-        world = self._switch.rounds.world
+        world = self._reconfigurer.committer.world
         if world.rank != 0:
             return
         by_process = self._paces.rates()

@@ -10,11 +10,11 @@ from types import FrameType
 
 import torch
 
-from malletrain.elastic.comm.step_commit import Outcome
+from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.errors import Aborted, Released
-from malletrain.elastic.link.local_group import Crew
+from malletrain.elastic.link.local_group import LocalLeader
 from malletrain.elastic.link.reports import Reports
-from malletrain.elastic.resize.reconfigure import Switch
+from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.state.checkpointing import Saving
 from malletrain.wire import messages
 
@@ -35,7 +35,7 @@ class _Entry:
     at: float
 
 
-class Course:
+class WorkerLifecycle:
     """What a worker does between two rounds.
 
     Args:
@@ -43,7 +43,7 @@ class Course:
         saving: its part in checkpoints.
         entered: called when it trains in another world.
         reports: to the daemon.
-        crew: the other processes of its node, at the first one.
+        local_leader: the other processes of its node, at the first one.
         in_pilot: whether there is a daemon to ask when this worker is told to end.
 
     Attributes:
@@ -53,20 +53,20 @@ class Course:
 
     def __init__(
         self,
-        switch: Switch,
+        reconfigurer: Reconfigurer,
         saving: Saving,
         entered: Callable[[], None],
         reports: Reports,
-        crew: Crew | None,
+        local_leader: LocalLeader | None,
         *,
         in_pilot: bool,
     ) -> None:
-        self._switch = switch
-        self._rounds = switch.rounds
+        self._reconfigurer = reconfigurer
+        self._committer = reconfigurer.committer
         self._saving = saving
         self._entered = entered
         self._reports = reports
-        self._crew = crew
+        self._local_leader = local_leader
         self._in_pilot = in_pilot
         self._agreed = 0
         self._leave_all = False
@@ -81,16 +81,16 @@ class Course:
     def begin(self) -> None:
         """This worker is in its first world."""
         self.last_commit = time.monotonic()
-        self._enter(0.0, self._rounds.world.nodes)
+        self._enter(0.0, self._committer.world.nodes)
 
-    def committed(self, outcome: Outcome) -> None:
+    def committed(self, outcome: StepOutcome) -> None:
         """A round is done; so the one before it is done at every member."""
         self._reports.stands()
         self._saving.stands()
-        if self._rounds.world.listeners:
+        if self._committer.world.recovering_ranks:
             self._take_in(changed=outcome.changed)
         self._agreed = max(self._agreed, outcome.agreed)
-        self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._rounds.world.size)
+        self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._committer.world.size)
         if outcome.saving:
             self._saving.agree()
 
@@ -100,7 +100,7 @@ class Course:
 
     def between_steps(self) -> None:
         """The one place where worlds change: everything of the last step is done, and a batch follows."""
-        before = self._rounds.world.nodes
+        before = self._committer.world.nodes
         while True:
             try:
                 if self._leave_now:
@@ -109,12 +109,12 @@ class Course:
                     self._recover()
                 elif self._leave_all:
                     self._leave_together()
-                elif self._agreed > self._rounds.world.generation:
+                elif self._agreed > self._committer.world.generation:
                     began = time.monotonic()
                     self._take()
                     self._enter(time.monotonic() - began, before)
                 self._level()
-                self._rounds.check()
+                self._committer.check()
                 self._leave_if_told()
                 return
             except Aborted:
@@ -126,15 +126,19 @@ class Course:
             try:
                 if self._must_recover:
                     self._recover()
-                elif self._agreed > self._rounds.world.generation and self._switch.only_shrinks(self._agreed):
-                    before = self._rounds.world.nodes
+                elif self._agreed > self._committer.world.generation and self._reconfigurer.only_shrinks(
+                    self._agreed
+                ):
+                    before = self._committer.world.nodes
                     self._take()
                     self._enter(0.0, before)
-                elif self._leave_all and not self._switch.finishing:
+                elif self._leave_all and not self._reconfigurer.finishing:
                     self._leave_together()
                 self._level()
-                self._rounds.check()
-                if not self._switch.finishing:  # else all is done but for one round: it is quicker than to leave
+                self._committer.check()
+                if (
+                    not self._reconfigurer.finishing
+                ):  # else all is done but for one round: it is quicker than to leave
                     self._leave_if_told()
                 return
             except Aborted:
@@ -143,13 +147,13 @@ class Course:
     def sum(self, table: torch.Tensor) -> torch.Tensor | None:
         """A round that sums a table over members; None when it was void."""
         try:
-            sums = self._rounds.take_given()
+            sums = self._committer.take_given()
             if sums is not None:
-                self.committed(self._rounds.commit_given(sums))
+                self.committed(self._committer.commit_given(sums))
                 return sums[0]
-            row = self._rounds.words(1)
-            started = [] if self._rounds.world.size == 1 else [self._rounds.start(table)]
-            self.committed(self._rounds.finish(started, [table, row], row))
+            row = self._committer.control_vector(1)
+            started = [] if self._committer.world.size == 1 else [self._committer.start(table)]
+            self.committed(self._committer.finish(started, [table, row], row))
             return table
         except Aborted:
             self._must_recover = True
@@ -169,15 +173,15 @@ class Course:
             Aborted: the step under way would go on for too long.
         """
         name = signal.Signals(number).name
-        if self._switch.link is None and self._in_pilot:
+        if self._reconfigurer.link is None and self._in_pilot:
             raise Released(name)  # not begun yet
-        if self._ending_since is not None or self._switch.released:
+        if self._ending_since is not None or self._reconfigurer.released:
             return
         self._ending_since = time.monotonic()
-        self._switch.ending = name
+        self._reconfigurer.ending = name
         self._reports.say(messages.Leaving(f"{name} from outside"))
-        if self._crew is not None:
-            self._crew.end()
+        if self._local_leader is not None:
+            self._local_leader.end()
         if self._is_long(self.step_began):
             self._leave_now = True
             raise Aborted(f"{name} in the middle of a long step")
@@ -187,20 +191,20 @@ class Course:
     def _is_long(self, began: float | None) -> bool:
         """Whether a step that began then will go on for longer than may be waited for. Where nodes have several
         processes they may be in different places of it, and none gives it up alone."""
-        world = self._rounds.world
-        if began is None or world.places > 1 or (world.size > 1 and self._switch.link is None):
+        world = self._committer.world
+        if began is None or world.places > 1 or (world.size > 1 and self._reconfigurer.link is None):
             return False
-        return began + self._rounds.median_step() - time.monotonic() > LONG_STEP_S
+        return began + self._committer.median_step() - time.monotonic() > LONG_STEP_S
 
     def _take(self) -> None:
         agreed, self._agreed = self._agreed, 0
-        if not self._switch.stays(agreed):
+        if not self._reconfigurer.stays(agreed):
             self._reports.stands()
-        self._switch.take(agreed)
+        self._reconfigurer.take(agreed)
 
     def _recover(self) -> None:
-        before = self._rounds.world.nodes
-        self._switch.recover()
+        before = self._committer.world.nodes
+        self._reconfigurer.recover()
         self._must_recover, self._agreed, self._leave_all = False, 0, False
         self._enter(time.monotonic() - self.last_commit, before)
 
@@ -208,48 +212,48 @@ class Course:
         """This world trains. `before`: the nodes of the one before."""
         self._must_level = False
         self._unannounced = _Entry(pause_s, before, time.monotonic())
-        if not self._rounds.world.listeners:
+        if not self._committer.world.recovering_ranks:
             self._announce(0.0)
         self._entered()
 
     def _take_in(self, *, changed: bool) -> None:
         """The first step of newcomers is done, in which they got the state."""
-        self._rounds.world.listeners = frozenset()
-        self._switch.taken_in(changed=changed)
+        self._committer.world.recovering_ranks = frozenset()
+        self._reconfigurer.taken_in(changed=changed)
         self._must_level = changed
         if self._unannounced is not None:
-            self._announce(time.monotonic() - self._unannounced.at - self._rounds.median_step())
+            self._announce(time.monotonic() - self._unannounced.at - self._committer.median_step())
 
     def _level(self) -> None:
         """Newcomers that were given something else than the others hold get the state, before anything needs it."""
         if self._must_level:
             self._must_level = False
-            self._switch.level()
+            self._reconfigurer.level()
 
     def _announce(self, late_s: float) -> None:
         """Tell of this world. `late_s`: by how much its first step was longer than others."""
         entry, self._unannounced = self._unannounced, None
         if entry is not None:
-            self._switch.announce(entry.pause_s + max(0.0, late_s), entry.before)
+            self._reconfigurer.announce(entry.pause_s + max(0.0, late_s), entry.before)
 
     def _leave_if_told(self) -> None:
         if self._ending_since is None:
             return
-        if self._rounds.world.size == 1 or time.monotonic() - self._ending_since > LEAVE_GRACE_S:
+        if self._committer.world.size == 1 or time.monotonic() - self._ending_since > LEAVE_GRACE_S:
             self._leave()
 
     def _leave(self) -> None:
         """Without waiting for anybody; the others mend their world."""
-        if self._rounds.world.size == 1:
+        if self._committer.world.size == 1:
             self._leave_together()
-        elif self._switch.link is not None:
+        elif self._reconfigurer.link is not None:
             self._reports.stands()
-            self._switch.leave(0, None)
+            self._reconfigurer.leave(0, None)
 
     def _leave_together(self) -> None:
         """All members were told to end: the first saves the state; no daemon is needed for this."""
         saved = self._saving.save() if self._saving.mine else None
         self._reports.stands()
-        if self._switch.link is None:
-            raise Released(self._switch.ending)
-        self._switch.leave(0, saved)
+        if self._reconfigurer.link is None:
+            raise Released(self._reconfigurer.ending)
+        self._reconfigurer.leave(0, saved)

@@ -31,7 +31,7 @@ class _Build:
         self.plan = plan
         self.group: Group | None = None
         self.given_up = False
-        self._buried = False
+        self._abandoned = False
         self._lock = threading.Lock()
         self._work = Background(lambda: self._make(make), f"build-{plan.generation}")
 
@@ -42,22 +42,22 @@ class _Build:
             while not (met := barrier.wait(SLICE_S)) and not self.given_up:
                 pass
         except PeerLost:
-            group.bury()
+            group.abandon()
             raise
         with self._lock:
-            if met and not self._buried:
+            if met and not self._abandoned:
                 self.group = group
                 return
-        group.bury()
+        group.abandon()
 
-    def bury(self) -> None:
+    def abandon(self) -> None:
         """Give up the group, made or not."""
         self.given_up = True
         with self._lock:
-            self._buried = True
+            self._abandoned = True
             group, self.group = self.group, None
         if group is not None:
-            group.bury()
+            group.abandon()
 
     def done(self, seconds: float) -> bool:
         """Whether it is made. Raises `PeerLost` when it cannot be."""
@@ -68,7 +68,7 @@ class _Build:
         return self._work.is_over(seconds)
 
 
-class Preparations:
+class PendingGroups:
     """What one member prepares.
 
     Args:
@@ -129,7 +129,7 @@ class Preparations:
             for number in [number for number in self._builds if number <= generation]:
                 build = self._builds.pop(number)
                 if number < generation:
-                    build.bury()
+                    build.abandon()
 
     def give_up(self, seconds: float) -> bool:
         """Give up every group in the making; whether none is being made any more after so long."""

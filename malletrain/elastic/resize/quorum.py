@@ -44,7 +44,7 @@ class Board(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class Vote:
     """What a member says: the generation that it trained in last, and the highest that it has heard of."""
 
     worker: str
@@ -53,7 +53,7 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True)
-class Muster:
+class Quorum:
     """One meeting: of the seats of the plan that its members are bound to.
 
     Attributes:
@@ -66,7 +66,7 @@ class Muster:
     bound: int
     seats: tuple[messages.Seat, ...]
     base: tuple[str, ...]
-    mine: Stand
+    mine: Vote
 
     def called(self, own: Board) -> bool:
         """Whether another member waits for this one here."""
@@ -140,7 +140,7 @@ class Muster:
 
 
 def decide(
-    bound: int, seats: Sequence[messages.Seat], base: Sequence[str], stands: Sequence[Stand], store: str
+    bound: int, seats: Sequence[messages.Seat], base: Sequence[str], stands: Sequence[Vote], store: str
 ) -> messages.Plan | None:
     """The plan of those who came, or None when they are too few.
 
@@ -159,13 +159,13 @@ def decide(
     return messages.Plan(number, members, store, reason, urgent=True)
 
 
-def _say(stand: Stand) -> str:
+def _say(stand: Vote) -> str:
     return json.dumps([stand.worker, stand.entered, stand.seen])
 
 
-def _heard(text: str) -> Stand:
+def _heard(text: str) -> Vote:
     try:
         worker, entered, seen = json.loads(text)
-        return Stand(str(worker), int(entered), int(seen))
+        return Vote(str(worker), int(entered), int(seen))
     except (ValueError, TypeError) as error:
         raise PeerLost(f"a member says {text[:100]!r}") from error

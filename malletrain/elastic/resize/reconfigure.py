@@ -17,14 +17,14 @@ from typing import NoReturn
 from malletrain.elastic.comm.groups import Board, Group
 from malletrain.elastic.comm.local_rank import Place
 from malletrain.elastic.comm.node_group import make_world_group
-from malletrain.elastic.comm.step_commit import SLICE_S, Rounds, World
-from malletrain.elastic.errors import Aborted, ElasticError, PeerLost, Released, TrainingOver
+from malletrain.elastic.comm.step_commit import SLICE_S, StepCommitter, World
+from malletrain.elastic.errors import Aborted, ElasticError, JobOver, PeerLost, Released
 from malletrain.elastic.launch.worker_start import end_script
 from malletrain.elastic.link.daemon_link import Link
-from malletrain.elastic.link.local_group import Crew, Follower
-from malletrain.elastic.resize.pending_groups import Preparations
-from malletrain.elastic.resize.quorum import Muster, Stand
-from malletrain.elastic.resize.state_recovery import MEET_PATIENCE, Handover
+from malletrain.elastic.link.local_group import Follower, LocalLeader
+from malletrain.elastic.resize.pending_groups import PendingGroups
+from malletrain.elastic.resize.quorum import Quorum, Vote
+from malletrain.elastic.resize.state_recovery import MEET_PATIENCE, StateRecovery
 from malletrain.elastic.state.training_state import TrainingState
 from malletrain.wire import messages
 
@@ -37,13 +37,13 @@ BUILD_PATIENCE = timedelta(seconds=60)
 LONELY_S = 60.0
 
 #: When it leaves, the first process of a node waits so long for the others; or so long where they save their parts.
-MATES_PATIENCE_S, SAVE_PATIENCE_S = 1.0, 60.0
+PEERS_PATIENCE_S, SAVE_PATIENCE_S = 1.0, 60.0
 
 #: In a broken world and without a word from the daemon for so long, a worker saves the state and ends.
 ORPHANED_S = 60.0
 
 
-class Switch:
+class Reconfigurer:
     """The worlds of one worker: implements `rounds.Watch` and what `link.Answers` needs of a world.
 
     Args:
@@ -55,7 +55,7 @@ class Switch:
         board: in the store that this worker serves.
         prepare: called by the builder of a group, to make ready what the first step with peers needs.
         place: of this process in its node.
-        crew: the other processes of its node, at the first one.
+        local_leader: the other processes of its node, at the first one.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class Switch:
         board: Board | None = None,
         prepare: Callable[[], None] = lambda: None,
         place: Place = Place(),  # noqa: B008 - it is frozen
-        crew: Crew | None = None,
+        local_leader: LocalLeader | None = None,
     ) -> None:
         self._worker = worker
         self._host = host
         self._state = state
         self._save = save
         self._place = place
-        self._crew = crew
+        self._local_leader = local_leader
         self._mending_since: float | None = None
         self.link: Link | Follower | None = None
-        self.rounds = Rounds(self)
+        self.committer = StepCommitter(self)
         self.released = False
         self.finishing = False  #: this worker is in its last round
         self.ending = ""  #: why this process was told to end
@@ -91,8 +91,8 @@ class Switch:
         self._bound: messages.Plan | None = None
         self._broken = 0  #: the highest generation that does not work, as this member has found
         self._addresses: dict[str, str] = {}
-        self._preparations = Preparations(self._make, lambda number, why: self.fault(number, "build", why))
-        self._handover = Handover(worker, state, self.rounds, place, self, load, board)
+        self._pending_groups = PendingGroups(self._make, lambda number, why: self.fault(number, "build", why))
+        self._recovery = StateRecovery(worker, state, self.committer, place, self, load, board)
 
     # --- rounds.Watch -----------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class Switch:
             return
         if link.end is not None:
             if self.finishing:
-                raise TrainingOver(link.end)
+                raise JobOver(link.end)
             self.release(link.end)
         plan = link.plan
         if plan is not None and plan.voids(generation):
@@ -114,7 +114,7 @@ class Switch:
             self.link.say(messages.Fault(generation, self._state.position.step, how, detail[:400]))
 
     def ready_for(self) -> int:
-        return self._preparations.ready
+        return self._pending_groups.ready
 
     def is_ending(self) -> bool:
         return bool(self.ending)
@@ -123,16 +123,17 @@ class Switch:
 
     def on_plan(self, plan: messages.Plan) -> None:
         """Begin to prepare a plan. Called by the link's thread."""
-        if plan.generation > self.rounds.world.generation:
-            self._preparations.hear(plan, seated=self._is_seated(plan))
+        if plan.generation > self.committer.world.generation:
+            self._pending_groups.hear(plan, seated=self._is_seated(plan))
 
     def check_in(self, number: int) -> messages.CheckedIn:
-        since = self.rounds.waiting_since
+        since = self.committer.waiting_since
         return messages.CheckedIn(
             answers=number,
-            generation=self.rounds.world.generation,
+            generation=self.committer.world.generation,
             step=self._state.position.step,
-            whole=(self._crew is None or self._crew.check(self.mending_s())) and self._state.whole,
+            whole=(self._local_leader is None or self._local_leader.check(self.mending_s()))
+            and self._state.has_state,
             stuck_s=0.0 if since is None else max(0.0, time.monotonic() - since),
         )
 
@@ -141,8 +142,8 @@ class Switch:
         return 0.0 if since is None or self._state.mesh is None else time.monotonic() - since
 
     def standing(self) -> messages.Standing | None:
-        world, link = self.rounds.world, self.link
-        if not self._state.whole or not world.generation:
+        world, link = self.committer.world, self.link
+        if not self._state.has_state or not world.generation:
             return None
         seen = link.plan.generation if link is not None and link.plan is not None else 0
         seats = tuple(messages.Seat(name, self._addresses.get(name, "")) for name in world.workers)
@@ -153,11 +154,11 @@ class Switch:
         self._top_up(tasks)
 
     def while_away(self) -> messages.Plan | None:
-        world, bound, link = self.rounds.world, self._bound, self.link
-        if not self._state.whole or world.nodes < 2 or bound is None or self._board is None or link is None:
+        world, bound, link = self.committer.world, self._bound, self.link
+        if not self._state.has_state or world.nodes < 2 or bound is None or self._board is None or link is None:
             return None
         seen = max(bound.generation, link.plan.generation if link.plan else 0)
-        muster = Muster(bound.generation, bound.members, world.workers, Stand(self._worker, world.generation, seen))
+        muster = Quorum(bound.generation, bound.members, world.workers, Vote(self._worker, world.generation, seen))
         if self._broken < bound.generation and not muster.called(self._board):
             return None
         log.info("the daemon is away and generation %d is broken: the members meet", bound.generation)
@@ -165,9 +166,9 @@ class Switch:
 
     def _make(self, plan: messages.Plan) -> Group:
         node = [seat.worker for seat in plan.members].index(self._worker)
-        if len(plan.members) > 1 and self.rounds.world.size == 1:
+        if len(plan.members) > 1 and self.committer.world.size == 1:
             self._prepare()
-        self._handover.make_room(plan)
+        self._recovery.make_room(plan)
         return make_world_group(
             plan.store, plan.generation, node, len(plan.members), self._place, self._host, BUILD_PATIENCE
         )
@@ -197,7 +198,7 @@ class Switch:
             except Aborted:
                 continue
 
-    def enter_fixed(self, group: Group) -> None:
+    def enter_static_world(self, group: Group) -> None:
         """Enter the one world of processes that were started together, and take over the first one's state.
 
         Raises:
@@ -219,7 +220,7 @@ class Switch:
             Aborted: it broke on the way.
             Released: it has no seat for this worker.
         """
-        plan = self._preparations.plan(generation)
+        plan = self._pending_groups.plan(generation)
         if not self._is_seated(plan):
             self._depart(plan)
         self._enter(plan, self._built(plan))
@@ -237,12 +238,12 @@ class Switch:
             self._mending_since = None
 
     def _mend(self) -> None:
-        broken = self.rounds.world
+        broken = self.committer.world
         if self.link is None and broken.size > 1:
             raise ElasticError("a process that was started with this one is lost, and without a daemon none follows")
         link = self._need_link()
-        broken.group.bury()
-        if not self._state.whole:
+        broken.group.abandon()
+        if not self._state.has_state:
             self._join_again(broken)
             return
         since = time.monotonic()
@@ -252,7 +253,7 @@ class Switch:
                 while (plan := link.plan) is None or not plan.voids(tried):
                     self.check(plan.generation if plan else 0)
                     if time.monotonic() - max(since, link.last_contact) > ORPHANED_S:
-                        saved = f"; state saved at {self._save()}" if self._state.whole else ""
+                        saved = f"; state saved at {self._save()}" if self._state.has_state else ""
                         self.release(f"peers are lost and the daemon is silent{saved}")
                     link.changed.wait(SLICE_S)
             tried = plan.generation
@@ -275,13 +276,13 @@ class Switch:
 
     def announce(self, pause_s: float, before: int) -> None:
         """Tell the daemon that this world trains. `before`: the nodes of the world before."""
-        world, link = self.rounds.world, self._need_link()
+        world, link = self.committer.world, self._need_link()
 
         def in_vain() -> bool:
             plan = link.plan
             return link.end is not None or (plan is not None and plan.voids(world.generation))
 
-        if self._crew is not None and not self._crew.wait_entered(world.generation, in_vain):
+        if self._local_leader is not None and not self._local_leader.wait_entered(world.generation, in_vain):
             return
         link.say(
             messages.Switched(
@@ -296,11 +297,11 @@ class Switch:
 
     def lend(self) -> None:
         """Newcomers may be given the state while others make a step: nothing of the session forbids it."""
-        self._handover.lends = True
+        self._recovery.lends = True
 
     def taken_in(self, *, changed: bool) -> None:
         """The round is done in which newcomers were given the state; `changed`: they have something else."""
-        self._handover.taken_in(changed=changed)
+        self._recovery.taken_in(changed=changed)
 
     def level(self) -> None:
         """Call the roll of this world again: its newcomers do not hold what the others do.
@@ -309,23 +310,25 @@ class Switch:
             Aborted: the world broke on the way.
         """
         if self._bound is not None:
-            self._call_roll(self._bound, self.rounds.world.group)
+            self._call_roll(self._bound, self.committer.world.group)
 
     def describe(self) -> None:
         """Say once, after a step, what the state looks like, so that newcomers have the memory for it at hand."""
-        self._handover.describe()
+        self._recovery.describe()
 
     def give_up(self, seconds: float) -> bool:
         """Give up every group in the making; whether none is being made any more after so long."""
-        return self._preparations.give_up(seconds)
+        return self._pending_groups.give_up(seconds)
 
     def stays(self, generation: int) -> bool:
         """Whether a plan has a seat for this worker."""
-        return self._is_seated(self._preparations.plan(generation))
+        return self._is_seated(self._pending_groups.plan(generation))
 
     def only_shrinks(self, generation: int) -> bool:
         """Whether a plan adds nobody: such a one can be taken wherever members meet."""
-        return all(seat.worker in self.rounds.world.workers for seat in self._preparations.plan(generation).members)
+        return all(
+            seat.worker in self.committer.world.workers for seat in self._pending_groups.plan(generation).members
+        )
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -341,7 +344,7 @@ class Switch:
         """The group of a plan, once it is made."""
         self._bound = plan
         try:
-            group = self._preparations.group(plan, lambda: self.check_newer(plan))
+            group = self._pending_groups.group(plan, lambda: self.check_newer(plan))
         except PeerLost as lost:
             self.check_newer(plan)
             self.fault(plan.generation, "build", str(lost))
@@ -354,38 +357,42 @@ class Switch:
         """A member drops a plan only when that is void; a newcomer for any newer one."""
         self.check(plan.generation)
         latest = self.link.plan if self.link is not None else None
-        if not self._state.whole and latest is not None and latest.generation > plan.generation:
+        if not self._state.has_state and latest is not None and latest.generation > plan.generation:
             raise Aborted("superseded")
 
     def _enter(self, plan: messages.Plan, group: Group) -> None:
         """Call the roll, bring everyone to the same state, and make the plan's world the present one."""
         names = tuple(seat.worker for seat in plan.members)
-        listeners = self._call_roll(plan, group)
-        world = World(plan.generation, names, group, plan.batch, group.size // len(names), listeners)
+        recovering_ranks = self._call_roll(plan, group)
+        world = World(plan.generation, names, group, plan.batch, group.size // len(names), recovering_ranks)
         self._addresses = {seat.worker: seat.address for seat in plan.members}
-        old, self.rounds.world = self.rounds.world, world
+        old, self.committer.world = self.committer.world, world
         if old.group is not group:
-            old.group.bury()
-        self._preparations.entered(plan.generation)
+            old.group.abandon()
+        self._pending_groups.entered(plan.generation)
 
     def _call_roll(self, plan: messages.Plan, group: Group) -> frozenset[int]:
         began = time.monotonic()
         try:
-            listeners = self._handover.call_roll(plan, group)
+            recovering_ranks = self._recovery.call_roll(plan, group)
         except PeerLost as lost:
-            group.bury()
+            group.abandon()
             self.fault(plan.generation, "closed", str(lost))
             raise Aborted(str(lost)) from lost
         except Aborted:
-            group.bury()
+            group.abandon()
             raise
         log.debug("generation %d: roll called and followed after %.3f s", plan.generation, time.monotonic() - began)
-        return listeners
+        return recovering_ranks
 
     def _depart(self, plan: messages.Plan) -> None:
         """No seat for this worker: out of the world, in order. When all leave, the first of them saves the state."""
         saved = None
-        if not plan.members and self.rounds.world.saves(sharded=self._state.mesh is not None) and self._state.whole:
+        if (
+            not plan.members
+            and self.committer.world.saves(sharded=self._state.mesh is not None)
+            and self._state.has_state
+        ):
             saved = self._save()
         self.leave(plan.generation, saved)
 
@@ -393,8 +400,8 @@ class Switch:
         """End this process, and the script around it."""
         log.info("%s ends: %s", self._worker, reason)
         self.released = True
-        if self._crew is not None:
-            self._crew.close()
+        if self._local_leader is not None:
+            self._local_leader.close()
         if isinstance(self.link, Follower):
             self.link.close()  # the first process of the node ends the script, when it has said so
         else:
@@ -404,9 +411,9 @@ class Switch:
     def leave(self, generation: int, saved: str | None) -> NoReturn:
         """Say that this worker is out, and end."""
         link = self._need_link()
-        if self._crew is not None:
-            self._crew.wait_gone(SAVE_PATIENCE_S if saved else MATES_PATIENCE_S)
+        if self._local_leader is not None:
+            self._local_leader.wait_gone(SAVE_PATIENCE_S if saved else PEERS_PATIENCE_S)
         link.say(messages.Left(generation, self._state.position.step, saved))
-        self.rounds.world.group.bury()
+        self.committer.world.group.abandon()
         link.flush(2.0)
         self.release(link.leave or self.ending or "left")

@@ -21,7 +21,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class RecoveryPlan:
     """Ranks, in order. `newest`: the round that donors hold; -1 in a world that begins.
 
     `places`: processes a node. A node of which not all processes hold the state counts as one that has nothing.
@@ -71,7 +71,7 @@ class Roll:
         return {rank // self.places for rank in self.fresh if rank not in reached}
 
 
-def read(entries: Sequence[Entry], places: int, *, sharded: bool = False) -> Roll:
+def read(entries: Sequence[Entry], places: int, *, sharded: bool = False) -> RecoveryPlan:
     """The roll of a world.
 
     Args:
@@ -89,7 +89,7 @@ def read(entries: Sequence[Entry], places: int, *, sharded: bool = False) -> Rol
     fresh = [rank for rank in range(len(entries)) if rank not in holders and rank not in donors]
     # In a world that begins, and where someone makes the last round good, there is nothing to train on with.
     lends = newest > 0 and places == 1 and not sharded and not behind and bool(fresh)
-    return Roll(
+    return RecoveryPlan(
         donors,
         behind,
         fresh,

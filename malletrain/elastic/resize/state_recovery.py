@@ -20,9 +20,9 @@ import torch
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.groups import Board, Group, Pending
 from malletrain.elastic.comm.local_rank import Place
-from malletrain.elastic.comm.step_commit import SLICE_S, Rounds
+from malletrain.elastic.comm.step_commit import SLICE_S, StepCommitter
 from malletrain.elastic.errors import ElasticError, PeerLost
-from malletrain.elastic.resize.recovery_plan import Entry, Roll, read
+from malletrain.elastic.resize.recovery_plan import Entry, RecoveryPlan, read
 from malletrain.elastic.state.buffer_pool import Room, from_text, to_text
 from malletrain.elastic.state.overlapped_recovery import Lent
 from malletrain.elastic.state.training_state import TrainingState, pack, unpack
@@ -58,13 +58,13 @@ class Watch(Protocol):
         ...
 
 
-class Handover:
+class StateRecovery:
     """One member's part in roll calls.
 
     Args:
         worker: this worker's name.
-        state: what is handed over; `state.whole` tells whether this member holds it.
-        rounds: of this member.
+        state: what is handed over; `state.has_state` tells whether this member holds it.
+        committer: of this member.
         place: of this process in its node.
         watch: what may end the waiting.
         load: restore the newest checkpoint; whether there was one.
@@ -75,7 +75,7 @@ class Handover:
         self,
         worker: str,
         state: TrainingState,
-        rounds: Rounds,
+        committer: StepCommitter,
         place: Place,
         watch: Watch,
         load: Callable[[], bool],
@@ -83,7 +83,7 @@ class Handover:
     ) -> None:
         self._worker = worker
         self._state = state
-        self._rounds = rounds
+        self._committer = committer
         self._place = place
         self._watch = watch
         self._load = load
@@ -93,7 +93,7 @@ class Handover:
         self._lent: Lent | None = None
         #: Whether this member's script leaves the state alone between one step and the next gradients.
         self.lends = False
-        rounds.lent_changed = lambda: self._lent is not None and self._lent.changed()
+        committer.lent_changed = lambda: self._lent is not None and self._lent.changed()
         if board is not None:
             board.put(PLACES_KEY, str(place.size))
 
@@ -117,7 +117,7 @@ class Handover:
         Raises:
             ElasticError: its node has another number of processes than theirs.
         """
-        if not self._state.whole and self._room is None and plan.members[0].worker != self._worker:
+        if not self._state.has_state and self._room is None and plan.members[0].worker != self._worker:
             self._room = _find_room(plan.store, self._place)
 
     def call_roll(self, plan: messages.Plan, group: Group) -> frozenset[int]:
@@ -130,11 +130,11 @@ class Handover:
             ElasticError: this worker is not like the others.
             Released: nobody can bring this worker to the others' state.
         """
-        rounds, places = self._rounds, self._place.size
+        committer, places = self._committer, self._place.size
         self._lent = None
         signatures = self._state.signatures()
-        words = rounds.last[-1].numel() if rounds.last else 0
-        says = [int(self._state.whole), rounds.done, words, int(self.lends)]
+        words = committer.last[-1].numel() if committer.last else 0
+        says = [int(self._state.has_state), committer.done, words, int(self.lends)]
         mine = torch.tensor([*says, *signatures.values()], dtype=torch.int64)
         table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
@@ -147,8 +147,8 @@ class Handover:
             # A world that begins, or begins again: its oldest member knows where.
             if not self._load() and self._state.position.rounds:
                 self._watch.release("who gave it the state is lost, and nobody can say whether it is right")
-            rounds.done = self._state.position.rounds
-            self._state.whole = True
+            committer.done = self._state.position.rounds
+            self._state.has_state = True
         theirs = said[roll.donors[0]][len(says) :]
         odd = [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
         if odd:
@@ -157,7 +157,7 @@ class Handover:
                 f"{this} is not like {model} in its {', '.join(odd)}: every worker must run the same script, with "
                 "the same arguments and releases"
             )
-        if group.rank in roll.behind and rounds.done < roll.newest - 1:
+        if group.rank in roll.behind and committer.done < roll.newest - 1:
             self._watch.release("fell behind: the others are more than one round ahead")
         if group.rank // places in roll.apart():
             self._watch.release("the processes of this node are in two steps of a model that is sharded over them")
@@ -168,8 +168,8 @@ class Handover:
         lent = roll.lends and not plan.urgent
         self._move(plan, group, roll, lent=lent)
         if not roll.behind:
-            rounds.last = []  # all are in the same round: nobody will ask for the sums of the one before
-            rounds.complete = []
+            committer.last = []  # all are in the same round: nobody will ask for the sums of the one before
+            committer.complete = []
         return frozenset(roll.fresh) if lent else frozenset()
 
     def taken_in(self, *, changed: bool) -> None:
@@ -179,21 +179,21 @@ class Handover:
             log.info("the script changes its state within a step: from now on all wait while newcomers are given it")
             self.lends = False
         else:
-            self._state.whole = True
+            self._state.has_state = True
         self._lent = None
 
-    def _hear_words(self, plan: messages.Plan, group: Group, roll: Roll) -> None:
+    def _hear_words(self, plan: messages.Plan, group: Group, roll: RecoveryPlan) -> None:
         """Whoever lacks the last round has its sums already: of the words, the donors tell all."""
         words = torch.zeros(roll.words, dtype=torch.int64)
         if group.rank == roll.donors[0]:
-            words.copy_(self._rounds.last[-1])
+            words.copy_(self._committer.last[-1])
         self._wait(group.all_reduce(words), plan, firm=True)
         if group.rank in roll.behind:
-            if not self._rounds.complete:
+            if not self._committer.complete:
                 self._watch.release("the sums of a round that others have committed are not here")
-            self._rounds.given = [*self._rounds.complete[:-1], words]
+            self._committer.given = [*self._committer.complete[:-1], words]
 
-    def _move(self, plan: messages.Plan, group: Group, roll: Roll, *, lent: bool) -> None:
+    def _move(self, plan: messages.Plan, group: Group, roll: RecoveryPlan, *, lent: bool) -> None:
         """Give and take, all at once: the state down a tree to newcomers, the last sums to those that lack them. What
         is `lent` nobody waits for but the newcomers."""
         work: list[Background] = []
@@ -205,14 +205,14 @@ class Handover:
         late = [taker for taker in behind if source[taker] == group.rank]
         on = givers.get(group.rank, [])
         if group.rank in donors and on:
-            self._state.position.rounds = self._rounds.done
+            self._state.position.rounds = self._committer.done
             self._lent = Lent(self._state) if lent else None
             whole = (self._lent.skeleton, self._lent.tensors) if self._lent else self._state.capture()
             giving = Background(lambda: give(group, on, *whole), "give")
             if not lent:  # else who takes it tells of a fault
                 work.append(giving)
         if late:
-            sums = pack(self._rounds.last)
+            sums = pack(self._committer.last)
             work.append(Background(lambda: give(group, late, *sums), "give"))
         if group.rank in source:
             work.append(Background(lambda: got.append(take(group, source[group.rank], on, self._room)), "take"))
@@ -222,14 +222,14 @@ class Handover:
             return
         if group.rank in roll.fresh:
             self._state.restore(*got[0])
-            self._rounds.done = self._state.position.rounds
-            self._state.whole, self._room = not lent, None
+            self._committer.done = self._state.position.rounds
+            self._state.has_state, self._room = not lent, None
         else:
-            self._rounds.given = list(unpack(*got[0]))
+            self._committer.given = list(unpack(*got[0]))
 
     def _wait(self, operation: Pending, plan: messages.Plan, *, firm: bool = False) -> None:
         """`firm`: the roll has been called, so the others have come, and go on unless the world breaks."""
-        limit = time.monotonic() + self._rounds.stall_limit()
+        limit = time.monotonic() + self._committer.stall_limit()
         while not operation.wait(SLICE_S):
             if firm:
                 self._watch.check(plan.generation)
@@ -237,7 +237,7 @@ class Handover:
                 self._watch.check_newer(plan)
             if time.monotonic() > limit:
                 self._watch.fault(plan.generation, "stalled", "in the roll call")
-                limit = time.monotonic() + self._rounds.stall_limit()
+                limit = time.monotonic() + self._committer.stall_limit()
 
 
 def _find_room(store: str, place: Place) -> Room | None:

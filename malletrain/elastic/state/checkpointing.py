@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.elastic.comm.step_commit import Rounds
+from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.state.checkpoint import Checkpoints
 from malletrain.elastic.state.training_state import TrainingState
 
@@ -13,27 +13,27 @@ class Saving:
     Args:
         checkpoints: where they are kept; None where none are.
         state: what is saved.
-        rounds: of this member.
+        committer: of this member.
         sharded: whether each process of a node holds a part of the model.
     """
 
     def __init__(
-        self, checkpoints: Checkpoints | None, state: TrainingState, rounds: Rounds, *, sharded: bool
+        self, checkpoints: Checkpoints | None, state: TrainingState, committer: StepCommitter, *, sharded: bool
     ) -> None:
         self._checkpoints = checkpoints
         self._state = state
-        self._rounds = rounds
+        self._committer = committer
         self._sharded = sharded
         self._agreed = False
 
     @property
     def mine(self) -> bool:
         """Whether this process writes in this world."""
-        return self._rounds.world.saves(sharded=self._sharded)
+        return self._committer.world.saves(sharded=self._sharded)
 
     def save(self) -> str | None:
         """Write the state now; returns where, or None when none is kept."""
-        self._state.position.rounds = self._rounds.done
+        self._state.position.rounds = self._committer.done
         return str(self._checkpoints.save(self._state)) if self._checkpoints else None
 
     def load(self) -> bool:
@@ -42,12 +42,12 @@ class Saving:
 
     def discard(self) -> None:
         """Training is over: nothing of it is needed any more."""
-        if self._checkpoints is not None and self._rounds.world.rank == 0:
+        if self._checkpoints is not None and self._committer.world.rank == 0:
             self._checkpoints.discard()
 
     def is_due(self) -> bool:
         """Whether the main worker finds that it is time for a checkpoint; the words of a round tell the others."""
-        return self._checkpoints is not None and self._rounds.world.rank == 0 and self._checkpoints.is_due()
+        return self._checkpoints is not None and self._committer.world.rank == 0 and self._checkpoints.is_due()
 
     def agree(self) -> None:
         """A round's words said that it is time."""
@@ -63,7 +63,7 @@ class Saving:
         has a part, all of them do so after the same step."""
         agreed, self._agreed = self._agreed, False
         if agreed and self._checkpoints is not None and self.mine:
-            self._state.position.rounds = self._rounds.done
+            self._state.position.rounds = self._committer.done
             self._checkpoints.save_beside(self._state)
-            if self._rounds.world.size == 1:
+            if self._committer.world.size == 1:
                 self._checkpoints.stands()

@@ -122,7 +122,7 @@ class TrainingState:
         self.optimizer = optimizer
         self.position = position
         self.tracked: dict[str, Stateful] = {}
-        self.whole = False  #: whether this process holds it, or is still to get it
+        self.has_state = False  #: whether this process holds it, or is still to get it
         self.terms = ""  #: of training, as far as the result depends on them
         self._boundary: dict[str, Any] | None = None
         self._size: tuple[object, int] | None = None

@@ -13,7 +13,7 @@ from malletrain.elastic.state.training_state import TrainingState
 
 log = logging.getLogger("malletrain.elastic")
 
-_PACKAGE = __name__.rpartition(".")[0]
+_PACKAGE = "malletrain.elastic"
 _KINDS = (torch.optim.lr_scheduler.LRScheduler, torch.optim.Optimizer, torch.amp.GradScaler)
 
 

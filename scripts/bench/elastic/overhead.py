@@ -24,7 +24,7 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from malletrain.elastic.comm.groups import Gloo, StoreServer, make_group
-from malletrain.elastic.comm.step_commit import Rounds, World
+from malletrain.elastic.comm.step_commit import StepCommitter, World
 from malletrain.elastic.gradients.reducer import GradientSync
 from malletrain.elastic.launch.launcher import MEMORY
 from scripts.bench.elastic.train_large import build
@@ -55,11 +55,11 @@ def worker(rank: int, options: argparse.Namespace, address: str, directory: str)
     theirs, ours = build(options.width), build(options.width)
     ours.load_state_dict(theirs.state_dict())
     parallel = nn.parallel.DistributedDataParallel(theirs)
-    rounds = Rounds(Calm())
+    committer = StepCommitter(Calm())
     group = make_group(address, 1, rank, options.workers, "127.0.0.1", timedelta(seconds=60))
     assert isinstance(group, Gloo)
-    rounds.world = World(1, tuple(str(r) for r in range(options.workers)), group)
-    sync = GradientSync(list(ours.named_parameters()), rounds, mean=True)
+    committer.world = World(1, tuple(str(r) for r in range(options.workers)), group)
+    sync = GradientSync(list(ours.named_parameters()), committer, mean=True)
     optimizers = [torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9) for m in (theirs, ours)]
     each = options.batch // options.workers
     x = torch.randn(each, 1024, generator=torch.Generator().manual_seed(rank))

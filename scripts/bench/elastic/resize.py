@@ -158,7 +158,7 @@ def link_bandwidth(repeats: int = 5) -> float:
                 else:
                     group.send(pieces[0], 1, 1)
             took.append(time.perf_counter() - began if rank else 0.0)
-        group.bury()
+        group.abandon()
 
     other = threading.Thread(target=member, args=(0,))
     other.start()
