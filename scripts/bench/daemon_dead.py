@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import shlex
 import signal
 import statistics
 import sys
@@ -47,7 +48,7 @@ def measure(lab: Lab, without: Lab, minutes: float) -> int:
     ) as site:
         site.start()
         script = Path(lab.env_for("alice")["HOME"]) / "paced.sh"
-        command = f"{sys.executable} {ROOT}/scripts/bench/paced_training.py"
+        command = shlex.join([sys.executable, f"{ROOT}/scripts/bench/paced_training.py"])
         script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-8\n{command}\n")
         site.mtbatch("alice", script)
         lab.wait_for(lambda: len(pilots(lab)) == 8, 120, "a pilot on every node")

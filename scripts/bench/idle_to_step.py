@@ -13,6 +13,7 @@ import json
 import os
 import pwd
 import shutil
+import shlex
 import statistics
 import sys
 import tempfile
@@ -111,7 +112,8 @@ def measure(lab: Lab, site: Site, runs: int) -> list[list[float]]:
     (home / "stamp.sh").write_text(STAMP)
     (home / "train.py").write_text(TRAINING)
     script = home / "train.sh"
-    script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-2 --tasks=60\nexec {sys.executable} {home}/train.py\n")
+    python = shlex.quote(sys.executable)
+    script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-2 --tasks=60\nexec {python} {home}/train.py\n")
     # Bash reads BASH_ENV before a script: of the batch script first, and of the payload after hello.
     mtbatch = Path(sys.executable).parent / "mtbatch"
     marked: list[str | Path] = ["env", f"BASH_ENV={home}/stamp.sh", f"STAMPS={stamps}", mtbatch]

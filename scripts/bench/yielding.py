@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import shutil
+import shlex
 import statistics
 import sys
 import tempfile
@@ -64,9 +65,8 @@ def measure(
         each.submit("sleep 60", f"--nodes={options.nodes}", "--exclusive", "--time=60", "--job-name=top", user="bob")
     home = Path(lab.env_for("alice")["HOME"])
     script = home / "paced.sh"
-    script.write_text(
-        f"#!/bin/bash\n#MALLETRAIN --nodes=1-{free}\n{sys.executable} {ROOT}/scripts/bench/paced_training.py\n"
-    )
+    training = shlex.join([sys.executable, f"{ROOT}/scripts/bench/paced_training.py"])
+    script.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-{free}\n{training}\n")
     site.mtbatch("alice", script)
     rows = []
     for run in range(options.runs):

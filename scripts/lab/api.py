@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from scripts.lab import cluster, processes, record
+from scripts.lab import cluster, namespace, processes, record
 from scripts.lab.conf import LabConfig
 from scripts.lab.edit import Change, changed
 from scripts.lab.errors import DeadlineError, LabError
@@ -161,23 +161,12 @@ class Lab:
             home = self._layout.home / user if user else None
             cwd = home if home is not None and home.is_dir() else self._layout.output
         who = Identity.of(user) if user else None
-        if who is None or (who.uid == os.geteuid()):
-            return subprocess.Popen(
-                command, env=self.env_for(user), cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, text=True
-            )
-        if os.geteuid() != 0:
-            raise LabError(f"only root can run commands as {user}")
+        if who is not None and who.uid != os.geteuid():
+            if os.geteuid() != 0:
+                raise LabError(f"only root can run commands as {user}")
+            command = namespace.as_user(who, command)
         return subprocess.Popen(
-            command,
-            env=self.env_for(user),
-            cwd=cwd,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            text=True,
-            user=who.uid,
-            group=who.gid,
-            extra_groups=who.groups,
+            command, env=self.env_for(user), cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, text=True
         )
 
     def submit(self, command: str, *options: str, user: str | None = None) -> int:

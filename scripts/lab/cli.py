@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from scripts.lab import cluster, processes, users
+from scripts.lab import cluster, namespace, processes, users
 from scripts.lab.api import Lab
 from scripts.lab.conf import PROFILES, RELEASES, LabConfig
 from scripts.lab.errors import LabError, UsageError
@@ -105,6 +105,10 @@ def parser() -> argparse.ArgumentParser:
     forget = commands.add_parser("forget-users", help="remove the users that labs made on this machine (root)")
     forget.set_defaults(act=_forget_users)
 
+    check = commands.add_parser("check", help="say whether a lab can be brought up here; makes and installs nothing")
+    check.add_argument("--users", action="store_true", help="one with plain users")
+    check.set_defaults(act=_check)
+
     watch = commands.add_parser("watch")  # no help: for the lab itself
     watch.add_argument("dir")
     watch.add_argument("pid", type=int)
@@ -157,6 +161,11 @@ def _up(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check(options: argparse.Namespace) -> int:
+    cluster.check(LabConfig(users=options.users))
+    return 0
+
+
 def _down(options: argparse.Namespace) -> int:
     cluster.down(options.dir, options.keep_logs)
     return 0
@@ -166,17 +175,16 @@ def _exec(options: argparse.Namespace) -> int:
     if not options.command:
         raise UsageError("exec: no command: exec DIR [--as USER] -- CMD...")
     lab = Lab.at(options.dir)
-    environment = lab.env_for(options.user)
+    environment, command = lab.env_for(options.user), options.command
     if options.user:
         who = Identity.of(options.user)
         if who.uid != os.geteuid():
             if os.geteuid() != 0:
                 raise UsageError(f"exec: only root can run commands as {options.user}")
-            os.setgroups(who.groups)
-            os.setgid(who.gid)
-            os.setuid(who.uid)
+            namespace.check()
+            command = namespace.as_user(who, command)
     try:
-        os.execvpe(options.command[0], options.command, environment)
+        os.execvpe(command[0], command, environment)
     except OSError as error:
         print(f"slurm-lab: {options.command[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from scripts.lab import accounting, conf, ports, processes, record, users
+from scripts.lab import accounting, conf, namespace, ports, processes, record, users
 from scripts.lab.conf import LabConfig
 from scripts.lab.errors import DeadlineError, LabError, UsageError
 from scripts.lab.layout import Layout
@@ -40,6 +40,7 @@ def up(
     with nothing started; DeadlineError, LabError otherwise.
     """
     layout = Layout.of(directory)
+    check(config)
     toolchain = _toolchain(config)
     made_root = _claim(layout)
     with _locked(layout):
@@ -64,6 +65,13 @@ def up(
         except BaseException as error:
             _take_down(layout, isinstance(error, LabError) and not isinstance(error, UsageError), made_root)
             raise
+
+
+def check(config: LabConfig) -> None:
+    """UsageError where a lab of this kind cannot be brought up here, whatever gets installed. Makes nothing."""
+    if config.users:
+        users.check_rights()
+        namespace.check()
 
 
 def down(directory: Path | str, keep_logs: bool = False) -> None:
@@ -262,6 +270,8 @@ def _spawn(layout: Layout, known: Record, name: str, keep_open: tuple[int, ...] 
         command = [program("slurmd"), "-D", "-N", name.removeprefix("slurmd.")]
         if known.toolchain.stepd is not None:
             command += ["-d", str(known.toolchain.stepd)]
+        if known.users:
+            command = namespace.within(command)  # users' jobs are its children
     else:
         raise LabError(f"no daemon {name!r} in this lab: slurmctld, slurmd.NODE, munged, slurmdbd or mariadbd")
     return processes.spawn(name, command, variables, layout.log / f"{name}.out", keep_open)

@@ -41,11 +41,17 @@ class Identity:
         return cls(name, entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)))
 
 
+def check_rights() -> None:
+    """UsageError unless this process may make users and run jobs as them."""
+    if os.geteuid() != 0:
+        raise UsageError("--users: only root can run jobs as several users: run it as root (sudo), or leave it out")
+
+
 def ensure(names: tuple[str, ...]) -> None:
     """Creates those of `names` that do not exist. As root only: UsageError otherwise."""
     missing = [n for n in names if not _exists(n)]
-    if missing and os.geteuid() != 0:
-        raise UsageError(f"--users: only root can create users ({', '.join(missing)}): run as root, or leave it out")
+    if missing:
+        check_rights()
     for name in missing:
         group = ["--gid", name] if _group_exists(name) else ["--user-group"]
         _retried(

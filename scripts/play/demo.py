@@ -8,6 +8,7 @@ delays are compared.
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import signal
 import sys
@@ -125,7 +126,8 @@ def _submit(site: Site, training: Training) -> int:
     home = Path(site.lab.env_for("alice")["HOME"])
     script = home / f"{training.name}.sh"
     # Nice: on a real cluster a pilot does not share processors with slurmctld and the main queue.
-    body = f"nice -n 19 {sys.executable} {ROOT}/examples/{training.script} {training.options}".rstrip()
+    program = shlex.join([sys.executable, f"{ROOT}/examples/{training.script}"])
+    body = f"nice -n 19 {program} {training.options}".rstrip()
     script.write_text(
         f"#!/bin/bash\n#SBATCH --job-name={training.name}\n"
         f"#MALLETRAIN --nodes={training.nodes} --curve={CURVE}\n{body}\n"

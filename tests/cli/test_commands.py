@@ -161,11 +161,12 @@ def test_without_a_daemon_each_says_what_to_do(bare_desk: Desk, api: House) -> N
 
 
 def test_the_reader_may_go_early(desk: Desk, api: House) -> None:
+    import shlex
     import subprocess
     import sys
 
     api.journal.append([Event(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
-    program = f"{sys.executable} -c 'import malletrain.cli.main as m; m.main()' events"
+    program = f"{shlex.quote(sys.executable)} -c 'import malletrain.cli.main as m; m.main()' events"
     environ = {**desk.environ, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {program} | head -1"],

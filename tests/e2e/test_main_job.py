@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import signal
 import sys
 import time
@@ -53,7 +54,7 @@ def write_script(site: Site, command: str, nodes: str = "1-4", name: str = "trai
 
 
 def paced(epochs: int = 100_000) -> str:
-    return f"{sys.executable} {ROOT}/scripts/bench/paced_training.py --epochs {epochs}"
+    return shlex.join([sys.executable, f"{ROOT}/scripts/bench/paced_training.py", f"--epochs={epochs}"])
 
 
 def job(site: Site, number: int) -> dict:  # type: ignore[type-arg]
@@ -159,7 +160,7 @@ def test_a_job_that_runs_out_of_tasks_submits_more_itself(site: Site) -> None:
 
 def test_a_real_model_reaches_its_accuracy_and_leaves_nothing(site: Site) -> None:
     lab = site.lab
-    command = f"{sys.executable} {ROOT}/examples/digits_mlp.py --epochs 20"
+    command = shlex.join([sys.executable, f"{ROOT}/examples/digits_mlp.py", "--epochs=20"])
     number = site.mtbatch("alice", write_script(site, command))
     lab.wait_for(lambda: job(site, number)["phase"] in ("completed", "failed"), 180, "the end of training")
     done = job(site, number)

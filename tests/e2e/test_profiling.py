@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def begin(site: Site, name: str, *options: str) -> int:
     path = Path(site.lab.env_for("alice")["HOME"]) / f"{name}.sh"
     path.write_text(
         f"#!/bin/bash\n#SBATCH --job-name={name}\n#MALLETRAIN --nodes=1-4 --sizes=1,2,4 --profile=active\n"
-        f"{sys.executable} {PACED} {' '.join(options)}\n"
+        f"{shlex.join([sys.executable, str(PACED), *options])}\n"
     )
     return site.mtbatch("alice", path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from malletrain.domain.event import EventKind
 from malletrain.elastic.launch import launcher
 from tests.elastic.coordinator import ARRAY, HERE, JOB, free_port, outside_slurm, running, wait_until
 from tests.elastic.digits import SCRIPT
+
+#: As a shell takes them: a checkout's path may have a space.
+PYTHON, QUOTED = shlex.quote(sys.executable), shlex.quote(SCRIPT)
 
 
 def environment(url: str, directory: Path) -> dict[str, str]:
@@ -67,7 +71,7 @@ def test_the_token_is_in_neither_arguments_nor_environment(tmp_path: Path) -> No
         "told = open('/proc/self/environ').read() + open('/proc/self/cmdline').read();"
         "print('leaked' if welcome['token'] in told else 'kept', len(welcome['token']) >= 32)"
     )
-    command = ["--", "/bin/bash", "-c", f'{sys.executable} -c "{look}"; {sys.executable} -c "{look}"']
+    command = ["--", "/bin/bash", "-c", f'{PYTHON} -c "{look}"; {PYTHON} -c "{look}"']
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, *command) as process:
         out, _ = process.communicate(timeout=30)
     assert out.split("\n")[:2] == ["kept True"] * 2, "and it can be read twice"
@@ -110,7 +114,7 @@ def test_outside_a_pilot_it_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Path) -> None:
     """The batch script goes on after python: not here, once the worker has left."""
-    body = f"trap 'exit 143' TERM; {sys.executable} {SCRIPT} --epochs 100 --step-seconds 0.1; touch {tmp_path}/after"
+    body = f"trap 'exit 143' TERM; {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1; touch {tmp_path}/after"
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
         daemon.wait_world([0])
         daemon.leave(0)
@@ -124,7 +128,7 @@ def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Pa
 
 
 def test_a_killed_trainer_is_known_at_once(tmp_path: Path) -> None:
-    body = f"echo $$ > {tmp_path}/pid; exec {sys.executable} {SCRIPT} --epochs 100 --step-seconds 0.1"
+    body = f"echo $$ > {tmp_path}/pid; exec {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1"
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
         daemon.wait_world([0])
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
