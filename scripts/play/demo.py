@@ -23,7 +23,7 @@ from malletrain.cli import render
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
 from malletrain.wire.rows import StatusRow
-from scripts.lab import Lab, LabConfig
+from scripts.lab import Lab, LabConfig, LabError, UsageError
 from scripts.play.load import MainJob, day, from_log
 from scripts.play.player import Player
 from scripts.play.site import Site
@@ -192,4 +192,8 @@ def _show(picture: StatusRow, player: Player, begin: float, seconds: float, show
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except LabError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UsageError) else 1)

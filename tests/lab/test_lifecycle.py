@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.lab import Lab, LabConfig, LabError, UsageError, cluster, processes, record
+from scripts.lab import Lab, LabConfig, LabError, UsageError, cluster, namespace, processes, record
 from scripts.lab.layout import Layout
 from scripts.lab.users import Identity, ensure
 from tests import slurm_fixtures
@@ -247,10 +247,7 @@ def test_a_plain_user_has_a_lab(lab_directory: Path, lab_factory: LabFactory) ->
 
     def as_alice(*args: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [SLURM_LAB, *args],
-            user=who.uid,
-            group=who.gid,
-            extra_groups=who.groups,
+            namespace.as_user(who, [str(SLURM_LAB), *args]),
             cwd="/tmp",
             env={"PATH": "/usr/bin:/bin", "HOME": str(lab_directory.parent)},
             capture_output=True,
