@@ -10,8 +10,8 @@ and the main jobs' starts beside those of the lab that never had a pilot.
 from __future__ import annotations
 
 import argparse
-import shutil
 import shlex
+import shutil
 import signal
 import statistics
 import sys

@@ -12,8 +12,8 @@ import argparse
 import json
 import os
 import pwd
-import shutil
 import shlex
+import shutil
 import statistics
 import sys
 import tempfile

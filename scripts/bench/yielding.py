@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import shlex
+import shutil
 import statistics
 import sys
 import tempfile
