@@ -14,16 +14,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from malletrain import __version__
 from malletrain.api.auth import Auth, NotAuthenticated
-from malletrain.api.jobs import People, make_people_router
-from malletrain.api.journal_notifier import Bell
-from malletrain.api.limits import BoundedBody, Doorkeeper, Limits, TooManyRequests
+from malletrain.api.http_server import HttpServer, serve
+from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.people_routes import PeopleRoutes, make_people_router
 from malletrain.api.ports import Clock, Conflict, NotFound, Requests, Unavailable, Views
+from malletrain.api.rate_limits import AddressLimits, BoundedBody, RateLimits, TooManyRequests
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import answers, object_of
-from malletrain.api.server import Server, serve
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
 
-__all__ = ["METRICS_TYPE", "AccessLog", "Server", "create_app", "serve"]
+__all__ = ["METRICS_TYPE", "AccessLog", "HttpServer", "create_app", "serve"]
 
 _log = logging.getLogger("malletrain.api")
 
@@ -57,9 +57,9 @@ def create_app(
     auth: Auth,
     *,
     roles: Roles,
-    bell: Bell,
+    bell: JournalNotifier,
     clock: Clock,
-    limits: Limits | None = None,
+    limits: RateLimits | None = None,
     site: Mapping[str, str] | None = None,
     metrics: Callable[[], bytes] = _no_metrics,
     ailments: Callable[[], Sequence[str]] = _well,
@@ -70,11 +70,11 @@ def create_app(
     Prometheus text; `ailments` one line for each thing that is wrong with the daemon now, none when
     it is well: /v1/health answers 503 with them.
     """
-    limits = limits or Limits()
+    limits = limits or RateLimits()
     app = FastAPI(
         title="MalleTrain", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
-    people = People(requests, views, auth, roles, bell, clock, limits, site or {})
+    people = PeopleRoutes(requests, views, auth, roles, bell, clock, limits, site or {})
     app.include_router(make_people_router(people))
     if workers_router is not None:
         app.include_router(workers_router)
@@ -103,7 +103,7 @@ def create_app(
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(Exception, _on_unknown)
     app.add_middleware(BoundedBody, limits=limits)
-    app.add_middleware(Doorkeeper, limits=limits, clock=clock, logins=("/v1/session", "/v1/workers/hello"))
+    app.add_middleware(AddressLimits, limits=limits, clock=clock, logins=("/v1/session", "/v1/workers/hello"))
     app.add_middleware(AccessLog)
     return app
 

@@ -37,7 +37,7 @@ class NotAuthenticated(MalletrainError):
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ApiSession:
     """A caller and the token that stands for them; `lifetime_s` counts from now, `expires_at` is Unix seconds."""
 
     token: str
@@ -77,7 +77,7 @@ class Auth:
         self._tickets: dict[bytes, _Ticket] = {}
         self._of_user: dict[int, OrderedDict[bytes, None]] = {}
 
-    def log_in(self, credential: str) -> Session:
+    def log_in(self, credential: str) -> ApiSession:
         """A new token for the maker of the credential.
 
         Raises:
@@ -97,7 +97,7 @@ class Auth:
                 del self._tickets[oldest]
             self._tickets[digest] = _Ticket(identity, self._clock.elapsed() + self._lifetime_s)
             own[digest] = None
-        return Session(token, identity, self._lifetime_s, self._clock.now() + self._lifetime_s)
+        return ApiSession(token, identity, self._lifetime_s, self._clock.now() + self._lifetime_s)
 
     def identify(self, authorization: str | None) -> Identity:
         """The caller behind an Authorization header.

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 
-class Bell:
+class JournalNotifier:
     """Rung by the thread that appends (`SqliteJournal.on_append`), heard by coroutines of the API."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from malletrain.cli import render
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.wire import address
-from malletrain.wire.daemon import Daemon, connect
+from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.http import DaemonRefused
 
 #: Seconds that `events --follow` and `drain` let the daemon hold a request open.
@@ -75,7 +75,7 @@ def status(job: int | None, over: bool, as_json: bool) -> None:
         say(render.status(picture, width=terminal_width(), over=over))
 
 
-def _scales(daemon: Daemon, job: int) -> list[render.Line]:
+def _scales(daemon: DaemonClient, job: int) -> list[render.Line]:
     """How a job that is not over scales, in a line; more in `malletrain profile`."""
     try:
         known = daemon.profile(job)

@@ -18,7 +18,7 @@ from malletrain import __version__
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """A command that is not loaded yet: where it is, what its list entry says, which extra it needs."""
 
     module: str
@@ -28,24 +28,28 @@ class Entry:
 
 
 COMMANDS = {
-    "status": Entry("malletrain.cli.jobs", "status", "Show the cluster and every malleable job, or one in full."),
-    "top": Entry("malletrain.cli.top", "top", "Watch the cluster live."),
-    "cancel": Entry("malletrain.cli.jobs", "cancel", "End jobs for good."),
-    "hold": Entry("malletrain.cli.jobs", "hold", "Pause jobs."),
-    "release": Entry("malletrain.cli.jobs", "release", "Let paused jobs have nodes again."),
-    "events": Entry("malletrain.cli.jobs", "events", "Print what happened."),
-    "explain": Entry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
-    "profile": Entry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
-    "report": Entry("malletrain.cli.jobs", "report", "Show what was given to whom."),
-    "observed": Entry("malletrain.cli.observed", "observed", "Say what --observe saw.", "daemon"),
-    "drain": Entry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
-    "stop": Entry("malletrain.cli.jobs", "stop", "Cancel every pilot; works without the daemon."),
-    "snapshot": Entry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),
-    "doctor": Entry("malletrain.cli.site", "doctor", "Check a site, and say how to mend what is wrong."),
-    "plan": Entry("malletrain.cli.sizing", "plan", "Solve one sizing problem.", "sizing"),
-    "fit": Entry("malletrain.cli.sizing", "fit", "Fit a scalability curve to samples.", "sizing"),
-    "study": Entry("malletrain.cli.study", "study", "Search with Optuna; each trial is a malleable job.", "study"),
-    "replay": Entry(
+    "status": CommandEntry(
+        "malletrain.cli.jobs", "status", "Show the cluster and every malleable job, or one in full."
+    ),
+    "top": CommandEntry("malletrain.cli.top", "top", "Watch the cluster live."),
+    "cancel": CommandEntry("malletrain.cli.jobs", "cancel", "End jobs for good."),
+    "hold": CommandEntry("malletrain.cli.jobs", "hold", "Pause jobs."),
+    "release": CommandEntry("malletrain.cli.jobs", "release", "Let paused jobs have nodes again."),
+    "events": CommandEntry("malletrain.cli.jobs", "events", "Print what happened."),
+    "explain": CommandEntry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
+    "profile": CommandEntry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
+    "report": CommandEntry("malletrain.cli.jobs", "report", "Show what was given to whom."),
+    "observed": CommandEntry("malletrain.cli.observed", "observed", "Say what --observe saw.", "daemon"),
+    "drain": CommandEntry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
+    "stop": CommandEntry("malletrain.cli.jobs", "stop", "Cancel every pilot; works without the daemon."),
+    "snapshot": CommandEntry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),
+    "doctor": CommandEntry("malletrain.cli.site", "doctor", "Check a site, and say how to mend what is wrong."),
+    "plan": CommandEntry("malletrain.cli.sizing", "plan", "Solve one sizing problem.", "sizing"),
+    "fit": CommandEntry("malletrain.cli.sizing", "fit", "Fit a scalability curve to samples.", "sizing"),
+    "study": CommandEntry(
+        "malletrain.cli.study", "study", "Search with Optuna; each trial is a malleable job.", "study"
+    ),
+    "replay": CommandEntry(
         "malletrain.cli.replay", "replay", "What would idle nodes have trained? From your own log.", "replay"
     ),
 }

@@ -22,13 +22,13 @@ from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm import batch_request, directives
 from malletrain.slurm.batch_request import Defaults
 from malletrain.slurm.command import Commands
-from malletrain.slurm.options import ALLOWED, Option, Use
+from malletrain.slurm.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.sbatch import BatchRequest, InvalidBatch, Submission
 from malletrain.slurm.submit import check_partition, fit, whole_gres
 from malletrain.slurm.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
-from malletrain.wire.daemon import Daemon
+from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
 
@@ -46,7 +46,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     if "version" in given:
         return f"mtbatch {__version__}"
     site = _site(line.options, environ)
-    daemon = Daemon(Http(_url(site), munge_socket=environ.get("MUNGE_SOCKET") or None), site)
+    daemon = DaemonClient(Http(_url(site), munge_socket=environ.get("MUNGE_SOCKET") or None), site)
     request = _read(line, daemon, environ, cwd)
     commands = Commands(environ)
     check_partition(commands, request.partition)
@@ -68,7 +68,7 @@ def _warn(words: str) -> None:
     print(f"mtbatch: {words}", file=sys.stderr)
 
 
-def _read(line: directives.CommandLine, daemon: Daemon, environ: Mapping[str, str], cwd: str) -> BatchRequest:
+def _read(line: directives.CommandLine, daemon: DaemonClient, environ: Mapping[str, str], cwd: str) -> BatchRequest:
     """The request; every fault of options and script is found before anything is asked of Slurm."""
     if not line.script:
         raise InvalidBatch([*line.options.faults, "no script: give a script file, as mtbatch train.sh"])
@@ -91,7 +91,7 @@ def _read(line: directives.CommandLine, daemon: Daemon, environ: Mapping[str, st
     return request
 
 
-def _site(options: directives.Options, environ: Mapping[str, str]) -> Address:
+def _site(options: directives.BatchOptions, environ: Mapping[str, str]) -> Address:
     """Where the daemon is and what pilots are called: --url and --config before the usual places."""
     file, url = options.given.get("config"), options.given.get("url")
     if file is not None:

@@ -15,8 +15,8 @@ import click
 from malletrain import config as configuration
 from malletrain.domain.errors import InvalidInput
 from malletrain.observe.report import Observation, observation, spread
-from malletrain.store.observed import observed_path
-from malletrain.store.reading import read_events
+from malletrain.store.event_reader import read_events
+from malletrain.store.observed_path import observed_path
 
 
 @click.command(

@@ -279,7 +279,7 @@ def _measured(journal: Path | None) -> ResizeCosts:
     if not journal.is_file():
         raise InvalidInput("--costs-from", f"{journal} is not a file; it is the daemon's store.path")
     from malletrain.replay.measured import measured_costs
-    from malletrain.store.reading import read_events
+    from malletrain.store.event_reader import read_events
 
     found = measured_costs(read_events(journal), ResizeCosts())
     costs = found.costs

@@ -20,7 +20,7 @@ from malletrain.slurm import doctor as site_doctor
 from malletrain.slurm import read_files
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.site import Finding, Harvest, Level
+from malletrain.slurm.site_facts import Finding, Harvest, Level
 
 _CONFIG = click.option(
     "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),

@@ -18,12 +18,12 @@ import click
 from malletrain.cli import study_top
 from malletrain.cli.jobs import as_json, say_json
 from malletrain.domain.errors import InvalidInput
-from malletrain.study import definition, live, report, storage, trial_records
-from malletrain.study.cluster import JobRuns
-from malletrain.study.conduct import Conductor, Limits
-from malletrain.study.endings import StudyError
-from malletrain.study.local import LocalRuns
+from malletrain.study import definition, progress, report, storage, trial_records
+from malletrain.study.cluster_runs import JobRuns
+from malletrain.study.conductor import Conductor, StudyLimits
+from malletrain.study.local_runs import LocalRuns
 from malletrain.study.ports import Runs
+from malletrain.study.trial_endings import StudyError
 from malletrain.wire.daemon import connect
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,7 +95,7 @@ def run(
                 _say(f"going on with study {wanted.name}: {trial_records.answered(kept)} trials have an answer")
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, _stopper(stopping))
-            limits = Limits(trials, None if hours is None else hours * 3600, concurrent)
+            limits = StudyLimits(trials, None if hours is None else hours * 3600, concurrent)
             Conductor(kept, wanted, runs, folder, _say, stopping).run(limits)
     done = trial_records.answered(kept)
     _say(f"{done} trials have an answer; see: malletrain study best {file}")
@@ -166,7 +166,7 @@ def trials(file: Path, place: str | None, as_json: bool) -> None:
 @click.option("--once", is_flag=True, help="Draw once and end.")
 def top(file: Path, place: str | None, interval: float, once: bool) -> None:
     """Watch the study live, until Ctrl-C: every trial, its job, nodes and last figure."""
-    study_top.watch(lambda: live.now(_load(file, place)), interval, once)
+    study_top.watch(lambda: progress.now(_load(file, place)), interval, once)
 
 
 @study.command("report", epilog="Example:  malletrain study report study.py --output study.html")

@@ -11,7 +11,7 @@ from itertools import count
 from malletrain.cli.render import Line, Span
 from malletrain.cli.top import clip, screen
 from malletrain.domain.errors import MalletrainError
-from malletrain.study.live import StudyNow, TrialNow
+from malletrain.study.progress import StudyProgress, TrialProgress
 from malletrain.wire.daemon import connect
 from malletrain.wire.errors import WireError
 from malletrain.wire.rows import JobRow
@@ -19,7 +19,7 @@ from malletrain.wire.rows import JobRow
 _COLORS = {"completed": "green", "pruned": "cyan", "running": "yellow", "waiting": "yellow"}
 
 
-def watch(look: Callable[[], StudyNow], interval: float, once: bool) -> None:
+def watch(look: Callable[[], StudyProgress], interval: float, once: bool) -> None:
     """Draw the study again and again, until Ctrl-C, or once."""
     with screen(live=sys.stdout.isatty() and not once) as draw:
         for number in count():
@@ -32,7 +32,7 @@ def watch(look: Callable[[], StudyNow], interval: float, once: bool) -> None:
                 return
 
 
-def picture(study: StudyNow, jobs: Mapping[int, JobRow], *, height: int) -> list[Line]:
+def picture(study: StudyProgress, jobs: Mapping[int, JobRow], *, height: int) -> list[Line]:
     """The whole screen: totals, the best, and trials as far as there is room."""
     told = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in study.counts.items()) or "no trials yet"
     lines: list[Line] = [
@@ -46,7 +46,7 @@ def picture(study: StudyNow, jobs: Mapping[int, JobRow], *, height: int) -> list
     return lines + [_line(trial, jobs) for trial in study.trials[: max(1, height - len(lines) - 1)]]
 
 
-def _line(trial: TrialNow, jobs: Mapping[int, JobRow]) -> Line:
+def _line(trial: TrialProgress, jobs: Mapping[int, JobRow]) -> Line:
     row = jobs.get(trial.job) if trial.job is not None else None
     waits = trial.state == "running" and row is not None and not row.members
     words = "waits" if waits else trial.state.replace("_", " ")
@@ -66,7 +66,7 @@ def _jobs() -> Mapping[int, JobRow]:
         return {}
 
 
-def _params(trial: TrialNow) -> str:
+def _params(trial: TrialProgress) -> str:
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in trial.params.items()

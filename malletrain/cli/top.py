@@ -13,7 +13,7 @@ from itertools import count
 import click
 
 from malletrain.cli import render
-from malletrain.wire.daemon import Daemon, connect
+from malletrain.wire.daemon import DaemonClient, connect
 from malletrain.wire.errors import WireError
 from malletrain.wire.rows import EventRow
 
@@ -55,7 +55,7 @@ def top(interval: float, once: bool) -> None:
                 return
 
 
-def picture(daemon: Daemon, recent: Sequence[EventRow], *, width: int, height: int) -> list[render.Line]:
+def picture(daemon: DaemonClient, recent: Sequence[EventRow], *, width: int, height: int) -> list[render.Line]:
     """The whole screen: status above, the last events below as far as there is room."""
     lines = render.status(daemon.status(), width=width)
     room = height - len(lines) - 2
@@ -75,7 +75,7 @@ def clip(line: render.Line, width: int) -> render.Line:
     return tuple(kept)
 
 
-def _collect(daemon: Daemon, last: int | None, recent: deque[EventRow]) -> int:
+def _collect(daemon: DaemonClient, last: int | None, recent: deque[EventRow]) -> int:
     rows, last = daemon.latest_events(200) if last is None else daemon.events(after=last)
     recent.extend(row for row in rows if row.kind not in _QUIET)
     return last

@@ -5,8 +5,8 @@ its error has no base there; `ConfigError` carries the same `exit_status`.
 """
 
 from malletrain.config.doubtful import USUAL_START_S, doubts
-from malletrain.config.faults import ConfigError, Fault
-from malletrain.config.reading import (
+from malletrain.config.faults import ConfigError, ConfigFault
+from malletrain.config.load import (
     SYSTEM_FILE,
     load,
     load_for_user,
@@ -14,18 +14,18 @@ from malletrain.config.reading import (
     parse,
     user_state_dir,
 )
-from malletrain.config.sections import SECTIONS, TABLES, Budget, Config, Limit, Section
+from malletrain.config.sections import SECTIONS, TABLES, BudgetSection, Config, LimitSection, Section
 
 __all__ = [
     "SECTIONS",
     "SYSTEM_FILE",
     "TABLES",
     "USUAL_START_S",
-    "Budget",
+    "BudgetSection",
     "Config",
     "ConfigError",
-    "Fault",
-    "Limit",
+    "ConfigFault",
+    "LimitSection",
     "Section",
     "doubts",
     "load",

@@ -14,7 +14,7 @@ from malletrain.config.sections import SECTIONS, TABLES, Config
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigFault:
     """One thing that is wrong. `line` is None when the fault has no line of its own (a key that is missing)."""
 
     file: str
@@ -32,12 +32,12 @@ class ConfigError(Exception):
 
     exit_status = 2
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[ConfigFault]) -> None:
         super().__init__("\n".join(str(fault) for fault in faults))
         self.faults = tuple(faults)
 
 
-def faults_of(error: ValidationError, text: str, file: str) -> list[Fault]:
+def faults_of(error: ValidationError, text: str, file: str) -> list[ConfigFault]:
     """The faults that pydantic found in `text`, in the file's order."""
     lines = _lines_of_keys(text)
     faults = []
@@ -46,7 +46,7 @@ def faults_of(error: ValidationError, text: str, file: str) -> list[Fault]:
         path = tuple(str(part) for part in detail["loc"] if not _is_union_member(part))
         keys = tuple(part for part in path if not part.isdigit())
         line = next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), None)
-        faults.append(Fault(file, line, ".".join(path), _say(detail["type"], detail["msg"], keys, detail)))
+        faults.append(ConfigFault(file, line, ".".join(path), _say(detail["type"], detail["msg"], keys, detail)))
     unique = dict.fromkeys(_merge_unions(faults))
     return sorted(unique, key=lambda fault: (fault.line or 0, fault.key))
 
@@ -57,16 +57,18 @@ def _is_union_member(part: str | int) -> bool:
     )
 
 
-def _merge_unions(faults: Sequence[Fault]) -> list[Fault]:
+def _merge_unions(faults: Sequence[ConfigFault]) -> list[ConfigFault]:
     """One fault a key: for `auto` or a number pydantic reports both ways in which the value does not fit."""
-    merged: dict[tuple[int | None, str], Fault] = {}
+    merged: dict[tuple[int | None, str], ConfigFault] = {}
     for fault in faults:
         place = (fault.line, fault.key)
         before = merged.get(place)
         merged[place] = (
             fault
             if before is None
-            else Fault(fault.file, fault.line, fault.key, f"{before.what.partition(' (given')[0]}, or {fault.what}")
+            else ConfigFault(
+                fault.file, fault.line, fault.key, f"{before.what.partition(' (given')[0]}, or {fault.what}"
+            )
         )
     return list(merged.values())
 

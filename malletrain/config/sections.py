@@ -51,7 +51,7 @@ class Section(BaseModel):
     )
 
 
-class Slurm(Section):
+class SlurmSection(Section):
     """The harvest partition that pilots run in, and how Slurm is asked."""
 
     partition: NonEmptyWord = "harvest"
@@ -70,7 +70,7 @@ class Slurm(Section):
         return {**own, "SLURM_CONF": self.conf} if self.conf else dict(own)
 
 
-class Actuator(Section):
+class ActuatorSection(Section):
     """The process that steers Slurm, where that is to be another one than the one that listens on the network."""
 
     socket: AbsolutePath = ""
@@ -79,7 +79,7 @@ class Actuator(Section):
     """The user that malletraind runs as: nobody else may give the actuator orders."""
 
 
-class Pool(Section):
+class PoolSection(Section):
     """Which nodes may be harvested, and how many at most."""
 
     keep_idle: Annotated[int, Field(ge=0)] = 1
@@ -98,7 +98,7 @@ class Pool(Section):
     """Never these nodes."""
 
 
-class Pilot(Section):
+class PilotSection(Section):
     """Times of one pilot."""
 
     max_minutes: Annotated[int, Field(ge=1, le=60)] = 60
@@ -113,7 +113,7 @@ class Pilot(Section):
     """Seconds that a worker has to leave in order before its node is freed; fewer if its hole closes sooner."""
 
 
-class Loop(Section):
+class LoopSection(Section):
     """How often the daemon looks, and how far ahead."""
 
     tick_s: Annotated[float, Field(ge=1, le=300)] = 10.0
@@ -131,7 +131,7 @@ class Loop(Section):
         return value
 
 
-class Limit(Section):
+class LimitSection(Section):
     """A limit on the malleable jobs of some users and accounts together; on all of them where none is named."""
 
     name: Annotated[str, Field(min_length=1, max_length=80)]
@@ -154,7 +154,7 @@ class Limit(Section):
     """The same by account; a user's goes before."""
 
 
-class Budget(Section):
+class BudgetSection(Section):
     """Node-hours for the malleable jobs of some accounts together, anew in each period."""
 
     name: Annotated[str, Field(min_length=1, max_length=80)]
@@ -167,7 +167,7 @@ class Budget(Section):
     """Calendar period, in UTC; weeks begin on Monday."""
 
 
-class Sizing(Section):
+class SizingSection(Section):
     """How nodes are shared out between malleable jobs."""
 
     policy: NonEmptyWord = "auto"
@@ -192,21 +192,21 @@ class Sizing(Section):
     """The same by account."""
     account_shares: dict[Word, Annotated[float, Field(gt=0)]] = {}
     """For objective fair: parts of the node time that accounts should have; 1 for those that are not named."""
-    limits: list[Limit] = []
+    limits: list[LimitSection] = []
     """Caps, guaranteed shares, power and licences, each a [[sizing.limits]] with keys of its own."""
-    budgets: list[Budget] = []
+    budgets: list[BudgetSection] = []
     """Node-hours of accounts for each day, week or month, each a [[sizing.budgets]] with keys of its own."""
 
     @field_validator("budgets")
     @classmethod
-    def _told_apart(cls, value: list[Budget]) -> list[Budget]:
+    def _told_apart(cls, value: list[BudgetSection]) -> list[BudgetSection]:
         names = [each.name for each in value]
         if len(set(names)) < len(names):
             raise ValueError("two budgets have the same name")
         return value
 
 
-class Api(Section):
+class ApiSection(Section):
     """Where workers and people reach the daemon."""
 
     host: Annotated[str, Field(min_length=1)] = "0.0.0.0"  # noqa: S104  (workers on every compute node call it)
@@ -224,14 +224,14 @@ class Api(Section):
         return value.rstrip("/")
 
 
-class Store(Section):
+class StoreSection(Section):
     """The journal."""
 
     path: Annotated[AbsolutePath, Field(min_length=1)] = "/var/lib/malletrain/malletrain.db"
     """SQLite file, on a local disk: SQLite's locks do not hold on NFS."""
 
 
-class Log(Section):
+class LogSection(Section):
     """The daemon's log, on stderr: journald takes it from there."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -240,7 +240,7 @@ class Log(Section):
     """`auto`: readable text on a terminal, JSON otherwise."""
 
 
-class Breaker(Section):
+class BreakerSection(Section):
     """When the daemon steps back by itself."""
 
     preemptions_per_hour: Annotated[int, Field(ge=1)] = 20
@@ -260,16 +260,16 @@ class Config(Section):
 
     operators: list[Word] = []
     """Users who may drain nodes and steer everybody's malleable jobs; root always may."""
-    slurm: Slurm = Slurm()
-    actuator: Actuator = Actuator()
-    pool: Pool = Pool()
-    pilot: Pilot = Pilot()
-    loop: Loop = Loop()
-    sizing: Sizing = Sizing()
-    api: Api = Api()
-    store: Store = Store()
-    log: Log = Log()
-    breaker: Breaker = Breaker()
+    slurm: SlurmSection = SlurmSection()
+    actuator: ActuatorSection = ActuatorSection()
+    pool: PoolSection = PoolSection()
+    pilot: PilotSection = PilotSection()
+    loop: LoopSection = LoopSection()
+    sizing: SizingSection = SizingSection()
+    api: ApiSection = ApiSection()
+    store: StoreSection = StoreSection()
+    log: LogSection = LogSection()
+    breaker: BreakerSection = BreakerSection()
 
 
 #: Sections by their name in the file.
@@ -280,4 +280,7 @@ SECTIONS: Mapping[str, type[Section]] = {
 }
 
 #: Tables of which there may be any number, by where they stand in the file.
-TABLES: Mapping[tuple[str, ...], type[Section]] = {("sizing", "limits"): Limit, ("sizing", "budgets"): Budget}
+TABLES: Mapping[tuple[str, ...], type[Section]] = {
+    ("sizing", "limits"): LimitSection,
+    ("sizing", "budgets"): BudgetSection,
+}

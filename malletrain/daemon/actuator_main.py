@@ -15,10 +15,10 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.notify import Notifier
-from malletrain.daemon.rules import harvest_of
+from malletrain.daemon.site_rules import harvest_of
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm import site
-from malletrain.slurm.actuator.server import Actuator, Server
+from malletrain.slurm import site_facts
+from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.command import Commands
 
 #: A command that runs when the actuator is told to end has so long (seconds).
@@ -35,15 +35,15 @@ def steer(settings: Config, environ: Mapping[str, str]) -> None:
     if not settings.actuator.socket:
         raise InvalidInput("actuator.socket", "is empty: name the socket that malletraind finds this process at")
     commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
-    facts = site.read(commands)
+    facts = site_facts.read(commands)
     harvest = harvest_of(settings, facts)
-    findings = site.check_harvest_partition(facts, harvest)
-    if faults := [f"{f.what}; {f.mend}" for f in findings if f.level is site.Level.ERROR]:
+    findings = site_facts.check_harvest_partition(facts, harvest)
+    if faults := [f"{f.what}; {f.mend}" for f in findings if f.level is site_facts.Level.ERROR]:
         raise InvalidInput("slurm.partition", "\n".join(faults))
     notifier = Notifier.from_environment(environ)
     actuator = Actuator(commands, harvest, settings.pilot.max_minutes * 60.0)
     allowed = frozenset({_uid(settings.actuator.listener)})
-    server = Server(Path(settings.actuator.socket), actuator, allowed, notifier.watchdog)
+    server = ActuatorServer(Path(settings.actuator.socket), actuator, allowed, notifier.watchdog)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, partial(_end, server, commands))
     try:
@@ -58,7 +58,7 @@ def steer(settings: Config, environ: Mapping[str, str]) -> None:
         log.info("stopping")
 
 
-def _end(server: Server, commands: Commands, _number: int, _frame: FrameType | None) -> None:
+def _end(server: ActuatorServer, commands: Commands, _number: int, _frame: FrameType | None) -> None:
     server.stop()
     commands.end_within(GOODBYE_S)
 

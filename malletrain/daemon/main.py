@@ -79,7 +79,7 @@ def command(
     if once or dry_run:
         _look_once(settings, dry_run=dry_run, user_mode=user_mode)
         return
-    sys.exit(Daemon(settings, file=file, observe=observe, user_mode=user_mode, environ=os.environ).run())
+    sys.exit(DaemonProcess(settings, file=file, observe=observe, user_mode=user_mode, environ=os.environ).run())
 
 
 def read_config(file: Path | None, *, user_mode: bool, environ: Mapping[str, str]) -> Config:
@@ -105,7 +105,7 @@ def _look_once(settings: Config, *, dry_run: bool, user_mode: bool) -> None:
         service.close()
 
 
-class Daemon:
+class DaemonProcess:
     """One run of the daemon: from start to SIGTERM, over any number of reloads."""
 
     def __init__(

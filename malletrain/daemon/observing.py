@@ -17,8 +17,8 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
-from malletrain.daemon.poll_backoff import Pace
-from malletrain.daemon.rules import rules_from
+from malletrain.daemon.poll_backoff import PollBackoff
+from malletrain.daemon.site_rules import rules_from
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.journalled import announced
@@ -26,11 +26,11 @@ from malletrain.loop.tick import Loop
 from malletrain.observe.report import observation
 from malletrain.observe.shadow import NOBODY, ShadowCluster, ShadowWorkers
 from malletrain.sizing.registry import policy as policy_named
-from malletrain.slurm import site
+from malletrain.slurm import site_facts
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.observed import observed_path
+from malletrain.store.observed_path import observed_path
 from malletrain.store.upkeep import Upkeep
 
 #: An imagined job that has consumed so many tasks is followed by a new one: what is folded stays small.
@@ -62,14 +62,14 @@ class Observing:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = clock = SystemClock()
         self._commands = Commands(config.slurm.environment(os.environ), config.slurm.command_timeout_s)
-        facts = _with_partition(site.read(self._commands), config.slurm.partition)
+        facts = _with_partition(site_facts.read(self._commands), config.slurm.partition)
         rules = replace(rules_from(config, facts), max_nodes=1)  # imagined pilots hold a node each
-        harvest = site.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)
+        harvest = site_facts.Harvest(config.slurm.partition, config.slurm.account, config.slurm.qos)
         real = SlurmCluster(self._commands, harvest, lambda _job: None, clock.now, facts.bf_interval_s)
         self._shadow = ShadowCluster(real, config.slurm.partition, clock.now)
         self._deeds, self._closed = threading.Lock(), threading.Event()
         self._noted_at = float("-inf")
-        self._pace = Pace(clock.elapsed)
+        self._pace = PollBackoff(clock.elapsed)
         self.path = observed_path(Path(config.store.path))
         self._journal = SqliteJournal(self.path)
         self._workers = ShadowWorkers(self._shadow, 0, clock.now)
@@ -174,10 +174,10 @@ class Observing:
         self._loop.record(events)
 
 
-def _with_partition(facts: site.SiteFacts, name: str) -> site.SiteFacts:
+def _with_partition(facts: site_facts.SiteFacts, name: str) -> site_facts.SiteFacts:
     """The site with a harvest partition over all its nodes, where it has none yet."""
     if name in facts.partitions:
         return facts
     nodes = frozenset[str]().union(*(partition.nodes for partition in facts.partitions.values()))
-    imagined = site.PartitionFacts(name, 0, "REQUEUE", 0.0, None, nodes, "UP")
+    imagined = site_facts.PartitionFacts(name, 0, "REQUEUE", 0.0, None, nodes, "UP")
     return replace(facts, partitions={**facts.partitions, name: imagined})

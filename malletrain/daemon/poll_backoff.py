@@ -15,7 +15,7 @@ REST = 10.0
 SOON_S = 0.2
 
 
-class Pace:
+class PollBackoff:
     """Times looks, and says when the next one may come. One thread at a time."""
 
     def __init__(self, elapsed: Callable[[], float]) -> None:

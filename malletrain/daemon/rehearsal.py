@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.job import task_of
 from malletrain.slurm.cluster import SlurmCluster
-from malletrain.slurm.command import Answer, Commands
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.command import CommandResult, Commands
+from malletrain.slurm.site_facts import Harvest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Rehearsal(Commands):
         super().__init__(environment, timeout_s)
         self.noted: list[tuple[str, ...]] = []
 
-    def run(self, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> Answer:
+    def run(self, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> CommandResult:
         """Run `argv` if it is one of the commands that are known to look only."""
         if argv[0] in ("squeue", "sinfo", "sdiag", "sacct") or (argv[0] == "scontrol" and "show" in argv[1:4]):
             return super().run(argv, timeout_s, text)
         self.noted.append(tuple(argv))
-        return Answer("", "", 0.0)
+        return CommandResult("", "", 0.0)
 
 
 def rehearse(

@@ -9,14 +9,14 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Unavailable
 from malletrain.daemon.explain import explain
-from malletrain.daemon.profile import profile_row
+from malletrain.daemon.scalability_view import profile_row
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, MalleableJob, Profile
 from malletrain.loop.journalled import announced
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.site_facts import Harvest
 from malletrain.wire.rows import ProfileRow
 
 #: How far back `explain` reads the journal.

@@ -13,17 +13,17 @@ import structlog
 from malletrain import __version__
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.journal_notifier import Bell
+from malletrain.api.http_server import HttpServer, serve
+from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.roles import Roles, uids_of
-from malletrain.api.server import Server, serve
-from malletrain.api.workers import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.metrics import Metrics
-from malletrain.daemon.poll_backoff import REST, Pace
+from malletrain.daemon.poll_backoff import REST, PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
-from malletrain.daemon.rules import breaker_rules, harvest_of, rules_from
+from malletrain.daemon.site_rules import breaker_rules, harvest_of, rules_from
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import Refused
@@ -38,15 +38,15 @@ from malletrain.loop.ports import Cluster
 from malletrain.loop.rollout import summary
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy as policy_named
-from malletrain.slurm import site
-from malletrain.slurm.actuator.client import ApartCluster
+from malletrain.slurm import site_facts
+from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import PYTHON, choose
+from malletrain.store.event_reader import read_events
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.reading import read_events
 from malletrain.store.upkeep import Upkeep
-from malletrain.store.views import Views
+from malletrain.store.views import StoreViews
 
 #: A look that Slurm took long to answer is followed by rest, ten times as long, up to this (seconds): ticks come
 #: less often then.
@@ -101,13 +101,13 @@ class Service:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
         self._rested_at = float("-inf")
-        self._begun, self._pace = self._clock.now(), Pace(self._clock.elapsed)
+        self._begun, self._pace = self._clock.now(), PollBackoff(self._clock.elapsed)
         self.metrics = Metrics(self._clock)
         self._commands = commands = Commands(
             config.slurm.environment(os.environ), config.slurm.command_timeout_s, heard=self._heard_of_command
         )
-        self._apart: ApartCluster | None = None
-        facts = site.read(commands)
+        self._apart: ActuatorClient | None = None
+        facts = site_facts.read(commands)
         harvest = harvest_of(config, facts)
         self._site = SiteWatch(commands, harvest, facts, self._clock.elapsed)
         self._site.refuse_unfit()
@@ -133,8 +133,8 @@ class Service:
         )
         events = self._loop.restore()
         self._harvest = harvest
-        self._views: Views | None = None
-        self._server: Server | None = None
+        self._views: StoreViews | None = None
+        self._server: HttpServer | None = None
         self.url = ""
         self._log.info("journal read", events=events, jobs=len(self._loop.views))
         if self._disk is not None:
@@ -245,7 +245,7 @@ class Service:
         if self._disk is not None:
             self._disk.close()
 
-    def _cluster(self, commands: Commands, harvest: site.Harvest, bf_interval_s: float) -> Cluster:
+    def _cluster(self, commands: Commands, harvest: site_facts.Harvest, bf_interval_s: float) -> Cluster:
         """Slurm, steered by this process, or by the actuator where there is one."""
         clock, release = self._clock.now, self._site.facts.release
         reader, why = choose(commands, clock, harvest.partition, bf_interval_s, release, os.environ.get(PYTHON, ""))
@@ -256,7 +256,7 @@ class Service:
             return here
         # The longest order is four of Slurm's commands.
         patience_s = 4 * self._config.slurm.command_timeout_s + 5.0
-        self._apart = ApartCluster(here, Path(socket_path), self._owner_of, patience_s)
+        self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s)
         return self._apart
 
     def _begin(self, journal: SqliteJournal, user_mode: bool) -> None:
@@ -267,9 +267,9 @@ class Service:
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
         auth = Auth((self.url,), roles, self._clock)
-        bell = Bell()
+        bell = JournalNotifier()
         journal.on_append(bell.ring)
-        self._views = Views(journal.path, self._last_snapshot, self._last_decision, __version__, self.notices)
+        self._views = StoreViews(journal.path, self._last_snapshot, self._last_decision, __version__, self.notices)
 
         def latest(count: int) -> Sequence[Event]:
             return tuple(journal.read(max(0, journal.last - count)))

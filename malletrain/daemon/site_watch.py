@@ -8,9 +8,9 @@ import structlog
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.loop.breaker import why_no_more_tasks
-from malletrain.slurm import site
+from malletrain.slurm import site_facts
 from malletrain.slurm.command import Commands
-from malletrain.slurm.limits import KnownJobs
+from malletrain.slurm.held_task_limits import KnownJobs
 
 #: slurm.conf is read again so often, in seconds: its partitions may change while the daemon runs.
 AGAIN_S = 300.0
@@ -25,7 +25,11 @@ class SiteWatch:
     """
 
     def __init__(
-        self, commands: Commands, harvest: site.Harvest, facts: site.SiteFacts, elapsed: Callable[[], float]
+        self,
+        commands: Commands,
+        harvest: site_facts.Harvest,
+        facts: site_facts.SiteFacts,
+        elapsed: Callable[[], float],
     ) -> None:
         self.facts = facts
         self._commands = commands
@@ -42,11 +46,11 @@ class SiteWatch:
         Raises:
             InvalidInput: with every fault of the partition, and its mend.
         """
-        findings = site.check_harvest_partition(self.facts, self._harvest)
+        findings = site_facts.check_harvest_partition(self.facts, self._harvest)
         for finding in findings:
-            if finding.level is site.Level.WARNING:
+            if finding.level is site_facts.Level.WARNING:
                 self._log.warning("site", what=finding.what, mend=finding.mend)
-        faults = [f"{f.what}; {f.mend}" for f in findings if f.level is site.Level.ERROR]
+        faults = [f"{f.what}; {f.mend}" for f in findings if f.level is site_facts.Level.ERROR]
         if faults:
             raise InvalidInput("slurm.partition", "\n".join(faults))
 
@@ -55,12 +59,12 @@ class SiteWatch:
         if self._elapsed() - self._read_at >= AGAIN_S:
             self._read_at = self._elapsed()
             try:
-                self.facts = site.read(self._commands)
+                self.facts = site_facts.read(self._commands)
             except ClusterUnavailable as error:
                 self._log.warning("site", what=f"slurm.conf was not read again: {error}")
                 return self._unfit
-            findings = site.check_harvest_partition(self.facts, self._harvest)
-            self._unfit = "; ".join(f.what for f in findings if f.level is site.Level.ERROR)
+            findings = site_facts.check_harvest_partition(self.facts, self._harvest)
+            self._unfit = "; ".join(f.what for f in findings if f.level is site_facts.Level.ERROR)
         return self._unfit
 
     def why_no_more_tasks(self, queued: int) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.formats import sdiag, text, values
+from malletrain.slurm.formats import scalars, sdiag, text
 
 #: bf_interval where SchedulerParameters does not say (slurm.conf(5)).
 DEFAULT_CYCLE_S = 30.0
@@ -74,7 +74,7 @@ def parse_reaction(given: str, where: str) -> Reaction:
     """
     config = text.config(given)
     parameters = dict(part.partition("=")[::2] for part in config.get("SchedulerParameters", "").split(",") if part)
-    interval = values.number(parameters.get("bf_interval", ""), int(DEFAULT_CYCLE_S))
+    interval = scalars.number(parameters.get("bf_interval", ""), int(DEFAULT_CYCLE_S))
     diagnosis = sdiag.parse(given, float(interval))
     if "SLURM_VERSION" not in config and diagnosis.at is None:
         raise InvalidInput(where, "is neither the output of `scontrol show config` nor of `sdiag`")

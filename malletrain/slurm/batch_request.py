@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from malletrain.slurm import directives
-from malletrain.slurm.directives import Given, Options
-from malletrain.slurm.options import ALLOWED, Use
+from malletrain.slurm.directives import BatchOptions, GivenOption
+from malletrain.slurm.mtbatch_options import ALLOWED, Use
 from malletrain.slurm.sbatch import BatchRequest, InvalidBatch, default_tasks
 
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
@@ -27,7 +27,7 @@ class Defaults:
 
 
 def request(
-    script: bytes, where: str, options: Options, arguments: Sequence[str], defaults: Defaults, cwd: str
+    script: bytes, where: str, options: BatchOptions, arguments: Sequence[str], defaults: Defaults, cwd: str
 ) -> BatchRequest:
     """What the script, the environment and the command line ask for, together.
 
@@ -115,7 +115,7 @@ def request(
 class _Reader:
     """Values out of options, faults into a list."""
 
-    def __init__(self, given: Mapping[str, Given], faults: list[str]) -> None:
+    def __init__(self, given: Mapping[str, GivenOption], faults: list[str]) -> None:
         self.given = given
         self.faults = faults
 

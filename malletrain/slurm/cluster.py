@@ -14,15 +14,15 @@ from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePi
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
 from malletrain.domain.snapshot import Node, SlurmState, Snapshot
 from malletrain.slurm import pilots
-from malletrain.slurm.command import MAX_ERROR, Commands
-from malletrain.slurm.formats import queue, text
+from malletrain.slurm.command import MAX_ERROR_CHARS, Commands
+from malletrain.slurm.formats import squeue, text
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.queries import Queries, is_gone
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.read_pyslurm import Reader
-from malletrain.slurm.site import Harvest
-from malletrain.slurm.task_pinning import Start, together
+from malletrain.slurm.read_pyslurm import SnapshotReader
+from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.task_pinning import PinnedTask, together
 from malletrain.slurm.topology import Topology
 
 #: What each end looks like to the loop.
@@ -60,14 +60,14 @@ class SlurmCluster:
         owner_of: Callable[[int], int | None],
         now: Callable[[], float] = time.time,
         bf_interval_s: float = 30.0,
-        reader: Reader | None = None,
+        reader: SnapshotReader | None = None,
     ) -> None:
         self._commands = commands
         self._harvest = harvest
         self._owner_of = owner_of
         self._now = now
         self._queries = Queries(commands, harvest.partition)
-        self._reader: Reader = reader or CommandReader(commands, now, harvest.partition, bf_interval_s)
+        self._reader: SnapshotReader = reader or CommandReader(commands, now, harvest.partition, bf_interval_s)
         self._topology = Topology(commands, now, harvest.partition)
 
     # Looking
@@ -220,7 +220,7 @@ class SlurmCluster:
         outcomes |= self._requeue([pilot for pilot in running if pilot in rows], rows)
         return [outcomes[task_of(action.pilot)] for action in actions]
 
-    def _requeue(self, running: Sequence[str], rows: Mapping[str, queue.TaskRow]) -> dict[str, Outcome]:
+    def _requeue(self, running: Sequence[str], rows: Mapping[str, squeue.TaskRecord]) -> dict[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
         locked = [pilot for pilot in running if not rows[pilot].requeue]
         for pilot, error in self._each(["scontrol", "update"], locked, "Requeue=1").items():
@@ -265,7 +265,7 @@ class SlurmCluster:
 
     # Help
 
-    def _settle(self, pilot: str, row: queue.TaskRow, detail: str) -> Outcome:
+    def _settle(self, pilot: str, row: squeue.TaskRecord, detail: str) -> Outcome:
         if row.requeue:
             answer = self._commands.run(["scontrol", "update", f"JobId={pilot}", "Requeue=0"])
             if not answer.ok:
@@ -286,17 +286,17 @@ class SlurmCluster:
             if answer.ok:
                 continue
             named = {task: why for task, why in text.task_errors(answer.error).items() if task in batch}
-            if not named or len(answer.error) >= MAX_ERROR:  # cut short: who else failed is not known
+            if not named or len(answer.error) >= MAX_ERROR_CHARS:  # cut short: who else failed is not known
                 failed |= dict.fromkeys(batch, answer.error)
             failed |= named
         return failed
 
-    def _unfit(self, start: Start, row: queue.TaskRow | None) -> str:
+    def _unfit(self, start: PinnedTask, row: squeue.TaskRecord | None) -> str:
         """What makes this task no pilot, whatever the node: someone changed it. Empty when nothing does."""
         uid = self._owner_of(start.job)
         return "" if row is None or uid is None else "; ".join(pilots.faults(row, self._harvest, uid))
 
-    def _rewritten(self, pinned: Mapping[str, Start]) -> list[tuple[str, str]]:
+    def _rewritten(self, pinned: Mapping[str, PinnedTask]) -> list[tuple[str, str]]:
         """Those of the tasks just pinned that are not as they were asked for, and how."""
         if self._commands.pretends:
             return []
@@ -312,7 +312,7 @@ class SlurmCluster:
                 found.append((task, "; ".join(wrong)))
         return found
 
-    def _why_not_now(self, start: Start, row: queue.TaskRow | None, nodes: Mapping[str, Node]) -> str:
+    def _why_not_now(self, start: PinnedTask, row: squeue.TaskRecord | None, nodes: Mapping[str, Node]) -> str:
         """Why this task, sound in itself, may not be started on its nodes now; empty when it may."""
         uid = self._owner_of(start.job)
         if uid is None:

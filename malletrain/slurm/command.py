@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from malletrain.domain.errors import ClusterUnavailable
 
 #: An answer larger than this is not what was asked for (100,000 nodes of scontrol take 100 MB).
-MAX_OUTPUT = 256 * 1024 * 1024
+MAX_OUTPUT_BYTES = 256 * 1024 * 1024
 
 #: Error texts that Slurm's commands print with exit status 0 too (seen on 17.11 to 26.05).
 _ERRORS = (
@@ -30,11 +30,11 @@ _ERRORS = (
 _LOOK_S = 0.25
 
 #: A longer error of Slurm's is cut to so many characters.
-MAX_ERROR = 8000
+MAX_ERROR_CHARS = 8000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """What a command printed. `error` is empty when it succeeded, else its one-line reason."""
 
     output: str
@@ -112,7 +112,7 @@ class Commands:
             raise ClusterUnavailable(f"{argv[0]}: {answer.error}")
         return answer.output
 
-    def run(self, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> Answer:
+    def run(self, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> CommandResult:
         """Run `argv` with `text` as its input; a failure of Slurm's own is in the answer's `error`.
 
         Raises:
@@ -145,11 +145,13 @@ class Commands:
                 f"{argv[0]}: no answer within {limit:g} s; is slurmctld up? try `scontrol ping`"
             ) from None
         except OverflowError:
-            raise ClusterUnavailable(f"{argv[0]}: more than {MAX_OUTPUT // 2**20} MiB of output, given up") from None
+            raise ClusterUnavailable(
+                f"{argv[0]}: more than {MAX_OUTPUT_BYTES // 2**20} MiB of output, given up"
+            ) from None
         finally:
             _end(process)
         seconds = self._elapsed() - start
-        answer = Answer(output, _failure(process.returncode, output, errors), seconds)
+        answer = CommandResult(output, _failure(process.returncode, output, errors), seconds)
         self._tell(argv, seconds, well=answer.ok)
         return answer
 
@@ -194,7 +196,7 @@ def _communicate(process: subprocess.Popen[bytes], text: bytes, left_s: Callable
                 if not chunk:
                     selector.unregister(key.fileobj)
                 taken[key.data] += chunk
-                if len(taken[key.data]) > MAX_OUTPUT:
+                if len(taken[key.data]) > MAX_OUTPUT_BYTES:
                     raise OverflowError
     try:
         process.wait(max(0.0, left_s()))
@@ -219,7 +221,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _failure(status: int, output: str, errors: str) -> str:
     """The reason of a failure in one line, or nothing."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    told = "; ".join(dict.fromkeys(lines))[:MAX_ERROR]
+    told = "; ".join(dict.fromkeys(lines))[:MAX_ERROR_CHARS]
     if status != 0:
         return told or output.strip()[:200] or f"exit status {status}"
     for line in lines:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.slurm.options import ALLOWED, FROM_ENVIRONMENT, REFUSED, REFUSED_SHORT, SHORT, Use
+from malletrain.slurm.mtbatch_options import ALLOWED, FROM_ENVIRONMENT, REFUSED, REFUSED_SHORT, SHORT, Use
 
 _DIRECTIVE = re.compile(r"#(SBATCH|MALLETRAIN)(?:[ \t]+(.*))?\Z")
 _SHELLS = {"sh", "bash"}
@@ -20,7 +20,7 @@ MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenOption:
     """An option as given, and where: `train.sh:3`, `command line`, `SBATCH_ACCOUNT`."""
 
     value: str
@@ -28,29 +28,29 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Options:
+class BatchOptions:
     """Options by long name; of one given twice the last counts, as in sbatch. `faults` are complete lines."""
 
-    given: Mapping[str, Given] = field(default_factory=dict)
+    given: Mapping[str, GivenOption] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
 
-    def over(self, weaker: Options) -> Options:
+    def over(self, weaker: BatchOptions) -> BatchOptions:
         """These options, completed by weaker ones."""
-        return Options({**weaker.given, **self.given}, (*weaker.faults, *self.faults))
+        return BatchOptions({**weaker.given, **self.given}, (*weaker.faults, *self.faults))
 
 
 @dataclass(frozen=True)
 class CommandLine:
     """`mtbatch [OPTIONS] SCRIPT [ARGUMENTS]`; no script: empty."""
 
-    options: Options
+    options: BatchOptions
     script: str
     arguments: tuple[str, ...]
 
 
-def from_script(script: bytes, where: str) -> Options:
+def from_script(script: bytes, where: str) -> BatchOptions:
     """The options in the comment lines before the first command, where sbatch looks too."""
-    given: dict[str, Given] = {}
+    given: dict[str, GivenOption] = {}
     faults: list[str] = []
     for number, line in enumerate(head(script), start=1):
         match = _DIRECTIVE.match(line)
@@ -66,20 +66,22 @@ def from_script(script: bytes, where: str) -> Options:
         _, rest = _take(words, at, given, faults, in_script=True, dashes_optional=ours)
         if rest:
             faults.append(f"{at}: {rest[0]!r} is not an option; options begin with --")
-    return Options(given, tuple(faults))
+    return BatchOptions(given, tuple(faults))
 
 
 def from_command_line(argv: Sequence[str]) -> CommandLine:
     """The options before the script, its name, and what follows: its arguments."""
-    given: dict[str, Given] = {}
+    given: dict[str, GivenOption] = {}
     faults: list[str] = []
     _, rest = _take(list(argv), "command line", given, faults, in_script=False, dashes_optional=False)
-    return CommandLine(Options(given, tuple(faults)), rest[0] if rest else "", tuple(rest[1:]))
+    return CommandLine(BatchOptions(given, tuple(faults)), rest[0] if rest else "", tuple(rest[1:]))
 
 
-def from_environment(environment: Mapping[str, str]) -> Options:
+def from_environment(environment: Mapping[str, str]) -> BatchOptions:
     """The input variables of sbatch that have a meaning here."""
-    return Options({o: Given(environment[v], v) for v, o in FROM_ENVIRONMENT.items() if environment.get(v)})
+    return BatchOptions(
+        {o: GivenOption(environment[v], v) for v, o in FROM_ENVIRONMENT.items() if environment.get(v)}
+    )
 
 
 def head(script: bytes) -> Iterable[str]:
@@ -118,12 +120,12 @@ def interpreter(script: bytes, where: str) -> tuple[tuple[str, ...], tuple[str, 
 def _take(
     words: list[str],
     where: str,
-    given: dict[str, Given],
+    given: dict[str, GivenOption],
     faults: list[str],
     *,
     in_script: bool,
     dashes_optional: bool,
-) -> tuple[dict[str, Given], list[str]]:
+) -> tuple[dict[str, GivenOption], list[str]]:
     """Options from the front of `words`; what is left begins with the first word that is none."""
     at = 0
     while at < len(words):
@@ -164,7 +166,7 @@ def _take(
         if option.takes and not value:
             faults.append(f"{where}: --{name} needs a value")
             continue
-        given[name] = Given(value, where)
+        given[name] = GivenOption(value, where)
     return given, words[at:]
 
 

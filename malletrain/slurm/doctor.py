@@ -10,10 +10,10 @@ import pwd
 from collections.abc import Callable, Iterator
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.slurm import limits, site
+from malletrain.slurm import held_task_limits, site_facts
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import sdiag, text
-from malletrain.slurm.site import Finding, Harvest, Level, SiteFacts
+from malletrain.slurm.site_facts import Finding, Harvest, Level, SiteFacts
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
 
@@ -33,7 +33,7 @@ def examine(
 ) -> tuple[Finding, ...]:
     """All findings, the good ones too. When slurmctld does not answer, only that."""
     try:
-        facts = site.read(commands)
+        facts = site_facts.read(commands)
     except ClusterUnavailable as error:
         return (
             Finding(
@@ -60,7 +60,7 @@ def _release(facts: SiteFacts) -> Finding:
 
 
 def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterator[Finding]:
-    wrong = site.check_harvest_partition(facts, harvest)
+    wrong = site_facts.check_harvest_partition(facts, harvest)
     yield from wrong
     mine = facts.partitions.get(harvest.partition)
     if mine is None:
@@ -241,7 +241,7 @@ def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
 
 
 def _headroom(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    known = limits.known_jobs(commands)
+    known = held_task_limits.known_jobs(commands)
     share = known / max(1, facts.max_job_count)
     said = f"{known} of at most {facts.max_job_count} jobs (MaxJobCount)"
     if share > 0.8:

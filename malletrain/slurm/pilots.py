@@ -9,9 +9,9 @@ from enum import StrEnum
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.formats import hostlist
-from malletrain.slurm.formats.queue import TaskRow
+from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.site_facts import Harvest
 
 #: Every task is submitted with this limit, so that one that its owner releases by hand ends at once.
 SUBMITTED_LIMIT_S = 60.0
@@ -83,7 +83,7 @@ _ENDS = {
 }
 
 
-def end_state(row: TaskRow | None) -> EndState:
+def end_state(row: TaskRecord | None) -> EndState:
     """How the task stands, from its row in `squeue -t all`; None: Slurm shows no such task.
 
     Preemption is known by PreemptTime alone. A payload that exits 0 on SIGTERM leaves COMPLETED, one that exits 143
@@ -125,13 +125,13 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     return (0, status & 0x7F) if status & 0x7F else (status >> 8, 0)
 
 
-def is_held(row: TaskRow) -> bool:
+def is_held(row: TaskRecord) -> bool:
     """Whether the waiting task is held, by whomever. Slurm holds by priority 0; the reason beside it changes its
     wording ("job requeued in held state" after requeuehold)."""
     return row.priority == 0
 
 
-def faults(row: TaskRow, harvest: Harvest, uid: int | None) -> tuple[str, ...]:
+def faults(row: TaskRecord, harvest: Harvest, uid: int | None) -> tuple[str, ...]:
     """What makes this task not the pilot that it should be. The owner of a held task may change its partition,
     account, QOS and limits at any time, so this is asked again right before each release."""
     found = []
@@ -163,13 +163,15 @@ def faults(row: TaskRow, harvest: Harvest, uid: int | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def was_widened(row: TaskRow, harvest: Harvest) -> bool:
+def was_widened(row: TaskRecord, harvest: Harvest) -> bool:
     """Whether the task may ask for several nodes because it was started on so many before: it keeps their number
     until its next start, which says anew how many."""
     return row.restarts > 0 or 1 <= row.node_count <= harvest.max_nodes
 
 
-def changed_by_slurm(row: TaskRow, harvest: Harvest, uid: int, nodes: Sequence[str], minutes: int) -> tuple[str, ...]:
+def changed_by_slurm(
+    row: TaskRecord, harvest: Harvest, uid: int, nodes: Sequence[str], minutes: int
+) -> tuple[str, ...]:
     """What is not as it was asked for, in a task that was pinned to `nodes` for `minutes` a moment ago: a job_submit
     plug-in may rewrite updates too (job_submit.lua: slurm_job_modify)."""
     found = list(faults(row, harvest, uid))
@@ -193,7 +195,7 @@ def _expanded(nodes: str) -> tuple[str, ...]:
         return (nodes,)
 
 
-def inspect(array_id: int, rows: Sequence[TaskRow], harvest: Harvest, uid: int | None) -> ArrayInspection:
+def inspect(array_id: int, rows: Sequence[TaskRecord], harvest: Harvest, uid: int | None) -> ArrayInspection:
     """The held tasks of an array, and everything that is wrong with it."""
     mine = [row for row in rows if row.array_id == array_id]
     if not mine:

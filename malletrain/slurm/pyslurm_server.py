@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from malletrain.slurm.formats.rows import JobRow, NodeRow
+from malletrain.slurm.formats.records import JobRecord, NodeRecord
 
 #: What `squeue` shows unless it is asked for more: what has ended is left out.
 _SHOWN = frozenset(
@@ -55,10 +55,10 @@ def say(answer: dict[str, object]) -> None:
     sys.stdout.flush()
 
 
-def node_row(node: Any) -> NodeRow:
+def node_row(node: Any) -> NodeRecord:
     """One of pyslurm.Nodes, in Slurm's words."""
     gres = ",".join(f"{name}:{count}" for name, count in (node.configured_gres or {}).items())
-    return NodeRow(
+    return NodeRecord(
         name=node.name,
         state=node.state,
         partitions=tuple(node.partitions or ()),
@@ -72,7 +72,7 @@ def node_row(node: Any) -> NodeRow:
     )
 
 
-def job_row(job: Any) -> JobRow | None:
+def job_row(job: Any) -> JobRecord | None:
     """One of pyslurm.Jobs; None for one that has ended."""
     if job.state not in _SHOWN:
         return None
@@ -86,7 +86,7 @@ def job_row(job: Any) -> JobRow | None:
     elif job.heterogeneous_id:
         identity = f"{job.heterogeneous_id}+{job.heterogeneous_offset or 0}"
     minutes = job.time_limit
-    return JobRow(
+    return JobRecord(
         id=identity,
         raw_id=job.id,
         state=job.state,

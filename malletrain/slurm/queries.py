@@ -9,7 +9,7 @@ from malletrain.domain.job import task_of
 from malletrain.domain.snapshot import Node
 from malletrain.slurm import pilots
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import normalise, queue, text
+from malletrain.slurm.formats import normalise, squeue, text
 
 #: Slurm's words for "there is no such job any more": what was to be ended has ended.
 _GONE = (
@@ -34,7 +34,7 @@ class Queries:
     def __init__(self, commands: Commands, harvest_partition: str) -> None:
         self._commands = commands
         self._partition = harvest_partition
-        self._fields: Sequence[str] = (*queue.TASK_FIELDS, queue.EXCLUSIVE)  #: without the last on an older Slurm
+        self._fields: Sequence[str] = (*squeue.TASK_FIELDS, squeue.EXCLUSIVE)  #: without the last on an older Slurm
 
     def nodes(self, names: Set[str]) -> dict[str, Node]:
         """Nodes by name, those that Slurm knows. One command for all; one by one when it does not know one."""
@@ -51,11 +51,11 @@ class Queries:
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
-    def tasks(self, wanted: Sequence[str]) -> dict[str, queue.TaskRow]:
+    def tasks(self, wanted: Sequence[str]) -> dict[str, squeue.TaskRecord]:
         """Rows of these tasks, those that Slurm shows."""
         return _by_name(self._query(["-j", ",".join(wanted)])) if wanted else {}
 
-    def task(self, pilot: str) -> queue.TaskRow | None:
+    def task(self, pilot: str) -> squeue.TaskRecord | None:
         """The row of a pilot's task; None: Slurm does not show it.
 
         Raises:
@@ -65,30 +65,30 @@ class Queries:
         pilots.split_id(task)  # refuses what is no task's name
         return self.tasks([task]).get(task)
 
-    def array(self, array_id: int) -> list[queue.TaskRow]:
+    def array(self, array_id: int) -> list[squeue.TaskRecord]:
         """All tasks of one array."""
         return self._query(["-j", str(array_id)])
 
-    def harvest(self) -> dict[str, queue.TaskRow]:
+    def harvest(self) -> dict[str, squeue.TaskRecord]:
         """All tasks of the harvest partition."""
         return _by_name(self._query(["-p", self._partition]))
 
-    def _query(self, which: list[str]) -> list[queue.TaskRow]:
+    def _query(self, which: list[str]) -> list[squeue.TaskRecord]:
         mark = self._commands.mark()
         ask = ["squeue", "-a", "-h", "-r", "-t", "all", *which, "-O"]
-        answer = self._commands.run([*ask, queue.task_format(mark, self._fields)])
-        if "Invalid job format" in answer.error and queue.EXCLUSIVE in self._fields:
-            self._fields = queue.TASK_FIELDS
-            answer = self._commands.run([*ask, queue.task_format(mark)])
+        answer = self._commands.run([*ask, squeue.task_format(mark, self._fields)])
+        if "Invalid job format" in answer.error and squeue.EXCLUSIVE in self._fields:
+            self._fields = squeue.TASK_FIELDS
+            answer = self._commands.run([*ask, squeue.task_format(mark)])
         if not answer.ok:
             if is_gone(answer.error):
                 return []
             raise ClusterUnavailable(f"squeue: {answer.error}")
         try:
-            return queue.parse_tasks(answer.output, mark, self._fields)
+            return squeue.parse_tasks(answer.output, mark, self._fields)
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
 
-def _by_name(rows: Sequence[queue.TaskRow]) -> dict[str, queue.TaskRow]:
+def _by_name(rows: Sequence[squeue.TaskRecord]) -> dict[str, squeue.TaskRecord]:
     return {f"{row.array_id}_{task}": row for row in rows if row.array_id is not None for task in row.tasks}

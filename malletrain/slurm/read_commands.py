@@ -10,8 +10,8 @@ from collections.abc import Callable
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, SlurmJob, Snapshot
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import normalise, queue, sdiag, text
-from malletrain.slurm.formats.rows import NodeRow, ReservationRow
+from malletrain.slurm.formats import normalise, sdiag, squeue, text
+from malletrain.slurm.formats.records import NodeRecord, ReservationRecord
 
 
 class CommandReader:
@@ -30,9 +30,9 @@ class CommandReader:
         self._now = now
         self._harvest = harvest_partition
         self._bf_interval_s = bf_interval_s
-        self._diagnosis: sdiag.Diagnosis | None = None
+        self._diagnosis: sdiag.SchedulerStatistics | None = None
         self._diagnosed_at = float("-inf")
-        self._known_nodes: dict[str, NodeRow] = {}
+        self._known_nodes: dict[str, NodeRecord] = {}
         self._made_nodes: normalise.MadeNodes = {}
 
     def snapshot(self) -> Snapshot:
@@ -45,7 +45,7 @@ class CommandReader:
         taken_at = self._now()
         nodes = self._commands.ask(["scontrol", "-a", "-o", "show", "node"])
         mark = self._commands.mark()
-        columns = queue.queue_format(mark)
+        columns = squeue.queue_format(mark)
         # squeue folds an array's waiting tasks into one row, with the reason of one of them: a task released a moment
         # ago would look held. So pilots are asked for one by one (-r); the main queue is not: arrays of 10,000.
         pilots = self._commands.ask(["squeue", "-a", "-h", "-r", "-p", self._harvest, "-o", columns])
@@ -58,8 +58,8 @@ class CommandReader:
             return normalise.snapshot(
                 taken_at,
                 text.nodes(nodes, self._known_nodes),
-                [row for row in queue.parse_queue(jobs, mark) if row.partition != self._harvest]
-                + queue.parse_queue(pilots, mark),
+                [row for row in squeue.parse_queue(jobs, mark) if row.partition != self._harvest]
+                + squeue.parse_queue(pilots, mark),
                 reservations,
                 plan,
                 task_by_task=self._harvest,
@@ -68,7 +68,7 @@ class CommandReader:
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
-    def reservations(self) -> list[ReservationRow]:
+    def reservations(self) -> list[ReservationRecord]:
         """All of them.
 
         Raises:
@@ -87,18 +87,18 @@ class CommandReader:
             ClusterUnavailable: as `snapshot`.
         """
         mark = self._commands.mark()
-        answer = self._commands.ask(["squeue", "-a", "-h", "-t", "PENDING", "-o", queue.queue_format(mark)])
+        answer = self._commands.ask(["squeue", "-a", "-h", "-t", "PENDING", "-o", squeue.queue_format(mark)])
         try:
             warnings = normalise.Warnings()
             return tuple(
                 normalise.job(row, warnings)
-                for row in queue.parse_queue(answer, mark)
+                for row in squeue.parse_queue(answer, mark)
                 if row.partition != self._harvest
             )
         except InvalidInput as error:
             raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
 
-    def diagnosis(self) -> sdiag.Diagnosis:
+    def diagnosis(self) -> sdiag.SchedulerStatistics:
         """How fresh the backfill plan is; asked at most once a backfill interval.
 
         Not knowing is no reason to stop the tick: sdiag may be closed to all but operators (rl_enable, PrivateData).
@@ -108,6 +108,6 @@ class CommandReader:
             try:
                 self._diagnosis = sdiag.parse(self._commands.ask(["sdiag"]), self._bf_interval_s)
             except ClusterUnavailable:
-                self._diagnosis = sdiag.Diagnosis(BackfillPlan(interval_s=self._bf_interval_s))
+                self._diagnosis = sdiag.SchedulerStatistics(BackfillPlan(interval_s=self._bf_interval_s))
             self._diagnosed_at = now
         return self._diagnosis

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Snapshot
-from malletrain.slurm.formats import json_shapes, normalise, tables, text
-from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
+from malletrain.slurm.formats import json_shapes, normalise, saved_tables, text
+from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
 
 #: Unpacked files larger than this are refused.
 MAX_BYTES = 512 * 1024 * 1024
@@ -63,25 +63,25 @@ def _find(folder: Path, name: str) -> Path | None:
     return present[0] if present else None
 
 
-def _nodes(path: Path) -> list[NodeRow]:
+def _nodes(path: Path) -> list[NodeRecord]:
     if _is_json(path):
         return json_shapes.nodes(_load(path), str(path))
     content = read(path)
     if "NodeName=" in content:
         return _naming(path, lambda: text.nodes(content))
-    return tables.nodes(content, str(path))
+    return saved_tables.nodes(content, str(path))
 
 
-def _jobs(path: Path) -> list[JobRow]:
+def _jobs(path: Path) -> list[JobRecord]:
     if _is_json(path):
         return json_shapes.jobs(_load(path), str(path))
     content = read(path)
     if content.lstrip().startswith("JobId="):
         return _naming(path, lambda: text.jobs(content))
-    return tables.jobs(content, str(path))
+    return saved_tables.jobs(content, str(path))
 
 
-def _reservations(path: Path) -> list[ReservationRow]:
+def _reservations(path: Path) -> list[ReservationRecord]:
     if _is_json(path):
         return json_shapes.reservations(_load(path), str(path))
     content = read(path)

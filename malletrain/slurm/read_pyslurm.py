@@ -19,9 +19,9 @@ from typing import Protocol
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
-from malletrain.slurm.command import MAX_OUTPUT, Commands
+from malletrain.slurm.command import MAX_OUTPUT_BYTES, Commands
 from malletrain.slurm.formats import normalise, sdiag
-from malletrain.slurm.formats.rows import JobRow, NodeRow
+from malletrain.slurm.formats.records import JobRecord, NodeRecord
 from malletrain.slurm.read_commands import CommandReader
 
 #: The environment variable that names a Python that has pyslurm, where that is not the daemon's own.
@@ -31,12 +31,12 @@ PYTHON = "MALLETRAIN_PYSLURM_PYTHON"
 START_S = 30.0
 
 
-class Reader(Protocol):
+class SnapshotReader(Protocol):
     """Who looks at Slurm: `CommandReader`, or `PyslurmReader`."""
 
     def snapshot(self) -> Snapshot: ...
     def pending(self) -> tuple[SlurmJob, ...]: ...
-    def diagnosis(self) -> sdiag.Diagnosis: ...
+    def diagnosis(self) -> sdiag.SchedulerStatistics: ...
 
 
 def choose(
@@ -46,7 +46,7 @@ def choose(
     bf_interval_s: float,
     release: tuple[int, int],
     python: str = "",
-) -> tuple[Reader, str]:
+) -> tuple[SnapshotReader, str]:
     """The reader for a Slurm of this release, and one line on why it is that.
 
     Args:
@@ -148,7 +148,7 @@ class PyslurmReader:
             raise ClusterUnavailable(f"pyslurm's answer cannot be right: {error}") from error
         return tuple(j for j in jobs if j.state is SlurmState.PENDING and j.partition != self._harvest)
 
-    def diagnosis(self) -> sdiag.Diagnosis:
+    def diagnosis(self) -> sdiag.SchedulerStatistics:
         """As `CommandReader.diagnosis`."""
         return self._text.diagnosis()
 
@@ -218,8 +218,8 @@ class PyslurmReader:
                 size += len(chunk)
                 if not chunk:
                     raise EOFError("its process ended; is SLURM_CONF right?")
-                if size > MAX_OUTPUT:
-                    raise EOFError(f"more than {MAX_OUTPUT // 2**20} MiB, given up")
+                if size > MAX_OUTPUT_BYTES:
+                    raise EOFError(f"more than {MAX_OUTPUT_BYTES // 2**20} MiB, given up")
                 parts.append(chunk)
         line, _, self._rest = b"".join(parts).partition(b"\n")
         return line
@@ -232,16 +232,16 @@ def _rows(answer: Mapping[str, object], key: str) -> list[list[object]]:
     return rows
 
 
-def _node(row: Sequence[object]) -> NodeRow:
+def _node(row: Sequence[object]) -> NodeRecord:
     try:
-        found = NodeRow(*row)  # type: ignore[arg-type]
+        found = NodeRecord(*row)  # type: ignore[arg-type]
         return found._replace(partitions=tuple(found.partitions), features=tuple(found.features))
     except TypeError as error:
         raise InvalidInput("pyslurm", f"a node of the wrong shape: {error}") from error
 
 
-def _job(row: Sequence[object]) -> JobRow:
+def _job(row: Sequence[object]) -> JobRecord:
     try:
-        return JobRow(*row)  # type: ignore[arg-type]
+        return JobRecord(*row)  # type: ignore[arg-type]
     except TypeError as error:
         raise InvalidInput("pyslurm", f"a job of the wrong shape: {error}") from error

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.slurm import limits
+from malletrain.slurm import held_task_limits
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import text
 from malletrain.slurm.sbatch import BatchRequest, Submission, default_tasks
-from malletrain.wire.daemon import Daemon
+from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
 
@@ -85,15 +85,15 @@ def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
         TooMany: more were asked for, or needed, or Slurm's queue is nearly full.
         ClusterUnavailable: Slurm does not answer.
     """
-    known = limits.read(commands)
+    known = held_task_limits.read(commands)
     asked = request.tasks != default_tasks(request.max_nodes)
-    tasks = limits.affordable(known, request.tasks, request.min_nodes, asked=asked)
-    limits.check_headroom(commands, known, tasks)
+    tasks = held_task_limits.affordable(known, request.tasks, request.min_nodes, asked=asked)
+    held_task_limits.check_headroom(commands, known, tasks)
     return replace(request, tasks=tasks)
 
 
 def submit(
-    daemon: Daemon,
+    daemon: DaemonClient,
     commands: Commands,
     request: BatchRequest,
     environ: Mapping[str, str],
@@ -112,7 +112,7 @@ def submit(
     try:
         job = _announce(daemon, request)
     except DaemonRefused as refused:
-        raise NotTaken(f"the daemon does not take the job: {refused}") from refused
+        raise SubmissionRefused(f"the daemon does not take the job: {refused}") from refused
     array: int | None = None
     try:
         announced(job)
@@ -122,14 +122,14 @@ def submit(
     except BaseException as error:  # Ctrl-C too: what was begun is undone, then the error goes on
         undone = _undo(daemon, commands, job, array)
         if isinstance(error, (MalletrainError, WireError)):
-            raise NotTaken(f"{error}; {undone}") from error
+            raise SubmissionRefused(f"{error}; {undone}") from error
         warn(undone)
         raise
     return job, array
 
 
 def add_tasks(
-    daemon: Daemon,
+    daemon: DaemonClient,
     commands: Commands,
     job: int,
     request: BatchRequest,
@@ -150,7 +150,7 @@ def add_tasks(
         left = _cancel(commands, array)
         if isinstance(error, WireError):
             became = left or "it is cancelled"
-            raise NotTaken(f"the daemon does not take array {array}: {error}; {became}") from error
+            raise SubmissionRefused(f"the daemon does not take array {array}: {error}; {became}") from error
         if left:
             warn(left)
         raise
@@ -158,13 +158,13 @@ def add_tasks(
 
 
 def _held_array(
-    daemon: Daemon, job: int, request: BatchRequest, environ: Mapping[str, str], warn: Callable[[str], None]
+    daemon: DaemonClient, job: int, request: BatchRequest, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> int:
     script = request.materialize(job, daemon.url, sys.executable, environ, __version__)
     return run_sbatch(script, request.chdir, warn)
 
 
-def _announce(daemon: Daemon, request: BatchRequest) -> int:
+def _announce(daemon: DaemonClient, request: BatchRequest) -> int:
     """Announce the job; where the answer is lost, once more under the same key, so that there is one job, not two."""
     body = {**request.announcement(), "key": secrets.token_hex(16)}
     try:
@@ -189,7 +189,7 @@ def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
     try:
         saved.rename(other)
     except OSError as error:
-        raise NotTaken(
+        raise SubmissionRefused(
             f"{saved} holds another job's state and cannot be moved ({error.strerror}): move it"
         ) from error
     warn(f"{saved} held the state of another job of this number: it is {other.name} now")
@@ -213,27 +213,29 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
         )
     except FileNotFoundError as error:
         what = f"the directory {cwd} does not exist" if not Path(cwd).is_dir() else "sbatch is not on PATH"
-        raise NotTaken(what) from error
+        raise SubmissionRefused(what) from error
     except OSError as error:
-        raise NotTaken(f"sbatch cannot be run in {cwd}: {os.strerror(error.errno or 0)}") from error
+        raise SubmissionRefused(f"sbatch cannot be run in {cwd}: {os.strerror(error.errno or 0)}") from error
     except subprocess.TimeoutExpired as error:
         if b"unable to accept job" in (error.stderr or b""):  # it waits and tries again for minutes
-            raise NotTaken("Slurm takes no jobs now: its queue is full (MaxJobCount); try again later") from error
-        raise NotTaken(
+            raise SubmissionRefused(
+                "Slurm takes no jobs now: its queue is full (MaxJobCount); try again later"
+            ) from error
+        raise SubmissionRefused(
             f"sbatch gave no answer in {SBATCH_TIMEOUT_S:.0f} s; if `squeue -u $USER` shows a held array, scancel it"
         ) from error
     words = "; ".join(part.strip() for part in done.stderr.decode("utf-8", "replace").splitlines() if part.strip())
     if done.returncode != 0:
-        raise NotTaken(f"sbatch refuses: {words or f'exit status {done.returncode}'}")
+        raise SubmissionRefused(f"sbatch refuses: {words or f'exit status {done.returncode}'}")
     match = _ARRAY_ID.match(done.stdout.decode("utf-8", "replace"))
     if match is None:
-        raise NotTaken(f"sbatch printed no job id but {done.stdout[:80]!r}; look at `squeue -u $USER`")
+        raise SubmissionRefused(f"sbatch printed no job id but {done.stdout[:80]!r}; look at `squeue -u $USER`")
     if words:  # a warning of Slurm's or of a submit plug-in
         warn(words)
     return int(match[1])
 
 
-def _undo(daemon: Daemon, commands: Commands, job: int, array: int | None) -> str:
+def _undo(daemon: DaemonClient, commands: Commands, job: int, array: int | None) -> str:
     """Take back what was begun; what became of that, in words."""
     left = []
     if array is not None and (held := _cancel(commands, array)):
@@ -254,5 +256,5 @@ def _cancel(commands: Commands, array: int) -> str:
     return f"the held array {array} is still there ({why}): scancel {array}" if why else ""
 
 
-class NotTaken(MalletrainError):
+class SubmissionRefused(MalletrainError):
     """The job could not be submitted, and what was begun is undone."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from malletrain.domain.decision import StartPilot
 from malletrain.domain.job import task_of
 from malletrain.domain.snapshot import FREE_STATES, Node
-from malletrain.slurm.formats.queue import TaskRow
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.formats.squeue import TaskRecord
+from malletrain.slurm.site_facts import Harvest
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class PinnedTask:
     """A held task that is to hold `nodes` for at most `limit_s` seconds. `jobs`: for whom, which must be one."""
 
     task: str
@@ -52,7 +52,7 @@ class Start:
                 return f"{name} is not in partition {partition}"
         return ""
 
-    def pin(self, row: TaskRow, now: float) -> list[str]:
+    def pin(self, row: TaskRecord, now: float) -> list[str]:
         """The command that pins the held task to its nodes, and limits it; `now` in Unix seconds."""
         update = ["scontrol", "update", f"JobId={self.task}"]
         count = len(self.nodes)
@@ -66,13 +66,13 @@ class Start:
         return update
 
 
-def together(actions: Iterable[StartPilot]) -> dict[str, Start]:
+def together(actions: Iterable[StartPilot]) -> dict[str, PinnedTask]:
     """What is to start, by task, in the order of `actions`."""
     same: dict[str, list[StartPilot]] = {}
     for action in actions:
         same.setdefault(task_of(action.pilot), []).append(action)
     return {
-        task: Start(
+        task: PinnedTask(
             task,
             frozenset(each.job_id for each in found),
             tuple(each.node for each in found),

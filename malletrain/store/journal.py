@@ -14,14 +14,14 @@ from typing import Self
 from sqlalchemy import Connection, func, insert, select, text
 
 from malletrain.domain.event import Event
-from malletrain.store import tables as t
+from malletrain.store import schema as t
 from malletrain.store.backup import copy
 from malletrain.store.database import WriterLock, create_file, reader_engine, storage_errors, writer_engine
 from malletrain.store.encoding import event_row, plain_event
 from malletrain.store.errors import StoreError
+from malletrain.store.event_reader import batch_after, batches
 from malletrain.store.migrate import migrate
 from malletrain.store.projections import empty, project
-from malletrain.store.reading import batch_after, batches
 
 
 class SqliteJournal:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from malletrain.domain.event import Event
 from malletrain.domain.job import JobPhase
-from malletrain.store import tables as t
+from malletrain.store import schema as t
 from malletrain.store.folding import day_of, do, is_known, items, number, set_members, time_of, use, whole, words
 from malletrain.store.pilot_tables import PILOT_FOLDS
 

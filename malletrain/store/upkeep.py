@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, or_, select, update
 
 from malletrain.domain.event import EventKind
-from malletrain.store import tables as t
+from malletrain.store import schema as t
 from malletrain.store.backup import copy, verify, write_durably
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
@@ -58,7 +58,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
+class UpkeepReport:
     """What one round of upkeep has done: numbers of events, and bytes given back to the file system."""
 
     merged: int = 0
@@ -77,7 +77,7 @@ class Upkeep:
         self._retention = retention or Retention()
         self._archive = archive or journal.path.parent / "archive"
 
-    def tend(self, now: float) -> Tended:
+    def tend(self, now: float) -> UpkeepReport:
         """One round, in many short transactions.
 
         Raises:
@@ -85,7 +85,7 @@ class Upkeep:
         """
         merged = self._merge_windows(now - self._retention.windows_s)
         archived = self._archive_notes(now) + self._archive_jobs(now)
-        return Tended(merged, archived, self._give_back())
+        return UpkeepReport(merged, archived, self._give_back())
 
     def check(self) -> None:
         """Look through the whole file for damage; the daemon may write meanwhile.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, select
 
-from malletrain.store import tables as t
+from malletrain.store import schema as t
 from malletrain.store.folding import days
 from malletrain.wire.rows import UsageRow
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, func, select
 from malletrain.domain.decision import Decision
 from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase
 from malletrain.domain.snapshot import Snapshot
-from malletrain.store import tables as t
+from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.usage import usage_rows
 from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
@@ -36,7 +36,7 @@ def _nothing_decided() -> Decision | None:
     return None
 
 
-class Views:
+class StoreViews:
     """Reads over connections of its own, which cannot write. Safe to call from many threads."""
 
     def __init__(

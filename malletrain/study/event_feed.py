@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from malletrain.wire.daemon import Daemon
+from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.rows import EventRow
 
@@ -20,7 +20,7 @@ WAIT_S = 20.0
 RETRY_S = 2.0
 
 
-class Box:
+class EventQueue:
     """One job's events, each once. Those of before an earlier life may come after the first of this one."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Box:
             return None
 
 
-class News:
+class EventFeed:
     """A thread that reads events and puts them into the boxes of their jobs.
 
     Args:
@@ -51,10 +51,10 @@ class News:
         say: told once when the daemon does not answer, and once when it does again.
     """
 
-    def __init__(self, daemon: Daemon, say: Callable[[str], None]) -> None:
+    def __init__(self, daemon: DaemonClient, say: Callable[[str], None]) -> None:
         self._daemon = daemon
         self._say = say
-        self._boxes: dict[int, Box] = {}
+        self._boxes: dict[int, EventQueue] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read, name="study-news", daemon=True)
@@ -68,10 +68,10 @@ class News:
         """Read no more; the thread ends with its poll."""
         self._ended.set()
 
-    def open(self, job: int) -> Box:
+    def open(self, job: int) -> EventQueue:
         """The box of a job that has just been announced, or that was before: then first `catch_up`."""
         with self._lock:
-            return self._boxes.setdefault(job, Box())
+            return self._boxes.setdefault(job, EventQueue())
 
     def shut(self, job: int) -> None:
         """The job's events are of no more interest."""
@@ -102,13 +102,13 @@ class News:
 
 
 def read(
-    daemon: Daemon, after: int, *, job: int | None = None, wait_s: float = 0.0
+    daemon: DaemonClient, after: int, *, job: int | None = None, wait_s: float = 0.0
 ) -> tuple[tuple[EventRow, ...], int]:
     """Events of `KINDS` after number `after`; and the number to go on from."""
     return daemon.events(after=after, wait_s=wait_s, job=job, kinds=KINDS)
 
 
-def past(daemon: Daemon, job: int) -> list[EventRow]:
+def past(daemon: DaemonClient, job: int) -> list[EventRow]:
     """All events of `KINDS` of one job so far."""
     found: list[EventRow] = []
     after = 0

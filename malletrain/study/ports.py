@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from malletrain.study.endings import Figure, Over
-from malletrain.study.trial_spec import Order
+from malletrain.study.trial_endings import Figure, TrialEnd
+from malletrain.study.trial_spec import TrialSpec
 
 
 class Run(Protocol):
@@ -16,8 +16,8 @@ class Run(Protocol):
     def key(self) -> str:
         """What it is called where it runs: finds it again after the study was killed; empty where nothing can."""
 
-    def next(self, wait_s: float) -> Figure | Over | None:
-        """What it says next, waiting up to `wait_s` seconds for it; after `Over` nothing follows."""
+    def next(self, wait_s: float) -> Figure | TrialEnd | None:
+        """What it says next, waiting up to `wait_s` seconds for it; after `TrialEnd` nothing follows."""
 
     def stop(self) -> None:
         """End it and give its nodes back. Idempotent."""
@@ -35,14 +35,14 @@ class Runs(Protocol):
     def check(self, nodes: str) -> None:
         """Raises InvalidInput unless `nodes` is a node range, and one that there may be room for."""
 
-    def start(self, order: Order) -> Run:
+    def start(self, order: TrialSpec) -> Run:
         """Start one.
 
         Raises:
             MalletrainError: it cannot be started as it is.
         """
 
-    def find(self, order: Order, key: str) -> Run | None:
+    def find(self, order: TrialSpec, key: str) -> Run | None:
         """The training that was started under `key`, still running or over; None when nothing is known of it."""
 
     def room(self, active: int) -> bool:

@@ -15,7 +15,7 @@ from optuna import visualization
 from optuna.trial import FrozenTrial, TrialState
 
 from malletrain.study import trial_records
-from malletrain.study.endings import Ending
+from malletrain.study.trial_endings import Ending
 
 _STYLE = (
     "body{font:16px/1.4 system-ui,sans-serif;margin:1.5em auto;max-width:68em;padding:0 1em;color:#222}"

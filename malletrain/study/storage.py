@@ -16,7 +16,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.study.endings import StudyError
+from malletrain.study.trial_endings import StudyError
 
 #: A lock of the journal that has not been released for so long (whole seconds) is one of a process that was killed:
 #: it is held for milliseconds.

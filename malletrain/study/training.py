@@ -14,11 +14,11 @@ from typing import Any
 import optuna
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.study.bench import Bench, current
-from malletrain.study.endings import Ending, Figure, Over, TrainingOver
-from malletrain.study.local import LocalRuns
+from malletrain.study.local_runs import LocalRuns
 from malletrain.study.ports import Run
-from malletrain.study.trial_spec import Order
+from malletrain.study.trial_context import TrialContext, current
+from malletrain.study.trial_endings import Ending, Figure, TrainingEnded, TrialEnd
+from malletrain.study.trial_spec import TrialSpec
 
 #: How long one wait for news may take, in seconds: so long a study that is being stopped is not noticed.
 TURN_S = 1.0
@@ -67,9 +67,9 @@ def train(
     number = len(bench.done)
     folder = bench.folder if number == 0 else bench.folder / str(number)
     name = bench.name if number == 0 else f"{bench.name}-{number}"
-    order = Order(name, str(folder), file, function, dict(params or {}), nodes or bench.nodes)
+    order = TrialSpec(name, str(folder), file, function, dict(params or {}), nodes or bench.nodes)
     if bench.stopping.is_set():
-        raise TrainingOver(Over(Ending.INTERRUPTED, "the study was stopped"))
+        raise TrainingEnded(TrialEnd(Ending.INTERRUPTED, "the study was stopped"))
     run = _begin(bench, order, number)
     bench.done.append(run)
     # A training that went on from its last save, or is followed again, reports some figures twice: the first counts.
@@ -78,9 +78,9 @@ def train(
     try:
         while True:
             if bench.stopping.is_set():
-                raise TrainingOver(Over(Ending.INTERRUPTED, "the study was stopped"))
+                raise TrainingEnded(TrialEnd(Ending.INTERRUPTED, "the study was stopped"))
             said = run.next(TURN_S)
-            if isinstance(said, Over):
+            if isinstance(said, TrialEnd):
                 break
             if isinstance(said, Figure) and said.name == watch:
                 seen = True
@@ -91,11 +91,11 @@ def train(
                     if trial.should_prune():
                         raise optuna.TrialPruned(f"at step {step}: {watch} {said.value:g}")
             if timeout_s is not None and run.trained_s() > timeout_s:
-                raise TrainingOver(Over(Ending.TIMED_OUT, f"it has trained for {timeout_s:g} s without an end"))
+                raise TrainingEnded(TrialEnd(Ending.TIMED_OUT, f"it has trained for {timeout_s:g} s without an end"))
     finally:
         run.stop()
     if said.ending is not Ending.COMPLETED:
-        raise TrainingOver(said)
+        raise TrainingEnded(said)
     if watch is not None and not seen:
         bench.say(
             f"trial {trial.number} never reported {watch!r}, so nothing could be pruned: "
@@ -104,12 +104,12 @@ def train(
     return dict(said.result)
 
 
-def _begin(bench: Bench, order: Order, number: int) -> Run:
+def _begin(bench: TrialContext, order: TrialSpec, number: int) -> Run:
     """Find the training again that an earlier life of the study started, or start it."""
     if number < len(bench.keys):
         found = bench.runs.find(order, bench.keys[number])
         if found is None:
-            raise TrainingOver(Over(Ending.LOST, f"its job {bench.keys[number]} is not known any more"))
+            raise TrainingEnded(TrialEnd(Ending.LOST, f"its job {bench.keys[number]} is not known any more"))
         return found
     run = bench.runs.start(order)
     if run.key:
@@ -141,10 +141,10 @@ def _place(what: Callable[..., object] | str | os.PathLike[str], folder: Path) -
     return str(Path(file).resolve()), name
 
 
-def _own_bench(trial: optuna.Trial) -> Bench:
+def _own_bench(trial: optuna.Trial) -> TrialContext:
     """For plain Optuna: processes of this machine, one for each thread that asks."""
     folder = Path(tempfile.mkdtemp(prefix="malletrain-trial-"))
-    return Bench(
+    return TrialContext(
         runs=LocalRuns(most=1),
         file=Path.cwd() / "study.py",
         folder=folder,

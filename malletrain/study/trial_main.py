@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from malletrain.elastic.link import standalone_record
-from malletrain.study.trial_spec import Order, fault_file
+from malletrain.study.trial_spec import TrialSpec, fault_file
 
 #: A pipe whose other end the study holds: when it closes, the study is gone, and this process is nobody's.
 LIFELINE_FD = "MALLETRAIN_STUDY_FD"
@@ -38,7 +38,7 @@ class Unfinished(Exception):
     """The training has returned, but never called finish(): end it with `s.finish({"accuracy": ...})`."""
 
 
-def run(order: Order) -> None:
+def run(order: TrialSpec) -> None:
     """Call the function, or run the script, in this process.
 
     Raises:
@@ -60,7 +60,7 @@ def run(order: Order) -> None:
         raise Unfinished(f"{order.function or order.file}: {Unfinished.__doc__}")
 
 
-def leave_word(order: Order, error: BaseException) -> None:
+def leave_word(order: TrialSpec, error: BaseException) -> None:
     """Write what failed into the order's folder, whole or not at all."""
     trace = "".join(traceback.format_exception(error))
     word = {
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lifeline.isdecimal():
         os.set_inheritable(int(lifeline), False)
         end_with_study(int(lifeline))
-    order = Order.read(given[0])
+    order = TrialSpec.read(given[0])
     try:
         run(order)
     except SystemExit as end:

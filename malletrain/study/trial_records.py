@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.study.definition import Definition
-from malletrain.study.endings import Ending, Over
+from malletrain.study.trial_endings import Ending, TrialEnd
 
 #: User attributes of trials and studies, for people and dashboards to read.
 ENDING, REASON, TRACEBACK = "malletrain:ending", "malletrain:reason", "malletrain:traceback"
@@ -69,7 +69,9 @@ def answered(study: optuna.Study) -> int:
     return len(study.get_trials(deepcopy=False, states=ANSWERED))
 
 
-def settle(study: optuna.Study, trial: optuna.Trial, over: Over, facts: dict[str, float], value: Any = None) -> bool:
+def settle(
+    study: optuna.Study, trial: optuna.Trial, over: TrialEnd, facts: dict[str, float], value: Any = None
+) -> bool:
     """Write down how a trial has ended, then that it has; whether its parameters are to be tried once more."""
     trial.set_user_attr(ENDING, over.ending.value)
     if over.reason:

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TrialSpec:
     """One training. `file` is an absolute path; `function` the name of one in it, or empty: the file is a script
     and gets its parameters as `--name=value`. `folder` is where its output and its faults go."""
 
@@ -54,7 +54,7 @@ class Order:
         draft.replace(folder / ORDER)
 
     @classmethod
-    def read(cls, folder: str | os.PathLike[str]) -> Order:
+    def read(cls, folder: str | os.PathLike[str]) -> TrialSpec:
         """The order of a folder."""
         return cls(**json.loads((Path(folder) / ORDER).read_text()))
 

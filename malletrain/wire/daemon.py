@@ -17,7 +17,7 @@ class BadAnswer(WireError):
     """The daemon answered something that was not asked for."""
 
 
-class Daemon:
+class DaemonClient:
     """The daemon, as people's commands see it. Each call may raise what `Http` raises, and `BadRow`."""
 
     def __init__(self, http: Http, address: Address) -> None:
@@ -120,7 +120,7 @@ class Daemon:
         )
 
 
-def connect(environ: Mapping[str, str] | None = None) -> Daemon:
+def connect(environ: Mapping[str, str] | None = None) -> DaemonClient:
     """The daemon that MALLETRAIN_URL or a client file names; nothing is sent yet.
 
     MUNGE_SOCKET names munged's socket where it is not the system's.
@@ -130,4 +130,4 @@ def connect(environ: Mapping[str, str] | None = None) -> Daemon:
     """
     environ = os.environ if environ is None else environ
     address = find(environ)
-    return Daemon(Http(address.url, munge_socket=environ.get("MUNGE_SOCKET") or None), address)
+    return DaemonClient(Http(address.url, munge_socket=environ.get("MUNGE_SOCKET") or None), address)

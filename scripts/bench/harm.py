@@ -26,7 +26,7 @@ from pathlib import Path
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.replay.score_journal import score_journal
-from malletrain.store.reading import read_events
+from malletrain.store.event_reader import read_events
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up
 from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary
 from scripts.play.load import from_log, of_all_kinds

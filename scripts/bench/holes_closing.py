@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from malletrain.store.reading import read_events
+from malletrain.store.event_reader import read_events
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.play.site import SLEEPING, Site
 

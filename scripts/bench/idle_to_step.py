@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from malletrain.domain.event import Event, EventKind
-from malletrain.store.reading import read_events
+from malletrain.store.event_reader import read_events
 from scripts.lab import DeadlineError, Lab, LabConfig
 from scripts.play.site import Site
 

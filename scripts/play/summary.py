@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from malletrain.domain.event import EventKind
-from malletrain.store.views import Views
+from malletrain.store.views import StoreViews
 from malletrain.wire.rows import EventRow, JobRow
 from scripts.play.player import Played
 
@@ -40,7 +40,7 @@ def summarise(
     journal: Path, jobs: Sequence[int], played: Sequence[Played], twin: Sequence[Played], begin: float, end: float
 ) -> Summary:
     """Fold the journal between `begin` and `end` (Unix seconds) and pair the two plays."""
-    views = Views(journal)
+    views = StoreViews(journal)
     try:
         events = list(_events(views))
         rows = tuple(row for row in map(views.job, jobs) if row is not None)
@@ -116,7 +116,7 @@ def words(summary: Summary) -> Iterator[str]:
         yield f"  {line}"
 
 
-def _events(views: Views) -> Iterator[EventRow]:
+def _events(views: StoreViews) -> Iterator[EventRow]:
     after = 0
     while True:
         rows, looked = views.events(after)

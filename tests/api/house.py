@@ -12,16 +12,16 @@ import httpx
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.journal_notifier import Bell
-from malletrain.api.limits import Limits
+from malletrain.api.http_server import HttpServer, serve
+from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Identity, NewJob, NotFound
+from malletrain.api.rate_limits import RateLimits
 from malletrain.api.roles import Roles
-from malletrain.api.server import Server, serve
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, Elastic, MalleableJob
 from malletrain.loop.journalled import announced
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.views import Views
+from malletrain.store.views import StoreViews
 from malletrain.wire import munge
 from malletrain.wire.http import Http
 from malletrain.wire.rows import ProfileRow, SizeRow
@@ -99,10 +99,10 @@ class House:
         self.munge_socket = munge_socket
         self.clock = HandClock()
         self.journal = SqliteJournal(folder / "journal.db")
-        self.bell = Bell()
+        self.bell = JournalNotifier()
         self.journal.on_append(self.bell.ring)
         self.requests = RecordedRequests(self.journal, self.clock)
-        self.views = Views(self.journal.path, version="test")
+        self.views = StoreViews(self.journal.path, version="test")
         self.roles = settings.pop("roles", None) or Roles(operators=())
         self.ailments: list[str] = []
         self.gate: Any = None
@@ -114,11 +114,11 @@ class House:
         )  # fmt: skip
         self.app = create_app(
             self.requests, self.views, settings.pop("router", lambda _: None)(self), self.auth,
-            roles=self.roles, bell=self.bell, clock=self.clock, limits=settings.pop("limits", Limits()),
+            roles=self.roles, bell=self.bell, clock=self.clock, limits=settings.pop("limits", RateLimits()),
             site={"partition": "harvest"}, metrics=lambda: b"malletrain_up 1\n", ailments=lambda: self.ailments,
         )  # fmt: skip
         assert not settings
-        self.server: Server = serve(self.app, "127.0.0.1", 0)
+        self.server: HttpServer = serve(self.app, "127.0.0.1", 0)
 
     @property
     def address(self) -> str:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.api.limits import Buckets, Limits, TooManyRequests
-from malletrain.api.server import serve
+from malletrain.api.http_server import serve
+from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
 from malletrain.domain.errors import InvalidInput
 from tests.api.house import Caller, House
 
@@ -37,7 +37,7 @@ def test_a_body_that_says_it_is_too_long_is_refused_at_once(house: House) -> Non
 
 
 def test_a_body_that_grows_too_long_is_refused(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=Limits(body_bytes=2000))
+    house = new_house(limits=RateLimits(body_bytes=2000))
     chunk = b"3e8\r\n" + b"x" * 1000 + b"\r\n"
     answer = talk(house, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 3)
     assert answer.startswith(b"HTTP/1.1 413")
@@ -45,7 +45,7 @@ def test_a_body_that_grows_too_long_is_refused(new_house: Callable[..., House]) 
 
 
 def test_a_slow_body_is_given_up(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=Limits(body_seconds=0.3))
+    house = new_house(limits=RateLimits(body_seconds=0.3))
     began = time.monotonic()
     answer = talk(house, HEAD + b'Content-Length: 100\r\n\r\n{"name":')
     assert answer.startswith(b"HTTP/1.1 408")
@@ -55,7 +55,7 @@ def test_a_slow_body_is_given_up(new_house: Callable[..., House]) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTT", b"GET /v1/health HTTP/1.1\r\nHost: x\r\nX: y"])
 def test_a_slow_head_is_given_up(house: House, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr("malletrain.api.server.HEAD_SECONDS", 0.3)
+    monkeypatch.setattr("malletrain.api.http_server.HEAD_SECONDS", 0.3)
     began = time.monotonic()
     assert talk(house, sent) == b""
     assert time.monotonic() - began < 15
@@ -64,7 +64,7 @@ def test_a_slow_head_is_given_up(house: House, monkeypatch: pytest.MonkeyPatch, 
 def test_a_kept_connection_serves_on_and_its_second_slow_head_is_given_up(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("malletrain.api.server.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("malletrain.api.http_server.HEAD_SECONDS", 0.5)
     with socket.create_connection(("127.0.0.1", house.server.port), timeout=20) as connection:
         for _ in range(2):
             connection.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -77,7 +77,7 @@ def test_a_kept_connection_serves_on_and_its_second_slow_head_is_given_up(
 
 
 def test_one_user_in_a_hurry_does_not_slow_the_others(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=Limits(user_rate=0.001, user_burst=5))
+    house = new_house(limits=RateLimits(user_rate=0.001, user_burst=5))
     ada, bob = Caller(house, house.token(1001)), Caller(house, house.token(1002))
     codes = [ada.get("/v1/jobs").status_code for _ in range(7)]
     assert codes == [200] * 5 + [429] * 2
@@ -87,7 +87,7 @@ def test_one_user_in_a_hurry_does_not_slow_the_others(new_house: Callable[..., H
 
 
 def test_logins_are_bounded_before_munge_is_asked(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=Limits(address_rate=0.001, address_burst=3))
+    house = new_house(limits=RateLimits(address_rate=0.001, address_burst=3))
     caller = Caller(house)
     body = {"credential": "MUNGE:AAAA:"}
     codes = [
@@ -97,7 +97,7 @@ def test_logins_are_bounded_before_munge_is_asked(new_house: Callable[..., House
 
 
 def test_one_token_is_bounded_whatever_it_asks(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=Limits(token_rate=0.001, token_burst=3))
+    house = new_house(limits=RateLimits(token_rate=0.001, token_burst=3))
     token = Caller(house, house.token(1001))
     assert [token.post(f"/v1/workers/w{i}/report").status_code for i in range(4)] == [404, 404, 404, 429]
     refused = token.get("/v1/jobs")
@@ -106,7 +106,7 @@ def test_one_token_is_bounded_whatever_it_asks(new_house: Callable[..., House]) 
 
 
 def test_long_polls_of_one_user_are_bounded(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=Limits(long_polls_per_user=0))
+    house = new_house(limits=RateLimits(long_polls_per_user=0))
     refused = Caller(house, house.token(1001)).get("/v1/events?after=0&wait=30")
     assert (refused.status_code, "long polls" in refused.json()["error"]) == (429, True)
 
@@ -183,7 +183,7 @@ class _Still:
 @given(steps=st.lists(st.tuples(st.floats(0, 3), st.sampled_from("ab")), max_size=60))
 def test_no_key_gets_more_than_its_burst_and_rate(steps: list[tuple[float, str]]) -> None:
     clock = _Still()
-    buckets = Buckets(2.0, 5.0, clock)
+    buckets = TokenBuckets(2.0, 5.0, clock)
     taken = {"a": 0, "b": 0}
     for pause, key in steps:
         clock.at += pause
@@ -196,7 +196,7 @@ def test_no_key_gets_more_than_its_burst_and_rate(steps: list[tuple[float, str]]
 
 
 def test_buckets_do_not_grow_without_end() -> None:
-    buckets = Buckets(1.0, 1.0, _Still(), keys=10)
+    buckets = TokenBuckets(1.0, 1.0, _Still(), keys=10)
     for key in range(100):
         buckets.take(str(key))
     assert len(buckets._levels) == 10

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from malletrain.api.limits import Limits
+from malletrain.api.rate_limits import RateLimits
 from malletrain.domain.event import Event, EventKind
 from tests.api.house import House
 
@@ -26,7 +26,9 @@ from tests.api.house import House
 def furnished(tmp_path_factory: pytest.TempPathFactory, munged: str) -> Iterator[House]:
     """A house with a job in it, and no bound on the rate."""
     house = House(
-        tmp_path_factory.mktemp("furnished"), munged, limits=Limits(user_rate=1e9, address_rate=1e9, token_rate=1e9)
+        tmp_path_factory.mktemp("furnished"),
+        munged,
+        limits=RateLimits(user_rate=1e9, address_rate=1e9, token_rate=1e9),
     )
     data: dict[str, Any] = {"name": "digits", "user": "ada", "uid": 1001, "min_nodes": 1, "max_nodes": 4}
     house.journal.append(

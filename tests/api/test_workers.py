@@ -14,7 +14,7 @@ import pytest
 from fastapi import HTTPException, Request
 from starlette.types import Message
 
-from malletrain.api.workers import _body
+from malletrain.api.worker_routes import _body
 from malletrain.domain.event import EventKind
 from malletrain.wire import messages
 from malletrain.wire.worker_client import PilotIdentity, Rejected, TokenUnknown, WorkerClient

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.api.workers import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.domain.errors import Refused
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings

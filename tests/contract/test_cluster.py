@@ -22,13 +22,13 @@ from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.memory import ManualClock, MemoryCluster
 from malletrain.loop.ports import Cluster
-from malletrain.slurm import site
-from malletrain.slurm.actuator.client import ApartCluster
-from malletrain.slurm.actuator.server import Actuator, Server
+from malletrain.slurm import site_facts
+from malletrain.slurm.actuator.client import ActuatorClient
+from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import PYTHON, PyslurmReader, choose
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.site_facts import Harvest
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 
@@ -142,12 +142,12 @@ def acting_apart(live: LiveStage) -> Iterator[None]:
     """The live cluster with its deeds done by an actuator, at the other end of a socket."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     actuator = Actuator(Commands(live.lab.env, timeout_s=5.0), HARVEST, 3600.0)
-    server = Server(folder / "socket", actuator, frozenset({os.geteuid()}), lambda: None)
+    server = ActuatorServer(folder / "socket", actuator, frozenset({os.geteuid()}), lambda: None)
     serving = threading.Thread(target=server.run)
     serving.start()
     looks = live.cluster
     assert isinstance(looks, SlurmCluster)
-    live.cluster = ApartCluster(looks, folder / "socket", {3: live.job.uid}.get, 30.0)
+    live.cluster = ActuatorClient(looks, folder / "socket", {3: live.job.uid}.get, 30.0)
     try:
         yield
     finally:
@@ -161,7 +161,7 @@ def reading_by_pyslurm(live: LiveStage) -> None:
     """The live cluster, looked at through pyslurm; skips where there is none for its release."""
     commands = Commands(live.lab.env, timeout_s=5.0)
     python = os.environ.get(PYTHON, "")
-    reader, why = choose(commands, time.time, "harvest", 1.0, site.read(commands).release, python)
+    reader, why = choose(commands, time.time, "harvest", 1.0, site_facts.read(commands).release, python)
     if not isinstance(reader, PyslurmReader):
         pytest.skip(why)
     live.close = reader.close

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import EventKind
-from malletrain.store.reading import read_events
+from malletrain.store.event_reader import read_events
 from scripts.lab import Lab
 
 BIN = Path(sys.executable).parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.daemon.poll_backoff import REST, SOON_S, Pace
+from malletrain.daemon.poll_backoff import REST, SOON_S, PollBackoff
 
 
 class Slurm:
@@ -18,7 +18,7 @@ class Slurm:
 
 def test_the_first_look_waits_for_nothing_and_each_rests_as_long_as_it_took() -> None:
     slurm = Slurm()
-    pace = Pace(lambda: slurm.time)
+    pace = PollBackoff(lambda: slurm.time)
     assert pace.may_look()
     assert pace.timed(lambda: slurm.look(0.5)) == "seen"
     assert not pace.may_look()
@@ -29,7 +29,7 @@ def test_the_first_look_waits_for_nothing_and_each_rests_as_long_as_it_took() ->
 
 def test_after_a_find_the_next_look_is_soon_but_not_before_its_rest() -> None:
     slurm = Slurm()
-    pace = Pace(lambda: slurm.time)
+    pace = PollBackoff(lambda: slurm.time)
     pace.timed(lambda: slurm.look(0.001))
     assert pace.soon_s == SOON_S
     pace.timed(lambda: slurm.look(1.0))
@@ -38,7 +38,7 @@ def test_after_a_find_the_next_look_is_soon_but_not_before_its_rest() -> None:
 
 def test_a_look_that_fails_is_rested_from_too() -> None:
     slurm = Slurm()
-    pace = Pace(lambda: slurm.time)
+    pace = PollBackoff(lambda: slurm.time)
 
     def fail() -> None:
         slurm.look(3.0)

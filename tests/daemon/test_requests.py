@@ -8,7 +8,7 @@ from malletrain.api.ports import Identity, NewJob
 from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.job import Profile
 from malletrain.loop.ledger import Ledger
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.site_facts import Harvest
 from tests.world import World
 
 

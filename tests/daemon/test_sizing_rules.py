@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from malletrain import config
-from malletrain.daemon.rules import rules_from
+from malletrain.daemon.site_rules import rules_from
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import Rules
 from malletrain.sizing.objective import Objective
-from malletrain.slurm.site import PartitionFacts, SiteFacts
+from malletrain.slurm.site_facts import PartitionFacts, SiteFacts
 
 
 def rules(text: str) -> Rules:

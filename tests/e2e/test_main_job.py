@@ -15,7 +15,7 @@ import pytest
 
 from malletrain.replay.recomputed import recomputed
 from malletrain.sizing.registry import policy
-from malletrain.store.reading import read_events
+from malletrain.store.event_reader import read_events
 from scripts.lab import Lab
 from scripts.play.site import Site
 from tests.daemon.test_sizing_rules import rules

@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from malletrain.api.workers import WorkersGate, make_workers_router
+from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind

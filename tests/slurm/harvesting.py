@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from malletrain import config
-from malletrain.daemon.rules import rules_from
+from malletrain.daemon.site_rules import rules_from
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Decision
 from malletrain.domain.errors import ClusterUnavailable
@@ -22,10 +22,10 @@ from malletrain.loop.journalled import announced
 from malletrain.loop.memory import MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
-from malletrain.slurm import site
+from malletrain.slurm import site_facts
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import Harvest, SiteFacts
+from malletrain.slurm.site_facts import Harvest, SiteFacts
 from scripts.lab import Lab
 
 #: What a pilot runs: ends on SIGTERM at once, as a worker's launcher does.
@@ -53,7 +53,7 @@ class Harvesting:
 
     def __post_init__(self) -> None:
         self.commands = Commands(self.environment or self.lab.env, timeout_s=10.0)
-        self.facts: SiteFacts = site.read(self.commands)
+        self.facts: SiteFacts = site_facts.read(self.commands)
         self.uid = pwd.getpwnam("alice").pw_uid
         self.clock = Clock()
         self.journal = MemoryJournal()

@@ -16,11 +16,11 @@ import pytest
 from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.actuator import server as module
-from malletrain.slurm.actuator.client import ApartCluster
-from malletrain.slurm.actuator.server import Actuator, Server
+from malletrain.slurm.actuator.client import ActuatorClient
+from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.site_facts import Harvest
 
 HARVEST = Harvest("harvest")
 Serve = Callable[..., Path]
@@ -30,7 +30,7 @@ Serve = Callable[..., Path]
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """An actuator whose Slurm is the given shell text; its socket."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
-        made: list[tuple[Server, threading.Thread]] = []
+        made: list[tuple[ActuatorServer, threading.Thread]] = []
 
         def begin(slurm: str = "exit 1", allowed: frozenset[int] | None = None) -> Path:
             for name in ("scontrol", "squeue", "scancel"):
@@ -38,7 +38,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
                 (tmp_path / name).chmod(0o755)
             hands = Actuator(Commands({"PATH": f"{tmp_path}:/usr/bin:/bin"}, 5.0), HARVEST, 3600.0)
             path = Path(folder) / "socket"
-            server = Server(path, hands, frozenset({os.geteuid()}) if allowed is None else allowed, lambda: None)
+            server = ActuatorServer(
+                path, hands, frozenset({os.geteuid()}) if allowed is None else allowed, lambda: None
+            )
             thread = threading.Thread(target=server.run)
             thread.start()
             made.append((server, thread))
@@ -51,9 +53,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             server.close()
 
 
-def cluster(path: Path, patience_s: float = 20.0) -> ApartCluster:
+def cluster(path: Path, patience_s: float = 20.0) -> ActuatorClient:
     looks = SlurmCluster(Commands({"PATH": "/nowhere"}, 1.0), HARVEST, {1: 1001}.get)
-    return ApartCluster(looks, path, {1: 1001}.get, patience_s)
+    return ActuatorClient(looks, path, {1: 1001}.get, patience_s)
 
 
 RECYCLE = RecyclePilot(1, "7_0", "n0", "")
@@ -130,4 +132,4 @@ def test_the_end_of_the_daemon_waits_for_no_actuator(serve: Serve) -> None:
 def test_a_place_where_no_socket_can_be_is_told(tmp_path: Path) -> None:
     hands = Actuator(Commands({}, 1.0), HARVEST, 3600.0)
     with pytest.raises(InvalidInput, match=r"actuator\.socket"):
-        Server(tmp_path / "no" / "such" / "folder", hands, frozenset(), time.time)
+        ActuatorServer(tmp_path / "no" / "such" / "folder", hands, frozenset(), time.time)

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.actuator.protocol import Answer, Order, read_answer, read_order, write_answer, write_order
+from malletrain.slurm.actuator.protocol import (
+    ActuatorReply,
+    ActuatorRequest,
+    read_answer,
+    read_request,
+    write_order,
+    write_reply,
+)
 
 MOST_S = 3600.0
 
@@ -30,8 +37,8 @@ cancels = st.builds(CancelTasks, jobs, st.lists(names, max_size=9).map(tuple), s
 @given(st.one_of(starts, recycles, cuts, cancels), st.integers(0, 2**31))
 def test_an_order_reads_as_it_was_written(actions: list[Any], uid: int) -> None:
     owners = {a.job_id: uid for a in actions if isinstance(a, StartPilot)}
-    order = Order(tuple(actions), owners)
-    assert read_order(write_order(order), MOST_S) == order
+    order = ActuatorRequest(tuple(actions), owners)
+    assert read_request(write_order(order), MOST_S) == order
 
 
 @given(
@@ -40,8 +47,8 @@ def test_an_order_reads_as_it_was_written(actions: list[Any], uid: int) -> None:
     st.text(max_size=30),
 )
 def test_an_answer_reads_as_it_was_written(outcomes: list[Outcome], unavailable: str, refused: str) -> None:
-    answer = Answer(tuple(outcomes), unavailable, refused)
-    assert read_answer(write_answer(answer)) == answer
+    answer = ActuatorReply(tuple(outcomes), unavailable, refused)
+    assert read_answer(write_reply(answer)) == answer
 
 
 START = {"job": 1, "pilot": "7_0", "node": "n1", "limit_s": 600, "uid": 1001}
@@ -60,7 +67,7 @@ START = {"job": 1, "pilot": "7_0", "node": "n1", "limit_s": 600, "uid": 1001}
 def test_a_field_that_is_not_as_it_must_be_is_refused(change: dict[str, object]) -> None:
     line = json.dumps({"verb": "start", "actions": [{**START, **change}]}).encode()
     with pytest.raises(InvalidInput):
-        read_order(line, MOST_S)
+        read_request(line, MOST_S)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ def test_a_field_that_is_not_as_it_must_be_is_refused(change: dict[str, object])
 )  # fmt: skip
 def test_what_is_no_order_is_refused(body: object) -> None:
     with pytest.raises(InvalidInput):
-        read_order(json.dumps(body).encode(), MOST_S)
+        read_request(json.dumps(body).encode(), MOST_S)
 
 
 json_values = st.recursive(
@@ -86,7 +93,7 @@ json_values = st.recursive(
 
 @given(st.one_of(st.binary(max_size=200), json_values.map(lambda value: json.dumps(value).encode())))
 def test_whatever_comes_is_an_order_or_is_refused(line: bytes) -> None:
-    for read in (lambda: read_order(line, MOST_S), lambda: read_answer(line)):
+    for read in (lambda: read_request(line, MOST_S), lambda: read_answer(line)):
         try:
             read()
         except InvalidInput:

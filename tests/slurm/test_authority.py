@@ -18,7 +18,7 @@ from malletrain.slurm import doctor
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.pilots import EndKind
-from malletrain.slurm.site import Harvest, Level
+from malletrain.slurm.site_facts import Harvest, Level
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 

@@ -86,7 +86,7 @@ def test_a_child_that_keeps_the_pipe_open_does_not_hold_us(tmp_path: Path) -> No
 
 
 def test_output_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "MAX_OUTPUT", 1 << 20)
+    monkeypatch.setattr(command, "MAX_OUTPUT_BYTES", 1 << 20)
     with pytest.raises(ClusterUnavailable, match="MiB of output"):
         commands(tmp_path, squeue="yes").ask(["squeue"])
 

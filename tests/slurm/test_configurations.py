@@ -10,7 +10,7 @@ import pytest
 from malletrain.domain.decision import CutLimit
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm import site
+from malletrain.slurm import site_facts
 from malletrain.slurm.submit import whole_gres
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
@@ -132,7 +132,7 @@ def test_several_partitions_over_the_same_nodes(any_lab: Lab) -> None:
     )
     with lab.changed(change):
         harvest = Harvesting(lab)
-        assert site.check_harvest_partition(harvest.facts, harvest.harvest) == ()
+        assert site_facts.check_harvest_partition(harvest.facts, harvest.harvest) == ()
         harvest.submit()
         harvest.fill(n[:6])  # not the two that are in no harvest partition
         # A job of `low`, and one of several partitions: both could start on harvested nodes, and are given them.
@@ -166,7 +166,7 @@ def test_preempt_modes_and_grace_times(any_lab: Lab, mode: str, grace: str) -> N
     lab, n = any_lab, any_lab.nodes
     with lab.changed(Change(partitions={"harvest": {"PreemptMode": mode, "GraceTime": grace}})):
         harvest = Harvesting(lab, overrides={"include_nodes": frozenset(n[:2])})
-        errors = [f for f in site.check_harvest_partition(harvest.facts, harvest.harvest) if f.level == "error"]
+        errors = [f for f in site_facts.check_harvest_partition(harvest.facts, harvest.harvest) if f.level == "error"]
         assert errors == []
         harvest.submit()
         harvest.fill(n[:2])
@@ -192,5 +192,5 @@ def test_priority_tiers_that_do_not_protect_the_main_queue_are_refused(any_lab: 
     for change, said in cases:
         with lab.changed(change):
             harvest_facts = Harvesting(lab).facts
-            found = site.check_harvest_partition(harvest_facts, site.Harvest("harvest"))
+            found = site_facts.check_harvest_partition(harvest_facts, site_facts.Harvest("harvest"))
             assert [f for f in found if f.level == "error" and said in f.what and f.mend], (said, found)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import EventKind
-from malletrain.slurm import doctor, site
+from malletrain.slurm import doctor, site_facts
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import Finding, Harvest, Level
+from malletrain.slurm.site_facts import Finding, Harvest, Level
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
 from tests.slurm.test_authority import HARVEST, accounted, commands_as
@@ -212,10 +212,12 @@ def test_a_federation_is_refused_by_name(accounted: Lab) -> None:
     accounted.run(["sacctmgr", "-i", "add", "federation", "union", f"clusters={name}"])
     try:
         commands = Commands(accounted.env)
-        accounted.wait_for(lambda: site.read(commands).federation == "union", 30, "the cluster knows its federation")
+        accounted.wait_for(
+            lambda: site_facts.read(commands).federation == "union", 30, "the cluster knows its federation"
+        )
         finding = only(examine(accounted, harvest=HARVEST), "the cluster is in federation union")
         assert finding.level is Level.ERROR
         # What the daemon refuses to start on.
-        assert finding in site.check_harvest_partition(site.read(commands), HARVEST)
+        assert finding in site_facts.check_harvest_partition(site_facts.read(commands), HARVEST)
     finally:
         accounted.run(["sacctmgr", "-i", "delete", "federation", "union"])

@@ -16,7 +16,7 @@ from malletrain.domain.snapshot import NodeState
 from malletrain.slurm import doctor
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.site_facts import Harvest
 from scripts.lab import Lab
 from tests.munged import munged
 from tests.slurm.harvesting import Harvesting

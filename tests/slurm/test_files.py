@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import NodeState, SlurmState, Snapshot
 from malletrain.slurm import read_files
-from malletrain.slurm.formats import json_shapes, normalise, tables
+from malletrain.slurm.formats import json_shapes, normalise, saved_tables
 from tests.conftest import DATA
 
 OUTPUTS = DATA / "slurm-outputs"
@@ -149,7 +149,7 @@ def test_our_own_recordings_read_the_same_in_every_form(folder: Path, tmp_path: 
 
 
 def test_default_tables_by_their_headings() -> None:
-    rows = tables.nodes(
+    rows = saved_tables.nodes(
         "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n"
         "batch*       up   infinite      1 drain* n000\nbatch*       up   infinite      7   idle n[001-007]\n"
         "harvest      up   infinite      7   idle n[001-007]\n",
@@ -158,7 +158,7 @@ def test_default_tables_by_their_headings() -> None:
     seen = normalise.snapshot(1.0, rows)
     assert counts(seen) == {"drained": 1, "idle": 7}
     assert seen.node["n003"].partitions == ("batch", "harvest")
-    jobs = tables.jobs(
+    jobs = saved_tables.jobs(
         "             JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)\n"
         "         7_[0-9%2]     batch a job na    alice PD       0:00      1 (JobArrayTaskLimit)\n"
         "              1234     batch     wrap      bob  R       0:01      2 n[000-001]\n",
@@ -263,7 +263,7 @@ def test_any_json_is_read_or_refused_in_words(nodes: list[object], jobs: list[ob
 
 @given(st.text(max_size=200))
 def test_any_table_is_read_or_refused_in_words(noise: str) -> None:
-    for parse in (tables.nodes, tables.jobs):
+    for parse in (saved_tables.nodes, saved_tables.jobs):
         try:
             assert isinstance(parse(noise, "f"), list)
         except InvalidInput as error:

@@ -16,13 +16,13 @@ from malletrain.domain.decision import CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm import batch_request, doctor, site
+from malletrain.slurm import batch_request, doctor, site_facts
 from malletrain.slurm.batch_request import Defaults
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.directives import Options
+from malletrain.slurm.directives import BatchOptions
 from malletrain.slurm.pilots import EndKind, EndState
-from malletrain.slurm.site import Harvest, Level
+from malletrain.slurm.site_facts import Harvest, Level
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 
@@ -285,7 +285,9 @@ def test_the_batch_script_runs_its_payload_as_a_step(live: Site, shared_folder: 
         b'echo "[$1] [$2] $MALLETRAIN_JOB $SLURM_STEP_ID" "$PWD"\n'
         b"/usr/bin/env true; srun --ntasks=1 /bin/echo nested step\nexec /bin/sleep 300\n"
     )
-    request = batch_request.request(body, "my job.sh", Options(), ["a b", "c'd"], Defaults("harvest"), str(folder))
+    request = batch_request.request(
+        body, "my job.sh", BatchOptions(), ["a b", "c'd"], Defaults("harvest"), str(folder)
+    )
     made = request.materialize(42, "http://127.0.0.1:1", str(launcher), live.lab.env_for("alice"))
     told = live.lab.run(made.argv, "alice", input=made.script.decode())
     array = int(told.stdout)
@@ -332,12 +334,12 @@ def test_the_doctor_names_what_is_wrong_and_how_to_mend_it(live: Site) -> None:
 def test_the_doctor_on_a_site_that_preempts_nothing(release: str | None, lab_factory: LabFactory) -> None:
     nothing = (("PreemptType", "preempt/none"), ("PreemptMode", "OFF"))
     lab = lab_factory(LabConfig(nodes=1, users=True, release=release, settings=nothing))
-    found = site.check_harvest_partition(site.read(Commands(lab.env)), Harvest("harvest"))
+    found = site_facts.check_harvest_partition(site_facts.read(Commands(lab.env)), Harvest("harvest"))
     assert any("preempts nothing" in finding.what and finding.mend for finding in found)
 
 
 def test_facts_of_the_site(live: Site) -> None:
-    facts = site.read(live.commands)
+    facts = site_facts.read(live.commands)
     assert facts.release >= (20, 11)
     assert facts.kill_wait_s == 5
     assert facts.bf_interval_s == 1
@@ -345,4 +347,4 @@ def test_facts_of_the_site(live: Site) -> None:
     assert facts.partitions["harvest"].grace_s == 10
     assert facts.partitions["harvest"].nodes == frozenset(live.lab.nodes)
     assert facts.munge_socket == str(live.lab.munge_socket)
-    assert site.check_harvest_partition(facts, Harvest("harvest")) == ()
+    assert site_facts.check_harvest_partition(facts, Harvest("harvest")) == ()

@@ -8,12 +8,12 @@ import pytest
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm import pilots
-from malletrain.slurm.formats.queue import TaskRow
+from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.pilots import EndKind
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.site_facts import Harvest
 
 HARVEST = Harvest("harvest", "hacct", "hqos")
-HELD = TaskRow(
+HELD = TaskRecord(
     id="7_[0-3]", raw_id=7, array_id=7, tasks=(0, 1, 2, 3), uid=1001, user="alice", partition="harvest", qos="hqos",
     account="hacct", state="PENDING", reason="JobHeldUser", node_count=1, time_limit_s=60.0, requeue=False,
     restarts=0, eligible_time=None, start_time=None, end_time=None, preempt_time=None, exit_code="0", nodes="",

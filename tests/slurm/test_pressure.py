@@ -139,7 +139,7 @@ def test_a_user_who_may_submit_no_more(accounted: Lab) -> None:
             *asked,
             "--wrap=true",
         ]
-        with pytest.raises(submit.NotTaken, match="QOSMaxSubmitJobPerUserLimit"):
+        with pytest.raises(submit.SubmissionRefused, match="QOSMaxSubmitJobPerUserLimit"):
             submit.run_sbatch(Submission(tuple(as_alice), b"", lab.env), "/", print)
         harvest.tick()
         assert set(harvest.held()) == set(lab.nodes)

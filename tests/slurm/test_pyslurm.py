@@ -16,7 +16,7 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.snapshot import NodeState, SlurmState
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.read_pyslurm import PyslurmReader, Reader, as_release, choose
+from malletrain.slurm.read_pyslurm import PyslurmReader, SnapshotReader, as_release, choose
 
 #: A pyslurm as the server uses it: version 24.11.0, one node, an array with one task that runs, and a job that ended.
 MADE_UP = """
@@ -93,7 +93,7 @@ def opened() -> Iterator[list[PyslurmReader]]:
         each.close()
 
 
-def chosen(commands: Commands, release: tuple[int, int], mode: str = "") -> tuple[Reader, str]:
+def chosen(commands: Commands, release: tuple[int, int], mode: str = "") -> tuple[SnapshotReader, str]:
     environment = {**commands.environment, "MADE_UP": mode}
     return choose(Commands(environment, 5.0), time.time, "harvest", 30.0, release, sys.executable)
 

@@ -10,7 +10,7 @@ import pytest
 
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm import limits, submit
+from malletrain.slurm import held_task_limits, submit
 from malletrain.slurm.command import Commands
 from malletrain.slurm.sbatch import Submission
 from scripts.lab import Change, Lab, LabConfig, LabError
@@ -101,13 +101,15 @@ def crowded(release: str | None, lab_factory: LabFactory) -> Lab:
 
 
 def test_a_job_asks_for_no_more_held_tasks_than_the_site_can_bear(crowded: Lab) -> None:
-    read = limits.read(Commands(crowded.env))
+    read = held_task_limits.read(Commands(crowded.env))
     assert (read.max_job_count, read.max_array_size, read.most_tasks) == (100, 16, 5)
-    assert limits.affordable(read, wanted=8, least=1, asked=False) == 5
-    with pytest.raises(limits.TooMany, match=r"--tasks=8: at most 5 are possible \(5% of MaxJobCount=100\)"):
-        limits.affordable(read, wanted=8, least=1, asked=True)
-    with pytest.raises(limits.TooMany, match="--nodes: 6 nodes need as many held tasks"):
-        limits.affordable(read, wanted=6, least=6, asked=False)
+    assert held_task_limits.affordable(read, wanted=8, least=1, asked=False) == 5
+    with pytest.raises(
+        held_task_limits.TooManyHeldTasks, match=r"--tasks=8: at most 5 are possible \(5% of MaxJobCount=100\)"
+    ):
+        held_task_limits.affordable(read, wanted=8, least=1, asked=True)
+    with pytest.raises(held_task_limits.TooManyHeldTasks, match="--nodes: 6 nodes need as many held tasks"):
+        held_task_limits.affordable(read, wanted=6, least=6, asked=False)
 
 
 def test_jobs_that_have_ended_count_until_slurm_forgets_them(release: str | None, lab_factory: LabFactory) -> None:
@@ -117,7 +119,7 @@ def test_jobs_that_have_ended_count_until_slurm_forgets_them(release: str | None
     crowded.submit("true", "-p", "batch", "--array=0-9", "--hold", user="bob")
     ended = ["squeue", "-h", "-t", "COMPLETED", "-o", "%A"]
     crowded.wait_for(lambda: len(crowded.run(ended).stdout.split()) == 10, 30, "ten jobs that have ended")
-    assert limits.known_jobs(Commands(crowded.env)) >= 20
+    assert held_task_limits.known_jobs(Commands(crowded.env)) >= 20
     crowded.clear()
 
 
@@ -132,14 +134,16 @@ def test_a_full_controller_is_told_in_one_line_and_the_daemon_goes_on(crowded: L
         lab.submit("true", "-p", "batch", "--hold", "--array=0-16", user="bob")
     for _ in range(6):
         lab.submit("true", "-p", "batch", "--hold", "--array=0-14", user="bob")
-    known = limits.read(harvest.commands)
-    with pytest.raises(limits.TooMany, match=r"Slurm has 94 of at most 100 jobs \(MaxJobCount\)") as refusal:
-        limits.check_headroom(harvest.commands, known, tasks=2)
+    known = held_task_limits.read(harvest.commands)
+    with pytest.raises(
+        held_task_limits.TooManyHeldTasks, match=r"Slurm has 94 of at most 100 jobs \(MaxJobCount\)"
+    ) as refusal:
+        held_task_limits.check_headroom(harvest.commands, known, tasks=2)
     assert "\n" not in str(refusal.value)
     submission = Submission(("sbatch", "--parsable", "--hold", "--array=0-14", "--wrap=true"), b"", lab.env)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(submit, "SBATCH_TIMEOUT_S", 2.0)
-        with pytest.raises(submit.NotTaken, match="its queue is full"):
+        with pytest.raises(submit.SubmissionRefused, match="its queue is full"):
             submit.run_sbatch(submission, "/", print)
     harvest.tick()
     assert set(harvest.held()) == set(lab.nodes), "pilots and daemon go on"

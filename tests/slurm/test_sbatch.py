@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from malletrain.slurm import batch_request, directives
 from malletrain.slurm.batch_request import Defaults, due_at
-from malletrain.slurm.options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
+from malletrain.slurm.mtbatch_options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
 from malletrain.slurm.sbatch import BatchRequest, InvalidBatch
 
 SITE = Defaults("harvest", "hacct", "hqos", "gpu:4")

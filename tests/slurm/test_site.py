@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm import site
-from malletrain.slurm.formats import queue, sdiag, text
-from malletrain.slurm.site import Harvest, Level, SiteFacts
+from malletrain.slurm import site_facts
+from malletrain.slurm.formats import sdiag, squeue, text
+from malletrain.slurm.site_facts import Harvest, Level, SiteFacts
 from tests.conftest import DATA
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -21,7 +21,7 @@ VERSIONS = sorted(path.name for path in FIXTURES.iterdir())
 
 def facts(version: str) -> SiteFacts:
     folder = FIXTURES / version
-    return site.parse((folder / "config.txt").read_text(), (folder / "partitions.txt").read_text())
+    return site_facts.parse((folder / "config.txt").read_text(), (folder / "partitions.txt").read_text())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -36,7 +36,7 @@ def test_recorded_configurations(version: str) -> None:
     assert found.max_array_size > 1
     harvest = found.partitions["harvest"]
     assert (harvest.preempt_mode, harvest.max_time_s, len(harvest.nodes)) == ("REQUEUE", 3600.0, 8)
-    assert site.check_harvest_partition(found, Harvest("harvest")) == ()
+    assert site_facts.check_harvest_partition(found, Harvest("harvest")) == ()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -97,22 +97,22 @@ def having(**changes: object) -> SiteFacts:
     ],
 )
 def test_findings_of_a_harvest_partition(found: SiteFacts, level: Level, said: str) -> None:
-    findings = site.check_harvest_partition(found, Harvest("harvest"))
+    findings = site_facts.check_harvest_partition(found, Harvest("harvest"))
     assert any(finding.level is level and said in finding.what for finding in findings), findings
     assert all(finding.mend for finding in findings)
 
 
 def test_a_configuration_without_a_version_is_refused() -> None:
     with pytest.raises(InvalidInput, match="SLURM_VERSION"):
-        site.parse("slurm_load_ctl_conf error: Unable to contact slurm controller\n", "")
+        site_facts.parse("slurm_load_ctl_conf error: Unable to contact slurm controller\n", "")
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_noise_is_refused_in_words(config: str, partitions: str) -> None:
     for parse in (
-        lambda: site.parse(f"SLURM_VERSION = 22.05.8\nClusterName = c\n{config}", partitions),
-        lambda: queue.parse_tasks(config, "\x1emark\x1e"),
-        lambda: queue.parse_queue(config, "\x1emark\x1e"),
+        lambda: site_facts.parse(f"SLURM_VERSION = 22.05.8\nClusterName = c\n{config}", partitions),
+        lambda: squeue.parse_tasks(config, "\x1emark\x1e"),
+        lambda: squeue.parse_queue(config, "\x1emark\x1e"),
     ):
         try:
             assert parse() is not None
@@ -120,11 +120,11 @@ def test_noise_is_refused_in_words(config: str, partitions: str) -> None:
             assert str(error)
 
 
-@given(st.lists(st.text(max_size=8), min_size=len(queue.TASK_FIELDS) + 1, max_size=len(queue.TASK_FIELDS) + 1))
+@given(st.lists(st.text(max_size=8), min_size=len(squeue.TASK_FIELDS) + 1, max_size=len(squeue.TASK_FIELDS) + 1))
 def test_tasks_of_any_fields_are_read_or_refused(fields: list[str]) -> None:
     mark = "\x1emark\x1e"
     try:
-        (row,) = queue.parse_tasks(mark.join(fields) + f"{mark}\x1d{mark}\n", mark)
+        (row,) = squeue.parse_tasks(mark.join(fields) + f"{mark}\x1d{mark}\n", mark)
     except InvalidInput as error:
         assert str(error)
     else:

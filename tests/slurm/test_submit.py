@@ -9,12 +9,12 @@ import pytest
 
 from malletrain.slurm.command import Commands
 from malletrain.slurm.sbatch import BatchRequest
-from malletrain.slurm.submit import NotTaken, add_tasks, set_aside
-from malletrain.wire.daemon import Daemon
+from malletrain.slurm.submit import SubmissionRefused, add_tasks, set_aside
+from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.http import DaemonRefused
 
 
-class Refusing(Daemon):
+class Refusing(DaemonClient):
     """A daemon that takes no array."""
 
     url = "http://127.0.0.1:1"
@@ -40,7 +40,7 @@ def test_more_tasks_that_the_daemon_does_not_take(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     request = BatchRequest("small", 1, 2, "harvest", str(tmp_path), b"#!/bin/sh\ntrue\n", tasks=2)
-    with pytest.raises(NotTaken) as refused:
+    with pytest.raises(SubmissionRefused) as refused:
         add_tasks(Refusing(), Commands(), 7, request, os.environ, print)
     assert str(refused.value) == f"the daemon does not take array 41: the job has ended; {became}"
 
@@ -67,5 +67,5 @@ def test_what_cannot_be_moved_stops_the_submission(tmp_path: Path, monkeypatch: 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(NotTaken, match="cannot be moved"):
+    with pytest.raises(SubmissionRefused, match="cannot be moved"):
         set_aside(saved, print)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import Node, NodeState
-from malletrain.slurm.formats import normalise, queue, sdiag, text
-from malletrain.slurm.formats.rows import JobRow, NodeRow
+from malletrain.slurm.formats import normalise, sdiag, squeue, text
+from malletrain.slurm.formats.records import JobRecord, NodeRecord
 from malletrain.slurm.topology import leaf_of_each
 
 NODE = (
@@ -24,7 +24,7 @@ NODE = (
 
 def test_a_node() -> None:
     (row,) = text.nodes(NODE)
-    assert row == NodeRow(
+    assert row == NodeRecord(
         "n000", "IDLE+DRAIN", ("batch", "harvest"), 16, 0, 64000, "gpu:4", ("ib",), 7,
         "bad fan, see ticket = 5 [root@2026-11-20T16:31:41]",
     )  # fmt: skip
@@ -85,7 +85,7 @@ MARK = "\x1e0a1b2c3d\x1e"
 
 
 def _line(row: dict[str, str], account: str, name: str) -> str:
-    defaults = dict.fromkeys(queue._LETTERS, "N/A") | {
+    defaults = dict.fromkeys(squeue._LETTERS, "N/A") | {
         "i": "7",
         "A": "7",
         "F": "7",
@@ -93,20 +93,20 @@ def _line(row: dict[str, str], account: str, name: str) -> str:
         "D": "1",
         "l": "5:00",
     }
-    fixed = queue.UNIT.join((defaults | row)[letter] for letter in queue._LETTERS)
+    fixed = squeue.UNIT.join((defaults | row)[letter] for letter in squeue._LETTERS)
     return f"{MARK}{fixed}{MARK}{account}{MARK}{name}{MARK}\n"
 
 
 @given(st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), max_size=5))
 def test_names_and_accounts_of_any_bytes_survive(free: list[tuple[str, str]]) -> None:
     answer = "".join(_line({}, account, name) for account, name in free)
-    rows = queue.parse_queue(answer, MARK)
+    rows = squeue.parse_queue(answer, MARK)
     assert [row.name for row in rows] == [name for _, name in free]
 
 
 def test_a_name_cannot_forge_a_row() -> None:
     forged = _line({"i": "8", "A": "8", "u": "root"}, "a", "b").replace(MARK, "\x1eguessed!\x1e")
-    rows = queue.parse_queue(_line({}, "acct", "evil\n" + forged), MARK)
+    rows = squeue.parse_queue(_line({}, "acct", "evil\n" + forged), MARK)
     assert [row.id for row in rows] == ["7"]
 
 
@@ -116,7 +116,7 @@ def test_a_cut_queue_is_refused(cut: int) -> None:
     part = answer[: min(cut, len(answer) - 2)]
     if part.strip() and part.rstrip("\n") != answer.partition("\n")[0]:
         with pytest.raises(InvalidInput):
-            queue.parse_queue(part, MARK)
+            squeue.parse_queue(part, MARK)
 
 
 def test_rows_of_arrays_and_hetjobs() -> None:
@@ -128,7 +128,7 @@ def test_rows_of_arrays_and_hetjobs() -> None:
         + _line({"i": "20+1", "A": "21", "F": "21"}, "", "")
     )
     seen = normalise.snapshot(
-        1.0, [NodeRow("n1", "ALLOCATED")], queue.parse_queue(answer, MARK), task_by_task="harvest"
+        1.0, [NodeRecord("n1", "ALLOCATED")], squeue.parse_queue(answer, MARK), task_by_task="harvest"
     )
     by_id = {job.id: job for job in seen.jobs}
     assert by_id["9_[0-9999]"].task_count == 10000
@@ -140,7 +140,11 @@ def test_rows_of_arrays_and_hetjobs() -> None:
 
 
 def test_several_partitions_over_one_node_make_one_node_of_the_strongest_state() -> None:
-    rows = [NodeRow("n1", "idle", ("a",)), NodeRow("n1", "drain", ("b",)), NodeRow("n2", "IDLE", ("a",), 16, 4)]
+    rows = [
+        NodeRecord("n1", "idle", ("a",)),
+        NodeRecord("n1", "drain", ("b",)),
+        NodeRecord("n2", "IDLE", ("a",), 16, 4),
+    ]
     seen = normalise.snapshot(1.0, rows)
     assert seen.node["n1"].state is NodeState.DRAINED
     assert seen.node["n1"].partitions == ("a", "b")
@@ -149,8 +153,8 @@ def test_several_partitions_over_one_node_make_one_node_of_the_strongest_state()
 
 
 def test_oddities_are_warned_of_with_their_count() -> None:
-    rows = [NodeRow("n1", "ALLOCATED"), NodeRow("n2", "WOBBLY"), NodeRow("n3", "WOBBLY")]
-    jobs = [JobRow("7", 7, "RUNNING", nodes="n9"), JobRow("8", 8, "PENDING", planned_nodes="@x")]
+    rows = [NodeRecord("n1", "ALLOCATED"), NodeRecord("n2", "WOBBLY"), NodeRecord("n3", "WOBBLY")]
+    jobs = [JobRecord("7", 7, "RUNNING", nodes="n9"), JobRecord("8", 8, "PENDING", planned_nodes="@x")]
     lines = " | ".join(normalise.snapshot(1.0, rows, jobs).warnings)
     assert "unknown node state 'WOBBLY' (2 times, first: n2)" in lines
     assert "not listed (1 time, first: n9)" in lines
@@ -162,7 +166,7 @@ def test_impossible_answers_are_refused() -> None:
     with pytest.raises(InvalidInput, match="no node at all"):
         normalise.snapshot(1.0, [])
     with pytest.raises(InvalidInput, match="NodeList"):
-        normalise.snapshot(1.0, [NodeRow("n1", "IDLE")], [JobRow("7", 7, "RUNNING", nodes="n[1-")])
+        normalise.snapshot(1.0, [NodeRecord("n1", "IDLE")], [JobRecord("7", 7, "RUNNING", nodes="n[1-")])
 
 
 SDIAG = """sdiag output at Fri Nov 20 16:33:17 2026 (1795192397)
@@ -237,7 +241,7 @@ def test_any_topology_is_read_or_refused(printed: str) -> None:
     st.lists(st.lists(st.sampled_from(["IDLE", "MIXED", "DOWN*", "IDLE+DRAIN"]), min_size=1, max_size=4), max_size=4)
 )
 def test_rows_that_are_remembered_are_those_that_would_be_read(looks: list[list[str]]) -> None:
-    known: dict[str, NodeRow] = {}
+    known: dict[str, NodeRecord] = {}
     for states in looks:
         answer = "".join(
             NODE.replace("State=IDLE+DRAIN", f"State={state}").replace("NodeName=n000", f"NodeName=n{at}")
@@ -248,7 +252,7 @@ def test_rows_that_are_remembered_are_those_that_would_be_read(looks: list[list[
 
 
 def test_an_answer_that_cannot_be_read_is_not_remembered() -> None:
-    known: dict[str, NodeRow] = {}
+    known: dict[str, NodeRecord] = {}
     before = text.nodes(NODE, known)
     with pytest.raises(InvalidInput):
         text.nodes(NODE.replace("State=", "Stat="), known)
@@ -263,7 +267,7 @@ def test_an_answer_that_cannot_be_read_is_not_remembered() -> None:
     )
 )
 def test_nodes_that_are_remembered_are_those_that_would_be_made(looks: list[list[str]]) -> None:
-    known: dict[str, NodeRow] = {}
+    known: dict[str, NodeRecord] = {}
     made: normalise.MadeNodes = {}
     before: dict[str, Node] = {}
     for states in looks:

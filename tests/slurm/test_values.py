@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.formats import hostlist, values
+from malletrain.slurm.formats import hostlist, scalars
 
 
 @pytest.mark.parametrize(
@@ -27,37 +27,37 @@ from malletrain.slurm.formats import hostlist, values
     ],
 )
 def test_durations(text: str, seconds: float | None) -> None:
-    assert values.duration(text) == seconds
+    assert scalars.duration(text) == seconds
 
 
 @given(st.integers(0, 365), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
 def test_durations_as_slurm_prints_them(days: int, hours: int, minutes: int, seconds: int) -> None:
     whole = days * 86400 + hours * 3600 + minutes * 60 + seconds
-    assert values.duration(f"{days}-{hours:02}:{minutes:02}:{seconds:02}") == whole
+    assert scalars.duration(f"{days}-{hours:02}:{minutes:02}:{seconds:02}") == whole
 
 
 def test_moments() -> None:
-    assert values.moment("1795192315") == 1795192315.0
-    assert values.moment("Unknown") is None
-    assert values.moment("0") is None
-    local = values.moment("2024-07-01T12:00:00")
+    assert scalars.moment("1795192315") == 1795192315.0
+    assert scalars.moment("Unknown") is None
+    assert scalars.moment("0") is None
+    local = scalars.moment("2024-07-01T12:00:00")
     assert local is not None
-    assert values.moment("2024-07-01T12:00:01") == local + 1
+    assert scalars.moment("2024-07-01T12:00:01") == local + 1
     with pytest.raises(InvalidInput):
-        values.moment("2024-02-30T12:00:00")
+        scalars.moment("2024-02-30T12:00:00")
     with pytest.raises(InvalidInput):
-        values.moment("yesterday")
+        scalars.moment("yesterday")
 
 
 @given(st.text(max_size=30))
 def test_no_value_breaks_a_parser(text: str) -> None:
-    for parse in (values.duration, values.moment, values.tasks, hostlist.expand):
+    for parse in (scalars.duration, scalars.moment, scalars.tasks, hostlist.expand):
         try:
             parse(text)
         except InvalidInput as error:
             assert "\n" not in str(error)
-    assert values.count_tasks(text) >= 1
-    assert isinstance(values.number(text), int)
+    assert scalars.count_tasks(text) >= 1
+    assert isinstance(scalars.number(text), int)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_no_value_breaks_a_parser(text: str) -> None:
     ],
 )
 def test_tasks(text: str, tasks: tuple[int, ...]) -> None:
-    assert values.tasks(text) == tasks
+    assert scalars.tasks(text) == tasks
 
 
 def test_tasks_that_slurm_cut_off_are_refused_and_counted_as_far_as_shown() -> None:
     with pytest.raises(InvalidInput, match="SLURM_BITSTR_LEN"):
-        values.tasks("0-9,12,...")
-    assert values.count_tasks("0-9,12,...") == 11
+        scalars.tasks("0-9,12,...")
+    assert scalars.count_tasks("0-9,12,...") == 11
 
 
 @given(st.sets(st.integers(0, 5000), min_size=1, max_size=60))

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from malletrain.store import tables
+from malletrain.store import schema
 from malletrain.store.database import create_file, writer_engine
 from malletrain.store.errors import JournalTooNew, StoreError
 from malletrain.store.migrate import migrate, migrations, sql_folder, statements
 
 
-def schema(path: Path) -> dict[str, object]:
+def as_sqlite_sees(path: Path) -> dict[str, object]:
     """Tables, columns, keys and indexes as SQLite sees them, without the spelling of their definition."""
     connection = sqlite3.connect(path)
     found: dict[str, object] = {}
@@ -56,10 +56,10 @@ def test_migrations_give_exactly_the_tables_of_the_code(tmp_path: Path) -> None:
     migrate(engine)
     engine.dispose()
     other = create_engine(f"sqlite:///{declared}")
-    tables.metadata.create_all(other)
+    schema.metadata.create_all(other)
     other.dispose()
-    assert schema(migrated) == schema(declared)
-    assert set(schema(migrated)) >= {"event", "job", "pilot", "stay", "usage"}
+    assert as_sqlite_sees(migrated) == as_sqlite_sees(declared)
+    assert set(as_sqlite_sees(migrated)) >= {"event", "job", "pilot", "stay", "usage"}
 
 
 def test_migrating_twice_changes_nothing(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_migrating_twice_changes_nothing(tmp_path: Path) -> None:
     create_file(path, 0o600)
     engine = writer_engine(path)
     first = migrate(engine)
-    before = schema(path)
+    before = as_sqlite_sees(path)
     assert migrate(engine) == first == len(migrations(sql_folder()))
-    assert schema(path) == before
+    assert as_sqlite_sees(path) == before
     engine.dispose()
 
 
@@ -80,10 +80,10 @@ def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     version = migrate(engine)
     with engine.begin() as connection:
         connection.exec_driver_sql("INSERT INTO schema_version (version, name) VALUES (?, 'future')", (version + 1,))
-    before = schema(path)
+    before = as_sqlite_sees(path)
     with pytest.raises(JournalTooNew, match=f"schema {version + 1}.*install the release that wrote it"):
         migrate(engine)
-    assert schema(path) == before
+    assert as_sqlite_sees(path) == before
     engine.dispose()
 
 
@@ -97,10 +97,10 @@ def test_a_broken_migration_leaves_no_trace(tmp_path: Path) -> None:
     engine = writer_engine(path)
     with pytest.raises(Exception, match="already exists"):
         migrate(engine, folder)
-    assert set(schema(path)) == {"good", "autoincrement", "checks"}
+    assert set(as_sqlite_sees(path)) == {"good", "autoincrement", "checks"}
     (folder / "0002_bad.sql").write_text("CREATE TABLE better (id INTEGER);\n")
     assert migrate(engine, folder) == 2
-    assert {"good", "better"} <= set(schema(path))
+    assert {"good", "better"} <= set(as_sqlite_sees(path))
     engine.dispose()
 
 

@@ -16,11 +16,11 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import JobPhase, MalleableJob
 from malletrain.loop.journalled import announced
 from malletrain.loop.ledger import Ledger
-from malletrain.store import tables as t
+from malletrain.store import schema as t
 from malletrain.store.database import reader_engine
 from malletrain.store.folding import days
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.views import Views
+from malletrain.store.views import StoreViews
 
 K = EventKind
 DAY = 86_400.0
@@ -73,13 +73,13 @@ def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
 
 
 @pytest.fixture
-def views(journal: SqliteJournal) -> Iterator[Views]:
-    opened = Views(journal.path)
+def views(journal: SqliteJournal) -> Iterator[StoreViews]:
+    opened = StoreViews(journal.path)
     yield opened
     opened.close()
 
 
-def test_a_story_is_told_in_one_row(journal: SqliteJournal, views: Views) -> None:
+def test_a_story_is_told_in_one_row(journal: SqliteJournal, views: StoreViews) -> None:
     journal.append(STORY)
     row = views.job(1)
     assert row is not None
@@ -91,7 +91,7 @@ def test_a_story_is_told_in_one_row(journal: SqliteJournal, views: Views) -> Non
     assert row.node_seconds == pytest.approx(41 + 30)
 
 
-def test_a_diverged_loss_is_shown_as_text(journal: SqliteJournal, views: Views) -> None:
+def test_a_diverged_loss_is_shown_as_text(journal: SqliteJournal, views: StoreViews) -> None:
     journal.append([job(), ev(1, K.METRIC, name="loss", value=float("nan"))])
     kept = views.job(1)
     journal.rebuild()
@@ -100,7 +100,7 @@ def test_a_diverged_loss_is_shown_as_text(journal: SqliteJournal, views: Views) 
     assert kept.metrics == {"loss": "nan"}
 
 
-def test_a_job_that_is_over_stays_over(journal: SqliteJournal, views: Views) -> None:
+def test_a_job_that_is_over_stays_over(journal: SqliteJournal, views: StoreViews) -> None:
     journal.append([*STORY, ev(100, K.JOB_COMPLETED, result={"accuracy": 0.97}, reason="5 epochs done")])
     journal.append([ev(101, K.JOB_CANCELLED, by="ada"), ev(102, K.JOB_RELEASED, by="ada")])
     row = views.job(1)
@@ -284,7 +284,7 @@ def test_people_are_shown_what_the_loop_knows(tmp_path_factory: pytest.TempPathF
     ledger = Ledger()
     with SqliteJournal(path) as journal:
         ledger.apply(journal.append(story))
-        views = Views(path)
+        views = StoreViews(path)
         rows = {row.id: row for row in views.jobs()}
         views.close()
         pilots = _tables(path)["pilot"]

@@ -19,12 +19,12 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.journalled import announced
 from malletrain.loop.ledger import Ledger
-from malletrain.store import tables as t
+from malletrain.store import schema as t
 from malletrain.store.database import reader_engine
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Retention, Upkeep, read_archive
-from malletrain.store.views import Views
+from malletrain.store.views import StoreViews
 
 K = EventKind
 START = 1_793_491_200.0
@@ -49,7 +49,7 @@ def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
 
 def shown(path: Path) -> dict[str, Any]:
     """Everything that people can read, and every row of the projections."""
-    views = Views(path)
+    views = StoreViews(path)
     rows: dict[str, Any] = {"jobs": views.jobs(), "usage": views.usage(START + 1000 * DAY_S)}
     views.close()
     engine = reader_engine(path)
@@ -175,7 +175,7 @@ def test_old_jobs_go_to_the_archive_whole_and_their_rows_stay(journal: SqliteJou
     assert (after["jobs"], after["usage"]) == (before["jobs"], before["usage"])
     journal.rebuild()
     assert shown(journal.path) == after
-    views = Views(journal.path)
+    views = StoreViews(journal.path)
     assert views.next_job_id() == 3, "a number is never given twice"
     views.close()
     assert upkeep.tend(START + 2 * DAY_S).archived == 0

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.study import cluster, definition, faults, storage, trial_records
+from malletrain.study import cluster_runs, definition, storage, training_errors, trial_records
 from malletrain.study import trial_main as study_call
-from malletrain.study.endings import Ending, Figure, Over, StudyError
-from malletrain.study.trial_spec import Order, fault_file, node_range
-from malletrain.study.verdict import Told
+from malletrain.study.job_outcome import JobOutcome
+from malletrain.study.trial_endings import Ending, Figure, StudyError, TrialEnd
+from malletrain.study.trial_spec import TrialSpec, fault_file, node_range
 from malletrain.wire.daemon import connect
 from malletrain.wire.http import DaemonUnavailable
 from malletrain.wire.munge import MungeError
@@ -167,7 +167,7 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
 )
 def test_parameters_that_no_process_could_get_are_named(tmp_path: Path, params: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        Order("a", str(tmp_path), "/a.py", params=params).write()
+        TrialSpec("a", str(tmp_path), "/a.py", params=params).write()
     assert said in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -185,10 +185,10 @@ def test_parameters_that_no_process_could_get_are_named(tmp_path: Path, params: 
 )
 def test_memory_that_ran_out_is_told_from_other_faults(tmp_path: Path, raised: str, memory: bool) -> None:
     path = write(tmp_path, f"import torch\n\ndef fit():\n    {raised}\n", name="faulty")
-    order = Order("a", str(tmp_path), str(path), "fit")
+    order = TrialSpec("a", str(tmp_path), str(path), "fit")
     order.write()
     assert study_call.main([str(tmp_path)]) == 1
-    over = faults.read(order, str(os.getpid()))
+    over = training_errors.read(order, str(os.getpid()))
     assert over is not None
     assert over.ending is (Ending.OUT_OF_MEMORY if memory else Ending.USER_ERROR)
     assert raised in over.traceback
@@ -209,9 +209,9 @@ def test_an_order_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, params: dict[str, object]
 ) -> None:
     folder = tmp_path_factory.mktemp("order")
-    order = Order("a", str(folder), "/a.py", "fit", params)
+    order = TrialSpec("a", str(folder), "/a.py", "fit", params)
     order.write()
-    assert Order.read(folder) == order
+    assert TrialSpec.read(folder) == order
 
 
 # --- what a job's events mean --------------------------------------------------------------------------------------
@@ -222,16 +222,16 @@ def event(kind: str, reason: str = "", **data: object) -> EventRow:
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
-    monkeypatch.setattr("malletrain.study.verdict.PATIENCE_S", 0.0)
-    return Told(Order("a", str(tmp_path), "/a.py"), "7")
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobOutcome:
+    monkeypatch.setattr("malletrain.study.job_outcome.PATIENCE_S", 0.0)
+    return JobOutcome(TrialSpec("a", str(tmp_path), "/a.py"), "7")
 
 
-def test_figures_and_a_result(told: Told) -> None:
+def test_figures_and_a_result(told: JobOutcome) -> None:
     assert told.take(event("metric", name="a", value=0.5, samples=80)) == Figure("a", 0.5, 80)
     diverged = told.take(event("metric", name="a", value=None, samples=80))
     assert isinstance(diverged, Figure) and math.isnan(diverged.value)
-    assert told.take(event("job_completed", "done", result={"a": 1})) == Over(Ending.COMPLETED, "done", {"a": 1})
+    assert told.take(event("job_completed", "done", result={"a": 1})) == TrialEnd(Ending.COMPLETED, "done", {"a": 1})
 
 
 CONSUMED = "no held task is left (of 4: ...): submit it again"
@@ -248,29 +248,29 @@ CONSUMED = "no held task is left (of 4: ...): submit it again"
         ([("failed", False)], "3 pilots in a row ended", Ending.USER_ERROR),
     ],
 )
-def test_ends_are_told_apart(told: Told, pilots: list[tuple[str, bool]], reason: str, ending: Ending) -> None:
+def test_ends_are_told_apart(told: JobOutcome, pilots: list[tuple[str, bool]], reason: str, ending: Ending) -> None:
     for state, preempted in pilots:
         assert told.take(event("pilot_ended", state=state, preempted=preempted)) is None
     over = told.take(event("job_failed", reason))
-    assert isinstance(over, Over)
+    assert isinstance(over, TrialEnd)
     assert over.ending is ending
     assert over.ending.by_infrastructure == (ending in (Ending.PREEMPTED, Ending.NODE_FAILED))
 
 
-def test_the_scripts_own_word_comes_first(told: Told, tmp_path: Path) -> None:
+def test_the_scripts_own_word_comes_first(told: JobOutcome, tmp_path: Path) -> None:
     word = {"memory": True, "message": "OutOfMemoryError: 80 GiB", "traceback": "at line 3"}
     fault_file(tmp_path, "7").write_text(json.dumps(word))
     over = told.take(event("job_failed", "exit status 1"))
-    assert over == Over(Ending.OUT_OF_MEMORY, "OutOfMemoryError: 80 GiB", traceback="at line 3")
+    assert over == TrialEnd(Ending.OUT_OF_MEMORY, "OutOfMemoryError: 80 GiB", traceback="at line 3")
 
 
-def test_without_a_word_the_newest_output_is_kept(told: Told, tmp_path: Path) -> None:
+def test_without_a_word_the_newest_output_is_kept(told: JobOutcome, tmp_path: Path) -> None:
     for age, name in enumerate(("4_1.out", "4_0.out")):
         (tmp_path / name).write_text(f"{name}\nSegmentation fault\n")
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
     over = told.take(event("job_failed", "exit status 139"))
-    assert over == Over(Ending.USER_ERROR, "exit status 139", traceback="4_1.out\nSegmentation fault\n")
-    assert len(faults.tail(tmp_path / "gone")) == 0
+    assert over == TrialEnd(Ending.USER_ERROR, "exit status 139", traceback="4_1.out\nSegmentation fault\n")
+    assert len(training_errors.tail(tmp_path / "gone")) == 0
 
 
 @pytest.mark.parametrize(
@@ -303,17 +303,17 @@ def test_parameters_are_queued_once_and_not_for_ever() -> None:
         trial = study.ask()
         assert trial.suggest_float("x", 0, 1) == study.get_trials()[0].params["x"]
         again += 1
-        if not trial_records.settle(study, trial, Over(Ending.NODE_FAILED), {}):
+        if not trial_records.settle(study, trial, TrialEnd(Ending.NODE_FAILED), {}):
             break
     assert again == trial_records.MAX_REPEATS
     assert not study.get_trials(states=(optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING))
 
 
 def test_a_daemon_that_is_away_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "START_PATIENCE_S", 1.0)
+    monkeypatch.setattr(cluster_runs, "START_PATIENCE_S", 1.0)
     said: list[str] = []
     nobody = {"MALLETRAIN_URL": f"http://127.0.0.1:{free_port()}"}
     with pytest.raises((DaemonUnavailable, MungeError)):  # munged is asked first, and runs on few machines of tests
-        cluster.JobRuns(lambda: connect(nobody), os.environ, said.append, threading.Event())
+        cluster_runs.JobRuns(lambda: connect(nobody), os.environ, said.append, threading.Event())
     assert len(said) == 1
     assert said[0].endswith("waiting up to 1 s for it")

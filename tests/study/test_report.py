@@ -14,7 +14,7 @@ import optuna
 import pytest
 
 from malletrain.study import report, trial_records
-from malletrain.study.endings import Ending, Over
+from malletrain.study.trial_endings import Ending, TrialEnd
 
 #: Added to a copy of the page: what it finds of itself goes to the page around it.
 TELL = """<script>
@@ -38,10 +38,10 @@ Direction = Literal["minimize", "maximize"]
 
 def study_of_all_ends(directions: list[Direction]) -> optuna.Study:
     study = optuna.create_study(directions=directions, study_name="<script>alert(1)</script>")
-    ends = [Over(Ending.COMPLETED)] * 5 + [
-        Over(Ending.USER_ERROR, "<b>bad</b>", traceback="line <1>"),
-        Over(Ending.OUT_OF_MEMORY, "80 GiB"),
-        Over(Ending.PRUNED, "at step 2"),
+    ends = [TrialEnd(Ending.COMPLETED)] * 5 + [
+        TrialEnd(Ending.USER_ERROR, "<b>bad</b>", traceback="line <1>"),
+        TrialEnd(Ending.OUT_OF_MEMORY, "80 GiB"),
+        TrialEnd(Ending.PRUNED, "at step 2"),
     ]
     for over in ends if len(directions) == 1 else ends[:-1]:
         trial = study.ask()

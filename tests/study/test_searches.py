@@ -14,10 +14,10 @@ from optuna.trial import TrialState
 
 from malletrain import study
 from malletrain.study import storage, trial_records
-from malletrain.study.conduct import Conductor, Limits
+from malletrain.study.conductor import Conductor, StudyLimits
 from malletrain.study.definition import Definition
-from malletrain.study.endings import Ending, Figure, Over, StudyError
-from malletrain.study.trial_spec import Order
+from malletrain.study.trial_endings import Ending, Figure, StudyError, TrialEnd
+from malletrain.study.trial_spec import TrialSpec
 
 EPOCHS = 9
 
@@ -29,8 +29,8 @@ def fit(x: float, y: float) -> None:
 class Scripted:
     """A training that reports a curve and ends; it counts how much of the curve was asked for."""
 
-    def __init__(self, order: Order, spoilt: bool) -> None:
-        self.end = Over(Ending.NODE_FAILED, "the node failed") if spoilt else None
+    def __init__(self, order: TrialSpec, spoilt: bool) -> None:
+        self.end = TrialEnd(Ending.NODE_FAILED, "the node failed") if spoilt else None
         x, y = order.params["x"], order.params["y"]
         self.value = 1 - (x - 0.3) ** 2 - (y - 0.6) ** 2
         self.told = 0
@@ -38,9 +38,9 @@ class Scripted:
 
     key = ""
 
-    def next(self, wait_s: float) -> Figure | Over:
+    def next(self, wait_s: float) -> Figure | TrialEnd:
         if self.told == EPOCHS:
-            return self.end or Over(Ending.COMPLETED, result={"value": self.value})
+            return self.end or TrialEnd(Ending.COMPLETED, result={"value": self.value})
         self.told += 1
         return Figure("value", self.value * (1 - math.exp(-self.told)), 8 * self.told)
 
@@ -63,12 +63,12 @@ class ScriptedRuns:
 
     def check(self, nodes: str) -> None: ...
 
-    def start(self, order: Order) -> Scripted:
+    def start(self, order: TrialSpec) -> Scripted:
         order.write()
         number = int(order.name.rpartition("-")[2])
         return self.runs.setdefault(order.name, Scripted(order, number in self.spoilt))
 
-    def find(self, order: Order, key: str) -> None:
+    def find(self, order: TrialSpec, key: str) -> None:
         return None
 
     def room(self, active: int) -> bool:
@@ -103,7 +103,7 @@ def search(
     kept, _ = trial_records.open_study(storage.open_storage(str(folder / "small.journal")), definition)
     runs = ScriptedRuns(spoilt)
     said: list[str] = []
-    Conductor(kept, definition, runs, folder / "trials", said.append, threading.Event()).run(Limits(trials))
+    Conductor(kept, definition, runs, folder / "trials", said.append, threading.Event()).run(StudyLimits(trials))
     return kept, runs
 
 

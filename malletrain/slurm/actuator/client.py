@@ -11,7 +11,7 @@ from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePi
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import Snapshot
-from malletrain.slurm.actuator.protocol import Answer, Order, read_answer, write_order
+from malletrain.slurm.actuator.protocol import ActuatorReply, ActuatorRequest, read_answer, write_order
 from malletrain.slurm.actuator.server import read_line
 from malletrain.slurm.cluster import SlurmCluster
 
@@ -19,7 +19,7 @@ from malletrain.slurm.cluster import SlurmCluster
 _CONNECT_S = 5.0
 
 
-class ApartCluster:
+class ActuatorClient:
     """The port `Cluster`. `patience_s`: so long the actuator may take for one order, its Slurm commands included."""
 
     def __init__(
@@ -54,24 +54,24 @@ class ApartCluster:
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         """As `SlurmCluster.start`; a job whose owner is not known is not even asked for."""
         known = tuple(action for action in actions if self._owner_of(action.job_id) is not None)
-        done = iter(self._order(Order(known, self._owners(known))) if known else ())
+        done = iter(self._order(ActuatorRequest(known, self._owners(known))) if known else ())
         unknown = Outcome(False, "not started: its job's owner is not known")
         return [next(done) if action in known else unknown for action in actions]
 
     def cut(self, action: CutLimit) -> Outcome:
-        return self._order(Order((action,), {}))[0]
+        return self._order(ActuatorRequest((action,), {}))[0]
 
     def recycle(self, actions: Sequence[RecyclePilot]) -> Sequence[Outcome]:
-        return self._order(Order(tuple(actions), {})) if actions else ()
+        return self._order(ActuatorRequest(tuple(actions), {})) if actions else ()
 
     def cancel(self, action: CancelTasks) -> Outcome:
-        return self._order(Order((action,), {}))[0] if action.pilots else Outcome(True, "nothing to cancel")
+        return self._order(ActuatorRequest((action,), {}))[0] if action.pilots else Outcome(True, "nothing to cancel")
 
     def _owners(self, actions: Sequence[StartPilot]) -> dict[int, int]:
         found = {action.job_id: self._owner_of(action.job_id) for action in actions}
         return {job: uid for job, uid in found.items() if uid is not None}
 
-    def _order(self, order: Order) -> Sequence[Outcome]:
+    def _order(self, order: ActuatorRequest) -> Sequence[Outcome]:
         """Raises:
         ClusterUnavailable: the actuator does not answer, or Slurm does not answer it.
         """
@@ -84,7 +84,7 @@ class ApartCluster:
             raise ClusterUnavailable("actuator: its answer is not to the order that was given")
         return answer.outcomes
 
-    def _ask(self, line: bytes) -> Answer:
+    def _ask(self, line: bytes) -> ActuatorReply:
         deadline = time.monotonic() + self._patience_s
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -17,7 +17,7 @@ from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePi
 from malletrain.domain.errors import InvalidInput
 
 #: A longer line is no order.
-MAX_LINE = 4 * 1024 * 1024
+MAX_LINE_BYTES = 4 * 1024 * 1024
 
 #: More pilots than any site runs at a time.
 MAX_PILOTS = 5000
@@ -28,7 +28,7 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ActuatorRequest:
     """One verb with its actions, all of one kind. `owners`: the uid that announced each job, as the daemon has it."""
 
     actions: tuple[StartPilot, ...] | tuple[RecyclePilot, ...] | tuple[CutLimit] | tuple[CancelTasks]
@@ -36,7 +36,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ActuatorReply:
     """An outcome for each action; or why Slurm, or the actuator, would not: `unavailable`, `refused`."""
 
     outcomes: tuple[Outcome, ...] = ()
@@ -44,7 +44,7 @@ class Answer:
     refused: str = ""
 
 
-def write_order(order: Order) -> bytes:
+def write_order(order: ActuatorRequest) -> bytes:
     """The line. Reasons stay with the daemon."""
     first = order.actions[0]
     verb = next(verb for verb, (kind, _) in _VERBS.items() if isinstance(first, kind))
@@ -65,7 +65,7 @@ def write_order(order: Order) -> bytes:
     return json.dumps({"verb": verb, "actions": rows}).encode() + b"\n"
 
 
-def read_order(line: bytes, most_s: float) -> Order:
+def read_request(line: bytes, most_s: float) -> ActuatorRequest:
     """The order in a line. `most_s`: no limit may be longer.
 
     Raises:
@@ -99,17 +99,17 @@ def read_order(line: bytes, most_s: float) -> Order:
                 if not isinstance(row["pilots"], list) or len(row["pilots"]) > MAX_PILOTS:
                     raise InvalidInput("order.pilots", "must be a list of pilots, and not of too many")
                 actions.append(CancelTasks(job, tuple(_pilot(pilot) for pilot in row["pilots"]), ""))
-    return Order(tuple(actions), owners)
+    return ActuatorRequest(tuple(actions), owners)
 
 
-def write_answer(answer: Answer) -> bytes:
+def write_reply(answer: ActuatorReply) -> bytes:
     """The line."""
     rows = [{"done": o.done, "detail": o.detail, "unfit": o.unfit} for o in answer.outcomes]
     body = {"outcomes": rows, "unavailable": answer.unavailable, "refused": answer.refused}
     return json.dumps(body).encode() + b"\n"
 
 
-def read_answer(line: bytes) -> Answer:
+def read_answer(line: bytes) -> ActuatorReply:
     """The answer in a line.
 
     Raises:
@@ -118,7 +118,7 @@ def read_answer(line: bytes) -> Answer:
     body = _json(line, "answer")
     try:
         outcomes = tuple(Outcome(bool(o["done"]), str(o["detail"]), unfit=bool(o["unfit"])) for o in body["outcomes"])
-        return Answer(outcomes, str(body["unavailable"]), str(body["refused"]))
+        return ActuatorReply(outcomes, str(body["unavailable"]), str(body["refused"]))
     except (KeyError, TypeError) as error:
         raise InvalidInput("answer", f"is none of an actuator of this release ({error})") from error
 

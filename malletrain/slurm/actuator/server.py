@@ -19,10 +19,16 @@ from pathlib import Path
 
 from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.slurm.actuator.protocol import MAX_LINE, Answer, Order, read_order, write_answer
+from malletrain.slurm.actuator.protocol import (
+    MAX_LINE_BYTES,
+    ActuatorReply,
+    ActuatorRequest,
+    read_request,
+    write_reply,
+)
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site import Harvest
+from malletrain.slurm.site_facts import Harvest
 
 log = logging.getLogger("malletrain.actuator")
 
@@ -53,37 +59,37 @@ class Actuator:
         self._most_s = most_s
         self._now = now
 
-    def answer(self, line: bytes) -> Answer:
+    def answer(self, line: bytes) -> ActuatorReply:
         """What became of the order in `line`; nothing that it holds can raise."""
         try:
-            order = read_order(line, self._most_s)
+            order = read_request(line, self._most_s)
         except InvalidInput as error:
-            return Answer(refused=str(error))
+            return ActuatorReply(refused=str(error))
         try:
             return self._carry_out(order)
         except InvalidInput as error:
-            return Answer(refused=str(error))
+            return ActuatorReply(refused=str(error))
         except ClusterUnavailable as error:
-            return Answer(unavailable=str(error))
+            return ActuatorReply(unavailable=str(error))
 
-    def _carry_out(self, order: Order) -> Answer:
+    def _carry_out(self, order: ActuatorRequest) -> ActuatorReply:
         cluster = SlurmCluster(self._commands, self._harvest, order.owners.get, self._now)
         starts = [action for action in order.actions if isinstance(action, StartPilot)]
         if starts:
-            return Answer(tuple(cluster.start(starts)))
+            return ActuatorReply(tuple(cluster.start(starts)))
         recycled = [action for action in order.actions if isinstance(action, RecyclePilot)]
         if recycled:
-            return Answer(tuple(cluster.recycle(recycled)))
+            return ActuatorReply(tuple(cluster.recycle(recycled)))
         outcomes = []
         for action in order.actions:
             if isinstance(action, CutLimit):
                 outcomes.append(cluster.cut(action))
             elif isinstance(action, CancelTasks):
                 outcomes.append(cluster.cancel(action))
-        return Answer(tuple(outcomes))
+        return ActuatorReply(tuple(outcomes))
 
 
-class Server:
+class ActuatorServer:
     """The socket. One order at a time, in the order in which they come; the daemon waits for each anyway."""
 
     def __init__(self, path: Path, actuator: Actuator, allowed: frozenset[int], alive: Callable[[], object]) -> None:
@@ -143,7 +149,7 @@ class Server:
             with contextlib.suppress(OSError):
                 read_line(connection, lambda: until - time.monotonic())
             connection.settimeout(STRANGER_S)
-            connection.sendall(write_answer(Answer(refused=f"user {uid} may not give orders here")))
+            connection.sendall(write_reply(ActuatorReply(refused=f"user {uid} may not give orders here")))
             return
         deadline = time.monotonic() + PATIENCE_S
         line = read_line(connection, lambda: deadline - time.monotonic())
@@ -151,7 +157,7 @@ class Server:
         if answer.refused:
             log.warning("order refused: %s", answer.refused)
         connection.settimeout(PATIENCE_S)
-        connection.sendall(write_answer(answer))
+        connection.sendall(write_reply(answer))
 
 
 def read_line(connection: socket.socket, left_s: Callable[[], float]) -> bytes:
@@ -173,6 +179,6 @@ def read_line(connection: socket.socket, left_s: Callable[[], float]) -> bytes:
         if not chunk:
             raise ConnectionError("cut off in mid line")
         taken += chunk
-        if len(taken) > MAX_LINE:
+        if len(taken) > MAX_LINE_BYTES:
             raise ConnectionError("a line without end")
     return bytes(taken)

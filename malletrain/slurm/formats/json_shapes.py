@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.formats import hostlist, values
-from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
+from malletrain.slurm.formats import hostlist, scalars
+from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
 
 Object = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ def load(text: str, where: str) -> Object:
     return document
 
 
-def nodes(document: Object, where: str) -> list[NodeRow]:
+def nodes(document: Object, where: str) -> list[NodeRecord]:
     """`sinfo --json`, `scontrol show node --json`, or slurmrestd's nodes.
 
     Raises:
@@ -45,7 +45,7 @@ def nodes(document: Object, where: str) -> list[NodeRow]:
     return [_node(entry, where) for entry in _objects(document, "nodes", where)]
 
 
-def jobs(document: Object, where: str) -> list[JobRow]:
+def jobs(document: Object, where: str) -> list[JobRecord]:
     """`squeue --json`, `scontrol show job --json`, or slurmrestd's jobs.
 
     Raises:
@@ -54,7 +54,7 @@ def jobs(document: Object, where: str) -> list[JobRow]:
     return [_job(entry, where) for entry in _objects(document, "jobs", where)]
 
 
-def reservations(document: Object, where: str) -> list[ReservationRow]:
+def reservations(document: Object, where: str) -> list[ReservationRecord]:
     """`scontrol show reservation --json`, or slurmrestd's reservations.
 
     Raises:
@@ -67,7 +67,7 @@ def reservations(document: Object, where: str) -> list[ReservationRow]:
             raise InvalidInput(where, "a reservation without a name or start")
         end = number(entry.get("end_time"))
         rows.append(
-            ReservationRow(
+            ReservationRecord(
                 name=name,
                 start=float(start),
                 end=float(end) if end else float("inf"),
@@ -96,13 +96,13 @@ def number(value: object) -> float | None:
     return None
 
 
-def _node(entry: Object, where: str) -> NodeRow:
+def _node(entry: Object, where: str) -> NodeRecord:
     name = _text(entry.get("name"))
     # Before 23.02 the base state stands apart from its flags.
     state = "+".join([*_names(entry.get("state")), *_names(entry.get("state_flags"))])
     if not name or not state:
         raise InvalidInput(where, f"a node without a name or state ({name[:40]!r})")
-    return NodeRow(
+    return NodeRecord(
         name=name,
         state=state,
         partitions=_names(entry.get("partitions")),
@@ -116,7 +116,7 @@ def _node(entry: Object, where: str) -> NodeRow:
     )
 
 
-def _group(entry: Object, where: str) -> Iterator[NodeRow]:
+def _group(entry: Object, where: str) -> Iterator[NodeRecord]:
     names = _object(entry, "nodes").get("nodes")
     state = "+".join(_names(_object(entry, "node").get("state")))
     partition = entry.get("partition")
@@ -128,7 +128,7 @@ def _group(entry: Object, where: str) -> Iterator[NodeRow]:
         raise InvalidInput(where, "a group without nodes or state")
     for item in names:
         for name in hostlist.expand(_text(item), where):
-            yield NodeRow(
+            yield NodeRecord(
                 name=name,
                 state=state,
                 partitions=(label,) if label else (),
@@ -143,7 +143,7 @@ def _group(entry: Object, where: str) -> Iterator[NodeRow]:
             )
 
 
-def _job(entry: Object, where: str) -> JobRow:
+def _job(entry: Object, where: str) -> JobRecord:
     raw = number(entry.get("job_id"))
     state = ",".join(_names(entry.get("job_state")))
     if raw is None or raw < 1 or not state:
@@ -160,7 +160,7 @@ def _job(entry: Object, where: str) -> JobRow:
     elif het:
         identity = f"{int(het)}+{int(offset or 0)}"
     limit = number(entry.get("time_limit"))
-    return JobRow(
+    return JobRecord(
         id=identity,
         raw_id=int(raw),
         state=state,
@@ -168,7 +168,7 @@ def _job(entry: Object, where: str) -> JobRow:
         account=_text(entry.get("account")),
         partition=_text(entry.get("partition")),
         qos=_text(entry.get("qos")),
-        reason=values.text_or_empty(_text(entry.get("state_reason"))),
+        reason=scalars.text_or_empty(_text(entry.get("state_reason"))),
         name=_text(entry.get("name")),
         node_count=max(1, _count(entry.get("node_count"), 1)),
         array_id=array_id,
@@ -216,13 +216,13 @@ def _count(value: object, default: int = 0) -> int:
 
 
 def _text(value: object) -> str:
-    return values.text_or_empty(value) if isinstance(value, str) else ""
+    return scalars.text_or_empty(value) if isinstance(value, str) else ""
 
 
 def _names(value: object) -> tuple[str, ...]:
     """A list of words, given as a list or between commas."""
     if isinstance(value, str):
-        return tuple(part for part in value.split(",") if part and part not in values.ABSENT)
+        return tuple(part for part in value.split(",") if part and part not in scalars.ABSENT)
     if isinstance(value, list):
         return tuple(part for part in value if isinstance(part, str) and part)
     return ()

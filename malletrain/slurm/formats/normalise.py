@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
-from malletrain.slurm.formats import hostlist, values
-from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
+from malletrain.slurm.formats import hostlist, scalars
+from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
 from malletrain.slurm.formats.states import STRENGTH, job_state, node_state
 
 #: By name: a row, and the node that was made of it.
-MadeNodes = dict[str, tuple[NodeRow, Node]]
+MadeNodes = dict[str, tuple[NodeRecord, Node]]
 
 
 class Warnings:
@@ -39,9 +39,9 @@ class Warnings:
 
 def snapshot(
     taken_at: float,
-    nodes: Sequence[NodeRow],
-    jobs: Iterable[JobRow] = (),
-    reservations: Iterable[ReservationRow] = (),
+    nodes: Sequence[NodeRecord],
+    jobs: Iterable[JobRecord] = (),
+    reservations: Iterable[ReservationRecord] = (),
     plan: BackfillPlan | None = None,
     *,
     task_by_task: str | None = None,
@@ -79,7 +79,7 @@ def snapshot(
     )
 
 
-def node(row: NodeRow, warnings: Warnings | None = None) -> Node:
+def node(row: NodeRecord, warnings: Warnings | None = None) -> Node:
     """One node of one row. An idle node with processors given away is MIXED: partly busy is not idle."""
     state, flags, unknown = node_state(row.state)
     if unknown and warnings is not None:
@@ -100,7 +100,7 @@ def node(row: NodeRow, warnings: Warnings | None = None) -> Node:
     )
 
 
-def _made(row: NodeRow, warnings: Warnings, made: MadeNodes) -> Node:
+def _made(row: NodeRecord, warnings: Warnings, made: MadeNodes) -> Node:
     """The node of a row; the one made before, where it is the very same row. Odd ones warn each time."""
     before = made.get(row.name)
     if before is not None and before[0] is row:
@@ -111,7 +111,7 @@ def _made(row: NodeRow, warnings: Warnings, made: MadeNodes) -> Node:
     return new
 
 
-def _merge(rows: Sequence[NodeRow], warnings: Warnings, made: MadeNodes) -> dict[str, Node]:
+def _merge(rows: Sequence[NodeRecord], warnings: Warnings, made: MadeNodes) -> dict[str, Node]:
     """Nodes by name. A list by partition names a node several times: partitions add up, the strongest state holds."""
     known: dict[str, Node] = {}
     for row in rows:
@@ -138,7 +138,7 @@ def _merge(rows: Sequence[NodeRow], warnings: Warnings, made: MadeNodes) -> dict
     return known
 
 
-def job(row: JobRow, warnings: Warnings) -> SlurmJob:
+def job(row: JobRecord, warnings: Warnings) -> SlurmJob:
     state = job_state(row.state)
     if state is SlurmState.UNKNOWN:
         warnings.add(f"unknown job state {row.state[:40]!r}", row.id)
@@ -155,7 +155,7 @@ def job(row: JobRow, warnings: Warnings) -> SlurmJob:
         node_count=row.node_count,
         array_id=row.array_id,
         array_task=_lone_task(row),
-        task_count=values.count_tasks(row.tasks) if row.tasks else 1,
+        task_count=scalars.count_tasks(row.tasks) if row.tasks else 1,
         het_id=row.het_id,
         time_limit_s=row.time_limit_s,
         submit_time=row.submit_time,
@@ -173,7 +173,7 @@ def job(row: JobRow, warnings: Warnings) -> SlurmJob:
     )
 
 
-def _lone_task(row: JobRow) -> int | None:
+def _lone_task(row: JobRecord) -> int | None:
     if row.array_id is None or row.tasks:
         return None
     task = row.id.rpartition("_")[2]
@@ -194,11 +194,11 @@ def _open(text: str, field: str, job: str, warnings: Warnings) -> tuple[str, ...
 
 
 def _one_by_one(job: SlurmJob, expression: str) -> Iterable[SlurmJob]:
-    for task in values.tasks(expression):
+    for task in scalars.tasks(expression):
         yield replace(job, id=f"{job.array_id}_{task}", array_task=task, task_count=1)
 
 
-def _reservation(row: ReservationRow) -> Reservation:
+def _reservation(row: ReservationRecord) -> Reservation:
     return Reservation(
         row.name,
         row.start,

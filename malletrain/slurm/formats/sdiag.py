@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 
 from malletrain.domain.snapshot import BackfillPlan
-from malletrain.slurm.formats import values
+from malletrain.slurm.formats import scalars
 
 _LINE = re.compile(r"\s*([A-Za-z][^:]*?):\s*(.*)\Z")
 _EPOCH = re.compile(r"\((\d{9,12})\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class SchedulerStatistics:
     """`plan` for planning; cycle times in seconds and threads for backing off and for the breaker."""
 
     plan: BackfillPlan
@@ -25,7 +25,7 @@ class Diagnosis:
     server_threads: int | None = None
 
 
-def parse(text: str, interval_s: float = 30.0) -> Diagnosis:
+def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
     """The answer of `sdiag`; what it does not say stays None. `interval_s` is bf_interval of slurm.conf(5)."""
     sections: dict[str, dict[str, str]] = {"": {}}
     section = ""
@@ -44,12 +44,12 @@ def parse(text: str, interval_s: float = 30.0) -> Diagnosis:
     general, main, backfill = sections[""], sections.get("Main", {}), sections.get("Backfilling", {})
     last = _EPOCH.search(backfill.get("Last cycle when", ""))
     depth, queue = backfill.get("Last depth cycle (try sched)"), backfill.get("Last queue length")
-    return Diagnosis(
+    return SchedulerStatistics(
         plan=BackfillPlan(
             last_cycle_at=float(last[1]) if last and float(last[1]) > 0 else None,
             interval_s=interval_s,
-            depth=None if depth is None else values.number(depth),
-            queue_length=None if queue is None else values.number(queue),
+            depth=None if depth is None else scalars.number(depth),
+            queue_length=None if queue is None else scalars.number(queue),
             main_cycle_s=_micros(main.get("Last cycle")),
         ),
         at=at,
@@ -57,9 +57,9 @@ def parse(text: str, interval_s: float = 30.0) -> Diagnosis:
         main_cycle_max_s=_micros(main.get("Max cycle")),
         backfill_cycle_s=_micros(backfill.get("Last cycle")),
         backfill_cycle_max_s=_micros(backfill.get("Max cycle")),
-        server_threads=values.number(general["Server thread count"]) if "Server thread count" in general else None,
+        server_threads=scalars.number(general["Server thread count"]) if "Server thread count" in general else None,
     )
 
 
 def _micros(value: str | None) -> float | None:
-    return None if value is None else values.number(value) / 1e6
+    return None if value is None else scalars.number(value) / 1e6

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.formats import values
-from malletrain.slurm.formats.rows import JobRow, NodeRow, ReservationRow
+from malletrain.slurm.formats import scalars
+from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
 
 _CONFIG_LINE = re.compile(r"([A-Za-z][\w\[\]/:]*)\s*=\s?(.*)\Z")
 _NEXT_KEY = re.compile(r"\s+[A-Z][\w/:&-]*=")
@@ -59,7 +59,7 @@ def word(record: str, key: str) -> str:
     start = at + len(key) + 2
     end = record.find(" ", start)
     value = record[start:] if end < 0 else record[start:end]
-    return "" if value in values.ABSENT else value
+    return "" if value in scalars.ABSENT else value
 
 
 def _state(record: str) -> str:
@@ -75,10 +75,10 @@ def phrase(record: str, key: str) -> str:
         return ""
     start = at + len(key) + 2
     match = _NEXT_KEY.search(record, start)
-    return values.text_or_empty(record[start:] if match is None else record[start : match.start()])
+    return scalars.text_or_empty(record[start:] if match is None else record[start : match.start()])
 
 
-def nodes(text: str, known: dict[str, NodeRow] | None = None) -> list[NodeRow]:
+def nodes(text: str, known: dict[str, NodeRecord] | None = None) -> list[NodeRecord]:
     """`scontrol show node [-o]`.
 
     `known`: the rows of the answer before, by their record; those that stand again are not read again, and it is
@@ -96,25 +96,25 @@ def nodes(text: str, known: dict[str, NodeRow] | None = None) -> list[NodeRow]:
     return [row for _, row in found]
 
 
-def _node(record: str) -> NodeRow:
+def _node(record: str) -> NodeRecord:
     name, state = word(record, "NodeName"), _state(record)
     if not name or not state:
         raise InvalidInput("scontrol show node", f"a node without a name or a state: {record.strip()[:80]!r}")
-    return NodeRow(
+    return NodeRecord(
         name=name,
         state=state,
         partitions=_names(word(record, "Partitions")),
-        cpus=values.number(word(record, "CPUTot")),
-        cpus_alloc=values.number(word(record, "CPUAlloc")),
-        memory_mib=values.number(word(record, "RealMemory")),
+        cpus=scalars.number(word(record, "CPUTot")),
+        cpus_alloc=scalars.number(word(record, "CPUAlloc")),
+        memory_mib=scalars.number(word(record, "RealMemory")),
         gres=word(record, "Gres"),
         features=_names(word(record, "ActiveFeatures") or word(record, "AvailableFeatures")),
-        weight=values.number(word(record, "Weight"), 1),
+        weight=scalars.number(word(record, "Weight"), 1),
         reason=phrase(record, "Reason") if " Reason=" in record else "",
     )
 
 
-def jobs(text: str) -> list[JobRow]:
+def jobs(text: str) -> list[JobRecord]:
     """`scontrol show job [-o]`, as saved by somebody. A name that holds ` Key=` may hide that key: see the top.
 
     Raises:
@@ -133,7 +133,7 @@ def jobs(text: str) -> list[JobRow]:
         elif het:
             identity = f"{het}+{word(record, 'HetJobOffset') or 0}"
         rows.append(
-            JobRow(
+            JobRecord(
                 id=identity,
                 raw_id=int(raw),
                 state=state,
@@ -143,15 +143,15 @@ def jobs(text: str) -> list[JobRow]:
                 qos=word(record, "QOS"),
                 reason=word(record, "Reason"),
                 name=phrase(record, "JobName"),
-                node_count=max(1, values.number(word(record, "NumNodes"), 1)),
-                array_id=values.number(array) if array else None,
+                node_count=max(1, scalars.number(word(record, "NumNodes"), 1)),
+                array_id=scalars.number(array) if array else None,
                 tasks=task if array and is_range else "",
-                het_id=values.number(het) if het else None,
-                time_limit_s=values.duration(word(record, "TimeLimit")),
-                submit_time=values.moment(word(record, "SubmitTime")),
-                eligible_time=values.moment(word(record, "EligibleTime")),
-                start_time=values.moment(word(record, "StartTime")),
-                end_time=values.moment(word(record, "EndTime")),
+                het_id=scalars.number(het) if het else None,
+                time_limit_s=scalars.duration(word(record, "TimeLimit")),
+                submit_time=scalars.moment(word(record, "SubmitTime")),
+                eligible_time=scalars.moment(word(record, "EligibleTime")),
+                start_time=scalars.moment(word(record, "StartTime")),
+                end_time=scalars.moment(word(record, "EndTime")),
                 nodes=word(record, "NodeList"),
                 planned_nodes=word(record, "SchedNodeList"),
                 required_nodes=word(record, "ReqNodeList"),
@@ -159,13 +159,13 @@ def jobs(text: str) -> list[JobRow]:
                 features=word(record, "Features"),
                 gres=word(record, "TresPerNode"),
                 dependency=word(record, "Dependency"),
-                priority=values.number(word(record, "Priority")),
+                priority=scalars.number(word(record, "Priority")),
             )
         )
     return rows
 
 
-def reservations(text: str) -> list[ReservationRow]:
+def reservations(text: str) -> list[ReservationRecord]:
     """`scontrol show reservation [-o]`.
 
     Raises:
@@ -173,12 +173,12 @@ def reservations(text: str) -> list[ReservationRow]:
     """
     rows = []
     for record in records(text, "ReservationName"):
-        name, start = word(record, "ReservationName"), values.moment(word(record, "StartTime"))
+        name, start = word(record, "ReservationName"), scalars.moment(word(record, "StartTime"))
         if not name or start is None:
             raise InvalidInput("scontrol show reservation", f"no name or start: {record.strip()[:80]!r}")
-        end = values.moment(word(record, "EndTime"))
+        end = scalars.moment(word(record, "EndTime"))
         rows.append(
-            ReservationRow(
+            ReservationRecord(
                 name=name,
                 start=start,
                 # An endless reservation ends when nobody lives to see it.
@@ -207,7 +207,7 @@ def config(text: str) -> dict[str, str]:
     for line in text.splitlines():
         match = _CONFIG_LINE.match(line)
         if match is not None:
-            found.setdefault(match[1], values.text_or_empty(match[2]))
+            found.setdefault(match[1], scalars.text_or_empty(match[2]))
     return found
 
 
@@ -217,7 +217,7 @@ def task_errors(error: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for array, task, several, why in _TASK_ERROR.findall(error):
         try:
-            numbers = values.tasks(several) if several else (int(task),)
+            numbers = scalars.tasks(several) if several else (int(task),)
         except InvalidInput:
             continue  # not a list of tasks: then nobody is named
         found |= {f"{array}_{number}": why.strip() for number in numbers}

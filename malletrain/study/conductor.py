@@ -19,10 +19,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from malletrain.domain.errors import MalletrainError
 from malletrain.study import trial_records
-from malletrain.study.bench import Bench, current
 from malletrain.study.definition import Definition
-from malletrain.study.endings import Ending, Over, StudyError, TrainingOver
 from malletrain.study.ports import Runs
+from malletrain.study.trial_context import TrialContext, current
+from malletrain.study.trial_endings import Ending, StudyError, TrainingEnded, TrialEnd
 from malletrain.wire.errors import WireError
 
 #: Trials that fail in a row by their own fault, after which the study is taken to be wrong.
@@ -36,7 +36,7 @@ END_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StudyLimits:
     """When a study is done: `trials` with an answer, or `seconds` gone by. `concurrent`: at most so many at a time;
     None leaves it to where trainings run."""
 
@@ -48,7 +48,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class _Ended:
     number: int
-    over: Over
+    over: TrialEnd
     again: bool
 
 
@@ -88,7 +88,7 @@ class Conductor:
         """How the names of this study's trainings begin, and nobody else's."""
         return f"{self._definition.name[:40]}-{self._study.user_attrs[trial_records.IDENTITY]}-"
 
-    def run(self, limits: Limits) -> None:
+    def run(self, limits: StudyLimits) -> None:
         """Conduct until a limit is reached; then nothing of it runs any more.
 
         Raises:
@@ -120,7 +120,7 @@ class Conductor:
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def _may_begin(self, limits: Limits, done: int) -> bool:
+    def _may_begin(self, limits: StudyLimits, done: int) -> bool:
         active = len(self._threads)
         return (
             not self._stopping.is_set()
@@ -159,7 +159,7 @@ class Conductor:
 
     def _conduct(self, trial: optuna.Trial, left: FrozenTrial | None) -> None:
         """The life of a trial, in its thread."""
-        bench = Bench(
+        bench = TrialContext(
             runs=self._runs,
             file=self._definition.file,
             folder=self._folder / f"{trial.number:06d}",
@@ -181,29 +181,32 @@ class Conductor:
             with self._asking:
                 again = trial_records.settle(self._study, trial, over, facts, value)
         except BaseException as error:  # noqa: BLE001 - the end of a thread: the main one must hear of it
-            over, again = Over(Ending.LOST, f"it could not be written down: {type(error).__name__}: {error}"), False
+            over, again = (
+                TrialEnd(Ending.LOST, f"it could not be written down: {type(error).__name__}: {error}"),
+                False,
+            )
         self._warn_of_pruner(bench)
         self._ended.put(_Ended(trial.number, over, again))
 
-    def _objective(self, trial: optuna.Trial) -> tuple[Over, Any]:
+    def _objective(self, trial: optuna.Trial) -> tuple[TrialEnd, Any]:
         """Call the user's objective; how it ended, and its value."""
         try:
             returned = self._definition.objective(trial)
         except optuna.TrialPruned as pruned:
-            return Over(Ending.PRUNED, str(pruned)), None
-        except TrainingOver as ended:
+            return TrialEnd(Ending.PRUNED, str(pruned)), None
+        except TrainingEnded as ended:
             return ended.over, None
         except MalletrainError as error:
-            return Over(Ending.USER_ERROR, str(error)), None
+            return TrialEnd(Ending.USER_ERROR, str(error)), None
         except WireError as error:  # the daemon refuses what it must not: nothing that the parameters did
-            return Over(Ending.LOST, str(error)), None
+            return TrialEnd(Ending.LOST, str(error)), None
         except MemoryError as error:
-            return Over(Ending.OUT_OF_MEMORY, str(error), traceback=traceback.format_exc()), None
+            return TrialEnd(Ending.OUT_OF_MEMORY, str(error), traceback=traceback.format_exc()), None
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the objective raises is the user's to mend
             what = f"{type(error).__name__}: {error}"
-            return Over(Ending.USER_ERROR, what, traceback=traceback.format_exc()), None
+            return TrialEnd(Ending.USER_ERROR, what, traceback=traceback.format_exc()), None
         values, fault = trial_records.values_of(returned, len(self._study.directions))
-        return (Over(Ending.USER_ERROR, fault), None) if fault else (Over(Ending.COMPLETED), values)
+        return (TrialEnd(Ending.USER_ERROR, fault), None) if fault else (TrialEnd(Ending.COMPLETED), values)
 
     def _take_end(self) -> int:
         """Wait for a trial to end; 1 when it has an answer."""
@@ -235,11 +238,11 @@ class Conductor:
             numbers = ", ".join(map(str, sorted(self._threads)))
             self._say(f"trials {numbers} do not end; the next `malletrain study run` takes care of them")
 
-    def _warn_of_pruner(self, bench: Bench) -> None:
+    def _warn_of_pruner(self, bench: TrialContext) -> None:
         if self._definition.pruner is not None and bench.done and not bench.watches and not self._told_of_watch:
             self._told_of_watch = True
             self._say("the study names a pruner, but train(...) no figure to watch: nothing is pruned")
 
 
-def _reached(limits: Limits, done: int) -> bool:
+def _reached(limits: StudyLimits, done: int) -> bool:
     return limits.trials is not None and done >= limits.trials

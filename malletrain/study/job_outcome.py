@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from malletrain.study import faults
-from malletrain.study.endings import Ending, Figure, Over
-from malletrain.study.trial_spec import Order
+from malletrain.study import training_errors
+from malletrain.study.trial_endings import Ending, Figure, TrialEnd
+from malletrain.study.trial_spec import TrialSpec
 from malletrain.wire.rows import EventRow, JobRow
 
 #: Seconds that a fault's file may take to be seen on another machine.
@@ -17,7 +17,7 @@ PATIENCE_S = 3.0
 _NODE = frozenset({"node_fail", "boot_fail"})
 
 
-class Told:
+class JobOutcome:
     """What is known of one job.
 
     Args:
@@ -25,11 +25,11 @@ class Told:
         run: the job's number.
     """
 
-    def __init__(self, order: Order, run: str) -> None:
+    def __init__(self, order: TrialSpec, run: str) -> None:
         self._order, self._run = order, run
         self._ends: Counter[str] = Counter()
 
-    def take(self, row: EventRow) -> Figure | Over | None:
+    def take(self, row: EventRow) -> Figure | TrialEnd | None:
         """What an event means."""
         match row.kind:
             case "metric":
@@ -42,39 +42,39 @@ class Told:
                 return None
             case "job_completed":
                 result = row.data.get("result")
-                return Over(Ending.COMPLETED, row.reason, result if isinstance(result, dict) else {})
+                return TrialEnd(Ending.COMPLETED, row.reason, result if isinstance(result, dict) else {})
             case "job_failed":
                 return self.failed(row.reason)
             case "job_cancelled":
-                return Over(Ending.CANCELLED, row.reason)
+                return TrialEnd(Ending.CANCELLED, row.reason)
             case "array_refused":
-                return Over(Ending.REFUSED, row.reason)
+                return TrialEnd(Ending.REFUSED, row.reason)
         return None
 
-    def from_row(self, row: JobRow) -> Over | None:
+    def from_row(self, row: JobRow) -> TrialEnd | None:
         """The end that a job's row shows, when its event has been missed."""
         match row.phase:
             case "completed":
-                return Over(Ending.COMPLETED, row.reason, row.result)
+                return TrialEnd(Ending.COMPLETED, row.reason, row.result)
             case "failed":
                 return self.failed(row.reason)
             case "cancelled":
-                return Over(Ending.CANCELLED, row.reason)
+                return TrialEnd(Ending.CANCELLED, row.reason)
         return None
 
-    def failed(self, reason: str) -> Over:
+    def failed(self, reason: str) -> TrialEnd:
         """Why a job failed: the script's own word first, then what Slurm said of its pilots."""
         consumed = "no held task is left" in reason
-        left = faults.read(self._order, self._run, 0.0 if consumed else PATIENCE_S)
+        left = training_errors.read(self._order, self._run, 0.0 if consumed else PATIENCE_S)
         if left is not None and not consumed:
             return left
         if self._ends["out_of_memory"]:
-            return Over(Ending.OUT_OF_MEMORY, reason)
+            return TrialEnd(Ending.OUT_OF_MEMORY, reason)
         nodes = sum(self._ends[state] for state in _NODE)
         if consumed:
             ending = Ending.NODE_FAILED if nodes and not self._ends["preempted"] else Ending.PREEMPTED
-            return Over(ending, reason)
+            return TrialEnd(ending, reason)
         if nodes and nodes == sum(self._ends.values()):
-            return Over(Ending.NODE_FAILED, reason)
+            return TrialEnd(Ending.NODE_FAILED, reason)
         outputs = sorted(Path(self._order.folder).glob("*.out"), key=lambda path: path.stat().st_mtime)
-        return Over(Ending.USER_ERROR, reason, traceback=faults.tail(outputs[-1]) if outputs else "")
+        return TrialEnd(Ending.USER_ERROR, reason, traceback=training_errors.tail(outputs[-1]) if outputs else "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from malletrain.domain.errors import ClusterUnavailable, MalletrainError
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import text, values
+from malletrain.slurm.formats import scalars, text
 
 #: One job's held tasks are at most this share of MaxJobCount; workers submit more as they are consumed.
 SHARE_OF_A_JOB = 0.05
@@ -26,12 +26,12 @@ AGAIN_S = 30.0
 _ID = re.compile(r"\d+(?:[_+]\d+|_(?P<tasks>\[[\d,:%.-]+\]))?")
 
 
-class TooMany(MalletrainError):
+class TooManyHeldTasks(MalletrainError):
     """The site cannot bear so many held tasks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HeldTaskLimits:
     """slurm.conf(5): most jobs that Slurm knows at a time, and one more than the highest index of an array."""
 
     max_job_count: int = 10_000
@@ -50,19 +50,19 @@ class Limits:
         return f"{SHARE_OF_A_JOB:.0%} of MaxJobCount={self.max_job_count}"
 
 
-def read(commands: Commands) -> Limits:
+def read(commands: Commands) -> HeldTaskLimits:
     """Ask slurmctld.
 
     Raises:
         ClusterUnavailable: no answer.
     """
     config = text.config(commands.ask(["scontrol", "show", "config"]))
-    return Limits(
-        values.number(config.get("MaxJobCount", ""), 10_000), values.number(config.get("MaxArraySize", ""), 1001)
+    return HeldTaskLimits(
+        scalars.number(config.get("MaxJobCount", ""), 10_000), scalars.number(config.get("MaxArraySize", ""), 1001)
     )
 
 
-def affordable(limits: Limits, wanted: int, least: int, *, asked: bool) -> int:
+def affordable(limits: HeldTaskLimits, wanted: int, least: int, *, asked: bool) -> int:
     """How many held tasks a job of at least `least` nodes is submitted with. `asked`: its owner named the number.
 
     Raises:
@@ -70,11 +70,13 @@ def affordable(limits: Limits, wanted: int, least: int, *, asked: bool) -> int:
     """
     most = limits.most_tasks
     if least > most:
-        raise TooMany(
+        raise TooManyHeldTasks(
             f"--nodes: {least} nodes need as many held tasks, and at most {most} are possible ({limits.why})"
         )
     if asked and wanted > most:
-        raise TooMany(f"--tasks={wanted}: at most {most} are possible ({limits.why}); more follow as they are used")
+        raise TooManyHeldTasks(
+            f"--tasks={wanted}: at most {most} are possible ({limits.why}); more follow as they are used"
+        )
     return min(wanted, most)
 
 
@@ -125,11 +127,11 @@ def count_jobs(ids: str) -> int:
         match = _ID.fullmatch(row)
         if match is None:
             raise ClusterUnavailable(f"squeue: {row[:40]!r} is not a job id")
-        total += values.count_tasks(match["tasks"]) if match["tasks"] else 1
+        total += scalars.count_tasks(match["tasks"]) if match["tasks"] else 1
     return total
 
 
-def check_headroom(commands: Commands, limits: Limits, tasks: int) -> None:
+def check_headroom(commands: Commands, limits: HeldTaskLimits, tasks: int) -> None:
     """Make sure that `tasks` more leave room for the main queue.
 
     Raises:
@@ -138,7 +140,7 @@ def check_headroom(commands: Commands, limits: Limits, tasks: int) -> None:
     """
     known = known_jobs(commands)
     if known + tasks > FULL * limits.max_job_count:
-        raise TooMany(
+        raise TooManyHeldTasks(
             f"Slurm has {known} of at most {limits.max_job_count} jobs (MaxJobCount), and {tasks} held tasks more "
             "would crowd out the main queue: try again later, or ask for fewer with --tasks"
         )

@@ -25,7 +25,7 @@ class TooManyRequests(MalletrainError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RateLimits:
     """Rates are requests per second, bursts how many may come at once."""
 
     body_bytes: int = 1024 * 1024
@@ -42,7 +42,7 @@ class Limits:
     long_polls_per_user: int = 64
 
 
-class Buckets:
+class TokenBuckets:
     """Token buckets by key: `burst` at once, refilled at `rate` a second. Safe from any thread; memory is bounded."""
 
     def __init__(self, rate: float, burst: float, clock: Clock, keys: int = 20_000) -> None:
@@ -67,14 +67,14 @@ class Buckets:
                 raise TooManyRequests(f"too many requests: at most {self._rate:g} a second; wait a moment")
 
 
-class Doorkeeper:
+class AddressLimits:
     """Bounds how fast one token, or one address without any, may ask: before any work is done for it."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, clock: Clock, logins: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, limits: RateLimits, clock: Clock, logins: tuple[str, ...]) -> None:
         """`logins` are the paths at which a credential is opened: by address alone, whatever token is sent."""
         self._app, self._logins = app, frozenset(logins)
-        self._by_address = Buckets(limits.address_rate, limits.address_burst, clock)
-        self._by_token = Buckets(limits.token_rate, limits.token_burst, clock)
+        self._by_address = TokenBuckets(limits.address_rate, limits.address_burst, clock)
+        self._by_token = TokenBuckets(limits.token_rate, limits.token_burst, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -93,7 +93,7 @@ class Doorkeeper:
 class BoundedBody:
     """Refuses bodies that are too long or take too long, before anything is done about them."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: RateLimits) -> None:
         self._app, self._limits = app, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

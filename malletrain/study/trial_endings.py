@@ -41,7 +41,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class TrialEnd:
     """The training is over. `result` is what the script said of it, `traceback` where it failed."""
 
     ending: Ending
@@ -50,10 +50,10 @@ class Over:
     traceback: str = ""
 
 
-class TrainingOver(MalletrainError):
+class TrainingEnded(MalletrainError):
     """The training inside an objective has ended without a result; raised by `train` into the objective."""
 
-    def __init__(self, over: Over) -> None:
+    def __init__(self, over: TrialEnd) -> None:
         super().__init__(over.reason or over.ending.value)
         self.over = over
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ClusterShell.NodeSet import NodeSet
 
-from malletrain.config import Budget, Config, Limit
+from malletrain.config import BudgetSection, Config, LimitSection
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import Rules
@@ -12,8 +12,8 @@ from malletrain.domain.job import Profile
 from malletrain.learn.advisor import ProbeRules
 from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective
-from malletrain.slurm.limits import Limits
-from malletrain.slurm.site import Harvest, SiteFacts
+from malletrain.slurm.held_task_limits import HeldTaskLimits
+from malletrain.slurm.site_facts import Harvest, SiteFacts
 
 #: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
 MAX_STARTS = 50
@@ -80,7 +80,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         start_patience_s=max(LEAST_PATIENCE_S, 2 * facts.bf_interval_s + 10.0) if patience == "auto" else patience,
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         forecast=True,
-        max_top_up=min(50, Limits(facts.max_job_count, facts.max_array_size).most_tasks),
+        max_top_up=min(50, HeldTaskLimits(facts.max_job_count, facts.max_array_size).most_tasks),
         include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
         exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
     )
@@ -105,11 +105,11 @@ def harvest_of(config: Config, facts: SiteFacts) -> Harvest:
     return Harvest(slurm.partition, slurm.account, slurm.qos, max_time_s, config.pilot.max_nodes)
 
 
-def _budget(budget: Budget) -> AccountBudget:
+def _budget(budget: BudgetSection) -> AccountBudget:
     return AccountBudget(budget.name, frozenset(budget.accounts), 3600.0 * budget.node_hours, Period(budget.period))
 
 
-def _limit(limit: Limit) -> SiteLimit:
+def _limit(limit: LimitSection) -> SiteLimit:
     return SiteLimit(
         name=limit.name,
         users=frozenset(limit.users),

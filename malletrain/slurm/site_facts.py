@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import hostlist, text, values
+from malletrain.slurm.formats import hostlist, scalars, text
 
 _ASKED = re.compile(r"Configuration data as of (\S+)")
 _SOCKET = re.compile(r"socket=([^,\s]+)")
@@ -147,16 +147,16 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
     return SiteFacts(
         version=config["SLURM_VERSION"],
         cluster=config["ClusterName"],
-        kill_wait_s=values.number(config.get("KillWait", ""), 30),
+        kill_wait_s=scalars.number(config.get("KillWait", ""), 30),
         over_time_limit_s=over_time,
         # Defaults as in slurm.conf(5), SchedulerParameters.
-        bf_interval_s=values.number(parameters.get("bf_interval", ""), 30),
-        bf_resolution_s=values.number(parameters.get("bf_resolution", ""), 60),
-        bf_max_job_test=values.number(parameters.get("bf_max_job_test", ""), 500),
-        max_job_count=values.number(config.get("MaxJobCount", ""), 10000),
-        max_array_size=values.number(config.get("MaxArraySize", ""), 1001),
-        min_job_age_s=values.number(config.get("MinJobAge", ""), 300),
-        message_timeout_s=values.number(config.get("MessageTimeout", ""), 10),
+        bf_interval_s=scalars.number(parameters.get("bf_interval", ""), 30),
+        bf_resolution_s=scalars.number(parameters.get("bf_resolution", ""), 60),
+        bf_max_job_test=scalars.number(parameters.get("bf_max_job_test", ""), 500),
+        max_job_count=scalars.number(config.get("MaxJobCount", ""), 10000),
+        max_array_size=scalars.number(config.get("MaxArraySize", ""), 1001),
+        min_job_age_s=scalars.number(config.get("MinJobAge", ""), 300),
+        message_timeout_s=scalars.number(config.get("MessageTimeout", ""), 10),
         preempt_type=config.get("PreemptType", ""),
         preempt_mode=config.get("PreemptMode", ""),
         select_type=config.get("SelectType", ""),
@@ -164,7 +164,7 @@ def parse(config_text: str, partitions_text: str) -> SiteFacts:
         has_prolog=_is_set(config, "Prolog", "PrologSlurmctld"),
         has_epilog=_is_set(config, "Epilog", "EpilogSlurmctld"),
         private_data=frozenset(config.get("PrivateData", "").replace(" ", "").split(",")) - {"", "none"},
-        asked_at=values.moment(asked[1]) if asked else None,
+        asked_at=scalars.moment(asked[1]) if asked else None,
         slurm_user=config.get("SlurmUser", "slurm").partition("(")[0],
         munge_socket=socket[1] if socket else "",
         topology=config.get("TopologyPlugin", ""),
@@ -184,12 +184,12 @@ def _partition(name: str, words: Mapping[str, str]) -> PartitionFacts:
     over = words.get("OverTimeLimit", "NONE")
     return PartitionFacts(
         name=name,
-        tier=values.number(words.get("PriorityTier", ""), 1),
+        tier=scalars.number(words.get("PriorityTier", ""), 1),
         preempt_mode=words.get("PreemptMode", ""),
-        grace_s=values.number(words.get("GraceTime", ""))
+        grace_s=scalars.number(words.get("GraceTime", ""))
         if ":" not in words.get("GraceTime", "")
-        else (values.duration(words["GraceTime"]) or 0.0),
-        max_time_s=values.duration(words.get("MaxTime", "UNLIMITED")),
+        else (scalars.duration(words["GraceTime"]) or 0.0),
+        max_time_s=scalars.duration(words.get("MaxTime", "UNLIMITED")),
         nodes=frozenset(hostlist.expand(words.get("Nodes", ""), f"partition {name}")),
         state=words.get("State", ""),
         is_default=words.get("Default") == "YES",
@@ -310,4 +310,4 @@ def _is_set(config: Mapping[str, str], *names: str) -> bool:
 
 
 def _minutes(value: str) -> float:
-    return 365 * 86400.0 if value.upper() in ("UNLIMITED", "INFINITE") else values.number(value) * 60.0
+    return 365 * 86400.0 if value.upper() in ("UNLIMITED", "INFINITE") else scalars.number(value) * 60.0

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.elastic.link.standalone_record import RECORD
-from malletrain.study import faults
-from malletrain.study.endings import Ending, Figure, Over
+from malletrain.study import training_errors
+from malletrain.study.trial_endings import Ending, Figure, TrialEnd
 from malletrain.study.trial_main import LIFELINE_FD
-from malletrain.study.trial_spec import Order, node_range
+from malletrain.study.trial_spec import TrialSpec, node_range
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 
@@ -36,10 +36,10 @@ _NOT_PASSED = ("MALLETRAIN_", "SLURM_")
 class LocalRun:
     """One process group; its output goes to `output.txt` of its folder, its words to a record, read as it grows."""
 
-    def __init__(self, order: Order, environ: Mapping[str, str]) -> None:
+    def __init__(self, order: TrialSpec, environ: Mapping[str, str]) -> None:
         self._order = order
         self._began = time.monotonic()
-        self._over: Over | None = None
+        self._over: TrialEnd | None = None
         self._read = 0
         self._result: Mapping[str, Any] | None = None
         self._memory_kills = _memory_kills()
@@ -72,7 +72,7 @@ class LocalRun:
     def key(self) -> str:
         return ""  # it ends with the study: nothing is left to be found
 
-    def next(self, wait_s: float) -> Figure | Over | None:
+    def next(self, wait_s: float) -> Figure | TrialEnd | None:
         end = time.monotonic() + wait_s
         while self._over is None:
             ended = self._process.poll() is not None  # before reading: what it said last is not missed
@@ -123,19 +123,19 @@ class LocalRun:
                     self._result = said.result
         return None
 
-    def _verdict(self) -> Over:
+    def _verdict(self) -> TrialEnd:
         status = self._process.returncode
         if self._result is not None and status >= 0:
-            return Over(Ending.COMPLETED, "training finished", self._result)
-        left = faults.read(self._order, str(self._process.pid))
+            return TrialEnd(Ending.COMPLETED, "training finished", self._result)
+        left = training_errors.read(self._order, str(self._process.pid))
         if left is not None:
             return left
         if status == -signal.SIGKILL and _memory_kills() > self._memory_kills:
-            return Over(Ending.OUT_OF_MEMORY, "the kernel killed it: memory ran out")
+            return TrialEnd(Ending.OUT_OF_MEMORY, "the kernel killed it: memory ran out")
         if status in (-signal.SIGKILL, -signal.SIGTERM, 143):
-            return Over(Ending.NODE_FAILED, f"killed from outside ({_name(status)})")
-        tail = faults.tail(Path(self._order.folder) / "output.txt")
-        return Over(Ending.USER_ERROR, f"its process ended with {_name(status)}", traceback=tail)
+            return TrialEnd(Ending.NODE_FAILED, f"killed from outside ({_name(status)})")
+        tail = training_errors.tail(Path(self._order.folder) / "output.txt")
+        return TrialEnd(Ending.USER_ERROR, f"its process ended with {_name(status)}", traceback=tail)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -159,12 +159,12 @@ class LocalRuns:
     def check(self, nodes: str) -> None:
         node_range(nodes)  # as many as it asks for or not, it gets this machine
 
-    def start(self, order: Order) -> LocalRun:
+    def start(self, order: TrialSpec) -> LocalRun:
         self.check(order.nodes)
         order.write()
         return LocalRun(order, self._environ)
 
-    def find(self, order: Order, key: str) -> LocalRun | None:
+    def find(self, order: TrialSpec, key: str) -> LocalRun | None:
         return None
 
     def room(self, active: int) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.formats import values
-from malletrain.slurm.formats.rows import JobRow
+from malletrain.slurm.formats import scalars
+from malletrain.slurm.formats.records import JobRecord
 
 UNIT = "\x1f"
 
@@ -39,7 +39,7 @@ def queue_format(mark: str) -> str:
     return f"{mark}{fixed}{mark}" + mark.join(f"%{letter}" for letter in _FREE) + mark
 
 
-def parse_queue(text: str, mark: str) -> list[JobRow]:
+def parse_queue(text: str, mark: str) -> list[JobRecord]:
     """The rows that `queue_format(mark)` printed.
 
     Raises:
@@ -55,45 +55,45 @@ def parse_queue(text: str, mark: str) -> list[JobRow]:
     return [_row(parts[at].split(UNIT), parts[at + 1], parts[at + 2]) for at in range(1, len(parts), period)]
 
 
-def _row(fixed: list[str], account: str, name: str) -> JobRow:
+def _row(fixed: list[str], account: str, name: str) -> JobRecord:
     if len(fixed) != len(_LETTERS):
         raise InvalidInput("squeue", f"a row of {len(fixed)} fields, not {len(_LETTERS)}: {fixed[:1]!r}")
     fields = dict(zip(_LETTERS, fixed, strict=True))
-    raw, array, task = fields["A"], fields["F"], values.text_or_empty(fields["K"])
+    raw, array, task = fields["A"], fields["F"], scalars.text_or_empty(fields["K"])
     if not raw.isdigit():
         raise InvalidInput("squeue", f"{raw[:40]!r} is not a job id")
     identity = fields["i"]
     is_range = bool(task) and "[" in identity  # of one task too: 7_[1]
-    return JobRow(
+    return JobRecord(
         id=identity,
         raw_id=int(raw),
         state=fields["T"],
         user=fields["u"],
-        account=values.text_or_empty(account),
+        account=scalars.text_or_empty(account),
         partition=fields["P"],
-        qos=values.text_or_empty(fields["q"]),
-        reason=values.text_or_empty(fields["r"]),
+        qos=scalars.text_or_empty(fields["q"]),
+        reason=scalars.text_or_empty(fields["r"]),
         name=name,
-        node_count=max(1, values.number(fields["D"], 1)),
+        node_count=max(1, scalars.number(fields["D"], 1)),
         array_id=int(array) if task and array.isdigit() else None,
         tasks=task if is_range else "",
-        het_id=values.number(identity) if "+" in identity else None,
-        time_limit_s=values.duration(fields["l"]),
-        submit_time=values.moment(fields["V"]),
-        start_time=values.moment(fields["S"]),
-        end_time=values.moment(fields["e"]),
-        nodes=values.text_or_empty(fields["N"]),
-        planned_nodes=values.text_or_empty(fields["Y"]),
-        required_nodes=values.text_or_empty(fields["n"]),
-        excluded_nodes=values.text_or_empty(fields["x"]),
-        features=values.text_or_empty(fields["f"]),
-        gres=values.text_or_empty(fields["b"]),
-        dependency=values.text_or_empty(fields["E"]),
-        priority=values.number(fields["Q"]),
+        het_id=scalars.number(identity) if "+" in identity else None,
+        time_limit_s=scalars.duration(fields["l"]),
+        submit_time=scalars.moment(fields["V"]),
+        start_time=scalars.moment(fields["S"]),
+        end_time=scalars.moment(fields["e"]),
+        nodes=scalars.text_or_empty(fields["N"]),
+        planned_nodes=scalars.text_or_empty(fields["Y"]),
+        required_nodes=scalars.text_or_empty(fields["n"]),
+        excluded_nodes=scalars.text_or_empty(fields["x"]),
+        features=scalars.text_or_empty(fields["f"]),
+        gres=scalars.text_or_empty(fields["b"]),
+        dependency=scalars.text_or_empty(fields["E"]),
+        priority=scalars.number(fields["Q"]),
     )
 
 
-class TaskRow(NamedTuple):
+class TaskRecord(NamedTuple):
     """One task of an array, or the waiting rest of one, as read before it is touched. Times in Unix seconds."""
 
     id: str
@@ -136,7 +136,7 @@ def task_format(mark: str, fields: Sequence[str] = TASK_FIELDS) -> str:
     return ",".join([*(f"{field}:0{mark}" for field in fields), f"account:0{_row_end(mark)}"])
 
 
-def parse_tasks(text: str, mark: str, fields: Sequence[str] = TASK_FIELDS) -> list[TaskRow]:
+def parse_tasks(text: str, mark: str, fields: Sequence[str] = TASK_FIELDS) -> list[TaskRecord]:
     """The rows that `task_format(mark, fields)` printed.
 
     Raises:
@@ -153,38 +153,38 @@ def parse_tasks(text: str, mark: str, fields: Sequence[str] = TASK_FIELDS) -> li
         of = dict(zip(fields, (part.strip() for part in parts), strict=False))
         if not of["jobid"].isdigit() or not of["userid"].isdigit():
             raise InvalidInput("squeue", f"no job id or no user id: {row.strip()[:80]!r}")
-        task = values.text_or_empty(of["arraytaskid"])
+        task = scalars.text_or_empty(of["arraytaskid"])
         rows.append(
-            TaskRow(
+            TaskRecord(
                 id=of["jobarrayid"],
                 raw_id=int(of["jobid"]),
                 array_id=int(of["arrayjobid"]) if task and of["arrayjobid"].isdigit() else None,
-                tasks=values.tasks(task) if task else (),
+                tasks=scalars.tasks(task) if task else (),
                 uid=int(of["userid"]),
                 user=of["username"],
                 partition=of["partition"],
-                qos=values.text_or_empty(of["qos"]),
-                account=values.text_or_empty(parts[-1]),
+                qos=scalars.text_or_empty(of["qos"]),
+                account=scalars.text_or_empty(parts[-1]),
                 state=of["state"],
-                reason=values.text_or_empty(of["reason"]),
-                node_count=values.number(of["numnodes"], 0),
-                time_limit_s=values.duration(of["timelimit"]),
+                reason=scalars.text_or_empty(of["reason"]),
+                node_count=scalars.number(of["numnodes"], 0),
+                time_limit_s=scalars.duration(of["timelimit"]),
                 requeue=of["requeue"] == "1",
-                restarts=values.number(of["restartcnt"]),
-                eligible_time=values.moment(of["eligibletime"]),
-                start_time=values.moment(of["starttime"]),
-                end_time=values.moment(of["endtime"]),
-                preempt_time=values.moment(of["preempttime"]),
+                restarts=scalars.number(of["restartcnt"]),
+                eligible_time=scalars.moment(of["eligibletime"]),
+                start_time=scalars.moment(of["starttime"]),
+                end_time=scalars.moment(of["endtime"]),
+                preempt_time=scalars.moment(of["preempttime"]),
                 exit_code=of["exit_code"],
-                nodes=values.text_or_empty(of["nodelist"]),
-                dependency=values.text_or_empty(of["dependency"]),
+                nodes=scalars.text_or_empty(of["nodelist"]),
+                dependency=scalars.text_or_empty(of["dependency"]),
                 oversubscribe=of["oversubscribe"],
-                submit_time=values.moment(of["submittime"]),
-                priority=values.number(of["prioritylong"], -1),
-                required_nodes=values.text_or_empty(of["reqnodes"]),
-                licenses=values.text_or_empty(of["licenses"]),
-                burst_buffer=values.text_or_empty(of["burstbuffer"]),
-                exclusive=values.text_or_empty(of.get(EXCLUSIVE, "")),
+                submit_time=scalars.moment(of["submittime"]),
+                priority=scalars.number(of["prioritylong"], -1),
+                required_nodes=scalars.text_or_empty(of["reqnodes"]),
+                licenses=scalars.text_or_empty(of["licenses"]),
+                burst_buffer=scalars.text_or_empty(of["burstbuffer"]),
+                exclusive=scalars.text_or_empty(of.get(EXCLUSIVE, "")),
             )
         )
     return rows

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, select
 
 from malletrain.domain.event import Event
-from malletrain.store import tables as t
+from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.encoding import row_event
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm.formats import hostlist, values
-from malletrain.slurm.formats.rows import JobRow, NodeRow
+from malletrain.slurm.formats import hostlist, scalars
+from malletrain.slurm.formats.records import JobRecord, NodeRecord
 from malletrain.slurm.formats.states import JOB_WORDS, node_state
 
 #: Headings of sinfo and squeue (their -o, -O and default formats) by what they mean here.
@@ -32,13 +32,13 @@ _JOB_HEADINGS = {
 Row = dict[str, str]
 
 
-def nodes(text: str, where: str) -> list[NodeRow]:
+def nodes(text: str, where: str) -> list[NodeRecord]:
     """The nodes of a `sinfo` table. A row may stand for many nodes, a node in several rows.
 
     Raises:
         InvalidInput: no column of states, or none of nodes, can be told.
     """
-    rows: list[NodeRow] = []
+    rows: list[NodeRecord] = []
     for line, row in _rows(text, where, _NODE_HEADINGS, {"state": _is_node_state, "nodes": _is_node_list}):
         state = row.get("state", "")
         if "nodes" not in row or not state:
@@ -46,24 +46,24 @@ def nodes(text: str, where: str) -> list[NodeRow]:
         label = row.get("partition", "").rstrip("*")
         usage = row.get("usage", "").split("/")
         rows.extend(
-            NodeRow(
+            NodeRecord(
                 name=name,
                 state=state,
                 partitions=(label,) if label else (),
-                cpus=values.number(usage[3] if len(usage) == 4 else row.get("cpus", "")),
-                cpus_alloc=values.number(usage[0]) if len(usage) == 4 else 0,
-                memory_mib=values.number(row.get("memory", "")),
-                gres=values.text_or_empty(row.get("gres", "")),
-                features=tuple(part for part in values.text_or_empty(row.get("features", "")).split(",") if part),
-                weight=values.number(row.get("weight", ""), 1),
-                reason=values.text_or_empty(row.get("reason", "")),
+                cpus=scalars.number(usage[3] if len(usage) == 4 else row.get("cpus", "")),
+                cpus_alloc=scalars.number(usage[0]) if len(usage) == 4 else 0,
+                memory_mib=scalars.number(row.get("memory", "")),
+                gres=scalars.text_or_empty(row.get("gres", "")),
+                features=tuple(part for part in scalars.text_or_empty(row.get("features", "")).split(",") if part),
+                weight=scalars.number(row.get("weight", ""), 1),
+                reason=scalars.text_or_empty(row.get("reason", "")),
             )
             for name in hostlist.expand(row["nodes"], f"{where}:{line}")
         )
     return rows
 
 
-def jobs(text: str, where: str) -> list[JobRow]:
+def jobs(text: str, where: str) -> list[JobRecord]:
     """The jobs of a `squeue` table; fields whose column is not there stay empty.
 
     Raises:
@@ -75,7 +75,7 @@ def jobs(text: str, where: str) -> list[JobRow]:
     ]
 
 
-def _job(row: Row, where: str) -> JobRow:
+def _job(row: Row, where: str) -> JobRecord:
     identity, state = row.get("id", ""), row.get("state", "")
     if not _is_job_id(identity) or not state:
         raise InvalidInput(where, f"no job id or no state in this row ({identity[:40]!r})")
@@ -86,32 +86,32 @@ def _job(row: Row, where: str) -> JobRow:
         reason = either.strip("()")
     elif either:
         nodes = either
-    return JobRow(
+    return JobRecord(
         id=identity,
-        raw_id=values.number(identity),
+        raw_id=scalars.number(identity),
         state=state,
         user=row.get("user", ""),
-        account=values.text_or_empty(row.get("account", "")),
+        account=scalars.text_or_empty(row.get("account", "")),
         partition=row.get("partition", ""),
-        qos=values.text_or_empty(row.get("qos", "")),
-        reason=values.text_or_empty(reason),
+        qos=scalars.text_or_empty(row.get("qos", "")),
+        reason=scalars.text_or_empty(reason),
         name=row.get("name", ""),
-        node_count=max(1, values.number(row.get("count", ""), 1)),
+        node_count=max(1, scalars.number(row.get("count", ""), 1)),
         array_id=int(array) if rest else None,
         tasks=rest.strip("[]") if rest.startswith("[") else "",
-        het_id=values.number(identity) if "+" in identity else None,
-        time_limit_s=_try(values.duration, row.get("limit", "")),
-        submit_time=_try(values.moment, row.get("submit", "")),
-        start_time=_try(values.moment, row.get("start", "")),
-        end_time=_try(values.moment, row.get("end", "")),
-        nodes=values.text_or_empty(nodes),
-        planned_nodes=values.text_or_empty(row.get("planned", "")),
-        required_nodes=values.text_or_empty(row.get("required", "")),
-        excluded_nodes=values.text_or_empty(row.get("excluded", "")),
-        features=values.text_or_empty(row.get("features", "")),
-        gres=values.text_or_empty(row.get("gres", "")),
-        dependency=values.text_or_empty(row.get("dependency", "")),
-        priority=values.number(row.get("priority", "")) if row.get("priority", "").isdigit() else 0,
+        het_id=scalars.number(identity) if "+" in identity else None,
+        time_limit_s=_try(scalars.duration, row.get("limit", "")),
+        submit_time=_try(scalars.moment, row.get("submit", "")),
+        start_time=_try(scalars.moment, row.get("start", "")),
+        end_time=_try(scalars.moment, row.get("end", "")),
+        nodes=scalars.text_or_empty(nodes),
+        planned_nodes=scalars.text_or_empty(row.get("planned", "")),
+        required_nodes=scalars.text_or_empty(row.get("required", "")),
+        excluded_nodes=scalars.text_or_empty(row.get("excluded", "")),
+        features=scalars.text_or_empty(row.get("features", "")),
+        gres=scalars.text_or_empty(row.get("gres", "")),
+        dependency=scalars.text_or_empty(row.get("dependency", "")),
+        priority=scalars.number(row.get("priority", "")) if row.get("priority", "").isdigit() else 0,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from malletrain.config.faults import ConfigError, Fault, faults_of
+from malletrain.config.faults import ConfigError, ConfigFault, faults_of
 from malletrain.config.sections import Config
 
 #: Where the daemon looks when it is given no file.
@@ -68,7 +68,7 @@ def user_state_dir(environ: Mapping[str, str]) -> Path:
         return Path(base) / "malletrain"
     if home := environ.get("HOME", ""):
         return Path(home) / ".local" / "state" / "malletrain"
-    raise ConfigError([Fault("--user", None, "", "set HOME or XDG_STATE_HOME: the journal needs a place")])
+    raise ConfigError([ConfigFault("--user", None, "", "set HOME or XDG_STATE_HOME: the journal needs a place")])
 
 
 def parse(text: str, file: str) -> Config:
@@ -85,9 +85,9 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         what = f"cannot be read ({os.strerror(error.errno or 0)}); give --config FILE, or start from small.toml"
-        raise ConfigError([Fault(str(path), None, "", what)]) from error
+        raise ConfigError([ConfigFault(str(path), None, "", what)]) from error
     except UnicodeDecodeError as error:
-        raise ConfigError([Fault(str(path), None, "", f"is not UTF-8 text (byte {error.start})")]) from error
+        raise ConfigError([ConfigFault(str(path), None, "", f"is not UTF-8 text (byte {error.start})")]) from error
 
 
 def _values(text: str, file: str) -> dict[str, Any]:
@@ -97,9 +97,9 @@ def _values(text: str, file: str) -> dict[str, Any]:
         # tomllib says "... (at line 3, column 5)", or "(at end of document)"; it stops at the first fault.
         found = re.search(r" \(at line (\d+), column (\d+)\)$", str(error))
         what = str(error)[: found.start()] if found else str(error)
-        raise ConfigError([Fault(file, int(found[1]) if found else None, "", f"not TOML: {what}")]) from error
+        raise ConfigError([ConfigFault(file, int(found[1]) if found else None, "", f"not TOML: {what}")]) from error
     except RecursionError as error:
-        raise ConfigError([Fault(file, None, "", "not a configuration: nested too deeply")]) from error
+        raise ConfigError([ConfigFault(file, None, "", "not a configuration: nested too deeply")]) from error
 
 
 def _check(values: Mapping[str, Any], text: str, file: str) -> Config:

@@ -6,14 +6,14 @@ import json
 import time
 from pathlib import Path
 
-from malletrain.study.endings import Ending, Over
-from malletrain.study.trial_spec import Order, fault_file
+from malletrain.study.trial_endings import Ending, TrialEnd
+from malletrain.study.trial_spec import TrialSpec, fault_file
 
 #: Of an output file, so much is kept where there is no trace.
 TAIL_BYTES = 4000
 
 
-def read(order: Order, run: str, patience_s: float = 0.0) -> Over | None:
+def read(order: TrialSpec, run: str, patience_s: float = 0.0) -> TrialEnd | None:
     """The fault that `malletrain.study.trial_main` wrote, waiting up to `patience_s` for a file that a file system of
     several machines shows late; None when there is none."""
     path = fault_file(order.folder, run)
@@ -27,7 +27,7 @@ def read(order: Order, run: str, patience_s: float = 0.0) -> Over | None:
                 return None
             time.sleep(0.1)
     ending = Ending.OUT_OF_MEMORY if word.get("memory") else Ending.USER_ERROR
-    return Over(ending, str(word.get("message", "")), traceback=str(word.get("traceback", "")))
+    return TrialEnd(ending, str(word.get("message", "")), traceback=str(word.get("traceback", "")))
 
 
 def tail(path: Path) -> str:

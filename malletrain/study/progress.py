@@ -13,7 +13,7 @@ from malletrain.study import report, trial_records
 
 
 @dataclass(frozen=True, slots=True)
-class TrialNow:
+class TrialProgress:
     """One trial. `job` is its malleable job's number, None without one; `figure` its values, or what it reported
     last."""
 
@@ -25,23 +25,23 @@ class TrialNow:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyNow:
+class StudyProgress:
     """`counts` of trials by how they ended; `best` first three of them; `trials`: those that run, then those that
     ended, the last first."""
 
     name: str
     counts: Mapping[str, int]
     node_hours: float
-    best: tuple[TrialNow, ...]
-    trials: tuple[TrialNow, ...]
+    best: tuple[TrialProgress, ...]
+    trials: tuple[TrialProgress, ...]
 
 
-def now(study: optuna.Study) -> StudyNow:
+def now(study: optuna.Study) -> StudyProgress:
     """The study as its storage has it."""
     trials = study.get_trials(deepcopy=False)
     running = [trial for trial in trials if trial.state is TrialState.RUNNING]
     ended = [trial for trial in reversed(trials) if trial.state.is_finished()]
-    return StudyNow(
+    return StudyProgress(
         name=study.study_name,
         counts=report.counts(study),
         node_hours=sum(report.node_hours(trial) for trial in trials),
@@ -50,11 +50,11 @@ def now(study: optuna.Study) -> StudyNow:
     )
 
 
-def _trial(trial: FrozenTrial) -> TrialNow:
+def _trial(trial: FrozenTrial) -> TrialProgress:
     keys = trial.user_attrs.get(trial_records.JOBS, ())
     job = int(keys[-1]) if keys and str(keys[-1]).isdecimal() else None
     figure = ", ".join(f"{value:.6g}" for value in trial.values or ())
     if not figure and trial.intermediate_values:
         step = max(trial.intermediate_values)
         figure = f"{trial.intermediate_values[step]:.4g} at step {step}"
-    return TrialNow(trial.number, report.ending_of(trial), job, figure, dict(trial.params))
+    return TrialProgress(trial.number, report.ending_of(trial), job, figure, dict(trial.params))

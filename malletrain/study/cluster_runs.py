@@ -13,14 +13,14 @@ from typing import TypeVar
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
-from malletrain.slurm.limits import TooMany
+from malletrain.slurm.held_task_limits import TooManyHeldTasks
 from malletrain.slurm.sbatch import BatchRequest, default_tasks
-from malletrain.slurm.submit import NotTaken, add_tasks, check_partition, submit, whole_gres
-from malletrain.study.endings import Ending, Figure, Over, TrainingOver
-from malletrain.study.event_feed import News, past
-from malletrain.study.trial_spec import Order, node_range
-from malletrain.study.verdict import Told
-from malletrain.wire.daemon import Daemon
+from malletrain.slurm.submit import SubmissionRefused, add_tasks, check_partition, submit, whole_gres
+from malletrain.study.event_feed import EventFeed, past
+from malletrain.study.job_outcome import JobOutcome
+from malletrain.study.trial_endings import Ending, Figure, TrainingEnded, TrialEnd
+from malletrain.study.trial_spec import TrialSpec, node_range
+from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
 from malletrain.wire.munge import MungeError
@@ -60,11 +60,11 @@ T = TypeVar("T")
 class JobRun:
     """One malleable job, from its announcement on."""
 
-    def __init__(self, runs: JobRuns, order: Order, job: int) -> None:
+    def __init__(self, runs: JobRuns, order: TrialSpec, job: int) -> None:
         self._runs, self._order, self.job = runs, order, job
         self._box = runs.news.open(job)
-        self._told = Told(order, str(job))
-        self._over: Over | None = None
+        self._told = JobOutcome(order, str(job))
+        self._over: TrialEnd | None = None
         self._trained_s, self._looked, self._listed = 0.0, time.monotonic(), time.monotonic()
         self._row: JobRow | None = None
         self._topped_up, self._top_ups = -TOP_UP_S, 0
@@ -79,14 +79,14 @@ class JobRun:
         for row in self._runs.ask(lambda daemon: past(daemon, self.job)):
             self._box.put(row)
 
-    def next(self, wait_s: float) -> Figure | Over | None:
+    def next(self, wait_s: float) -> Figure | TrialEnd | None:
         if self._over is not None:
             return self._over
         row = self._box.get(wait_s)
         self._look()
         if row is not None:
             said = self._told.take(row)
-            if isinstance(said, Over):
+            if isinstance(said, TrialEnd):
                 self._end(said)
             return said
         if time.monotonic() - self._listed > SILENT_S:
@@ -96,7 +96,7 @@ class JobRun:
     def stop(self) -> None:
         if self._over is None:
             self._runs.cancel(self.job)
-            self._end(Over(Ending.CANCELLED, "cancelled by the study"))
+            self._end(TrialEnd(Ending.CANCELLED, "cancelled by the study"))
 
     def trained_s(self) -> float:
         return self._trained_s
@@ -138,14 +138,14 @@ class JobRun:
         except DaemonRefused as refused:
             if refused.status != 404:
                 raise
-            self._end(Over(Ending.LOST, f"the daemon does not know job {self.job} any more"))
+            self._end(TrialEnd(Ending.LOST, f"the daemon does not know job {self.job} any more"))
             return
         if row.ended_at is not None:
             said = self._told.from_row(row)
             if said is not None:
                 self._end(said)
 
-    def _end(self, over: Over) -> None:
+    def _end(self, over: TrialEnd) -> None:
         self._over = over
         self._runs.done(self.job)
         if over.ending in (Ending.REFUSED, Ending.LOST):
@@ -171,7 +171,7 @@ class JobRuns:
 
     def __init__(
         self,
-        connect: Callable[[], Daemon],
+        connect: Callable[[], DaemonClient],
         environ: Mapping[str, str],
         say: Callable[[str], None],
         stopping: threading.Event,
@@ -192,7 +192,7 @@ class JobRuns:
             raise InvalidInput("partition", "the daemon names no harvest partition: name it in client.toml")
         check_partition(self._commands, self._partition)
         self._gres = whole_gres(self._commands, self._partition)
-        self.news = News(connect(), say)
+        self.news = EventFeed(connect(), say)
         self.news.start()
 
     def _first_answer(self) -> tuple[Mapping[str, str], int]:
@@ -215,7 +215,7 @@ class JobRuns:
         if self._nodes and least > self._nodes:
             raise InvalidInput("nodes", f"{nodes} asks for at least {least} nodes, and the cluster has {self._nodes}")
 
-    def start(self, order: Order) -> JobRun:
+    def start(self, order: TrialSpec) -> JobRun:
         self.check(order.nodes)
         order.write()
         request = self._request(order)
@@ -229,20 +229,20 @@ class JobRuns:
                     self._own.add(job)
                     self._listed_at = -LOOK_S
                 return JobRun(self, order, job)
-            except (NotTaken, TooMany, DaemonUnavailable, ClusterUnavailable) as error:
+            except (SubmissionRefused, TooManyHeldTasks, DaemonUnavailable, ClusterUnavailable) as error:
                 cause = error.__cause__
                 lasting = isinstance(cause, DaemonRefused) and cause.status not in (*_PASSING, _TOO_MANY)
                 if lasting or attempt == ATTEMPTS:
-                    raise TrainingOver(Over(Ending.REFUSED, str(error))) from error
+                    raise TrainingEnded(TrialEnd(Ending.REFUSED, str(error))) from error
                 if attempt == 1:
                     self._say(f"{order.name}: {error}; trying again")
             if self._stopping.wait(RETRY_S * attempt):
-                raise TrainingOver(Over(Ending.INTERRUPTED, "the study was stopped"))
+                raise TrainingEnded(TrialEnd(Ending.INTERRUPTED, "the study was stopped"))
             # No answer is no refusal: what may have been taken all the same is ended first.
             self.forget(order.name, ())
-        raise TrainingOver(Over(Ending.REFUSED, "it could not be submitted"))
+        raise TrainingEnded(TrialEnd(Ending.REFUSED, "it could not be submitted"))
 
-    def _request(self, order: Order) -> BatchRequest:
+    def _request(self, order: TrialSpec) -> BatchRequest:
         least, most = node_range(order.nodes)
         return BatchRequest(
             name=order.name,
@@ -258,15 +258,15 @@ class JobRuns:
             tasks=default_tasks(most),
         )
 
-    def top_up(self, order: Order, job: int) -> None:
+    def top_up(self, order: TrialSpec, job: int) -> None:
         """Submit more held tasks for a job: where its pilots are preempted before they train, nobody else does."""
         try:
             with self._lock:
                 add_tasks(self._daemon, self._commands, job, self._request(order), self._environ, self._say)
-        except (NotTaken, TooMany, ClusterUnavailable) as error:
+        except (SubmissionRefused, TooManyHeldTasks, ClusterUnavailable) as error:
             self._say(f"{order.name}: no more tasks for job {job}: {error}")
 
-    def find(self, order: Order, key: str) -> JobRun | None:
+    def find(self, order: TrialSpec, key: str) -> JobRun | None:
         try:
             row = self.ask(lambda daemon: daemon.job(int(key)))
         except DaemonRefused as refused:
@@ -310,12 +310,12 @@ class JobRuns:
 
     # -- questions ---------------------------------------------------------------------------------------------
 
-    def once(self, question: Callable[[Daemon], T]) -> T:
+    def once(self, question: Callable[[DaemonClient], T]) -> T:
         """Ask the daemon, one thread after the other."""
         with self._lock:
             return question(self._daemon)
 
-    def ask(self, question: Callable[[Daemon], T]) -> T:
+    def ask(self, question: Callable[[DaemonClient], T]) -> T:
         """As `once`, and again while the daemon or munged is away.
 
         Raises:
@@ -329,7 +329,7 @@ class JobRuns:
                 if isinstance(error, DaemonRefused) and error.status not in _PASSING:
                     raise
                 if self._stopping.wait(RETRY_S):
-                    raise TrainingOver(Over(Ending.INTERRUPTED, "the study was stopped")) from error
+                    raise TrainingEnded(TrialEnd(Ending.INTERRUPTED, "the study was stopped")) from error
 
     def done(self, job: int) -> None:
         """The job is over: nothing more is expected of it."""
@@ -369,6 +369,6 @@ class JobRuns:
             self._listed_at = time.monotonic()
 
 
-def _body(order: Order) -> bytes:
+def _body(order: TrialSpec) -> bytes:
     command = f"exec {shlex.quote(sys.executable)} -m malletrain.study.trial_main {shlex.quote(order.folder)}\n"
     return os.fsencode(f"#!/bin/bash\n{command}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class NodeRow(NamedTuple):
+class NodeRecord(NamedTuple):
     """One line about one node. `state` is Slurm's text; counts are 0 where the source has none."""
 
     name: str
@@ -20,7 +20,7 @@ class NodeRow(NamedTuple):
     reason: str = ""
 
 
-class JobRow(NamedTuple):
+class JobRecord(NamedTuple):
     """One line of the queue, times in Unix seconds, node lists still folded.
 
     `tasks` is an array expression for a row that stands for waiting tasks, else empty.
@@ -54,7 +54,7 @@ class JobRow(NamedTuple):
     priority: int = 0
 
 
-class ReservationRow(NamedTuple):
+class ReservationRecord(NamedTuple):
     """One reservation, times in Unix seconds."""
 
     name: str

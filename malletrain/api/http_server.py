@@ -60,7 +60,7 @@ class PatientProtocol(H11Protocol):
             self.transport.close()
 
 
-class Server:
+class HttpServer:
     """A running server. `port` is the bound one, also when 0 was asked for."""
 
     def __init__(self, server: uvicorn.Server, sock: socket.socket, thread: threading.Thread) -> None:
@@ -87,7 +87,7 @@ class Server:
         self.close()
 
 
-def serve(app: ASGIApp, host: str, port: int) -> Server:
+def serve(app: ASGIApp, host: str, port: int) -> HttpServer:
     """Serve `app` in a thread; returns when it answers.
 
     Raises:
@@ -123,4 +123,4 @@ def serve(app: ASGIApp, host: str, port: int) -> Server:
             sock.close()
             raise Unavailable("the HTTP server did not start: the log says why")
         thread.join(0.005)
-    return Server(server, sock, thread)
+    return HttpServer(server, sock, thread)

@@ -12,7 +12,7 @@ from malletrain.study.ports import Run, Runs
 
 
 @dataclass
-class Bench:
+class TrialContext:
     """The place of one trial.
 
     `file` is the study file, `folder` the trial's own, `name` its name where trainings run, `nodes` the node range
@@ -34,4 +34,4 @@ class Bench:
 
 
 #: Of the thread that an objective runs in; without one, trainings are processes of this machine.
-current: ContextVar[Bench | None] = ContextVar("malletrain_bench", default=None)
+current: ContextVar[TrialContext | None] = ContextVar("malletrain_bench", default=None)

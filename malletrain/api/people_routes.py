@@ -12,9 +12,9 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from malletrain.api.auth import Auth
-from malletrain.api.journal_notifier import Bell
-from malletrain.api.limits import Buckets, Limits, TooManyRequests
+from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Clock, Conflict, Identity, NotFound, Requests, Views
+from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import (
     MAX_NUMBER,
@@ -40,7 +40,7 @@ Day = Annotated[str, Query(pattern=r"^(\d{4}-\d{2}-\d{2})?$", max_length=10)]
 Result = TypeVar("Result")
 
 
-class People:
+class PeopleRoutes:
     """What the routes share."""
 
     def __init__(
@@ -49,14 +49,14 @@ class People:
         views: Views,
         auth: Auth,
         roles: Roles,
-        bell: Bell,
+        bell: JournalNotifier,
         clock: Clock,
-        limits: Limits,
+        limits: RateLimits,
         site: Mapping[str, str],
     ) -> None:
         self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
         self.bell, self.clock, self.limits, self.site = bell, clock, limits, dict(site)
-        self.by_user = Buckets(limits.user_rate, limits.user_burst, clock)
+        self.by_user = TokenBuckets(limits.user_rate, limits.user_burst, clock)
         self._polls: Counter[int] = Counter()
         self._threads = anyio.CapacityLimiter(_THREADS)
 
@@ -89,7 +89,7 @@ class People:
                 del self._polls[uid]
 
 
-def make_people_router(people: People) -> APIRouter:
+def make_people_router(people: PeopleRoutes) -> APIRouter:
     """The routes of people, to be mounted by `create_app`."""
     router = APIRouter(prefix="/v1", tags=["people"])
     requests, views, roles = people.requests, people.views, people.roles
