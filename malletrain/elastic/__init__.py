@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from malletrain.elastic.data.batch_rule import Chosen, PerWorker
+    from malletrain.elastic.data.batch_size import Chosen, PerWorker
     from malletrain.elastic.errors import ElasticError
     from malletrain.elastic.gradients.learning_rate import LearningRate, Schedule
     from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
@@ -27,10 +27,10 @@ WELCOME_FD = "MALLETRAIN_WELCOME_FD"
 LAUNCHER = "MALLETRAIN_LAUNCHER"
 
 _HOMES = {
-    "Chosen": "malletrain.elastic.data.batch_rule",
+    "Chosen": "malletrain.elastic.data.batch_size",
     "ElasticError": "malletrain.elastic.errors",
     "LearningRate": "malletrain.elastic.gradients.learning_rate",
-    "PerWorker": "malletrain.elastic.data.batch_rule",
+    "PerWorker": "malletrain.elastic.data.batch_size",
     "Schedule": "malletrain.elastic.gradients.learning_rate",
     "Session": "malletrain.elastic.session",
     "sync_batchnorm": "malletrain.elastic.gradients.sync_batchnorm",
@@ -44,4 +44,4 @@ def __getattr__(name: str) -> Any:
 
 
 if "torch" in sys.modules or WELCOME_FD in os.environ:
-    importlib.import_module("malletrain.elastic.launch.lazy_dynamo").import_late()
+    importlib.import_module("malletrain.elastic.launch.lazy_dynamo").defer_import()

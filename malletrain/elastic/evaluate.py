@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import Aborted, ElasticError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CHUNKS_A_MEMBER = 8
 
 
 def evaluate(
-    session: Session, loader: Loader, metrics: Callable[[Any], Mapping[str, Any]], batch_size: int
+    session: Session, loader: SampleLoader, metrics: Callable[[Any], Mapping[str, Any]], batch_size: int
 ) -> dict[str, float]:
     """See `Session.evaluate`."""
     length = len(loader.dataset)
@@ -55,7 +55,7 @@ ROUND_MEMBERS = 8
 
 def _fill(
     session: Session,
-    loader: Loader,
+    loader: SampleLoader,
     metrics: Callable[[Any], Mapping[str, Any]],
     batch_size: int,
     starts: list[int],

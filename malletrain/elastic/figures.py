@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from malletrain.elastic.comm.step_commit import StepCommitter
+from malletrain.elastic.data.batch_size import SessionBatch
 from malletrain.elastic.data.sampler import Share
-from malletrain.elastic.data.session_batch import Batching
 from malletrain.elastic.equality import Judgement
 from malletrain.elastic.state.training_state import Position
 
@@ -14,7 +14,7 @@ class Figures:
 
     _committer: StepCommitter
     _position: Position
-    _batching: Batching
+    _session_batch: SessionBatch
     _judgement: Judgement
     _share: Share | None
 
@@ -58,27 +58,27 @@ class Figures:
     @property
     def batch_size(self) -> int:
         """Samples of a step of all workers, now."""
-        return self._batching.rates.batch
+        return self._session_batch.lr_scaling.batch
 
     @property
     def fixed_batch(self) -> bool:
         """Whether `batch_size` is the same at every size."""
-        return self._batching.fixed
+        return self._session_batch.fixed
 
     @property
     def gain(self) -> float:
         """What the learning rate is multiplied by now, because of the batch."""
-        return self._batching.rates.gain
+        return self._session_batch.lr_scaling.gain
 
     @property
     def progress(self) -> float:
         """Steps of the reference batch that training so far is worth: what schedules should count."""
-        return self._batching.rates.progress
+        return self._session_batch.lr_scaling.progress
 
     @property
     def noise_scale(self) -> float | None:
         """The gradient noise scale in samples (see `noise`); None while it is not known."""
-        return self._batching.noise_scale()
+        return self._session_batch.noise_scale()
 
     @property
     def equality(self) -> str:
@@ -88,4 +88,4 @@ class Figures:
     def decay(self, of_reference: float) -> float:
         """The decay of a running average for one step, so that it reaches over as many samples as `of_reference` does
         at the reference batch (Busbridge et al., NeurIPS 2023)."""
-        return float(of_reference**self._batching.rates.power)
+        return float(of_reference**self._session_batch.lr_scaling.power)

@@ -29,24 +29,24 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic.comm.groups import Group, Solo, all_closed
-from malletrain.elastic.comm.local_rank import Place
+from malletrain.elastic.comm.gloo_group import all_closed
+from malletrain.elastic.comm.group import Group, SoloGroup
+from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import environment_world
 from malletrain.elastic.data.batch_loader import BatchLoader
-from malletrain.elastic.data.batch_rule import BatchRule, as_rule
-from malletrain.elastic.data.collate import Loader
-from malletrain.elastic.data.proportional_shares import Paces
+from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
+from malletrain.elastic.data.proportional_shares import ProportionalShares
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler, Share
-from malletrain.elastic.data.session_batch import Batching
+from malletrain.elastic.data.virtual_shards import ShardedBatch, VirtualShards
 from malletrain.elastic.equality import Equality, judge, layers_of, whole_batch_layers
 from malletrain.elastic.errors import ElasticError, JobOver, Released
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.figures import Figures
 from malletrain.elastic.gradients.learning_rate import LearningRate
-from malletrain.elastic.gradients.reducer import GradientSync
-from malletrain.elastic.gradients.sync_batchnorm import SyncNorms
-from malletrain.elastic.gradients.virtual_shards import ShardedBatch, VirtualShards
+from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.reports import Reports
@@ -54,8 +54,8 @@ from malletrain.elastic.link.throughput_meter import Meter
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.state import untracked
-from malletrain.elastic.state.checkpoint import Checkpoints
-from malletrain.elastic.state.checkpointing import Saving
+from malletrain.elastic.state.checkpoint_store import CheckpointStore
+from malletrain.elastic.state.checkpointing import Checkpointing
 from malletrain.elastic.state.sharded_model import OutputScale
 from malletrain.elastic.state.training_state import Position, Stateful, TrainingState
 from malletrain.elastic.step import Step
@@ -124,88 +124,94 @@ class Session(Figures):
         world: Group | None = None,
         loaders: int = 0,
     ) -> None:
-        place = worker_start.find_own_place(os.environ) if world is None else Place()
-        self._sharded = worker_start.check_model(model, place)
+        local_rank = worker_start.find_own_local_rank(os.environ) if world is None else LocalRank()
+        self._sharded = worker_start.check_model(model, local_rank)
         self.model = model
         self._began = time.monotonic()
-        self._loader = Loader(dataset, seed, collate)
-        self._batching = Batching(as_rule(batch_size), learning_rate, noise_scale)
-        if drop_last and not self._batching.fixed:
+        self._loader = SampleLoader(dataset, seed, collate)
+        self._session_batch = SessionBatch(as_rule(batch_size), learning_rate, noise_scale)
+        if drop_last and not self._session_batch.fixed:
             raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
-        reference = self._batching.rule.reference
+        reference = self._session_batch.rule.reference
         self._sampler = Sampler(len(dataset), reference, seed=seed, shuffle=shuffle, drop_last=drop_last)
         self._position = Position()
         self._state = TrainingState(model, optimizer, self._position)
         self._state.terms = repr(
             (len(dataset), reference, seed, shuffle, drop_last, reduction, virtual_shards, balance)
         )
-        self._batching.enter(self._state, optimizer)
+        self._session_batch.attach(self._state, optimizer)
         self._warm_up = warm_up
-        self._spot = worker_start.find_spot(os.environ)
-        if self._spot is None and world is None and place.size > 1:
+        self._pilot = worker_start.find_pilot_context(os.environ)
+        if self._pilot is None and world is None and local_rank.size > 1:
             # Processes of one node without a daemon: a laptop with two GPUs, say.
-            world = NodeGroup(environment_world(os.environ), Solo())
-        self._fixed = world if self._spot is None else None
+            world = NodeGroup(environment_world(os.environ), SoloGroup())
+        self._fixed = world if self._pilot is None else None
         self._reconfigurer = Reconfigurer(
-            self._spot.worker if self._spot else "alone",
-            self._spot.host if self._spot else "127.0.0.1",
+            self._pilot.worker if self._pilot else "alone",
+            self._pilot.host if self._pilot else "127.0.0.1",
             self._state,
-            place=place,
-            local_leader=self._spot.local_leader if self._spot else None,
-            save=lambda: self._saving.save(),  # noqa: PLW0108 - these are made after this
-            load=lambda: self._saving.load(),  # noqa: PLW0108
+            local_rank=local_rank,
+            local_leader=self._pilot.local_leader if self._pilot else None,
+            save=lambda: self._checkpointing.save(),  # noqa: PLW0108 - these are made after this
+            load=lambda: self._checkpointing.load(),  # noqa: PLW0108
             top_up=self._top_up,
-            board=self._spot.store.board if self._spot and self._spot.store else None,
-            prepare=lambda: self._sync.prepare(),  # noqa: PLW0108
+            peer_store=self._pilot.store.peer_store if self._pilot and self._pilot.store else None,
+            prepare=lambda: self._reducer.allocate_buffers(),  # noqa: PLW0108
         )
         self._committer = self._reconfigurer.committer
         directory = worker_start.checkpoint_directory(os.environ, checkpoint_dir)
-        part = (place.rank, place.size) if self._sharded else None
-        checkpoints = Checkpoints(directory, checkpoint_s, part) if directory else None
-        self._saving = Saving(checkpoints, self._state, self._committer, sharded=self._sharded)
-        self._committer.save_is_due = self._saving.is_due
+        part = (local_rank.rank, local_rank.size) if self._sharded else None
+        checkpoints = CheckpointStore(directory, checkpoint_s, part) if directory else None
+        self._checkpointing = Checkpointing(checkpoints, self._state, self._committer, sharded=self._sharded)
+        self._committer.save_is_due = self._checkpointing.is_due
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self._sync = GradientSync(
+        self._reducer = GradientReducer(
             trained, self._committer, reduction == "mean", lambda: self._position.step, sharded=self._sharded
         )
-        self._scale = OutputScale(model, place, mean=reduction == "mean") if self._sharded else None
-        if self._sharded and (virtual_shards or layers_of(model) or self._batching.noise is not None):
+        self._scale = OutputScale(model, local_rank, mean=reduction == "mean") if self._sharded else None
+        if self._sharded and (virtual_shards or layers_of(model) or self._session_batch.noise is not None):
             raise ElasticError(
                 "a sharded model bears neither virtual_shards nor sync_batchnorm nor a measured noise scale (a batch "
                 "that changes measures it: noise_scale=False)"
             )
-        if self._batching.noise is not None:
-            self._sync.measure(self._batching.noise)
+        if self._session_batch.noise is not None:
+            self._reducer.measure_noise(self._session_batch.noise)
         self._must_be_finite = must_be_finite
         if balance and virtual_shards:
             raise ElasticError("balance and virtual_shards exclude each other: shards are of one size")
-        self._paces = Paces(balance=balance)
+        self._proportional_shares = ProportionalShares(balance=balance)
         self._shards = (
-            VirtualShards(virtual_shards, model, self._sync, seed, reduction == "mean") if virtual_shards else None
+            VirtualShards(virtual_shards, model, self._reducer, seed, reduction == "mean") if virtual_shards else None
         )
         whole = bool(whole_batch_layers(model))
-        self._batch_loader = BatchLoader(self._sampler, self._loader, self._paces, self._shards, loaders, whole=whole)
+        self._batch_loader = BatchLoader(
+            self._sampler, self._loader, self._proportional_shares, self._shards, loaders, whole=whole
+        )
         norms = layers_of(model)
         if norms and virtual_shards:
             raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
-        self._norms = SyncNorms(norms, self._committer, self._sync, reduction == "mean") if norms else None
-        self._judgement = judge(
-            model, shards=bool(virtual_shards), fixed_batch=self._batching.fixed, additive=additive_loss
+        self._norms = (
+            SyncBatchNormLayers(norms, self._committer, self._reducer, reduction == "mean") if norms else None
         )
-        recorder = standalone_record.find_record(os.environ) if self._spot is None else None
-        self._reports = Reports(self._reconfigurer, recorder, self._paces, self._batching.noise_scale)
+        self._judgement = judge(
+            model, shards=bool(virtual_shards), fixed_batch=self._session_batch.fixed, additive=additive_loss
+        )
+        recorder = standalone_record.find_record(os.environ) if self._pilot is None else None
+        self._reports = Reports(
+            self._reconfigurer, recorder, self._proportional_shares, self._session_batch.noise_scale
+        )
         self._meter = Meter(self._reports.samples)
-        fixed = self._batching.fixed and self._batching.noise is None
+        fixed = self._session_batch.fixed and self._session_batch.noise is None
         if fixed and not (virtual_shards or norms or self._sharded):
             self._reconfigurer.lend()
-        local_leader = self._spot.local_leader if self._spot else None
+        local_leader = self._pilot.local_leader if self._pilot else None
         self._lifecycle = WorkerLifecycle(
             self._reconfigurer,
-            self._saving,
+            self._checkpointing,
             self._entered,
             self._reports,
             local_leader,
-            in_pilot=self._spot is not None,
+            in_pilot=self._pilot is not None,
         )
         self._when_main: list[Callable[[], object]] = []
         self._was_main = False
@@ -253,11 +259,11 @@ class Session(Figures):
             self._lifecycle.between_steps()
             began = time.monotonic()
             world = self._committer.world
-            owes = self._committer.given is not None
-            self._batching.settle(self._sampler, world.size, world.chosen_batch, owes_a_step=owes)
-            place = self._position.epoch, self._position.cursor
-            share, batch = self._batch_loader.load(*place, world.rank, world.size, world.recovering_ranks)
-            self._saving.save_beside()
+            owes = self._committer.received_sums is not None
+            self._session_batch.update(self._sampler, world.size, world.chosen_batch, owes_a_step=owes)
+            at = self._position.epoch, self._position.cursor
+            share, batch = self._batch_loader.load(*at, world.rank, world.size, world.recovering_ranks)
+            self._checkpointing.save_beside()
             self._share, self._committed = share, False
             self._load_s = time.monotonic() - began
             yield batch
@@ -287,11 +293,11 @@ class Session(Figures):
     @contextmanager
     def accumulate(self) -> Iterator[None]:
         """Inside a step, around every backward but the last: gradients are only added up."""
-        self._sync.hold(True)
+        self._reducer.set_accumulating(True)
         try:
             yield
         finally:
-            self._sync.hold(False)
+            self._reducer.set_accumulating(False)
 
     def evaluate(
         self, metrics: Callable[[Any], Mapping[str, Any]], dataset: Any = None, *, batch_size: int = 256
@@ -304,10 +310,12 @@ class Session(Figures):
             dataset: map-style; by default the one trained on.
             batch_size: samples of one call.
         """
-        if self._spot is None:
+        if self._pilot is None:
             self._join()
         self._meter.paused()
-        loader = Loader(dataset, self._sampler.seed, self._loader._collate) if dataset is not None else self._loader
+        loader = (
+            SampleLoader(dataset, self._sampler.seed, self._loader._collate) if dataset is not None else self._loader
+        )
         return evaluate(self, loader, metrics, batch_size)
 
     def report(self, **values: float) -> None:
@@ -335,9 +343,9 @@ class Session(Figures):
         if self._reconfigurer.link is not None:
             self._reconfigurer.link.flush(10.0)
             self._reconfigurer.link.close()
-        if self._spot is not None and self._spot.local_leader is not None:
-            self._spot.local_leader.close()
-        self._saving.discard()
+        if self._pilot is not None and self._pilot.local_leader is not None:
+            self._pilot.local_leader.close()
+        self._checkpointing.discard()
         worker_start.on_terminate(signal.SIG_DFL)
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -350,8 +358,8 @@ class Session(Figures):
         if self._must_be_finite is None:
             scales = any(isinstance(thing, torch.amp.GradScaler) for thing in self._state.tracked.values())
             self._must_be_finite = not scales
-        self._sync.must_be_finite = self._must_be_finite
-        if self._spot is None:
+        self._reducer.must_be_finite = self._must_be_finite
+        if self._pilot is None:
             self._join_without_daemon()
             return
         weak = self._judgement.equality is Equality.STATISTICAL
@@ -360,8 +368,8 @@ class Session(Figures):
         began = time.monotonic()
         worker_start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
         stages = {"build": imported, "warm_up": time.monotonic() - began, **worker_start.stages()}
-        self._reconfigurer.link = link = self._spot.open(self._reconfigurer)
-        link.say(messages.Warm(self._spot.wait_warm(), stages))
+        self._reconfigurer.link = link = self._pilot.open(self._reconfigurer)
+        link.say(messages.Warm(self._pilot.wait_warm(), stages))
         self._reconfigurer.join()
         self._joined = True
         self._lifecycle.begin()
@@ -372,7 +380,7 @@ class Session(Figures):
             worker_start.warm_up(self.model, self._loader, self._sampler, self._warm_up)
             self._reconfigurer.enter_static_world(self._fixed)
         else:
-            self._saving.load()
+            self._checkpointing.load()
             self._state.has_state = True
             self._committer.world.workers = ("alone",)
         self._joined = True
@@ -381,15 +389,15 @@ class Session(Figures):
     def _entered(self) -> None:
         """This worker trains in another world."""
         self._meter.disturbed()
-        self._paces.begin(self.size)
+        self._proportional_shares.reset(self.size)
         if self.is_main and not self._was_main:
             for callback in self._when_main:
                 callback()
         self._was_main = self.is_main
 
     def _top_up(self, tasks: int) -> None:
-        if self._spot is not None:
-            self._spot.top_up(tasks, self._reports.say)
+        if self._pilot is not None:
+            self._pilot.top_up(tasks, self._reports.say)
 
 
 def _end_surely(reconfigurer: Reconfigurer) -> None:

@@ -42,7 +42,7 @@ class Step:
             s._norms.begin(counts, share.batch)
         if s._scale is not None:
             s._scale.begin(counts, share.batch)
-        s._sync.arm(counts, share.batch, self._commit)
+        s._reducer.arm(counts, share.batch, self._commit)
         s._lifecycle.step_began = self._began
 
     def _commit(self, outcome: StepOutcome) -> None:
@@ -57,8 +57,8 @@ class Step:
         s._position.samples += share.batch
         s._committed = True
         s._lifecycle.committed(outcome)
-        s._batching.rates.committed(s._position.samples)
-        s._paces.take(s._position.step, s._sync.paces)
+        s._session_batch.lr_scaling.committed(s._position.samples)
+        s._proportional_shares.update(s._position.step, s._reducer.ns_per_sample)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -66,7 +66,7 @@ class Step:
         s = self._session
         share, s._share = s._share, None
         s._lifecycle.step_began = None
-        s._sync.disarm()
+        s._reducer.disarm()
         if s._norms is not None:
             s._norms.end()
         if s._scale is not None:
@@ -90,10 +90,10 @@ class Step:
         now = time.monotonic()
         s._lifecycle.last_commit = now
         s._reconfigurer.describe()
-        s._committer.timed(now - self._began)
+        s._committer.record_step_time(now - self._began)
         waited = s._committer.waited_s - self._waited_s
         computed = now - self._began - waited
-        s._sync.pace = int(1e9 * (s._load_s + computed) / share.weight) if share.weight else 0
+        s._reducer.own_ns_per_sample = int(1e9 * (s._load_s + computed) / share.weight) if share.weight else 0
         parts = {"data": s._load_s, "compute": computed, "sync": waited}
         s._meter.step(s.nodes, share.batch, s._position.step, s._position.samples, parts)
         return False
@@ -102,4 +102,4 @@ class Step:
         with torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)
-        self._session._sync.abandon()
+        self._session._reducer.reset_after_abort()

@@ -24,15 +24,15 @@ from typing import Any
 import torch
 
 from malletrain.elastic import evaluate
-from malletrain.elastic.comm.groups import Pending
+from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
 from malletrain.elastic.errors import Aborted
-from malletrain.elastic.gradients.reducer import GradientSync
+from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import local_group
 from malletrain.elastic.resize import lifecycle, reconfigure, state_recovery
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
-from malletrain.elastic.state.overlapped_recovery import Lent
+from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
 from malletrain.wire import worker_client
 
 SIGNALS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "term": signal.SIGTERM}
@@ -44,11 +44,11 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "build": (reconfigure, "make_world_group"),
     "roll": (state_recovery.StateRecovery, "call_roll"),
     "give": (state_recovery, "give"),
-    "lent": (Lent, "changed"),
+    "lent": (OverlappedSnapshot, "changed"),
     "take": (state_recovery, "take"),
-    "step": (GradientSync, "arm"),
-    "backward": (GradientSync, "_begin"),
-    "sums": (GradientSync, "_complete"),
+    "step": (GradientReducer, "arm"),
+    "backward": (GradientReducer, "_begin"),
+    "sums": (GradientReducer, "_complete"),
     "evaluation": (evaluate, "_fill"),
     "finish": (WorkerLifecycle, "meet"),
 }
@@ -59,7 +59,7 @@ def tell_commit(number: int, name: str) -> None:
 
     def told(self: StepCommitter, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
         outcome = commit(self, sums, control)
-        if self.done == number + 1:
+        if self.rounds_done == number + 1:
             (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"committed-{name}").touch()
         return outcome
 
@@ -72,21 +72,21 @@ def lag_at(number: int, others: int = 0) -> None:
 
     def late(
         self: Any,
-        pending: Sequence[Pending],
+        pending: Sequence[Work],
         sums: list[torch.Tensor],
         control: torch.Tensor,
         refuse: Callable[[torch.Tensor], None] = lambda _: None,
     ) -> StepOutcome:
-        if self.done == number and not getattr(self, "lagged", False):
+        if self.rounds_done == number and not getattr(self, "lagged", False):
             self.lagged = True
             for operation in pending:
                 self.wait(operation)
-            self.complete = [*sums[:-1], control.clone()]
+            self.complete_sums = [*sums[:-1], control.clone()]
             self.wait(self.start(control))
             end = time.monotonic() + 30.0
             while len(list(home.glob("committed-*"))) < others and time.monotonic() < end:
                 time.sleep(0.001)
-            self._watch.fault(self.world.generation, "closed", "made to lag")
+            self._monitor.fault(self.world.generation, "closed", "made to lag")
             raise Aborted("made to lag")
         return finish(self, pending, sums, control, refuse)
 

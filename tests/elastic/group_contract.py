@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from malletrain.elastic.comm.groups import Group, Pending
+from malletrain.elastic.comm.group import Group, Work
 from malletrain.elastic.errors import PeerLost
 
 
-def done(pending: Pending) -> None:
+def done(pending: Work) -> None:
     while not pending.wait(1.0):
         pass
 

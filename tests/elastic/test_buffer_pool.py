@@ -8,46 +8,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from malletrain.elastic.comm.groups import Group
-from malletrain.elastic.comm.step_commit import StepCommitter, World
-from malletrain.elastic.gradients.reducer import GradientSync
-from malletrain.elastic.state.buffer_pool import WORTH_BYTES, Room, from_text, to_text
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
+from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.state.buffer_pool import MIN_POOLED_BYTES, BufferPool, specs_from_text, specs_to_text
 from scripts.bench.elastic.overhead import Calm
 from tests.elastic.test_transfer import run
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
-LARGE = (WORTH_BYTES // 4,)
+LARGE = (MIN_POOLED_BYTES // 4,)
 
 
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=4).map(tuple))))
 def test_a_description_travels_as_text(specs: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
-    assert from_text(to_text(specs)) == specs
+    assert specs_from_text(specs_to_text(specs)) == specs
 
 
 @given(st.text() | st.sampled_from(['[["no_such", [1]]]', "[1]", "{}x", '[["float32", ["a"]]]', "null"]))
 def test_any_other_text_is_refused(text: str) -> None:
     try:
-        from_text(text)
+        specs_from_text(text)
     except ValueError:
         return
     assert text.strip() in ("[]", "{}", '""')
 
 
 def test_each_piece_of_memory_is_given_once() -> None:
-    room = Room([(torch.float32, LARGE), (torch.float32, LARGE), (torch.float32, (3,))])
-    got = [room.tensor(torch.float32, LARGE) for _ in range(3)]
+    buffer_pool = BufferPool([(torch.float32, LARGE), (torch.float32, LARGE), (torch.float32, (3,))])
+    got = [buffer_pool.tensor(torch.float32, LARGE) for _ in range(3)]
     assert len({tensor.data_ptr() for tensor in got}) == 3
     assert {(tensor.dtype, tuple(tensor.shape)) for tensor in got} == {(torch.float32, LARGE)}
-    assert room.tensor(torch.int64, (2, 2)).shape == (2, 2)
+    assert buffer_pool.tensor(torch.int64, (2, 2)).shape == (2, 2)
 
 
 @given(st.floats(0.01, 100.0))
 def test_a_frozen_peer_is_out_in_time(step: float) -> None:
     """Waiting begins up to a step after it froze, and it is given two seconds to answer."""
     committer = StepCommitter(Calm())
-    committer.timed(step)
-    assert step + committer.stall_limit() + 2.0 <= max(5.0, 10 * step) + 1e-9
-    assert committer.stall_limit() >= 2.5
+    committer.record_step_time(step)
+    assert step + committer.stall_timeout_s() + 2.0 <= max(5.0, 10 * step) + 1e-9
+    assert committer.stall_timeout_s() >= 2.5
 
 
 @pytest.mark.parametrize("asked_for", [False, True], ids=["all in the same round", "someone lags"])
@@ -58,22 +58,22 @@ def test_after_a_fault_sums_that_nobody_needs_lend_their_memory(asked_for: bool)
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
         committer = StepCommitter(Calm())
-        committer.world = World(1, ("a", "b"), group)
-        sync = GradientSync(list(model.named_parameters()), committer, mean=True)
+        committer.world = TrainingWorld(1, ("a", "b"), group)
+        reducer = GradientReducer(list(model.named_parameters()), committer, mean=True)
 
         def step() -> list[int]:
             model.zero_grad()
-            sync.arm(1, 2, lambda outcome: None)
+            reducer.arm(1, 2, lambda outcome: None)
             model(torch.ones(1, 4) * (group.rank + 1)).sum().backward()
-            return [flat.data_ptr() for flat in committer.last[: len(sync._buckets)]]
+            return [flat.data_ptr() for flat in committer.last_sums[: len(reducer._buckets)]]
 
         step()
         used = step()
-        kept = [tensor.clone() for tensor in committer.last]
-        last = committer.last
-        sync.abandon()
+        kept = [tensor.clone() for tensor in committer.last_sums]
+        last = committer.last_sums
+        reducer.reset_after_abort()
         if not asked_for:
-            committer.last = []
+            committer.last_sums = []
         again = step()
         torch.testing.assert_close(model.weight.grad, torch.full((2, 4), 1.5))
         untouched = all(torch.equal(left, right) for left, right in zip(last, kept, strict=True))

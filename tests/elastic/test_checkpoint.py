@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.state.checkpoint import Checkpoints
+from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.training_state import Position, TrainingState
 from tests.elastic.coordinator import wait_until
 
@@ -34,23 +34,23 @@ def same(left: TrainingState, right: TrainingState) -> bool:
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     kept = state(3)
-    path = Checkpoints(tmp_path / "c").save(kept)
+    path = CheckpointStore(tmp_path / "c").save(kept)
     assert path.stat().st_mode & 0o077 == 0
     other = state(seed=1)
-    assert Checkpoints(tmp_path / "c").load(other) == path
+    assert CheckpointStore(tmp_path / "c").load(other) == path
     assert same(kept, other)
 
 
 def test_other_programs_find_tensors_by_name(tmp_path: Path) -> None:
     kept = state(3)
-    path = Checkpoints(tmp_path / "c").save(kept)
+    path = CheckpointStore(tmp_path / "c").save(kept)
     found = {"model.0.weight": torch.zeros(7, 5)}
     load(found, checkpoint_id=path, no_dist=True)
     assert torch.equal(found["model.0.weight"], kept.model.get_parameter("0.weight"))
 
 
 def test_one_beside_training_is_of_the_moment_when_it_began(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "c", every_s=0.0)
+    checkpoints = CheckpointStore(tmp_path / "c", every_s=0.0)
     kept = state(3)
     want = state(3)
     assert checkpoints.is_due()
@@ -58,36 +58,36 @@ def test_one_beside_training_is_of_the_moment_when_it_began(tmp_path: Path) -> N
     with torch.no_grad():
         for parameter in kept.model.parameters():
             parameter.zero_()
-    checkpoints.stands()
+    checkpoints.confirm()
     assert checkpoints._writer is not None
     checkpoints._writer.join()
     other = state(seed=1)
     checkpoints.load(other)
     assert same(want, other)
-    assert not Checkpoints(tmp_path / "c", every_s=100.0).is_due()
+    assert not CheckpointStore(tmp_path / "c", every_s=100.0).is_due()
 
 
 def test_one_beside_training_is_found_when_its_step_stands_everywhere(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "c", every_s=0.0)
+    checkpoints = CheckpointStore(tmp_path / "c", every_s=0.0)
     checkpoints.save_beside(state(3))
     wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
-    assert Checkpoints(tmp_path / "c").load(state()) is None
+    assert CheckpointStore(tmp_path / "c").load(state()) is None
     assert not checkpoints.is_due()
-    checkpoints.stands()
+    checkpoints.confirm()
     wait_until(checkpoints.is_due, 20, "it is written")
     assert (tmp_path / "c" / "step-3").is_dir()
 
 
 def test_what_was_written_aside_by_a_worker_that_was_lost_is_removed(tmp_path: Path) -> None:
-    Checkpoints(tmp_path / "c", every_s=0.0).save_beside(state(3))
+    CheckpointStore(tmp_path / "c", every_s=0.0).save_beside(state(3))
     wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
     (tmp_path / "c" / ".step-9.other.1").mkdir()
-    Checkpoints(tmp_path / "c").save(state(4))
+    CheckpointStore(tmp_path / "c").save(state(4))
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"step-4", ".step-9.other.1"}
 
 
 def test_the_newest_two_are_kept_and_all_are_discarded(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints = CheckpointStore(tmp_path / "c")
     for step in (1, 2, 10):
         checkpoints.save(state(step))
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["step-10", "step-2"]
@@ -98,7 +98,7 @@ def test_the_newest_two_are_kept_and_all_are_discarded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "no metadata"])
 def test_a_damaged_one_is_refused_and_an_older_one_taken(tmp_path: Path, damage: str) -> None:
-    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints = CheckpointStore(tmp_path / "c")
     checkpoints.save(state(1))
     path = checkpoints.save(state(2))
     data = next(path.glob("*.distcp"))
@@ -119,15 +119,15 @@ def test_a_damaged_one_is_refused_and_an_older_one_taken(tmp_path: Path, damage:
 
 
 def test_nothing_readable_is_an_error_not_a_new_beginning(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints = CheckpointStore(tmp_path / "c")
     path = checkpoints.save(state(1))
     (path / ".metadata").write_bytes(b"x")
     with pytest.raises(ElasticError, match=r"no checkpoint can be read; mend or remove them: .*step-1"):
         checkpoints.load(state())
-    assert Checkpoints(tmp_path / "none").load(state()) is None
+    assert CheckpointStore(tmp_path / "none").load(state()) is None
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file")
     with pytest.raises(ElasticError, match=r"c/step-1: the state cannot be saved: "):
-        Checkpoints(tmp_path / "c").save(state(1))
+        CheckpointStore(tmp_path / "c").save(state(1))

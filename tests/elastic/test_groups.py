@@ -14,8 +14,8 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic.comm.groups import Group, Solo
-from malletrain.elastic.comm.static_rendezvous import environment_world, first_node, meeting_place, ranks
+from malletrain.elastic.comm.group import Group, SoloGroup
+from malletrain.elastic.comm.static_rendezvous import environment_world, first_node, rank_and_size, rendezvous_address
 from malletrain.elastic.errors import ElasticError, PeerLost
 from tests.elastic import group_contract
 from tests.elastic.coordinator import Forked, free_port, outside_slurm
@@ -107,11 +107,11 @@ def test_names_after_the_brackets() -> None:
 
 def test_where_and_who_by_the_environment() -> None:
     slurm = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "n[7-8]"}
-    assert ranks(slurm) == (3, 4)
-    assert meeting_place(slurm | {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1"}) == f"n7:{20000 + 156}"
-    assert meeting_place({"MASTER_ADDR": "::1", "MASTER_PORT": "29500"}) == "[::1]:29500"
-    assert isinstance(environment_world({"RANK": "0", "WORLD_SIZE": "1"}), Solo)
+    assert rank_and_size(slurm) == (3, 4)
+    assert rendezvous_address(slurm | {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1"}) == f"n7:{20000 + 156}"
+    assert rendezvous_address({"MASTER_ADDR": "::1", "MASTER_PORT": "29500"}) == "[::1]:29500"
+    assert isinstance(environment_world({"RANK": "0", "WORLD_SIZE": "1"}), SoloGroup)
     with pytest.raises(ElasticError, match="start the script with srun or torchrun"):
-        ranks({"RANK": "4", "WORLD_SIZE": "4"})
+        rank_and_size({"RANK": "4", "WORLD_SIZE": "4"})
     with pytest.raises(ElasticError, match="set MASTER_ADDR"):
-        meeting_place({"SLURM_JOB_ID": "5"})
+        rendezvous_address({"SLURM_JOB_ID": "5"})

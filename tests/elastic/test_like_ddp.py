@@ -9,9 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from malletrain.elastic.comm.groups import StoreServer, make_group
-from malletrain.elastic.comm.step_commit import StepCommitter, World
-from malletrain.elastic.gradients.reducer import GradientSync
+from malletrain.elastic.comm.gloo_group import make_group
+from malletrain.elastic.comm.peer_store import StoreServer
+from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
+from malletrain.elastic.gradients.reducer import GradientReducer
 from scripts.bench.elastic.overhead import Calm
 from tests.elastic.coordinator import _forks
 
@@ -31,8 +32,8 @@ def both(rank: int, address: str, directory: str) -> None:
     parallel = nn.parallel.DistributedDataParallel(theirs)
     committer = StepCommitter(Calm())
     group = make_group(address, 1, rank, RANKS, "127.0.0.1", timedelta(seconds=30))
-    committer.world = World(1, tuple(str(r) for r in range(RANKS)), group)
-    sync = GradientSync(list(ours.named_parameters()), committer, mean=True)
+    committer.world = TrainingWorld(1, tuple(str(r) for r in range(RANKS)), group)
+    reducer = GradientReducer(list(ours.named_parameters()), committer, mean=True)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9) for model in (theirs, ours)]
     generator = torch.Generator().manual_seed(rank)
     clipped = 0
@@ -49,10 +50,10 @@ def both(rank: int, address: str, directory: str) -> None:
             backward(parallel, halves[0])
         backward(parallel, halves[1])
         optimizers[1].zero_grad()
-        sync.arm(EACH, RANKS * EACH, lambda outcome: None)
-        sync.hold(True)
+        reducer.arm(EACH, RANKS * EACH, lambda outcome: None)
+        reducer.set_accumulating(True)
         backward(ours, halves[0])
-        sync.hold(False)
+        reducer.set_accumulating(False)
         backward(ours, halves[1])
         norms = [nn.utils.clip_grad_norm_(model.parameters(), 0.3) for model in (theirs, ours)]
         clipped += int(norms[0] > 0.3)

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.event import EventKind
-from malletrain.elastic.comm.groups import Group, StoreServer
-from malletrain.elastic.comm.local_rank import Place, find_place
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
 from malletrain.elastic.comm.node_group import make_world_group
+from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.recovery_plan import Entry, read
 from tests.elastic import group_contract
@@ -43,7 +44,7 @@ def run(nodes: int, places: int, act: Callable[[Group], object]) -> list[object]
     def member(rank: int) -> None:
         node, place = divmod(rank, places)
         patience = timedelta(seconds=30)
-        group = make_world_group(server.address, 1, node, nodes, Place(place, places), "127.0.0.1", patience)
+        group = make_world_group(server.address, 1, node, nodes, LocalRank(place, places), "127.0.0.1", patience)
         try:
             results[rank] = act(group)
         except (AssertionError, PeerLost) as error:
@@ -100,13 +101,15 @@ def test_everyone_gets_the_state_from_where_there_is_a_connection(
 
 
 def test_where_a_process_stands() -> None:
-    assert find_place({}) == Place(0, 1)
-    assert find_place({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == Place(1, 4)
+    assert find_local_rank({}) == LocalRank(0, 1)
+    assert find_local_rank({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == LocalRank(1, 4)
     slurm = {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_STEP_NUM_TASKS": "3"}
-    assert find_place(slurm) == Place(2, 3)
-    assert find_place({"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}).leads
+    assert find_local_rank(slurm) == LocalRank(2, 3)
+    assert find_local_rank(
+        {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
+    ).is_leader
     with pytest.raises(ElasticError, match="start the processes of this node alone"):
-        find_place({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})
+        find_local_rank({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})
 
 
 def spawn_with_a_laggard(daemon: Coordinator, pod: Pod, given: list[str], rounds: int, **environ: str) -> None:

@@ -13,15 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome, World
+from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome, TrainingWorld
 from malletrain.elastic.data.batch_loader import BatchLoader
-from malletrain.elastic.data.collate import Loader
-from malletrain.elastic.data.proportional_shares import Paces
+from malletrain.elastic.data.proportional_shares import ProportionalShares
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.recovery_plan import Entry, read
-from malletrain.elastic.state.overlapped_recovery import Lent
+from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
 from malletrain.elastic.state.training_state import Position, TrainingState
 from scripts.bench.elastic.overhead import Calm
 from tests.elastic.coordinator import running
@@ -64,7 +64,7 @@ def of_the_optimizer(kept: TrainingState) -> None:
 @pytest.mark.parametrize("change", [step, in_place, behind_the_back, of_the_optimizer])
 def test_a_change_of_what_is_lent_is_seen(change: Callable[[TrainingState], None]) -> None:
     kept = state()
-    lent = Lent(kept)
+    lent = OverlappedSnapshot(kept)
     assert not lent.changed()
     change(kept)
     assert lent.changed()
@@ -72,7 +72,7 @@ def test_a_change_of_what_is_lent_is_seen(change: Callable[[TrainingState], None
 
 def test_a_step_up_to_its_gradients_changes_nothing_that_is_given() -> None:
     kept = state()
-    lent = Lent(kept)
+    lent = OverlappedSnapshot(kept)
     before = [tensor.clone() for tensor in lent.tensors]
     buffer = kept.model.get_buffer("1.running_mean").clone()
     kept.model(torch.randn(4, 600)).sum().backward()
@@ -97,7 +97,9 @@ def test_beside_listeners_the_others_take_all_of_a_batch(batch: int, size: int, 
     dataset = torch.utils.data.TensorDataset(torch.arange(100))
     sampler = Sampler(100, batch, seed=3, shuffle=True, drop_last=False)
     whole = data.draw(st.booleans())
-    feed = BatchLoader(sampler, Loader(dataset, 3, None), Paces(balance=False), None, 0, whole=whole)
+    feed = BatchLoader(
+        sampler, SampleLoader(dataset, 3, None), ProportionalShares(balance=False), None, 0, whole=whole
+    )
     cursor = data.draw(st.integers(0, 99))
     shares = [feed.load(0, cursor, rank, size, recovering_ranks) for rank in range(size)]
     taken = [index for share, _ in shares if share.weight for index in share.indices]
@@ -113,7 +115,7 @@ class Worlds(Calm):
 
     def __init__(self) -> None:
         self.committer = StepCommitter(self)
-        self.committer.world = World(3, ("a", "b"), recovering_ranks=frozenset({1}))
+        self.committer.world = TrainingWorld(3, ("a", "b"), recovering_ranks=frozenset({1}))
         self.link, self.finishing = None, False
         self.calls: list[str] = []
 
@@ -135,10 +137,10 @@ class Worlds(Calm):
 def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(follows: str, changed: bool) -> None:
     """The step may be the last of its epoch, and an evaluation come next."""
     worlds = Worlds()
-    silent: Any = SimpleNamespace(stands=lambda: None)
+    silent: Any = SimpleNamespace(stands=lambda: None, confirm=lambda: None)
     course = WorkerLifecycle(cast(Reconfigurer, worlds), silent, lambda: None, silent, None, in_pilot=True)
     course.begin()
-    course.committed(StepOutcome([], torch.zeros(8), agreed=0, ending=0, saving=False, changed=changed))
+    course.committed(StepOutcome([], torch.zeros(8), agreed=0, ending=0, save_due=False, state_changed=changed))
     getattr(course, follows)()
     getattr(course, follows)()
     leveled = ["level"] if changed else []

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.groups import Group, Pending, Solo, StoreServer, make_group
+from malletrain.elastic.comm.gloo_group import make_group
+from malletrain.elastic.comm.group import Group, SoloGroup, Work
+from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.resize.pending_groups import PendingGroups
 from malletrain.wire import messages
@@ -27,14 +29,14 @@ def plan(generation: int, *, urgent: bool = False) -> messages.Plan:
     return messages.Plan(generation, seats, "here:1", urgent=urgent)
 
 
-class Grave(Solo):
+class Grave(SoloGroup):
     """A group that remembers whether it was given up."""
 
     def __init__(self, *, breaks: bool = False) -> None:
         self.is_abandoned = False
         self.breaks = breaks
 
-    def all_reduce(self, tensor: torch.Tensor) -> Pending:
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
         if self.breaks:
             raise PeerLost("gone")
         return super().all_reduce(tensor)
@@ -82,7 +84,7 @@ def test_a_plan_heard_after_it_is_entered_is_made_once(urgent: bool) -> None:
     with maker.entering(plan(1, urgent=urgent)) as got:
         maker.pending_groups.hear(plan(1, urgent=urgent), seated=True)
     assert len(got) == 1
-    assert isinstance(got[0], Solo), "and it is not given up"
+    assert isinstance(got[0], SoloGroup), "and it is not given up"
     assert maker.made == [1]
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from malletrain.elastic.data.collate import Loader
-from malletrain.elastic.data.prefetch import Order, Prefetch
+from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
 from tests.elastic.coordinator import running, wait_until
@@ -38,7 +38,7 @@ class Noisy(Dataset[tuple[int, torch.Tensor]]):
         return index, torch.rand(2)
 
 
-def orders(sizes: list[int]) -> Iterator[tuple[Order, list[Order]]]:
+def orders(sizes: list[int]) -> Iterator[tuple[LoadRequest, list[LoadRequest]]]:
     """Of the first member, as the world takes one size after the other; and what it would load next."""
     sampler = Sampler(LENGTH - 1, 8, seed=3, shuffle=True, drop_last=False)
     place = (0, 0)
@@ -52,8 +52,8 @@ def orders(sizes: list[int]) -> Iterator[tuple[Order, list[Order]]]:
 
 
 def test_a_batch_is_the_same_whether_loaded_ahead_anew_or_at_once(tmp_path: Path) -> None:
-    loader = Loader(Noisy(tmp_path / "notes"), 5, None)
-    prefetch = Prefetch(loader, 2)
+    loader = SampleLoader(Noisy(tmp_path / "notes"), 5, None)
+    prefetch = Prefetcher(loader, 2)
     for order, coming in orders([1, 1, 2, 2, 2, 1, 3, 3, 3, 3]):
         (indices, noise), (expected, theirs) = prefetch.load([order], coming)[0], loader.load(*order)
         assert indices.tolist() == expected.tolist() == list(order[1])
@@ -64,14 +64,14 @@ def test_a_batch_is_the_same_whether_loaded_ahead_anew_or_at_once(tmp_path: Path
 
 
 def test_what_the_data_set_raises_is_raised_here(tmp_path: Path) -> None:
-    prefetch = Prefetch(Loader(Noisy(tmp_path / "notes"), 5, None), 1)
+    prefetch = Prefetcher(SampleLoader(Noisy(tmp_path / "notes"), 5, None), 1)
     assert prefetch.load([(0, (1, 2))], [(0, (49,))])[0][0].tolist() == [1, 2]
     with pytest.raises(LookupError, match="no sample 49"):
         prefetch.load([(0, (49,))], [])
 
 
 def test_a_lost_loader_is_an_error_and_no_hang(tmp_path: Path) -> None:
-    prefetch = Prefetch(Loader(Noisy(tmp_path / "notes"), 5, None), 1)
+    prefetch = Prefetcher(SampleLoader(Noisy(tmp_path / "notes"), 5, None), 1)
     prefetch.load([(0, (1,))], [])
     reader = int((tmp_path / "notes").read_text().split()[0])
     os.kill(reader, signal.SIGKILL)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic.data.proportional_shares import EVERY, Paces, apportion
+from malletrain.elastic.data.proportional_shares import STEPS_BETWEEN_REBALANCES, ProportionalShares, apportion
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
 
@@ -19,53 +19,53 @@ def test_all_is_given_out_and_nobody_is_off_by_one(count: int, parts: list[float
         assert abs(share - count * part / sum(parts)) < 1
 
 
-def told(paces: Paces, nanoseconds: list[int], steps: int) -> None:
+def told(proportional_shares: ProportionalShares, nanoseconds: list[int], steps: int) -> None:
     for step in range(1, steps + 1):
-        paces.take(step, nanoseconds)
+        proportional_shares.update(step, nanoseconds)
 
 
 def test_a_worker_half_as_fast_gets_half_as_much() -> None:
-    paces = Paces(balance=True)
-    paces.begin(3)
-    told(paces, [100, 100, 200], EVERY - 1)
-    assert paces.shares(60) is None
-    paces.take(EVERY, [100, 100, 200])
-    assert paces.shares(60) == [24, 24, 12]
-    assert paces.rates()[0] == pytest.approx(1e7)
+    proportional_shares = ProportionalShares(balance=True)
+    proportional_shares.reset(3)
+    told(proportional_shares, [100, 100, 200], STEPS_BETWEEN_REBALANCES - 1)
+    assert proportional_shares.shares(60) is None
+    proportional_shares.update(STEPS_BETWEEN_REBALANCES, [100, 100, 200])
+    assert proportional_shares.shares(60) == [24, 24, 12]
+    assert proportional_shares.samples_per_s()[0] == pytest.approx(1e7)
 
 
 def test_even_ones_stay_even_and_a_new_world_begins_even() -> None:
-    paces = Paces(balance=True)
-    paces.begin(2)
-    told(paces, [100, 104], 3 * EVERY)
-    assert paces.shares(60) is None
-    told(paces, [100, 300], 3 * EVERY)
-    assert (paces.shares(60) or [0])[0] > 42
-    paces.begin(2)
-    assert paces.shares(60) is None
+    proportional_shares = ProportionalShares(balance=True)
+    proportional_shares.reset(2)
+    told(proportional_shares, [100, 104], 3 * STEPS_BETWEEN_REBALANCES)
+    assert proportional_shares.shares(60) is None
+    told(proportional_shares, [100, 300], 3 * STEPS_BETWEEN_REBALANCES)
+    assert (proportional_shares.shares(60) or [0])[0] > 42
+    proportional_shares.reset(2)
+    assert proportional_shares.shares(60) is None
 
 
 def test_it_is_off_unless_asked_for() -> None:
-    paces = Paces(balance=False)
-    paces.begin(2)
-    told(paces, [100, 300], 3 * EVERY)
-    assert paces.shares(60) is None
-    assert paces.rates()[1] == pytest.approx(1e9 / 300)
+    proportional_shares = ProportionalShares(balance=False)
+    proportional_shares.reset(2)
+    told(proportional_shares, [100, 300], 3 * STEPS_BETWEEN_REBALANCES)
+    assert proportional_shares.shares(60) is None
+    assert proportional_shares.samples_per_s()[1] == pytest.approx(1e9 / 300)
 
 
 def test_what_others_committed_in_another_world_is_left_out() -> None:
-    paces = Paces(balance=True)
-    paces.begin(2)
-    paces.take(EVERY, [1, 2, 3])
-    paces.take(EVERY, [])
-    assert paces.rates() == [0.0, 0.0]
+    proportional_shares = ProportionalShares(balance=True)
+    proportional_shares.reset(2)
+    proportional_shares.update(STEPS_BETWEEN_REBALANCES, [1, 2, 3])
+    proportional_shares.update(STEPS_BETWEEN_REBALANCES, [])
+    assert proportional_shares.samples_per_s() == [0.0, 0.0]
 
 
 def test_a_member_without_samples_holds_nothing_up() -> None:
-    paces = Paces(balance=True)
-    paces.begin(2)
-    told(paces, [100, 0], 2 * EVERY)
-    assert paces.shares(60) is None, "nobody knows how fast it is"
+    proportional_shares = ProportionalShares(balance=True)
+    proportional_shares.reset(2)
+    told(proportional_shares, [100, 0], 2 * STEPS_BETWEEN_REBALANCES)
+    assert proportional_shares.shares(60) is None, "nobody knows how fast it is"
 
 
 def test_uneven_shares_take_every_sample_once() -> None:

@@ -11,16 +11,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic.comm.groups import Group, StoreServer, make_group
+from malletrain.elastic.comm.gloo_group import make_group
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.state import transfer
 from malletrain.elastic.state.training_state import pack, unpack
-from malletrain.elastic.state.transfer import FAN_OUT, digest, give, packets, take, tree
+from malletrain.elastic.state.transfer import FAN_OUT, digest, packets, receive_state, relay_tree, send_state
 
 
 @given(st.integers(1, 20), st.integers(0, 300))
 def test_a_tree_reaches_everyone_once_and_is_not_deep(givers: int, takers: int) -> None:
-    children = tree(range(givers), range(givers, givers + takers))
+    children = relay_tree(range(givers), range(givers, givers + takers))
     reached = [taker for below in children.values() for taker in below]
     assert sorted(reached) == list(range(givers, givers + takers))
     assert max((len(below) for below in children.values()), default=0) <= FAN_OUT
@@ -32,7 +34,7 @@ def test_a_tree_reaches_everyone_once_and_is_not_deep(givers: int, takers: int) 
 
 
 def test_with_enough_givers_each_newcomer_has_its_own() -> None:
-    assert [len(below) for below in tree([0, 1, 2, 3], [4, 5]).values()] == [1, 1, 0, 0, 0, 0]
+    assert [len(below) for below in relay_tree([0, 1, 2, 3], [4, 5]).values()] == [1, 1, 0, 0, 0, 0]
 
 
 @given(st.lists(st.integers(0, 300), max_size=30))
@@ -84,12 +86,12 @@ def run(size: int, act: Callable[[Group], object]) -> list[object]:
 
 
 def hand_down(group: Group, givers: int) -> object:
-    children = tree(range(givers), range(givers, group.size))
+    children = relay_tree(range(givers), range(givers, group.size))
     if group.rank < givers:
-        give(group, children[group.rank], *pack(STATE))
+        send_state(group, children[group.rank], *pack(STATE))
         return STATE
     source = next(rank for rank, below in children.items() if group.rank in below)
-    return unpack(*take(group, source, children[group.rank]))
+    return unpack(*receive_state(group, source, children[group.rank]))
 
 
 @pytest.mark.parametrize("piece_bytes", [512, 16 * 1024 * 1024], ids=["many pieces", "one piece"])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from malletrain import elastic
-from malletrain.elastic.data.batch_rule import BatchRule, Chosen, Fixed, PerWorker, as_rule
+from malletrain.elastic.data.batch_size import BatchRule, Chosen, Fixed, PerWorker, as_rule
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.gradients.learning_rate import LearningRate, Rates
+from malletrain.elastic.gradients.learning_rate import LearningRate, LearningRateScaling
 
 sizes = st.integers(1, 4096)
 
@@ -89,7 +89,7 @@ def test_much_noise_gives_linear_and_none_gives_the_reference() -> None:
 
 
 def test_the_rate_warms_up_over_samples_and_from_where_it_is() -> None:
-    rates = Rates(LearningRate("linear", warm_up=1000), 100, unknown)
+    rates = LearningRateScaling(LearningRate("linear", warm_up=1000), 100, unknown)
     assert rates.gain == 1.0
     rates.change(400)
     seen = []
@@ -104,8 +104,8 @@ def test_the_rate_warms_up_over_samples_and_from_where_it_is() -> None:
 
 
 def test_progress_counts_samples_and_by_adascale_gains() -> None:
-    linear = Rates(LearningRate("linear"), 64, unknown)
-    adascale = Rates(LearningRate("adascale"), 64, lambda: 192.0)
+    linear = LearningRateScaling(LearningRate("linear"), 64, unknown)
+    adascale = LearningRateScaling(LearningRate("adascale"), 64, lambda: 192.0)
     for rates in (linear, adascale):
         rates.change(192)
         for step in range(1, 11):
@@ -119,7 +119,7 @@ def test_the_script_sees_its_own_rate_and_the_step_takes_the_gain(make: Callable
     weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     other = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     optimizer, plain = make([weight], lr=0.1), make([other], lr=0.4)
-    rates = Rates(LearningRate("linear"), 16, unknown)
+    rates = LearningRateScaling(LearningRate("linear"), 16, unknown)
     rates.attach(optimizer)
     rates.change(64)
     for _ in range(5):
@@ -136,7 +136,7 @@ def test_momentum_reaches_over_as_many_samples_and_a_change_makes_no_jump(nester
     """With a constant gradient and linear rates, the way per sample is the same before and after each change."""
     weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, nesterov=nesterov)
-    rates = Rates(LearningRate("linear", momentum=True), 32, unknown)
+    rates = LearningRateScaling(LearningRate("linear", momentum=True), 32, unknown)
     rates.attach(optimizer)
     total = 0
 
@@ -161,7 +161,7 @@ def test_momentum_reaches_over_as_many_samples_and_a_change_makes_no_jump(nester
 def test_adams_betas_reach_over_as_many_samples() -> None:
     weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.Adam([weight], lr=0.1, betas=(0.9, 0.999))
-    rates = Rates(LearningRate("sqrt", momentum=True), 32, unknown)
+    rates = LearningRateScaling(LearningRate("sqrt", momentum=True), 32, unknown)
     rates.attach(optimizer)
     rates.change(128)
     weight.grad = torch.ones_like(weight)
@@ -173,10 +173,10 @@ def test_adams_betas_reach_over_as_many_samples() -> None:
 
 
 def test_the_state_goes_on_where_it_was() -> None:
-    one = Rates(LearningRate("linear", warm_up=500), 100, unknown)
+    one = LearningRateScaling(LearningRate("linear", warm_up=500), 100, unknown)
     one.change(300)
     one.committed(300)
-    two = Rates(LearningRate("linear", warm_up=500), 100, unknown)
+    two = LearningRateScaling(LearningRate("linear", warm_up=500), 100, unknown)
     two.load_state_dict(one.state_dict())
     assert (two.gain, two.batch, two.progress) == (one.gain, one.batch, one.progress)
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 from malletrain import elastic
-from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import ElasticError
 
 
@@ -87,7 +87,7 @@ def test_indexed_shards_train_each_record_once_an_epoch(shards: list[Path]) -> N
 
 
 def test_any_worker_reads_the_same_record(shards: list[Path]) -> None:
-    one, two = (Loader(Indexed(shards), 0, None) for _ in range(2))
+    one, two = (SampleLoader(Indexed(shards), 0, None) for _ in range(2))
     for index in (0, 7, 8, 19):
         for left, right in zip(one.load(0, [index]), two.load(0, [index]), strict=True):
             assert torch.equal(left, right)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from malletrain.elastic.gradients.noise_scale import ENOUGH, NoiseScale
+from malletrain.elastic.gradients.noise_scale import MIN_MEASUREMENTS, NoiseScale
 
 LENGTH = 400
 ZERO = torch.zeros(())
@@ -37,10 +37,10 @@ def test_finds_the_truth_at_uneven_shares(weights: list[int], mean: bool) -> Non
             noise.begin()
             for piece in (part[:100], part[100:]):
                 noise.add_local(piece * factor)
-            rows.append(noise.give(factor, weight))
+            rows.append(noise.contribution(factor, weight))
             flats.append(part * factor)
         assert noise.measures(step * noise.every)
-        noise.take(sum(rows, ZERO), [sum(flats, ZERO)], total, total, mean)
+        noise.apply_sums(sum(rows, ZERO), [sum(flats, ZERO)], total, total, mean)
     assert noise.samples == pytest.approx(truth, rel=0.25)
 
 
@@ -51,7 +51,7 @@ def test_finds_the_truth_alone_by_steps_that_follow_each_other() -> None:
     for step in range(400 * noise.every):
         if step % noise.every < 2:
             (part,) = gradients(generator, [16], signal, 0.5)
-            noise.alone(step, [part[:100], None, part[100:]], 1.0, 16, 16)
+            noise.measure_alone(step, [part[:100], None, part[100:]], 1.0, 16, 16)
     assert noise.samples == pytest.approx(LENGTH * 0.25 / float(signal @ signal), rel=0.25)
 
 
@@ -67,8 +67,8 @@ def test_tokens_are_counted_in_samples() -> None:
             for part in parts:
                 noise.begin()
                 noise.add_local(part * 0.5)
-                rows.append(noise.give(0.5, 16))
-            noise.take(sum(rows, ZERO), [sum(parts, ZERO) * 0.5 * (32 / batch)], 32, batch, True)
+                rows.append(noise.contribution(0.5, 16))
+            noise.apply_sums(sum(rows, ZERO), [sum(parts, ZERO) * 0.5 * (32 / batch)], 32, batch, True)
     assert by_tokens.samples is not None
     assert by_samples.samples == pytest.approx(2 * by_tokens.samples)
 
@@ -77,23 +77,23 @@ def test_says_nothing_too_early_nor_of_one_member() -> None:
     noise = NoiseScale()
     assert noise.samples is None
     row = torch.tensor([4.0, 0.1, 1.0], dtype=torch.float64)
-    for _ in range(2 * ENOUGH):
-        noise.take(row, [torch.ones(1)], 10, 10, True)
+    for _ in range(2 * MIN_MEASUREMENTS):
+        noise.apply_sums(row, [torch.ones(1)], 10, 10, True)
     assert noise.samples is None
 
 
 def test_an_overflow_is_not_counted() -> None:
     noise = NoiseScale()
     row = torch.tensor([float("inf"), 0.2, 2.0], dtype=torch.float64)
-    noise.take(row, [torch.tensor([float("inf")])], 20, 20, True)
+    noise.apply_sums(row, [torch.tensor([float("inf")])], 20, 20, True)
     assert noise.state_dict()["taken"] == 0
 
 
 def test_its_state_travels() -> None:
     one, two = NoiseScale(), NoiseScale()
     row = torch.tensor([4.0, 0.4, 2.0], dtype=torch.float64)
-    for _ in range(ENOUGH):
-        one.take(row, [torch.ones(1)], 20, 20, True)
+    for _ in range(MIN_MEASUREMENTS):
+        one.apply_sums(row, [torch.ones(1)], 20, 20, True)
     two.load_state_dict(one.state_dict())
     assert two.samples == one.samples
     assert one.samples is not None

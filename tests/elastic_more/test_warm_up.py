@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.launch.worker_start import warm_up
 
@@ -32,7 +32,7 @@ class Counted(nn.Module):
 def rehearse(model: nn.Module, length: int = 64, batch: int = 32) -> None:
     data = TensorDataset(torch.randn(length, 4), torch.zeros(length))
     sampler = Sampler(length, batch, seed=0, shuffle=True, drop_last=False)
-    warm_up(model, Loader(data, 0, None), sampler, None)
+    warm_up(model, SampleLoader(data, 0, None), sampler, None)
 
 
 def test_an_eager_model_is_called_once_and_keeps_no_trace() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from malletrain import elastic
-from malletrain.elastic.data.batch_rule import BatchRule
+from malletrain.elastic.data.batch_size import BatchRule
 
 
 class Replayed:

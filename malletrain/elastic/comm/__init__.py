@@ -1,1 +1,8 @@
-"""Process groups and what is agreed over them: gloo, MPI, groups of nodes, the step's commit."""
+"""Process groups and the commit protocol that runs over them.
+
+`group` defines the contract of a process group; `gloo_group`, `mpi_group` and `node_group` implement it, one
+transport a file. `step_commit` turns all-reduces into rounds that every member commits or repeats. `peer_store`,
+`addresses`, `local_rank` and `static_rendezvous` are how processes find each other.
+
+Modules here import nothing from the other parts of `malletrain.elastic` except `errors`.
+"""

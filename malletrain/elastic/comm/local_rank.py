@@ -13,19 +13,19 @@ from malletrain.elastic.errors import ElasticError
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LocalRank:
     """The `rank` of a process among the `size` ones of its node."""
 
     rank: int = 0
     size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this is the process that speaks for its node."""
         return self.rank == 0
 
 
-def find_place(environ: Mapping[str, str]) -> Place:
+def find_local_rank(environ: Mapping[str, str]) -> LocalRank:
     """As torchrun says (LOCAL_RANK, LOCAL_WORLD_SIZE), or srun of a step with several tasks (SLURM_LOCALID,
     SLURM_STEP_NUM_TASKS); else the process is alone on its node.
 
@@ -43,5 +43,5 @@ def find_place(environ: Mapping[str, str]) -> Place:
                     f"{size} is {said[1]} and {all_of_them} is {environ[all_of_them]}: start the processes of this "
                     "node alone (torchrun --standalone --nproc-per-node=N); the session finds the other nodes"
                 )
-            return Place(int(said[0]), int(said[1]))
-    return Place()
+            return LocalRank(int(said[0]), int(said[1]))
+    return LocalRank()

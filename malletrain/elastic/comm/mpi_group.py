@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.comm.groups import Group, Pending, Solo
+from malletrain.elastic.comm.group import Group, SoloGroup, Work
 from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: How long a thread that waits for MPI sleeps between two looks: from the first of these up to the second, in
@@ -38,11 +38,11 @@ def mpi_world() -> Group:
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise ElasticError("this MPI does not allow calls from several threads: build it with MPI_THREAD_MULTIPLE")
     if MPI.COMM_WORLD.size == 1:
-        return Solo()
-    return Mpi(MPI, MPI.COMM_WORLD.Dup())
+        return SoloGroup()
+    return MpiGroup(MPI, MPI.COMM_WORLD.Dup())
 
 
-class Mpi:
+class MpiGroup:
     """A group over a communicator that nobody else uses.
 
     Args:
@@ -57,7 +57,7 @@ class Mpi:
         self.rank: int = communicator.rank
         self.size: int = communicator.size
 
-    def all_reduce(self, tensor: torch.Tensor) -> Pending:
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
         flat = _flat(tensor)
         if flat.dtype in (torch.bfloat16, torch.float16):
             # MPI has no such types. Summed in float32 they are more exact than any backend's own sum.
@@ -65,7 +65,7 @@ class Mpi:
             return self._pending([wide], self._reduce, lambda: flat.copy_(wide))
         return self._pending([flat], self._reduce)
 
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Pending:
+    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
         sent = _bytes(tensor)
         got = torch.empty(self.size * sent.numel(), dtype=torch.uint8)
 
@@ -98,7 +98,7 @@ class Mpi:
         tensors: list[torch.Tensor],
         begin: Callable[[Any, torch.Tensor], Any],
         settle: Callable[[], object] = lambda: None,
-    ) -> Pending:
+    ) -> Work:
         requests = self._call(
             lambda c: [
                 begin(c, piece) for tensor in tensors for piece in torch.split(tensor, MAX_COUNT) if piece.numel()

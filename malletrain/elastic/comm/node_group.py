@@ -15,16 +15,17 @@ from datetime import timedelta
 import torch
 
 from malletrain.elastic.comm.background import Task
-from malletrain.elastic.comm.groups import Group, Pending, Solo, make_group
-from malletrain.elastic.comm.local_rank import Place
+from malletrain.elastic.comm.gloo_group import make_group
+from malletrain.elastic.comm.group import Group, SoloGroup, Work
+from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.errors import PeerLost
 
 #: How soon the thread of a group notices that it was given up.
-SLICE_S = 0.05
+POLL_INTERVAL_S = 0.05
 
 
 def make_world_group(
-    address: str, generation: int, node: int, nodes: int, place: Place, host: str, patience: timedelta
+    address: str, generation: int, node: int, nodes: int, place: LocalRank, host: str, patience: timedelta
 ) -> Group:
     """The group of a generation's world, of `nodes` nodes that are all like this one; blocks until the others come.
 
@@ -62,15 +63,15 @@ class NodeGroup:
         self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="malletrain-node", daemon=True).start()
 
-    def all_reduce(self, tensor: torch.Tensor) -> Pending:
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
         return self._begin(lambda: self._sum(tensor.detach().view(-1)))
 
-    def all_reduce_across(self, tensor: torch.Tensor) -> Pending:
+    def all_reduce_across(self, tensor: torch.Tensor) -> Work:
         """Sum over the processes at this place of all nodes alone: of what each place has another part of."""
         flat = tensor.detach().view(-1)
         return self._begin(lambda: self._finish(self._across.all_reduce(flat)))
 
-    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Pending:
+    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
         return self._begin(lambda: self._gather(into, tensor))
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
@@ -99,7 +100,7 @@ class NodeGroup:
             return self._local, place
         raise ValueError(f"rank {self.rank} has no connection to rank {rank}: another node, another place in it")
 
-    def _begin(self, work: Callable[[], None]) -> Pending:
+    def _begin(self, work: Callable[[], None]) -> Work:
         if self._abandoned:
             raise PeerLost("the group was given up")
         call = Task(lambda: self._do(work))
@@ -122,15 +123,15 @@ class NodeGroup:
             if (call := self._calls.get()) is not None:
                 call.fail(PeerLost("the group was given up"))
 
-    def _finish(self, pending: Pending) -> None:
-        while not pending.wait(SLICE_S):
+    def _finish(self, pending: Work) -> None:
+        while not pending.wait(POLL_INTERVAL_S):
             if self._abandoned:
                 raise PeerLost("the group was given up")
 
     def _sum(self, flat: torch.Tensor) -> None:
         local = self._local
         self._finish(local.all_reduce(flat))
-        if isinstance(self._across, Solo) or not flat.numel():
+        if isinstance(self._across, SoloGroup) or not flat.numel():
             return
         each = flat.numel() // local.size
         if each:

@@ -12,21 +12,23 @@ from typing import Any
 
 import torch.distributed
 
-from malletrain.elastic.comm.groups import Group, Solo, join_address, make_group, own_host
+from malletrain.elastic.comm.addresses import join_address, own_host
+from malletrain.elastic.comm.gloo_group import make_group
+from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.errors import ElasticError, PeerLost
 
 _dist: Any = torch.distributed
 
 #: For how long the processes of one step wait for each other.
-PATIENCE = timedelta(minutes=5)
+RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
 
 #: Ports that a step may meet at, where nothing says which.
-FIRST_PORT, PORTS = 20000, 12000
+FIRST_PORT, PORT_COUNT = 20000, 12000
 
 _STORES: list[Any] = []  #: served as long as this process lives
 
 
-def environment_world(environ: Mapping[str, str], patience: timedelta = PATIENCE) -> Group:
+def environment_world(environ: Mapping[str, str], patience: timedelta = RENDEZVOUS_TIMEOUT) -> Group:
     """The group of all processes of this step, over gloo. Blocks until all have come.
 
     Of the environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as of torchrun, else SLURM_PROCID, SLURM_NTASKS
@@ -35,10 +37,10 @@ def environment_world(environ: Mapping[str, str], patience: timedelta = PATIENCE
     Raises:
         ElasticError: the environment does not say, or the others did not come.
     """
-    rank, size = ranks(environ)
+    rank, size = rank_and_size(environ)
     if size == 1:
-        return Solo()
-    address = meeting_place(environ)
+        return SoloGroup()
+    address = rendezvous_address(environ)
     where, _, port = address.rpartition(":")
     try:
         if rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # else torchrun serves one there
@@ -53,7 +55,7 @@ def environment_world(environ: Mapping[str, str], patience: timedelta = PATIENCE
         ) from error
 
 
-def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
+def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
     """(rank, size). Raises `ElasticError` where the environment does not say."""
     for names in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("SLURM_PROCID", "SLURM_NTASKS")):
         rank, size = (environ.get(name, "") for name in names)
@@ -65,7 +67,7 @@ def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
     )
 
 
-def meeting_place(environ: Mapping[str, str]) -> str:
+def rendezvous_address(environ: Mapping[str, str]) -> str:
     """`host:port` of the store at rank 0. Raises `ElasticError` where the environment does not say."""
     host = environ.get("MASTER_ADDR") or first_node(
         environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
@@ -76,7 +78,7 @@ def meeting_place(environ: Mapping[str, str]) -> str:
     if not port.isdecimal():
         job, step = environ.get("SLURM_JOB_ID", "0"), environ.get("SLURM_STEP_ID", "0")
         number = 31 * int(job if job.isdecimal() else 0) + int(step if step.isdecimal() else 0)
-        port = str(FIRST_PORT + number % PORTS)
+        port = str(FIRST_PORT + number % PORT_COUNT)
     return join_address(host, int(port))
 
 

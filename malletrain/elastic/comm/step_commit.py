@@ -1,11 +1,12 @@
-"""Rounds: what members do together. A step's gradients are one, a slice of an evaluation is one.
+"""The commit protocol: members sum something together, and each member that has the sums has committed the round.
 
-A round either comes to its sum at a member, and is committed there, or it is void. Since each sum is known whole to
-everyone who has it, a member that committed can give it to one that did not: nobody is ever more than one round
-ahead, so the last sum is all that has to be kept. No vote is needed.
+A *round* is one step's gradients or one slice of an evaluation. At each member it either comes to its sums, and is
+committed there, or it is void and repeated in another world. A fault can leave members at most one round apart, since
+the next sum needs every member. So each member keeps its last sums and gives them to a member that missed them; no
+vote is needed.
 
-Beside the sums travels a row of 64-bit words (a sum in bf16 would stick at 256): weights, and which generation each
-member is ready for. When all name the same one, all switch to it after this very round.
+A *control vector* of int64 (a sum in bfloat16 would stick at 256) travels beside the sums: weights, and which
+generation each member could switch to. When all members name the same generation, all switch right after that round.
 """
 
 from __future__ import annotations
@@ -19,25 +20,29 @@ from typing import Protocol
 
 import torch
 
-from malletrain.elastic.comm.groups import Group, Pending, Solo
+from malletrain.elastic.comm.group import Group, SoloGroup, Work
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.errors import Aborted, PeerLost
 
-#: How soon a waiting member notices that its world was given up.
-SLICE_S = 0.02
+#: How often a waiting member checks whether its world still stands.
+POLL_INTERVAL_S = 0.02
 
-WEIGHT, READY, READY_SQUARED, ENDING, BAD, BAD_RANKS, SAVING, CHANGED, CONTROL_LENGTH = 0, 1, 2, 3, 4, 5, 6, 7, 8
+#: The fields of the control vector, by index; every field is a sum over members. READY holds the generation that a
+#: member is ready for, and READY_SQUARED its square: all n members name the same one exactly if n * sum(r^2) equals
+#: sum(r)^2.
+WEIGHT, READY, READY_SQUARED, ENDING, NONFINITE, NONFINITE_RANKS, SAVE_DUE, STATE_CHANGED = range(8)
+CONTROL_LENGTH = 8
 
 
-class Watch(Protocol):
-    """What a waiting member looks at, and whom it tells."""
+class WorldMonitor(Protocol):
+    """What the commit protocol needs of the runtime."""
 
     def check(self, generation: int) -> None:
-        """Raise `Aborted` when the world of `generation` was given up, `Released` when this worker has to go."""
+        """Raise `Aborted` if the world of `generation` was given up, `Released` if this worker has to end."""
         ...
 
     def fault(self, generation: int, how: str, detail: str) -> None:
-        """Tell the daemon that the world of `generation` does not work."""
+        """Report to the daemon that the world of `generation` does not work."""
         ...
 
     def ready_for(self) -> int:
@@ -45,23 +50,27 @@ class Watch(Protocol):
         ...
 
     def is_ending(self) -> bool:
-        """Whether this process was told to end."""
+        """Whether this process was asked to end (SIGTERM)."""
         ...
 
 
 @dataclass(slots=True)
-class World:
+class TrainingWorld:
     """The processes that train together; this one is `group.rank`.
 
-    `workers` are its members: nodes, each with `places` processes, one after the other. `recovering_ranks`: ranks
-    that get the state while the others make the next step; their part of it is empty.
+    Attributes:
+        workers: the nodes, in rank order; each has `local_size` processes with consecutive ranks.
+        chosen_batch: samples of a step that the daemon asks for, or 0.
+        local_size: processes a node (torchrun's LOCAL_WORLD_SIZE).
+        recovering_ranks: ranks that receive the training state while the others make the next step; their share of
+            that step is empty.
     """
 
     generation: int
     workers: tuple[str, ...]
-    group: Group = field(default_factory=Solo)
-    chosen_batch: int = 0  #: samples of a step that the daemon wants, or 0
-    places: int = 1
+    group: Group = field(default_factory=SoloGroup)
+    chosen_batch: int = 0
+    local_size: int = 1
     recovering_ranks: frozenset[int] = frozenset()
 
     @property
@@ -74,80 +83,97 @@ class World:
 
     @property
     def nodes(self) -> int:
-        return self.group.size // self.places
+        return self.group.size // self.local_size
 
-    def saves(self, *, sharded: bool) -> bool:
-        """Whether this process writes checkpoints: the first one; all of the first node where each holds a part."""
-        return self.rank < (self.places if sharded else 1)
+    def writes_checkpoints(self, *, sharded: bool) -> bool:
+        """Whether this process writes checkpoints: rank 0 does, or all processes of the first node if each holds a
+        shard of the model."""
+        return self.rank < (self.local_size if sharded else 1)
 
     def worker_of(self, rank: int) -> str:
-        """The member that a process belongs to."""
-        return self.workers[rank // self.places]
+        """The node that a rank runs on."""
+        return self.workers[rank // self.local_size]
 
 
 @dataclass(slots=True)
 class StepOutcome:
-    """The sums of a round and its words. `agreed`: the generation that all are ready for, or 0; `ending`: how many
-    members were told to end; `saving`: it is time for a checkpoint; `changed`: the state that was lent to newcomers
-    changed before the round was done."""
+    """The sums of a committed round.
+
+    Attributes:
+        sums: what was summed; the control vector is the last.
+        control: the control vector's sum.
+        agreed: the generation that all members are ready for, or 0.
+        ending: how many members were asked to end.
+        save_due: whether it is time for a checkpoint.
+        state_changed: whether state that newcomers were still receiving changed before the round was committed.
+    """
 
     sums: list[torch.Tensor]
     control: torch.Tensor
     agreed: int
     ending: int
-    saving: bool
-    changed: bool = False
+    save_due: bool
+    state_changed: bool = False
 
 
 class StepCommitter:
-    """The rounds of one member.
+    """One member's part in the commit protocol.
 
     Attributes:
-        done: how many rounds this member has committed.
-        last: the sums of the last one, for a member that lacks it.
-        given: the sums of the round under way, got from a member that has committed it.
-        complete: where nodes have several processes, the sums of the round under way with this member's own words.
-            Words follow when the sums are complete. So once anyone has the words, everyone has the sums.
+        world: the world that rounds are made in.
+        rounds_done: rounds that this member has committed.
+        last_sums: of the last round, for a member that missed it.
+        received_sums: of the round in progress, from a member that has committed it; None if there are none.
+        complete_sums: with several processes a node, the sums of the round in progress with this member's own control
+            vector. There the control vector is summed after the sums are complete, so that once any member has it,
+            every member has the sums.
+        waiting_since: since when this member waits for others (monotonic), or None.
+        waited_s: seconds spent waiting for others, in total.
+        save_is_due: returns whether this member wants a checkpoint.
+        overlapped_state_changed: returns whether state changed that newcomers are still receiving from this member.
     """
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self.world = World(0, ())
-        self.done = 0
-        self.last: list[torch.Tensor] = []
-        self.given: list[torch.Tensor] | None = None
-        self.complete: list[torch.Tensor] = []
+    def __init__(self, monitor: WorldMonitor) -> None:
+        self._monitor = monitor
+        self.world = TrainingWorld(0, ())
+        self.rounds_done = 0
+        self.last_sums: list[torch.Tensor] = []
+        self.received_sums: list[torch.Tensor] | None = None
+        self.complete_sums: list[torch.Tensor] = []
         self._step_times: deque[float] = deque(maxlen=50)
         self.waiting_since: float | None = None
-        #: Whether this member finds that it is time for a checkpoint.
-        self.save_is_due: Callable[[], bool] = lambda: False
-        #: Whether the state changed that this member lends.
-        self.lent_changed: Callable[[], bool] = lambda: False
-        #: Seconds spent in waiting for others, in all.
         self.waited_s = 0.0
+        self.save_is_due: Callable[[], bool] = lambda: False
+        self.overlapped_state_changed: Callable[[], bool] = lambda: False
 
     def control_vector(self, weight: int, extra: int = 0) -> torch.Tensor:
-        """This member's words; `extra` more follow the fixed ones, all zero."""
+        """This member's control vector, followed by `extra` zeros for the caller's own use.
+
+        Args:
+            weight: this member's samples or tokens in the round.
+        """
         control = torch.zeros(CONTROL_LENGTH + extra, dtype=torch.int64)
-        ready = self._watch.ready_for()
+        ready = self._monitor.ready_for()
         control[WEIGHT] = weight
         control[READY] = ready
         control[READY_SQUARED] = ready * ready
-        control[ENDING] = int(self._watch.is_ending())
-        control[SAVING] = int(self.save_is_due())
-        control[CHANGED] = int(self.lent_changed())
+        control[ENDING] = int(self._monitor.is_ending())
+        control[SAVE_DUE] = int(self.save_is_due())
+        control[STATE_CHANGED] = int(self.overlapped_state_changed())
         return control
 
     def check(self) -> None:
-        """Raise when this world was given up meanwhile."""
-        self._watch.check(self.world.generation)
+        """Raise `Aborted` or `Released` if this member's world was given up meanwhile."""
+        self._monitor.check(self.world.generation)
 
-    def start(self, tensor: torch.Tensor, *, shard: bool = False) -> Pending:
-        """Begin to sum one tensor, in place. Every member starts the same ones in the same order. `shard`: each place
-        of a node has another part, so that only the nodes' are summed.
+    def start(self, tensor: torch.Tensor, *, shard: bool = False) -> Work:
+        """Start to sum a tensor over members, in place. Every member starts the same ones in the same order.
+
+        Args:
+            shard: each local rank holds another shard, so sum over nodes only.
 
         Raises:
-            Aborted: the group is of no more use.
+            Aborted: the group has failed.
         """
         group = self.world.group
         try:
@@ -155,86 +181,99 @@ class StepCommitter:
                 return group.all_reduce_across(tensor)
             return group.all_reduce(tensor)
         except PeerLost as lost:
-            self._watch.fault(self.world.generation, "closed", str(lost))
-            raise Aborted(str(lost)) from lost
+            raise self._abort(lost) from lost
 
     def finish(
         self,
-        pending: Sequence[Pending],
+        pending: Sequence[Work],
         sums: list[torch.Tensor],
         control: torch.Tensor,
         refuse: Callable[[torch.Tensor], None] = lambda _: None,
     ) -> StepOutcome:
-        """Wait for what was started, and for the words, the last of `sums`; then commit. `refuse` may raise when it
-        has seen them: the same on every member.
+        """Wait for the operations started, sum the control vector, and commit the round.
+
+        Args:
+            pending: what `start` returned.
+            sums: the tensors being summed; `control` is the last.
+            control: this member's `control_vector`.
+            refuse: called with the summed control vector before the commit; may raise, and then does on every member.
 
         Raises:
-            Aborted: the world was given up before; nothing is committed here.
+            Aborted: the world failed before; nothing is committed here.
         """
-        together = self.world.places == 1
+        together = self.world.local_size == 1
         last = [self.start(control)] if together and self.world.size > 1 else []
         for operation in [*pending, *last]:
             self.wait(operation)
         if not together:
-            self.complete = [*sums[:-1], control.clone()]
+            self.complete_sums = [*sums[:-1], control.clone()]
             self.wait(self.start(control))
         refuse(control)
         return self.commit(sums, control)
 
-    def take_given(self) -> list[torch.Tensor] | None:
-        """The sums of the round under way if a member that is ahead has given them; they are handed out once."""
-        given, self.given = self.given, None
-        return given
+    def take_received(self) -> list[torch.Tensor] | None:
+        """The sums of the round in progress if a member that committed it has sent them; only the first call gets
+        them."""
+        received, self.received_sums = self.received_sums, None
+        return received
 
-    def commit_given(self, sums: list[torch.Tensor]) -> StepOutcome:
-        """The round is done, as others have told: in the world before this one, so its words agree on nothing."""
-        outcome = self.commit(sums, sums[-1])
-        outcome.agreed, outcome.ending, outcome.saving, outcome.changed = 0, 0, False, False
-        return outcome
+    def commit_received(self, sums: list[torch.Tensor]) -> StepOutcome:
+        """Commit the round in progress with the sums that another member sent. They were made in the previous world,
+        so its control vector agrees on nothing in this one."""
+        result = self.commit(sums, sums[-1])
+        result.agreed, result.ending, result.save_due, result.state_changed = 0, 0, False, False
+        return result
 
     def commit(self, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
-        """The round is done."""
-        self.done += 1
-        self.last, self.complete = sums, []
+        """Commit the round in progress."""
+        self.rounds_done += 1
+        self.last_sums, self.complete_sums = sums, []
         size, ready = self.world.size, int(control[READY])
         same = size * int(control[READY_SQUARED]) == ready * ready
         agreed = ready // size if same and ready else 0
         agreed = agreed if agreed > self.world.generation else 0
-        return StepOutcome(sums, control, agreed, int(control[ENDING]), bool(control[SAVING]), bool(control[CHANGED]))
+        save_due, changed = bool(control[SAVE_DUE]), bool(control[STATE_CHANGED])
+        return StepOutcome(sums, control, agreed, int(control[ENDING]), save_due, changed)
 
-    def wait(self, operation: Pending) -> None:
-        """Wait in slices, with an eye on whether the world still stands.
+    def wait(self, operation: Work) -> None:
+        """Wait for an operation while checking that the world still stands; report peers that stall.
 
         Raises:
-            Aborted: it does not.
+            Aborted: the world was given up, or a peer is lost.
+            Released: this worker has to end.
         """
-        limit = self.stall_limit()
+        limit = self.stall_timeout_s()
         self.waiting_since = started = time.monotonic()
         report_at = started + limit
         try:
-            while not operation.wait(SLICE_S):
-                self._watch.check(self.world.generation)
+            while not operation.wait(POLL_INTERVAL_S):
+                self._monitor.check(self.world.generation)
                 if time.monotonic() >= report_at:
                     waited = time.monotonic() - started
-                    self._watch.fault(self.world.generation, "stalled", f"no answer from a peer for {waited:.1f} s")
+                    self._monitor.fault(self.world.generation, "stalled", f"no answer from a peer for {waited:.1f} s")
                     report_at = time.monotonic() + limit
         except PeerLost as lost:
-            self._watch.fault(self.world.generation, "closed", str(lost))
-            raise Aborted(str(lost)) from lost
+            raise self._abort(lost) from lost
         finally:
             self.waiting_since = None
             self.waited_s += time.monotonic() - started
 
-    def timed(self, seconds: float) -> None:
-        """A step took so long: what is normal decides what is late."""
+    def _abort(self, lost: PeerLost) -> Aborted:
+        self._monitor.fault(self.world.generation, "closed", str(lost))
+        return Aborted(str(lost))
+
+    def record_step_time(self, seconds: float) -> None:
+        """Record how long a step took, for `median_step_s` and `stall_timeout_s`."""
         self._step_times.append(seconds)
 
-    def median_step(self) -> float:
-        """Seconds; 0 before the first step."""
+    def median_step_s(self) -> float:
+        """Median duration of the recent steps; 0 before the first."""
         return statistics.median(self._step_times) if self._step_times else 0.0
 
-    def stall_limit(self) -> float:
-        """Seconds of waiting after which peers are asked whether they are there: with the 2 s that they are given
-        to answer, and the step after whose computing waiting begins, a frozen one is out within max(5 s, 10 median
-        steps)."""
-        return max(2.5, 9 * self.median_step() - 2.0)
+    def stall_timeout_s(self) -> float:
+        """How long to wait for peers before a stall is reported.
+
+        The daemon then gives them 2 s to check in. Waiting begins up to a step after a peer froze; so a frozen peer
+        is out of the world within max(5 s, 10 median steps).
+        """
+        return max(2.5, 9 * self.median_step_s() - 2.0)

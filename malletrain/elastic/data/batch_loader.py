@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from malletrain.elastic.data.collate import Loader
-from malletrain.elastic.data.prefetch import Order, Prefetch
-from malletrain.elastic.data.proportional_shares import Paces
+from malletrain.elastic.data.prefetch import LoadRequest, Prefetcher
+from malletrain.elastic.data.proportional_shares import ProportionalShares
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler, Share
-from malletrain.elastic.gradients.virtual_shards import Shard, ShardedBatch, VirtualShards
+from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualShards
 
 
 class BatchLoader:
@@ -27,8 +27,8 @@ class BatchLoader:
     def __init__(
         self,
         sampler: Sampler,
-        loader: Loader,
-        paces: Paces,
+        loader: SampleLoader,
+        proportional_shares: ProportionalShares,
         shards: VirtualShards | None,
         loaders: int,
         *,
@@ -36,10 +36,10 @@ class BatchLoader:
     ) -> None:
         self._sampler = sampler
         self._loader = loader
-        self._paces = paces
+        self._proportional_shares = proportional_shares
         self._shards = shards
         self._whole = whole
-        self._prefetch = Prefetch(loader, loaders) if loaders else None
+        self._prefetch = Prefetcher(loader, loaders) if loaders else None
 
     def load(
         self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
@@ -67,7 +67,7 @@ class BatchLoader:
         """Numbered shards, or one share."""
         if self._shards is not None:
             return self._shards.parts(self._sampler, epoch, cursor, rank, size)
-        counts = self._paces.shares(self._sampler.next_batch(cursor)) if size > 1 else None
+        counts = self._proportional_shares.shares(self._sampler.next_batch(cursor)) if size > 1 else None
         return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
 
     def _part_beside(self, recovering_ranks: frozenset[int], cursor: int, epoch: int, rank: int, size: int) -> Share:
@@ -77,9 +77,9 @@ class BatchLoader:
         others = [other for other in range(size) if other not in recovering_ranks]
         return self._sampler.share(epoch, cursor, others.index(rank), len(others))
 
-    def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[Order]:
+    def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[LoadRequest]:
         """What this member loads in the next `batches`, if nothing changes."""
-        orders: list[Order] = []
+        orders: list[LoadRequest] = []
         for _ in range(batches):
             epoch, cursor = self._sampler.following(epoch, cursor)
             orders += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]

@@ -19,21 +19,21 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import ElasticError
 
 #: Each loading process is at most so many batches ahead.
 DEPTH = 2
 
 #: What to load: an epoch, and the indices of its samples.
-Order = tuple[int, tuple[int, ...]]
+LoadRequest = tuple[int, tuple[int, ...]]
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
-_loader: Loader | None = None  #: in a loading process
+_loader: SampleLoader | None = None  #: in a loading process
 
 
-class Prefetch:
+class Prefetcher:
     """Loads orders ahead. Make it before the process has connections: the loading processes are forked, as those of
     PyTorch's DataLoader are, and would hold them open.
 
@@ -42,19 +42,19 @@ class Prefetch:
         processes: how many load.
     """
 
-    def __init__(self, loader: Loader, processes: int) -> None:
+    def __init__(self, loader: SampleLoader, processes: int) -> None:
         if processes < 1:
             raise ElasticError(f"loaders must be at least 1, not {processes}")
         #: How many batches to ask for beforehand.
         self.ahead = processes * DEPTH
         #: Orders that were loaded, or begun, for a plan that did not come.
         self.dropped = 0
-        self._loading: dict[Order, Future[Any]] = {}
+        self._loading: dict[LoadRequest, Future[Any]] = {}
         fork = multiprocessing.get_context("fork")
         self._pool = ProcessPoolExecutor(processes, fork, initializer=_begin, initargs=(loader, os.getpid()))
         self._pool.submit(int).result()  # all are forked with the first call
 
-    def load(self, orders: Sequence[Order], coming: Sequence[Order]) -> list[Any]:
+    def load(self, orders: Sequence[LoadRequest], coming: Sequence[LoadRequest]) -> list[Any]:
         """The batches of some orders. `coming`: those that follow if nothing changes, soonest first.
 
         Raises:
@@ -74,7 +74,7 @@ class Prefetch:
             raise ElasticError(f"a process that loads batches is gone (out of memory?): {error}") from error
 
 
-def _begin(loader: Loader, parent: int) -> None:
+def _begin(loader: SampleLoader, parent: int) -> None:
     """In a loading process: it ends with the one that trains, however that ends."""
     global _loader
     _loader = loader
@@ -86,7 +86,7 @@ def _begin(loader: Loader, parent: int) -> None:
     torch.set_num_threads(1)
 
 
-def _load(order: Order) -> Any:
+def _load(order: LoadRequest) -> Any:
     if _loader is None:
         raise ElasticError("a loading process without a loader")
     return _loader.load(*order)

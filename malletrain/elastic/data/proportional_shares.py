@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 #: Weight of a new step in the moving average.
-ALPHA = 0.1
+SMOOTHING = 0.1
 #: Shares are looked at again every so many steps, and not before so many were measured.
-EVERY = 20
+STEPS_BETWEEN_REBALANCES = 20
 #: Smaller changes than this, of any member's share, are noise.
-LEAST_CHANGE = 0.1
+MIN_SHARE_CHANGE = 0.1
 
 
-class Paces:
+class ProportionalShares:
     """The paces of one world.
 
     Args:
@@ -30,37 +30,42 @@ class Paces:
         self._taken = 0
         self._parts: list[float] | None = None
 
-    def begin(self, size: int) -> None:
+    def reset(self, size: int) -> None:
         """A world of `size` members begins: nothing is known of it."""
         self._nanoseconds = [0.0] * size
         self._taken = 0
         self._parts = None
 
-    def take(self, step: int, nanoseconds: Sequence[int]) -> None:
+    def update(self, step: int, nanoseconds: Sequence[int]) -> None:
         """What the members told in the round of `step`, by rank; 0 where one had no sample."""
         if len(nanoseconds) != len(self._nanoseconds):
             return
         for rank, new in enumerate(nanoseconds):
             old = self._nanoseconds[rank]
             if new > 0:
-                self._nanoseconds[rank] = (1 - ALPHA) * old + ALPHA * new if old else float(new)
+                self._nanoseconds[rank] = (1 - SMOOTHING) * old + SMOOTHING * new if old else float(new)
         self._taken += 1
-        if self.balance and step % EVERY == 0 and self._taken >= EVERY and all(self._nanoseconds):
+        if (
+            self.balance
+            and step % STEPS_BETWEEN_REBALANCES == 0
+            and self._taken >= STEPS_BETWEEN_REBALANCES
+            and all(self._nanoseconds)
+        ):
             self._weigh()
 
     def shares(self, batch: int) -> list[int] | None:
         """Samples of a batch by rank, or None for even shares."""
         return None if self._parts is None else apportion(batch, self._parts)
 
-    def rates(self) -> list[float]:
+    def samples_per_s(self) -> list[float]:
         """Samples per second of computing, by rank; 0 where it is not known."""
         return [1e9 / each if each else 0.0 for each in self._nanoseconds]
 
     def _weigh(self) -> None:
-        rates = self.rates()
+        rates = self.samples_per_s()
         parts = [rate / sum(rates) for rate in rates]
         before = self._parts or [1 / len(parts)] * len(parts)
-        if any(abs(new - old) > LEAST_CHANGE * old for new, old in zip(parts, before, strict=True)):
+        if any(abs(new - old) > MIN_SHARE_CHANGE * old for new, old in zip(parts, before, strict=True)):
             self._parts = parts
 
 

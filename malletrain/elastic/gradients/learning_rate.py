@@ -61,7 +61,7 @@ class LearningRate:
         return 1.0
 
 
-class Rates:
+class LearningRateScaling:
     """One session's rates; its state travels with the training state.
 
     Args:

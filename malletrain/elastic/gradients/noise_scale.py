@@ -9,7 +9,7 @@ small batches, and their sum is the large one, so that it costs two norms:
 
 Both are averaged over time, each by itself, before they are divided. A worker alone takes two steps that follow each
 other for the small batches, as Pollux does (Qiao et al., OSDI 2021); the model moves between them, which makes the
-noise look a little larger. One step in `EVERY` is measured.
+noise look a little larger. One step in `STEPS_BETWEEN_MEASUREMENTS` is measured.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 #: Steps from one measurement to the next.
-EVERY = 16
+STEPS_BETWEEN_MEASUREMENTS = 16
 #: Weight of the past in the averages, per measurement: they tell of the last three hundred steps.
-DECAY = 0.95
+AVERAGE_DECAY = 0.95
 #: Measurements before anything is said.
-ENOUGH = 8
+MIN_MEASUREMENTS = 8
 
 
 class NoiseScale:
@@ -35,7 +35,7 @@ class NoiseScale:
         every: measure one step in so many.
     """
 
-    def __init__(self, every: int = EVERY) -> None:
+    def __init__(self, every: int = STEPS_BETWEEN_MEASUREMENTS) -> None:
         self.every = every
         self._variance = 0.0  #: decayed sum of tr(S)
         self._signal = 0.0  #: decayed sum of |G|^2
@@ -46,7 +46,7 @@ class NoiseScale:
     @property
     def samples(self) -> float | None:
         """The noise scale in samples; None before it is known, or while there is more noise than can be averaged."""
-        if self._taken < ENOUGH or self._signal <= 0.0 or self._variance <= 0.0:
+        if self._taken < MIN_MEASUREMENTS or self._signal <= 0.0 or self._variance <= 0.0:
             return None
         return self._variance / self._signal
 
@@ -64,7 +64,7 @@ class NoiseScale:
         """A part of this member's gradient, times any factor that is the same for all parts."""
         self._local += _square(flat)
 
-    def give(self, factor: float, weight: int) -> torch.Tensor:
+    def contribution(self, factor: float, weight: int) -> torch.Tensor:
         """This member's row of the sums: |g_i|^2, 1 / w_i, and 1; zeros where it has no samples.
 
         Args:
@@ -76,7 +76,7 @@ class NoiseScale:
             row[0], row[1], row[2] = self._local / factor**2, 1.0 / weight, 1.0
         return row
 
-    def take(self, row: torch.Tensor, sums: Sequence[torch.Tensor], total: int, batch: int, mean: bool) -> None:
+    def apply_sums(self, row: torch.Tensor, sums: Sequence[torch.Tensor], total: int, batch: int, mean: bool) -> None:
         """The sums are there.
 
         Args:
@@ -92,7 +92,7 @@ class NoiseScale:
 
     # --- alone ---------------------------------------------------------------------------------------------------
 
-    def alone(
+    def measure_alone(
         self, step: int, gradients: Sequence[torch.Tensor | None], factor: float, weight: int, batch: int
     ) -> None:
         """A step of one worker. Gradients times `factor` are means over its `weight` samples or tokens."""
@@ -126,8 +126,8 @@ class NoiseScale:
         variance *= samples
         if not (math.isfinite(variance) and math.isfinite(signal)):
             return  # an overflow that the gradient scaler will skip
-        self._variance = DECAY * self._variance + (1.0 - DECAY) * variance
-        self._signal = DECAY * self._signal + (1.0 - DECAY) * signal
+        self._variance = AVERAGE_DECAY * self._variance + (1.0 - AVERAGE_DECAY) * variance
+        self._signal = AVERAGE_DECAY * self._signal + (1.0 - AVERAGE_DECAY) * signal
         self._taken += 1
 
 

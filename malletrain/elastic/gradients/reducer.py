@@ -14,8 +14,15 @@ from typing import Any
 import torch
 
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.groups import Pending
-from malletrain.elastic.comm.step_commit import BAD, BAD_RANKS, CONTROL_LENGTH, WEIGHT, StepCommitter, StepOutcome
+from malletrain.elastic.comm.group import Work
+from malletrain.elastic.comm.step_commit import (
+    CONTROL_LENGTH,
+    NONFINITE,
+    NONFINITE_RANKS,
+    WEIGHT,
+    StepCommitter,
+    StepOutcome,
+)
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
@@ -24,16 +31,16 @@ FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
 
 #: So many elements of each bucket are looked at: a loss that is no number makes all of them none.
-LOOKED_AT = 64 * 1024
+FINITE_CHECK_ELEMENTS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class ExtraReduction:
     """More to sum with each step: `give` is asked for `count` tensors after backward, `take` gets the sums."""
 
     count: int
-    give: Callable[[], list[torch.Tensor]]
-    take: Callable[[list[torch.Tensor]], None]
+    contribute: Callable[[], list[torch.Tensor]]
+    apply: Callable[[list[torch.Tensor]], None]
 
 
 @dataclass(slots=True)
@@ -45,7 +52,7 @@ class _Bucket:
     missing: int = 0
 
 
-class GradientSync:
+class GradientReducer:
     """Hooks on every parameter that takes part in training.
 
     Args:
@@ -87,10 +94,10 @@ class GradientSync:
         self._given: list[torch.Tensor] | None = None
         self._seen: set[int] = set()
         self._launched = 0
-        self._pending: list[Pending] = []
+        self._pending: list[Work] = []
         self._scales = False
         self._scale: float | None = None
-        self._extras: list[Extras] = []
+        self._extras: list[ExtraReduction] = []
         self._noise: NoiseScale | None = None
         self._measured = False
         self._step = step
@@ -98,8 +105,8 @@ class GradientSync:
         self.must_be_finite = True
         #: Nanoseconds of this member's own work for a sample of the step before, and what all said in the last round
         #: (by rank; empty where it is not of this world).
-        self.pace = 0
-        self.paces: list[int] = []
+        self.own_ns_per_sample = 0
+        self.ns_per_sample: list[int] = []
         self._on_commit: Callable[[StepOutcome], None] = lambda _: None
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
@@ -110,7 +117,7 @@ class GradientSync:
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
         self._armed, self._running, self._hold = True, False, False
 
-    def prepare(self) -> None:
+    def allocate_buffers(self) -> None:
         """Get the buffers, and have the system back them by memory, while this worker is alone: not in the first step
         with others, who would wait for it. From any thread."""
         self._flats = [flats or self._empty_flats(torch.zeros) for flats in self._flats]
@@ -120,11 +127,11 @@ class GradientSync:
         self._armed = self._running = False
         self._scale = None
 
-    def hold(self, on: bool) -> None:
+    def set_accumulating(self, on: bool) -> None:
         """While held, backward only accumulates."""
         self._hold = on
 
-    def scale(self, factor: float | None) -> None:
+    def scale_gradients(self, factor: float | None) -> None:
         """Weight gradients as they arrive, before they are added up; None: weight their sum, as usual."""
         if not self._scales:
             self._scales = True
@@ -132,15 +139,15 @@ class GradientSync:
                 parameter.register_hook(self._scaled)
         self._scale = factor
 
-    def add_extras(self, extras: Extras) -> None:
+    def add_extras(self, extras: ExtraReduction) -> None:
         """Sum more with each step."""
         self._extras.append(extras)
 
-    def measure(self, noise: NoiseScale) -> None:
+    def measure_noise(self, noise: NoiseScale) -> None:
         """Take the norms that `noise` needs."""
         self._noise = noise
 
-    def abandon(self) -> None:
+    def reset_after_abort(self) -> None:
         """After a failed round: whatever still writes to the buffers may do so, they are not used again."""
         self._flats[self._turn] = None
         self.disarm()
@@ -209,7 +216,7 @@ class GradientSync:
     def _find_flats(self) -> None:
         """After a fault one set is lost. New memory is dear, and now everyone waits: the other set will do, unless it
         holds sums that somebody may ask for."""
-        if not self._committer.last:
+        if not self._committer.last_sums:
             self._turn = 1 - self._turn
         if self._flats[self._turn] is None:
             self._flats[self._turn] = self._spare or self._empty_flats(torch.empty)
@@ -230,7 +237,7 @@ class GradientSync:
         self._running = True
         if not self._sharded:
             self._committer.check()
-        self._given = self._committer.take_given()
+        self._given = self._committer.take_received()
         self._measured = self._noise is not None and self._noise.measures(self._step())
         if self._noise is not None:
             self._noise.begin()
@@ -281,31 +288,31 @@ class GradientSync:
         if not self._running:
             return
         if self._given is not None:
-            self.paces = []
-            self._finish(self._committer.commit_given(self._given))
+            self.ns_per_sample = []
+            self._finish(self._committer.commit_received(self._given))
         elif self._alone:
             control = self._control_vector()
             self._refuse_bad(control)
-            self.paces = [self.pace]
+            self.ns_per_sample = [self.own_ns_per_sample]
             for each in self._extras:
-                each.take(each.give())
+                each.apply(each.contribute())
             if self._noise is not None:
                 share = 1.0 if self._mean else 1.0 / max(1, self._weight)
                 gradients = [parameter.grad for parameter in self._parameters]
-                self._noise.alone(self._step(), gradients, share, self._weight, self._batch)
+                self._noise.measure_alone(self._step(), gradients, share, self._weight, self._batch)
             self._commit(self._committer.commit([control], control))
         else:
             while self._launched < len(self._buckets):
                 self._launch()
             control = self._control_vector()
-            extras = [tensor for each in self._extras for tensor in each.give()]
+            extras = [tensor for each in self._extras for tensor in each.contribute()]
             if self._noise is not None and self._measured:
                 factor = float(self._weight) / (self._batch if self._mean else 1)
-                extras.append(self._noise.give(factor, self._weight))
+                extras.append(self._noise.contribution(factor, self._weight))
             self._pending += [self._committer.start(each) for each in extras]
             flats = self._flats[self._turn] or []
             outcome = self._committer.finish(self._pending, [*flats, *extras, control], control, self._refuse_bad)
-            self.paces = control[CONTROL_LENGTH + len(self._parameters) :].tolist()
+            self.ns_per_sample = control[CONTROL_LENGTH + len(self._parameters) :].tolist()
             self._finish(outcome)
             self._turn = 1 - self._turn
             self._restock()
@@ -316,9 +323,9 @@ class GradientSync:
         control = self._committer.control_vector(self._weight, many + size)
         for index, parameter in enumerate(self._parameters):
             control[CONTROL_LENGTH + index] = int(parameter.grad is not None and (self._weight > 0 or self._sharded))
-        control[CONTROL_LENGTH + many + rank] = self.pace
+        control[CONTROL_LENGTH + many + rank] = self.own_ns_per_sample
         if self.must_be_finite and (self._weight or self._sharded) and not self._looks_finite():
-            control[BAD], control[BAD_RANKS] = 1, rank
+            control[NONFINITE], control[NONFINITE_RANKS] = 1, rank
         return control
 
     def _looks_finite(self) -> bool:
@@ -326,16 +333,16 @@ class GradientSync:
         for bucket in self._buckets:
             first = next((g for index in bucket.members if (g := self._gradient(index)) is not None), None)
             if first is not None and not first.is_sparse:
-                part = first.detach().reshape(-1)[:LOOKED_AT].sum(dtype=torch.float64)
+                part = first.detach().reshape(-1)[:FINITE_CHECK_ELEMENTS].sum(dtype=torch.float64)
                 total = part if total is None else total + part.to(total.device)
         return total is None or bool(torch.isfinite(total))
 
     def _refuse_bad(self, control: torch.Tensor) -> None:
         """Every member comes to the same words, so all of them stop here, and none has committed the step."""
-        bad, world = int(control[BAD]), self._committer.world
+        bad, world = int(control[NONFINITE]), self._committer.world
         if not bad or not self.must_be_finite:
             return
-        who = world.worker_of(int(control[BAD_RANKS])) if bad == 1 else f"{bad} of {world.size} workers"
+        who = world.worker_of(int(control[NONFINITE_RANKS])) if bad == 1 else f"{bad} of {world.size} workers"
         raise ElasticError(
             f"step {self._step()}: the gradients of {who} are not finite (nan or infinite). If that may happen, as "
             "with a loss scaler that the session does not know, say Session(..., must_be_finite=False)"
@@ -348,11 +355,11 @@ class GradientSync:
             factor = self._batch / int(outcome.control[WEIGHT])
         extras = outcome.sums[len(self._buckets) : -1]
         for each in self._extras:
-            each.take(extras[: each.count])
+            each.apply(extras[: each.count])
             extras = extras[each.count :]
         if self._noise is not None and self._measured:
             total = int(outcome.control[WEIGHT])
-            self._noise.take(extras[0], outcome.sums[: len(self._buckets)], total, self._batch, self._mean)
+            self._noise.apply_sums(extras[0], outcome.sums[: len(self._buckets)], total, self._batch, self._mean)
         for bucket, flat in zip(self._buckets, outcome.sums, strict=False):
             for index in bucket.members:
                 parameter, part = self._parameters[index], self._part(flat, index)

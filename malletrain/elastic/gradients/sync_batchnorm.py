@@ -17,7 +17,7 @@ from torch import nn
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.gradients.reducer import Extras, GradientSync
+from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
 
 
 class _Mode(Enum):
@@ -29,7 +29,7 @@ class _Mode(Enum):
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """BatchNorm1d, 2d or 3d, with the statistics of the whole batch. Made by `sync_batchnorm`."""
 
-    norms: SyncNorms | None = None
+    norms: SyncBatchNormLayers | None = None
     row: torch.Tensor | None = None  #: this member's count, sums and sums of squares in the step under way
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
@@ -63,7 +63,7 @@ def sync_batchnorm(model: nn.Module) -> nn.Module:
     return model
 
 
-class SyncNorms:
+class SyncBatchNormLayers:
     """The SyncBatchNorm layers of one session.
 
     Args:
@@ -71,7 +71,9 @@ class SyncNorms:
         mean: whether the script's loss is a mean over samples.
     """
 
-    def __init__(self, layers: list[SyncBatchNorm], committer: StepCommitter, sync: GradientSync, mean: bool) -> None:
+    def __init__(
+        self, layers: list[SyncBatchNorm], committer: StepCommitter, reducer: GradientReducer, mean: bool
+    ) -> None:
         self._layers = layers
         self._committer = committer
         self._mean = mean
@@ -79,13 +81,13 @@ class SyncNorms:
         self.factor = 1.0  #: what this member's gradients will be weighted by
         for layer in layers:
             layer.norms = self
-        sync.add_extras(Extras(1, self._give, self._take))
+        reducer.add_extras(ExtraReduction(1, self._give, self._take))
 
     def begin(self, weight: int, batch: int) -> None:
         """A step begins, in which this member has `weight` of `batch` samples or tokens."""
         self.factor = weight / batch if self._mean else float(weight > 0)
         self.mode = _Mode.TOGETHER if self._committer.world.size > 1 else _Mode.OFF
-        if self._committer.given is not None:
+        if self._committer.received_sums is not None:
             self.mode = _Mode.GIVEN
         for layer in self._layers:
             layer.row = None
@@ -138,7 +140,9 @@ class _Normalise(torch.autograd.Function):
     """(x - mean) / sqrt(var + eps) * weight + bias, with mean and variance of all members' samples."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: Any, bias: Any, layer: SyncBatchNorm, norms: SyncNorms) -> Any:
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: Any, bias: Any, layer: SyncBatchNorm, norms: SyncBatchNormLayers
+    ) -> Any:
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         dims, shape = _around(wide)
         counts = wide.numel() // wide.shape[1] if norms.factor else 0

@@ -25,7 +25,7 @@ def outside(environ: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in environ.items() if k == "SLURM_CONF" or not k.startswith(inside)}
 
 
-class TopUp:
+class ArrayResubmitter:
     """Runs `sbatch` with this pilot's own script, and registers the array as `mtbatch` does; once for each demand.
 
     Args:

@@ -28,7 +28,7 @@ def is_imported() -> bool:
     return COMPILER in sys.modules
 
 
-def import_late() -> None:
+def defer_import() -> None:
     """Let `torch.optim` do without the compiler until somebody imports it. Again is harmless; with a release of torch
     whose optimizers look otherwise nothing is changed."""
     if is_imported() or os.environ.get(EAGER) == "1":

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from malletrain.elastic.launch.array_resubmit import TopUp
+from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
@@ -64,7 +64,7 @@ class Restarter:
         told_to_end: threading.Event,
     ) -> None:
         self._client = client
-        self._top_up = TopUp(environ.get("MALLETRAIN_URL", ""), client.identity.job, environ)
+        self._top_up = ArrayResubmitter(environ.get("MALLETRAIN_URL", ""), client.identity.job, environ)
         self._command = list(command)
         self._environ = dict(environ)
         self._told_to_end = told_to_end

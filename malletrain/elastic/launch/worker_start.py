@@ -19,12 +19,13 @@ from urllib.parse import urlsplit
 import torch
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
-from malletrain.elastic.comm.groups import StoreServer, own_host
-from malletrain.elastic.comm.local_rank import Place, find_place
-from malletrain.elastic.data.collate import Loader
+from malletrain.elastic.comm.addresses import own_host
+from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
+from malletrain.elastic.comm.peer_store import StoreServer
+from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.launch.array_resubmit import TopUp
+from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.elastic.link.local_group import Follower, LocalLeader, LocalPeer, meeting_name
 from malletrain.elastic.state import sharded_model as sharding
@@ -37,14 +38,14 @@ _LOADED_AT = time.monotonic()
 
 
 @dataclass(slots=True)
-class Spot:
+class PilotContext:
     """This process's place in a job: who it is, and where peers and daemon find it. `store`: of the first process of
     a node; `local_leader`: the others, if there are."""
 
     client: WorkerClient
     host: str
-    top_up: TopUp
-    place: Place
+    top_up: ArrayResubmitter
+    local_rank: LocalRank
     meeting: str
     store: StoreServer | None
     local_leader: LocalLeader | None
@@ -55,8 +56,8 @@ class Spot:
 
     def open(self, answers: LocalPeer) -> Link | Follower:
         """Begin to talk with the daemon, or with the process that does."""
-        if not self.place.leads:
-            follower = Follower(self.meeting, self.place, answers)
+        if not self.local_rank.is_leader:
+            follower = Follower(self.meeting, self.local_rank, answers)
             follower.start()
             return follower
         link = Link(self.client, answers)
@@ -74,7 +75,7 @@ class Spot:
         return self.store.address if self.store is not None else ""
 
 
-def find_spot(environ: Mapping[str, str]) -> Spot | None:
+def find_pilot_context(environ: Mapping[str, str]) -> PilotContext | None:
     """Where this process belongs, or None when it runs by itself, outside any pilot.
 
     Raises:
@@ -86,22 +87,22 @@ def find_spot(environ: Mapping[str, str]) -> Spot | None:
     identity = PilotIdentity.of(environ)
     host = own_host(urlsplit(url).hostname, environ.get("MALLETRAIN_ADDRESS"))
     client = WorkerClient(url, identity, welcome=read_welcome(environ))
-    place, meeting = find_place(environ), meeting_name(environ)
-    return Spot(
+    local_rank, meeting = find_local_rank(environ), meeting_name(environ)
+    return PilotContext(
         client,
         host,
-        TopUp(url, identity.job, environ),
-        place,
+        ArrayResubmitter(url, identity.job, environ),
+        local_rank,
         meeting,
-        StoreServer(host) if place.leads else None,
-        LocalLeader(meeting, place) if place.leads and place.size > 1 else None,
+        StoreServer(host) if local_rank.is_leader else None,
+        LocalLeader(meeting, local_rank) if local_rank.is_leader and local_rank.size > 1 else None,
     )
 
 
-def find_own_place(environ: Mapping[str, str]) -> Place:
+def find_own_local_rank(environ: Mapping[str, str]) -> LocalRank:
     """This process's place in its node. Outside a pilot only torchrun says that processes belong together: the tasks
     of an srun may well be trainings of their own."""
-    return find_place(environ) if "LOCAL_RANK" in environ or "MALLETRAIN_URL" in environ else Place()
+    return find_local_rank(environ) if "LOCAL_RANK" in environ or "MALLETRAIN_URL" in environ else LocalRank()
 
 
 def read_welcome(environ: Mapping[str, str]) -> messages.Welcome | None:
@@ -129,19 +130,21 @@ def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[st
     return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".malletrain" / environ["MALLETRAIN_JOB"]
 
 
-def check_model(model: torch.nn.Module, place: Place) -> bool:
+def check_model(model: torch.nn.Module, local_rank: LocalRank) -> bool:
     """Refuse what cannot be right; whether the model is sharded over the processes of this node."""
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         raise ElasticError(
             f"give Session the plain model, not one in {type(model).__name__}: it does that part itself"
         )
-    sharded = sharding.check(model, place)
+    sharded = sharding.check(model, local_rank)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ElasticError("the model has no parameter that requires a gradient")
     return sharded
 
 
-def warm_up(model: torch.nn.Module, loader: Loader, sampler: Sampler, rehearse: Callable[[Any], Any] | None) -> None:
+def warm_up(
+    model: torch.nn.Module, loader: SampleLoader, sampler: Sampler, rehearse: Callable[[Any], Any] | None
+) -> None:
     """Load a batch, run the model forward and backward once, and leave no trace: the first true step is then as
     quick as any. A model that the default cannot call just begins a little slower.
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from malletrain.elastic.comm.local_rank import Place
+from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.link.daemon_link import Answers, Link, Wanted
 from malletrain.wire import messages
@@ -70,8 +70,8 @@ class LocalLeader:
         place: of this process.
     """
 
-    def __init__(self, name: str, place: Place) -> None:
-        self._place = place
+    def __init__(self, name: str, local_rank: LocalRank) -> None:
+        self._local_rank = local_rank
         self._link: Link | None = None
         self._said: dict[str, Any] = {}
         self._asked = 0
@@ -90,7 +90,7 @@ class LocalLeader:
             raise ElasticError(
                 f"another process leads this node already ({error}): give each a LOCAL_RANK"
             ) from error
-        self._server.listen(place.size)
+        self._server.listen(local_rank.size)
         threading.Thread(target=self._accept, name="malletrain-leader", daemon=True).start()
 
     def lead(self, link: Link) -> None:
@@ -105,8 +105,8 @@ class LocalLeader:
             ElasticError: they are not within `MEET_S`.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._warm) == self._place.size - 1, MEET_S):
-                missing = set(range(1, self._place.size)) - self._warm
+            if not self._changed.wait_for(lambda: len(self._warm) == self._local_rank.size - 1, MEET_S):
+                missing = set(range(1, self._local_rank.size)) - self._warm
                 raise ElasticError(f"processes {sorted(missing)} of this node are not ready after {MEET_S:.0f} s")
 
     def check(self, mending_s: float) -> bool:
@@ -116,7 +116,7 @@ class LocalLeader:
             self._asked += 1
             number = self._asked
         self._put({**self._said, "ask": number})
-        mates = range(1, self._place.size)
+        mates = range(1, self._local_rank.size)
 
         def late() -> list[int]:
             return [rank for rank in mates if self._answered.get(rank, (0, False, 0.0))[0] < number]
@@ -134,7 +134,7 @@ class LocalLeader:
         """Until all processes of this node train in a generation; False once that is `in_vain`. What the daemon does
         next, it does to nodes that have arrived whole."""
         with self._changed:
-            while not all(self._entered.get(rank, 0) >= generation for rank in range(1, self._place.size)):
+            while not all(self._entered.get(rank, 0) >= generation for rank in range(1, self._local_rank.size)):
                 if in_vain():
                     return False
                 self._changed.wait(0.02)
@@ -143,7 +143,7 @@ class LocalLeader:
     def wait_gone(self, seconds: float) -> None:
         """Until the others have ended in order, or for so long: the node is given back when this process says so."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._gone) == self._place.size - 1, seconds)
+            self._changed.wait_for(lambda: len(self._gone) == self._local_rank.size - 1, seconds)
 
     def end(self) -> None:
         """This process was told to end: so are the others."""
@@ -232,12 +232,12 @@ class Follower(Wanted):
         answers: of the runtime.
     """
 
-    def __init__(self, name: str, place: Place, answers: LocalPeer) -> None:
+    def __init__(self, name: str, local_rank: LocalRank, answers: LocalPeer) -> None:
         super().__init__(answers)
         self._peer = answers
         self._closed = False
         self._stream = _Stream(_connect(name))
-        self._stream.put({"rank": place.rank})
+        self._stream.put({"rank": local_rank.rank})
 
     @property
     def last_contact(self) -> float:

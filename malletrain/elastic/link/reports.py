@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from malletrain.elastic.data.proportional_shares import Paces
+from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.link.standalone_record import Record
 from malletrain.elastic.link.throughput_meter import memory_bytes
 from malletrain.elastic.resize.reconfigure import Reconfigurer
@@ -27,11 +27,15 @@ class Reports:
     """
 
     def __init__(
-        self, reconfigurer: Reconfigurer, record: Record | None, paces: Paces, noise_scale: Callable[[], float | None]
+        self,
+        reconfigurer: Reconfigurer,
+        record: Record | None,
+        proportional_shares: ProportionalShares,
+        noise_scale: Callable[[], float | None],
     ) -> None:
         self._reconfigurer = reconfigurer
         self._record = record
-        self._paces = paces
+        self._proportional_shares = proportional_shares
         self._noise_scale = noise_scale
         self._held: list[messages.Message] = []
 
@@ -59,8 +63,9 @@ class Reports:
         world = self._reconfigurer.committer.world
         if world.rank != 0:
             return
-        by_process = self._paces.rates()
+        by_process = self._proportional_shares.samples_per_s()
         rates = {
-            name: sum(by_process[n * world.places : (n + 1) * world.places]) for n, name in enumerate(world.workers)
+            name: sum(by_process[n * world.local_size : (n + 1) * world.local_size])
+            for n, name in enumerate(world.workers)
         }
         self.hold(replace(window, noise_scale=self._noise_scale(), rates=rates, memory_bytes=memory_bytes()))

@@ -15,7 +15,7 @@ from malletrain.elastic.errors import Aborted, Released
 from malletrain.elastic.link.local_group import LocalLeader
 from malletrain.elastic.link.reports import Reports
 from malletrain.elastic.resize.reconfigure import Reconfigurer
-from malletrain.elastic.state.checkpointing import Saving
+from malletrain.elastic.state.checkpointing import Checkpointing
 from malletrain.wire import messages
 
 #: A worker told to end by SIGTERM leaves in order within this, or by itself.
@@ -54,7 +54,7 @@ class WorkerLifecycle:
     def __init__(
         self,
         reconfigurer: Reconfigurer,
-        saving: Saving,
+        checkpointing: Checkpointing,
         entered: Callable[[], None],
         reports: Reports,
         local_leader: LocalLeader | None,
@@ -63,7 +63,7 @@ class WorkerLifecycle:
     ) -> None:
         self._reconfigurer = reconfigurer
         self._committer = reconfigurer.committer
-        self._saving = saving
+        self._checkpointing = checkpointing
         self._entered = entered
         self._reports = reports
         self._local_leader = local_leader
@@ -86,13 +86,13 @@ class WorkerLifecycle:
     def committed(self, outcome: StepOutcome) -> None:
         """A round is done; so the one before it is done at every member."""
         self._reports.stands()
-        self._saving.stands()
+        self._checkpointing.confirm()
         if self._committer.world.recovering_ranks:
-            self._take_in(changed=outcome.changed)
+            self._take_in(changed=outcome.state_changed)
         self._agreed = max(self._agreed, outcome.agreed)
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._committer.world.size)
-        if outcome.saving:
-            self._saving.agree()
+        if outcome.save_due:
+            self._checkpointing.request()
 
     def broken(self) -> None:
         """A round was void: before the next one, the world is mended."""
@@ -147,9 +147,9 @@ class WorkerLifecycle:
     def sum(self, table: torch.Tensor) -> torch.Tensor | None:
         """A round that sums a table over members; None when it was void."""
         try:
-            sums = self._committer.take_given()
+            sums = self._committer.take_received()
             if sums is not None:
-                self.committed(self._committer.commit_given(sums))
+                self.committed(self._committer.commit_received(sums))
                 return sums[0]
             row = self._committer.control_vector(1)
             started = [] if self._committer.world.size == 1 else [self._committer.start(table)]
@@ -192,9 +192,9 @@ class WorkerLifecycle:
         """Whether a step that began then will go on for longer than may be waited for. Where nodes have several
         processes they may be in different places of it, and none gives it up alone."""
         world = self._committer.world
-        if began is None or world.places > 1 or (world.size > 1 and self._reconfigurer.link is None):
+        if began is None or world.local_size > 1 or (world.size > 1 and self._reconfigurer.link is None):
             return False
-        return began + self._committer.median_step() - time.monotonic() > LONG_STEP_S
+        return began + self._committer.median_step_s() - time.monotonic() > LONG_STEP_S
 
     def _take(self) -> None:
         agreed, self._agreed = self._agreed, 0
@@ -222,7 +222,7 @@ class WorkerLifecycle:
         self._reconfigurer.taken_in(changed=changed)
         self._must_level = changed
         if self._unannounced is not None:
-            self._announce(time.monotonic() - self._unannounced.at - self._committer.median_step())
+            self._announce(time.monotonic() - self._unannounced.at - self._committer.median_step_s())
 
     def _level(self) -> None:
         """Newcomers that were given something else than the others hold get the state, before anything needs it."""
@@ -252,7 +252,7 @@ class WorkerLifecycle:
 
     def _leave_together(self) -> None:
         """All members were told to end: the first saves the state; no daemon is needed for this."""
-        saved = self._saving.save() if self._saving.mine else None
+        saved = self._checkpointing.save() if self._checkpointing.is_writer else None
         self._reports.stands()
         if self._reconfigurer.link is None:
             raise Released(self._reconfigurer.ending)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.groups import Group
-from malletrain.elastic.comm.step_commit import SLICE_S
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.wire import messages
 
@@ -39,7 +39,7 @@ class _Build:
         group = make()
         try:
             barrier = group.all_reduce(torch.zeros(group.size))  # an element for each, so that all take part
-            while not (met := barrier.wait(SLICE_S)) and not self.given_up:
+            while not (met := barrier.wait(POLL_INTERVAL_S)) and not self.given_up:
                 pass
         except PeerLost:
             group.abandon()
@@ -117,7 +117,7 @@ class PendingGroups:
         """
         with self._lock:
             build = self._build(plan)
-        while not build.done(SLICE_S):
+        while not build.done(POLL_INTERVAL_S):
             check()
         return build.group
 

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
-from malletrain.elastic.comm.groups import Board, Group
-from malletrain.elastic.comm.local_rank import Place
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import make_world_group
-from malletrain.elastic.comm.step_commit import SLICE_S, StepCommitter, World
+from malletrain.elastic.comm.peer_store import PeerStore
+from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, StepCommitter, TrainingWorld
 from malletrain.elastic.errors import Aborted, ElasticError, JobOver, PeerLost, Released
 from malletrain.elastic.launch.worker_start import end_script
 from malletrain.elastic.link.daemon_link import Link
@@ -67,16 +68,16 @@ class Reconfigurer:
         save: Callable[[], str | None],
         load: Callable[[], bool],
         top_up: Callable[[int], None],
-        board: Board | None = None,
+        peer_store: PeerStore | None = None,
         prepare: Callable[[], None] = lambda: None,
-        place: Place = Place(),  # noqa: B008 - it is frozen
+        local_rank: LocalRank = LocalRank(),  # noqa: B008 - it is frozen
         local_leader: LocalLeader | None = None,
     ) -> None:
         self._worker = worker
         self._host = host
         self._state = state
         self._save = save
-        self._place = place
+        self._local_rank = local_rank
         self._local_leader = local_leader
         self._mending_since: float | None = None
         self.link: Link | Follower | None = None
@@ -85,14 +86,14 @@ class Reconfigurer:
         self.finishing = False  #: this worker is in its last round
         self.ending = ""  #: why this process was told to end
         self._top_up = top_up
-        self._board = board
+        self._peer_store = peer_store
         self._prepare = prepare
         #: The plan whose group this member began to build last: it meets for no older one any more.
         self._bound: messages.Plan | None = None
         self._broken = 0  #: the highest generation that does not work, as this member has found
         self._addresses: dict[str, str] = {}
         self._pending_groups = PendingGroups(self._make, lambda number, why: self.fault(number, "build", why))
-        self._recovery = StateRecovery(worker, state, self.committer, place, self, load, board)
+        self._recovery = StateRecovery(worker, state, self.committer, local_rank, self, load, peer_store)
 
     # --- rounds.Watch -----------------------------------------------------------------------------------------
 
@@ -155,22 +156,22 @@ class Reconfigurer:
 
     def while_away(self) -> messages.Plan | None:
         world, bound, link = self.committer.world, self._bound, self.link
-        if not self._state.has_state or world.nodes < 2 or bound is None or self._board is None or link is None:
+        if not self._state.has_state or world.nodes < 2 or bound is None or self._peer_store is None or link is None:
             return None
         seen = max(bound.generation, link.plan.generation if link.plan else 0)
         muster = Quorum(bound.generation, bound.members, world.workers, Vote(self._worker, world.generation, seen))
-        if self._broken < bound.generation and not muster.called(self._board):
+        if self._broken < bound.generation and not muster.called(self._peer_store):
             return None
         log.info("the daemon is away and generation %d is broken: the members meet", bound.generation)
-        return muster.hold(self._board, lambda address: Board.at(address, MEET_PATIENCE))
+        return muster.hold(self._peer_store, lambda address: PeerStore.at(address, MEET_PATIENCE))
 
     def _make(self, plan: messages.Plan) -> Group:
         node = [seat.worker for seat in plan.members].index(self._worker)
         if len(plan.members) > 1 and self.committer.world.size == 1:
             self._prepare()
-        self._recovery.make_room(plan)
+        self._recovery.allocate_buffers(plan)
         return make_world_group(
-            plan.store, plan.generation, node, len(plan.members), self._place, self._host, BUILD_PATIENCE
+            plan.store, plan.generation, node, len(plan.members), self._local_rank, self._host, BUILD_PATIENCE
         )
 
     # --- the training thread ----------------------------------------------------------------------------------
@@ -204,8 +205,8 @@ class Reconfigurer:
         Raises:
             ElasticError: a member is lost, or is not like the others.
         """
-        seats = tuple(messages.Seat(f"rank{rank}", "") for rank in range(group.size // self._place.size))
-        self._worker = seats[group.rank // self._place.size].worker
+        seats = tuple(messages.Seat(f"rank{rank}", "") for rank in range(group.size // self._local_rank.size))
+        self._worker = seats[group.rank // self._local_rank.size].worker
         try:
             self._enter(messages.Plan(1, seats, reason="started together"), group)
         except Aborted as aborted:
@@ -255,7 +256,7 @@ class Reconfigurer:
                     if time.monotonic() - max(since, link.last_contact) > ORPHANED_S:
                         saved = f"; state saved at {self._save()}" if self._state.has_state else ""
                         self.release(f"peers are lost and the daemon is silent{saved}")
-                    link.changed.wait(SLICE_S)
+                    link.changed.wait(POLL_INTERVAL_S)
             tried = plan.generation
             if not self._is_seated(plan):
                 self._depart(plan)
@@ -265,9 +266,9 @@ class Reconfigurer:
             except Aborted:
                 continue
 
-    def _join_again(self, broken: World) -> None:
+    def _join_again(self, broken: TrainingWorld) -> None:
         """A newcomer's first world broke in the step in which it was given the state: it is a newcomer still."""
-        if broken.places > 1:
+        if broken.local_size > 1:
             self.leave(0, None)  # another process of this node may have committed the step, and none joins alone
         epoch = self._state.position.epoch
         self.join(broken.generation)
@@ -364,7 +365,7 @@ class Reconfigurer:
         """Call the roll, bring everyone to the same state, and make the plan's world the present one."""
         names = tuple(seat.worker for seat in plan.members)
         recovering_ranks = self._call_roll(plan, group)
-        world = World(plan.generation, names, group, plan.batch, group.size // len(names), recovering_ranks)
+        world = TrainingWorld(plan.generation, names, group, plan.batch, group.size // len(names), recovering_ranks)
         self._addresses = {seat.worker: seat.address for seat in plan.members}
         old, self.committer.world = self.committer.world, world
         if old.group is not group:
@@ -390,7 +391,7 @@ class Reconfigurer:
         saved = None
         if (
             not plan.members
-            and self.committer.world.saves(sharded=self._state.mesh is not None)
+            and self.committer.world.writes_checkpoints(sharded=self._state.mesh is not None)
             and self._state.has_state
         ):
             saved = self._save()

@@ -18,15 +18,16 @@ from typing import NoReturn, Protocol
 import torch
 
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.groups import Board, Group, Pending
-from malletrain.elastic.comm.local_rank import Place
-from malletrain.elastic.comm.step_commit import SLICE_S, StepCommitter
+from malletrain.elastic.comm.group import Group, Work
+from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.peer_store import PeerStore
+from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, StepCommitter
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.recovery_plan import Entry, RecoveryPlan, read
-from malletrain.elastic.state.buffer_pool import Room, from_text, to_text
-from malletrain.elastic.state.overlapped_recovery import Lent
+from malletrain.elastic.state.buffer_pool import BufferPool, specs_from_text, specs_to_text
+from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
 from malletrain.elastic.state.training_state import TrainingState, pack, unpack
-from malletrain.elastic.state.transfer import give, take
+from malletrain.elastic.state.transfer import receive_state, send_state
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
@@ -76,49 +77,49 @@ class StateRecovery:
         worker: str,
         state: TrainingState,
         committer: StepCommitter,
-        place: Place,
+        local_rank: LocalRank,
         watch: Watch,
         load: Callable[[], bool],
-        board: Board | None,
+        peer_store: PeerStore | None,
     ) -> None:
         self._worker = worker
         self._state = state
         self._committer = committer
-        self._place = place
+        self._local_rank = local_rank
         self._watch = watch
         self._load = load
-        self._board = board
+        self._peer_store = peer_store
         self._described = False
-        self._room: Room | None = None
-        self._lent: Lent | None = None
+        self._buffer_pool: BufferPool | None = None
+        self._lent: OverlappedSnapshot | None = None
         #: Whether this member's script leaves the state alone between one step and the next gradients.
         self.lends = False
-        committer.lent_changed = lambda: self._lent is not None and self._lent.changed()
-        if board is not None:
-            board.put(PLACES_KEY, str(place.size))
+        committer.overlapped_state_changed = lambda: self._lent is not None and self._lent.changed()
+        if peer_store is not None:
+            peer_store.put(PLACES_KEY, str(local_rank.size))
 
     def describe(self) -> None:
         """Say once, after a step, what the state looks like, so that newcomers have the memory for it at hand."""
-        if self._described or self._board is None:
+        if self._described or self._peer_store is None:
             return
-        self._described, board, text = True, self._board, to_text(self._state.specs())
+        self._described, peer_store, text = True, self._peer_store, specs_to_text(self._state.specs())
 
         def put() -> None:
             try:
-                board.put(STATE_KEY, text)
+                peer_store.put(STATE_KEY, text)
             except PeerLost as lost:
                 log.info("newcomers will not know what the state looks like: %s", lost)
 
         Background(put, "describe")
 
-    def make_room(self, plan: messages.Plan) -> None:
+    def allocate_buffers(self, plan: messages.Plan) -> None:
         """A newcomer gets the memory for the state that the members of `plan` will give it.
 
         Raises:
             ElasticError: its node has another number of processes than theirs.
         """
-        if not self._state.has_state and self._room is None and plan.members[0].worker != self._worker:
-            self._room = _find_room(plan.store, self._place)
+        if not self._state.has_state and self._buffer_pool is None and plan.members[0].worker != self._worker:
+            self._buffer_pool = _make_buffer_pool(plan.store, self._local_rank)
 
     def call_roll(self, plan: messages.Plan, group: Group) -> frozenset[int]:
         """Call the roll in a plan's group, and give and take; the ranks whose state comes during the next round (see
@@ -130,11 +131,11 @@ class StateRecovery:
             ElasticError: this worker is not like the others.
             Released: nobody can bring this worker to the others' state.
         """
-        committer, places = self._committer, self._place.size
+        committer, local_size = self._committer, self._local_rank.size
         self._lent = None
         signatures = self._state.signatures()
-        words = committer.last[-1].numel() if committer.last else 0
-        says = [int(self._state.has_state), committer.done, words, int(self.lends)]
+        control = committer.last_sums[-1].numel() if committer.last_sums else 0
+        says = [int(self._state.has_state), committer.rounds_done, control, int(self.lends)]
         mine = torch.tensor([*says, *signatures.values()], dtype=torch.int64)
         table = [torch.zeros_like(mine) for _ in range(group.size)]
         began = time.monotonic()
@@ -142,34 +143,34 @@ class StateRecovery:
         log.debug("generation %d: roll called after %.3f s", plan.generation, time.monotonic() - began)
         said = [row.tolist() for row in table]
         entries = [Entry(bool(row[0]), row[1], row[2], bool(row[3])) for row in said]
-        roll = read(entries, places, sharded=self._state.mesh is not None)
+        roll = read(entries, local_size, sharded=self._state.mesh is not None)
         if roll.newest < 0 and group.rank in roll.donors:
             # A world that begins, or begins again: its oldest member knows where.
             if not self._load() and self._state.position.rounds:
                 self._watch.release("who gave it the state is lost, and nobody can say whether it is right")
-            committer.done = self._state.position.rounds
+            committer.rounds_done = self._state.position.rounds
             self._state.has_state = True
         theirs = said[roll.donors[0]][len(says) :]
         odd = [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
         if odd:
-            this, model = (plan.members[rank // places].worker for rank in (group.rank, roll.donors[0]))
+            this, model = (plan.members[rank // local_size].worker for rank in (group.rank, roll.donors[0]))
             raise ElasticError(
                 f"{this} is not like {model} in its {', '.join(odd)}: every worker must run the same script, with "
                 "the same arguments and releases"
             )
-        if group.rank in roll.behind and committer.done < roll.newest - 1:
+        if group.rank in roll.behind and committer.rounds_done < roll.newest - 1:
             self._watch.release("fell behind: the others are more than one round ahead")
-        if group.rank // places in roll.apart():
+        if group.rank // local_size in roll.apart():
             self._watch.release("the processes of this node are in two steps of a model that is sharded over them")
-        if group.rank // places in roll.stranded():
+        if group.rank // local_size in roll.stranded():
             self._watch.release("nobody can give the training state in the middle of a step that some have committed")
-        if roll.behind and places > 1:
+        if roll.behind and local_size > 1:
             self._hear_words(plan, group, roll)
         lent = roll.lends and not plan.urgent
         self._move(plan, group, roll, lent=lent)
         if not roll.behind:
-            committer.last = []  # all are in the same round: nobody will ask for the sums of the one before
-            committer.complete = []
+            committer.last_sums = []  # all are in the same round: nobody will ask for the sums of the one before
+            committer.complete_sums = []
         return frozenset(roll.fresh) if lent else frozenset()
 
     def taken_in(self, *, changed: bool) -> None:
@@ -184,14 +185,14 @@ class StateRecovery:
 
     def _hear_words(self, plan: messages.Plan, group: Group, roll: RecoveryPlan) -> None:
         """Whoever lacks the last round has its sums already: of the words, the donors tell all."""
-        words = torch.zeros(roll.words, dtype=torch.int64)
+        control = torch.zeros(roll.control_length, dtype=torch.int64)
         if group.rank == roll.donors[0]:
-            words.copy_(self._committer.last[-1])
-        self._wait(group.all_reduce(words), plan, firm=True)
+            control.copy_(self._committer.last_sums[-1])
+        self._wait(group.all_reduce(control), plan, firm=True)
         if group.rank in roll.behind:
-            if not self._committer.complete:
+            if not self._committer.complete_sums:
                 self._watch.release("the sums of a round that others have committed are not here")
-            self._committer.given = [*self._committer.complete[:-1], words]
+            self._committer.received_sums = [*self._committer.complete_sums[:-1], control]
 
     def _move(self, plan: messages.Plan, group: Group, roll: RecoveryPlan, *, lent: bool) -> None:
         """Give and take, all at once: the state down a tree to newcomers, the last sums to those that lack them. What
@@ -200,47 +201,51 @@ class StateRecovery:
         got: list[tuple[bytes, list[torch.Tensor]]] = []
         givers, donors = roll.givers(), roll.donors
         source = {taker: giver for giver, takers in givers.items() for taker in takers}
-        behind = roll.behind if self._place.size == 1 else []
+        behind = roll.behind if self._local_rank.size == 1 else []
         source |= {taker: donors[n % len(donors)] for n, taker in enumerate(behind)}
         late = [taker for taker in behind if source[taker] == group.rank]
         on = givers.get(group.rank, [])
         if group.rank in donors and on:
-            self._state.position.rounds = self._committer.done
-            self._lent = Lent(self._state) if lent else None
+            self._state.position.rounds = self._committer.rounds_done
+            self._lent = OverlappedSnapshot(self._state) if lent else None
             whole = (self._lent.skeleton, self._lent.tensors) if self._lent else self._state.capture()
-            giving = Background(lambda: give(group, on, *whole), "give")
+            giving = Background(lambda: send_state(group, on, *whole), "give")
             if not lent:  # else who takes it tells of a fault
                 work.append(giving)
         if late:
-            sums = pack(self._committer.last)
-            work.append(Background(lambda: give(group, late, *sums), "give"))
+            sums = pack(self._committer.last_sums)
+            work.append(Background(lambda: send_state(group, late, *sums), "give"))
         if group.rank in source:
-            work.append(Background(lambda: got.append(take(group, source[group.rank], on, self._room)), "take"))
+            work.append(
+                Background(
+                    lambda: got.append(receive_state(group, source[group.rank], on, self._buffer_pool)), "take"
+                )
+            )
         for each in work:
             self._wait(each, plan, firm=True)
         if not got:
             return
         if group.rank in roll.fresh:
             self._state.restore(*got[0])
-            self._committer.done = self._state.position.rounds
-            self._state.has_state, self._room = not lent, None
+            self._committer.rounds_done = self._state.position.rounds
+            self._state.has_state, self._buffer_pool = not lent, None
         else:
-            self._committer.given = list(unpack(*got[0]))
+            self._committer.received_sums = list(unpack(*got[0]))
 
-    def _wait(self, operation: Pending, plan: messages.Plan, *, firm: bool = False) -> None:
+    def _wait(self, operation: Work, plan: messages.Plan, *, firm: bool = False) -> None:
         """`firm`: the roll has been called, so the others have come, and go on unless the world breaks."""
-        limit = time.monotonic() + self._committer.stall_limit()
-        while not operation.wait(SLICE_S):
+        limit = time.monotonic() + self._committer.stall_timeout_s()
+        while not operation.wait(POLL_INTERVAL_S):
             if firm:
                 self._watch.check(plan.generation)
             else:
                 self._watch.check_newer(plan)
             if time.monotonic() > limit:
                 self._watch.fault(plan.generation, "stalled", "in the roll call")
-                limit = time.monotonic() + self._committer.stall_limit()
+                limit = time.monotonic() + self._committer.stall_timeout_s()
 
 
-def _find_room(store: str, place: Place) -> Room | None:
+def _make_buffer_pool(store: str, local_rank: LocalRank) -> BufferPool | None:
     """Memory for the state that the member at `store` described; without a description there is none, and the
     transfer takes a little longer.
 
@@ -248,14 +253,15 @@ def _find_room(store: str, place: Place) -> Room | None:
         ElasticError: its node has another number of processes.
     """
     try:
-        board = Board.at(store, MEET_PATIENCE)
-        places = board.get(PLACES_KEY)
-        if places is not None and places != str(place.size):
+        peer_store = PeerStore.at(store, MEET_PATIENCE)
+        local_size = peer_store.get(PLACES_KEY)
+        if local_size is not None and local_size != str(local_rank.size):
             raise ElasticError(
-                f"this node has {place.size} training processes and the others have {places}: start as many on each"
+                f"this node has {local_rank.size} training processes and the others have {local_size}: "
+                "start as many on each"
             )
-        text = board.get(STATE_KEY)
-        return Room(from_text(text)) if text is not None else None
+        text = peer_store.get(STATE_KEY)
+        return BufferPool(specs_from_text(text)) if text is not None else None
     except (PeerLost, ValueError, RuntimeError) as error:  # the last: there is not so much memory
         log.info("no room is made for the state beforehand: %s", error)
         return None

@@ -16,15 +16,15 @@ import torch
 Spec = tuple[torch.dtype, tuple[int, ...]]
 
 #: Smaller ones cost nothing.
-WORTH_BYTES = 1024 * 1024
+MIN_POOLED_BYTES = 1024 * 1024
 
 
-def to_text(specs: Iterable[Spec]) -> str:
+def specs_to_text(specs: Iterable[Spec]) -> str:
     """Specs as a line that a member can put on its board."""
     return json.dumps([[str(dtype).removeprefix("torch."), list(shape)] for dtype, shape in specs])
 
 
-def from_text(text: str) -> list[Spec]:
+def specs_from_text(text: str) -> list[Spec]:
     """The inverse of `to_text`.
 
     Raises:
@@ -39,7 +39,7 @@ def from_text(text: str) -> list[Spec]:
     return specs
 
 
-class Room:
+class BufferPool:
     """Tensors that the system has backed by memory, each to be had once.
 
     Args:
@@ -49,7 +49,7 @@ class Room:
     def __init__(self, specs: Iterable[Spec]) -> None:
         self._free: dict[Spec, list[torch.Tensor]] = {}
         for dtype, shape in specs:
-            if torch.Size(shape).numel() * dtype.itemsize >= WORTH_BYTES:
+            if torch.Size(shape).numel() * dtype.itemsize >= MIN_POOLED_BYTES:
                 self._free.setdefault((dtype, shape), []).append(torch.zeros(shape, dtype=dtype))
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

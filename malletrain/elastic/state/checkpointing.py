@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from malletrain.elastic.comm.step_commit import StepCommitter
-from malletrain.elastic.state.checkpoint import Checkpoints
+from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.training_state import TrainingState
 
 
-class Saving:
+class Checkpointing:
     """One member's part in checkpoints.
 
     Args:
@@ -18,7 +18,7 @@ class Saving:
     """
 
     def __init__(
-        self, checkpoints: Checkpoints | None, state: TrainingState, committer: StepCommitter, *, sharded: bool
+        self, checkpoints: CheckpointStore | None, state: TrainingState, committer: StepCommitter, *, sharded: bool
     ) -> None:
         self._checkpoints = checkpoints
         self._state = state
@@ -27,13 +27,13 @@ class Saving:
         self._agreed = False
 
     @property
-    def mine(self) -> bool:
+    def is_writer(self) -> bool:
         """Whether this process writes in this world."""
-        return self._committer.world.saves(sharded=self._sharded)
+        return self._committer.world.writes_checkpoints(sharded=self._sharded)
 
     def save(self) -> str | None:
         """Write the state now; returns where, or None when none is kept."""
-        self._state.position.rounds = self._committer.done
+        self._state.position.rounds = self._committer.rounds_done
         return str(self._checkpoints.save(self._state)) if self._checkpoints else None
 
     def load(self) -> bool:
@@ -49,21 +49,21 @@ class Saving:
         """Whether the main worker finds that it is time for a checkpoint; the words of a round tell the others."""
         return self._checkpoints is not None and self._committer.world.rank == 0 and self._checkpoints.is_due()
 
-    def agree(self) -> None:
+    def request(self) -> None:
         """A round's words said that it is time."""
         self._agreed = True
 
-    def stands(self) -> None:
+    def confirm(self) -> None:
         """All that was committed so far is committed at every member: a checkpoint of it may be found by others."""
         if self._checkpoints is not None:
-            self._checkpoints.stands()
+            self._checkpoints.confirm()
 
     def save_beside(self) -> None:
         """Between two steps, beside training, if that was agreed: nobody waits for it. Where each process of a node
         has a part, all of them do so after the same step."""
         agreed, self._agreed = self._agreed, False
-        if agreed and self._checkpoints is not None and self.mine:
-            self._state.position.rounds = self._committer.done
+        if agreed and self._checkpoints is not None and self.is_writer:
+            self._state.position.rounds = self._committer.rounds_done
             self._checkpoints.save_beside(self._state)
             if self._committer.world.size == 1:
-                self._checkpoints.stands()
+                self._checkpoints.confirm()

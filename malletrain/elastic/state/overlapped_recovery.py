@@ -18,7 +18,7 @@ COPIED_BYTES = 1024 * 1024
 LOOKED_AT = 64
 
 
-class Lent:
+class OverlappedSnapshot:
     """A state as it was when this was made.
 
     A change of a lent tensor shows in PyTorch's count of its changes in place; one made behind its back, by `.data`,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.comm.local_rank import Place
+from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.errors import ElasticError
 
 
@@ -47,7 +47,7 @@ def rebuild(part: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...],
     return DTensor.from_local(part, mesh, [placement], run_check=False, shape=torch.Size(shape), stride=stride)
 
 
-def check(model: torch.nn.Module, place: Place) -> bool:
+def check(model: torch.nn.Module, local_rank: LocalRank) -> bool:
     """Whether the model is sharded, over the processes of this node.
 
     Raises:
@@ -65,11 +65,11 @@ def check(model: torch.nn.Module, place: Place) -> bool:
     which = f"{sharded[0][0]} and {len(sharded) - 1} more"
     meshes = {p.device_mesh for _, p in sharded}  # type: ignore[attr-defined]
     mesh = next(iter(meshes))
-    if len(meshes) > 1 or mesh.ndim != 1 or mesh.size() != place.size:
+    if len(meshes) > 1 or mesh.ndim != 1 or mesh.size() != local_rank.size:
         raise ElasticError(
-            f"the model's parameters are sharded over other processes than the {place.size} of this node ({which}): "
-            "a node that leaves would take its part. Shard inside the node: fully_shard over the processes that "
-            "`torchrun --standalone` starts there; the session keeps the nodes alike"
+            f"the model's parameters are sharded over other processes than the {local_rank.size} of this node "
+            f"({which}): a node that leaves would take its part. Shard inside the node: fully_shard over the "
+            "processes that `torchrun --standalone` starts there; the session keeps the nodes alike"
         )
     whole = next((name for name, p in every if not is_sharded(p) and p.requires_grad), None)
     if whole is not None:
@@ -80,15 +80,15 @@ def check(model: torch.nn.Module, place: Place) -> bool:
 class OutputScale:
     """Multiplies what a backward pass begins with, at the model's output, by a factor that changes with the step."""
 
-    def __init__(self, model: torch.nn.Module, place: Place, *, mean: bool) -> None:
+    def __init__(self, model: torch.nn.Module, local_rank: LocalRank, *, mean: bool) -> None:
         self.factor: float | None = None
-        self._place = place
+        self._local_rank = local_rank
         self._mean = mean
         model.register_forward_hook(self._hook)
 
     def begin(self, weight: int, batch: int) -> None:
         """A step in which this process has `weight` of `batch` samples: FSDP will divide by the processes."""
-        self.factor = self._place.size * (weight / batch if self._mean else float(weight > 0))
+        self.factor = self._local_rank.size * (weight / batch if self._mean else float(weight > 0))
 
     def end(self) -> None:
         """The step is over, well or ill."""

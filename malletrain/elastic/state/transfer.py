@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.groups import Group
+from malletrain.elastic.comm.group import Group
 from malletrain.elastic.errors import PeerLost
-from malletrain.elastic.state.buffer_pool import Room
+from malletrain.elastic.state.buffer_pool import BufferPool
 from malletrain.elastic.state.training_state import specs_of
 
 PIECE_BYTES = 16 * 1024 * 1024
@@ -24,7 +24,7 @@ MAX_SKELETON_BYTES = 256 * 1024 * 1024
 FAN_OUT = 2
 
 
-def tree(givers: Sequence[int], takers: Sequence[int]) -> dict[int, list[int]]:
+def relay_tree(givers: Sequence[int], takers: Sequence[int]) -> dict[int, list[int]]:
     """Who gives to whom: each taker has one giver, nobody more than `FAN_OUT` takers, and all givers take part."""
     children: dict[int, list[int]] = {rank: [] for rank in [*givers, *takers]}
     level, left = list(givers), list(takers)
@@ -62,7 +62,7 @@ class _Handing:
         self._under_way = []
 
 
-def give(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[torch.Tensor]) -> None:
+def send_state(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[torch.Tensor]) -> None:
     """Send a packed state to some members. Blocks.
 
     Raises:
@@ -81,8 +81,8 @@ def give(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[torch.T
     handing.settle()
 
 
-def take(
-    group: Group, source: int, on: Sequence[int] = (), room: Room | None = None
+def receive_state(
+    group: Group, source: int, on: Sequence[int] = (), buffer_pool: BufferPool | None = None
 ) -> tuple[bytes, list[torch.Tensor]]:
     """Receive a packed state whole, into `room` where that fits, and hand each piece `on` to other members. Blocks.
 
@@ -101,8 +101,8 @@ def take(
         raise PeerLost(f"rank {source} offers a skeleton of {length} bytes")
     text = receive(torch.empty(length, dtype=torch.uint8))
     skeleton = text.numpy().tobytes()
-    room = room or Room(())
-    tensors = [room.tensor(dtype, shape) for dtype, shape in specs_of(skeleton)]
+    buffer_pool = buffer_pool or BufferPool(())
+    tensors = [buffer_pool.tensor(dtype, shape) for dtype, shape in specs_of(skeleton)]
     sums: list[int] = []
     summing = Background(lambda: sums.append(digest(text)), "sum")
     for packet in packets(tensors):

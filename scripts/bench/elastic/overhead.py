@@ -23,9 +23,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from malletrain.elastic.comm.groups import Gloo, StoreServer, make_group
-from malletrain.elastic.comm.step_commit import StepCommitter, World
-from malletrain.elastic.gradients.reducer import GradientSync
+from malletrain.elastic.comm.gloo_group import GlooGroup, make_group
+from malletrain.elastic.comm.peer_store import StoreServer
+from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
+from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.launch.launcher import MEMORY
 from scripts.bench.elastic.train_large import build
 
@@ -57,9 +58,9 @@ def worker(rank: int, options: argparse.Namespace, address: str, directory: str)
     parallel = nn.parallel.DistributedDataParallel(theirs)
     committer = StepCommitter(Calm())
     group = make_group(address, 1, rank, options.workers, "127.0.0.1", timedelta(seconds=60))
-    assert isinstance(group, Gloo)
-    committer.world = World(1, tuple(str(r) for r in range(options.workers)), group)
-    sync = GradientSync(list(ours.named_parameters()), committer, mean=True)
+    assert isinstance(group, GlooGroup)
+    committer.world = TrainingWorld(1, tuple(str(r) for r in range(options.workers)), group)
+    reducer = GradientReducer(list(ours.named_parameters()), committer, mean=True)
     optimizers = [torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9) for m in (theirs, ours)]
     each = options.batch // options.workers
     x = torch.randn(each, 1024, generator=torch.Generator().manual_seed(rank))
@@ -70,7 +71,7 @@ def worker(rank: int, options: argparse.Namespace, address: str, directory: str)
         for _ in range(steps):
             optimizer = optimizers[int(mine)]
             if mine:
-                sync.arm(each, options.batch, lambda outcome: None)
+                reducer.arm(each, options.batch, lambda outcome: None)
             optimizer.zero_grad()
             nn.functional.cross_entropy((ours if mine else parallel)(x), y).backward()
             optimizer.step()

@@ -41,7 +41,8 @@ from pathlib import Path
 import torch
 
 from malletrain.domain.event import EventKind
-from malletrain.elastic.comm.groups import StoreServer, all_closed, make_group
+from malletrain.elastic.comm.gloo_group import all_closed, make_group
+from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.launch.launcher import MEMORY
 from malletrain.elastic.state.transfer import PIECE_BYTES
 from malletrain.loop.membership.reports import MembershipSettings

@@ -20,10 +20,12 @@ import torch
 import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import spawn
 
-from malletrain.elastic.comm.groups import Group, StoreServer, make_group
-from malletrain.elastic.state.buffer_pool import Room
+from malletrain.elastic.comm.gloo_group import make_group
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.peer_store import StoreServer
+from malletrain.elastic.state.buffer_pool import BufferPool
 from malletrain.elastic.state.training_state import pack
-from malletrain.elastic.state.transfer import give, take
+from malletrain.elastic.state.transfer import receive_state, send_state
 from scripts.bench.elastic.train_large import build
 
 
@@ -41,13 +43,13 @@ def member(rank: int, options: argparse.Namespace, address: str, rows: Any) -> N
     for number in range(2 * options.repeats):
         ready = number % 2 == 1
         specs = [(each.dtype, tuple(each.shape)) for part in state.values() for each in part]
-        room = Room(specs if ready else ())
+        buffer_pool = BufferPool(specs if ready else ())
         barrier(group)
         began, busy = time.perf_counter(), time.process_time()
         if rank < options.pairs:
-            give(group, [rank + options.pairs], *pack(state))
+            send_state(group, [rank + options.pairs], *pack(state))
         else:
-            take(group, rank - options.pairs, (), room)
+            receive_state(group, rank - options.pairs, (), buffer_pool)
             rows.put((ready, time.perf_counter() - began, time.process_time() - busy))
     barrier(group)
 

@@ -30,10 +30,10 @@ log = logging.getLogger("malletrain.elastic")
 
 _NAME = re.compile(r"step-(\d+)")
 _DRAFT = re.compile(r"\.step-(\d+)\.")
-KEEP = 2
+MAX_KEPT_CHECKPOINTS = 2
 
 
-class Checkpoints:
+class CheckpointStore:
     """Directories `step-N` in one directory, on a file system that all nodes of the job see; the newest two are kept.
 
     Args:
@@ -49,7 +49,7 @@ class Checkpoints:
         self._every_s = every_s
         self._last = time.monotonic()
         self._writer: threading.Thread | None = None
-        self._stands = threading.Event()
+        self._confirmed = threading.Event()
         # It takes half a second to import: not when a node has to be given back.
         threading.Thread(target=_library, name="malletrain-import", daemon=True).start()
 
@@ -59,7 +59,7 @@ class Checkpoints:
         Raises:
             ElasticError: the directory cannot be written.
         """
-        self.stands()
+        self.confirm()
         if self._writer is not None:
             self._writer.join()
         return self._write(state.position.step, _content(state, copied=False))
@@ -74,7 +74,7 @@ class Checkpoints:
         Nobody finds it before `stands` is called."""
         self._last = time.monotonic()
         step, content = state.position.step, _content(state, copied=True)
-        stands = self._stands = threading.Event()
+        stands = self._confirmed = threading.Event()
 
         def write() -> None:
             try:
@@ -85,9 +85,9 @@ class Checkpoints:
         self._writer = threading.Thread(target=write, name="malletrain-checkpoint", daemon=True)
         self._writer.start()
 
-    def stands(self) -> None:
+    def confirm(self) -> None:
         """What is being written beside training is not taken back any more."""
-        self._stands.set()
+        self._confirmed.set()
 
     def load(self, state: TrainingState) -> Path | None:
         """Restore the newest checkpoint that can be read; None when there is none at all.
@@ -112,7 +112,7 @@ class Checkpoints:
 
     def discard(self) -> None:
         """Training is over: remove them, and the directory if nothing else is in it."""
-        self.stands()
+        self.confirm()
         if self._writer is not None:
             self._writer.join()
         for place in [self.directory] if self._part is None else _parts(self._base, self._part[1]):
@@ -139,7 +139,10 @@ class Checkpoints:
             shutil.rmtree(draft, ignore_errors=True)
             why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0][:300]
             raise ElasticError(f"{target}: the state cannot be saved: {why}") from error
-        for old in [*_drafts(self.directory, step), *(path for _, path in _steps(self.directory)[KEEP:])]:
+        for old in [
+            *_drafts(self.directory, step),
+            *(path for _, path in _steps(self.directory)[MAX_KEPT_CHECKPOINTS:]),
+        ]:
             shutil.rmtree(old, ignore_errors=True)
         return target
 

@@ -14,7 +14,7 @@ from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import ElasticError
 
 
-class Loader:
+class SampleLoader:
     """Loads shares of batches from a map-style data set."""
 
     def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:

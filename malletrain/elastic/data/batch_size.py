@@ -15,7 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
+
+from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.gradients.learning_rate import LearningRate, LearningRateScaling
+from malletrain.elastic.gradients.noise_scale import NoiseScale
+from malletrain.elastic.state.training_state import TrainingState
 
 
 @runtime_checkable
@@ -110,3 +116,40 @@ def as_rule(batch_size: int | BatchRule) -> BatchRule:
 def _at_least_one(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ElasticError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+class SessionBatch:
+    """What `Session` asks between two steps.
+
+    Args:
+        rule: of the batch.
+        learning_rate: how rates follow it.
+        measure: whether the gradient noise scale is measured; None: where the batch is not fixed.
+    """
+
+    def __init__(self, rule: BatchRule, learning_rate: LearningRate | None, measure: bool | None) -> None:
+        self.rule = rule
+        self.fixed = isinstance(rule, Fixed)
+        self.noise = NoiseScale() if measure or (measure is None and not self.fixed) else None
+        self.lr_scaling = LearningRateScaling(learning_rate or LearningRate(), rule.reference, self.noise_scale)
+
+    def noise_scale(self) -> float | None:
+        """In samples; None while it is not known."""
+        return self.noise.samples if self.noise is not None else None
+
+    def attach(self, state: TrainingState, optimizer: torch.optim.Optimizer) -> None:
+        """Make what depends on the batch part of the training state, and of the optimizer's steps."""
+        state.track("malletrain.rates", self.lr_scaling)
+        if self.noise is not None:
+            state.track("malletrain.noise", self.noise)
+        self.lr_scaling.attach(optimizer)
+
+    def update(self, sampler: Sampler, workers: int, chosen: int, *, owes_a_step: bool) -> None:
+        """Before a step of `workers` workers: set its batch.
+
+        A member that makes a step good which the others have committed takes the batch that they had: its own, as it
+        was, since it missed no step before.
+        """
+        if not owes_a_step:
+            self.lr_scaling.change(min(self.rule.batch(workers, chosen, self.lr_scaling.batch), sampler.length))
+        sampler.batch_size = self.lr_scaling.batch

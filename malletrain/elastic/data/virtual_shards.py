@@ -17,7 +17,7 @@ import torch
 
 from malletrain.elastic.data.sampler import Sampler, Share, mix
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.gradients.reducer import Extras, GradientSync
+from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class VirtualShards:
         mean: whether the script's loss is a mean over a shard's samples (else a sum).
     """
 
-    def __init__(self, count: int, model: torch.nn.Module, sync: GradientSync, seed: int, mean: bool) -> None:
+    def __init__(self, count: int, model: torch.nn.Module, reducer: GradientReducer, seed: int, mean: bool) -> None:
         if count < 1:
             raise ElasticError(f"virtual_shards must be at least 1, not {count}")
         self.count = count
-        self._sync = sync
+        self._reducer = reducer
         self._seed = seed
         self._mean = mean
         self._buffers = [buffer for buffer in model.buffers() if buffer.dtype != torch.bool]
@@ -54,7 +54,7 @@ class VirtualShards:
         self._moved: list[torch.Tensor] = []
         self._batch = 1
         self._in_shard = False
-        sync.add_extras(Extras(len(self._buffers), self._moves, self._settle))
+        reducer.add_extras(ExtraReduction(len(self._buffers), self._moves, self._settle))
 
     def parts(self, sampler: Sampler, epoch: int, cursor: int, rank: int, size: int) -> list[tuple[int, Share]]:
         """The shards of one worker, by number: contiguous, lower ranks take one more; those without a sample are left
@@ -82,13 +82,13 @@ class VirtualShards:
             torch.manual_seed(mix(self._seed, step, shard.number))
             self._put_back()
             weight = shard.weight / self._batch if self._mean else float(shard.weight > 0)
-            self._sync.scale(weight)
-            self._sync.hold(place < len(batch) - 1)
+            self._reducer.scale_gradients(weight)
+            self._reducer.set_accumulating(place < len(batch) - 1)
             self._in_shard = shard.weight > 0
             yield shard.data
             if place < len(batch) - 1:
                 self._count_move()
-        self._sync.scale(None)
+        self._reducer.scale_gradients(None)
 
     def _put_back(self) -> None:
         with torch.no_grad():

@@ -1,0 +1,29 @@
+"""Network addresses of workers. Standard library only: restart mode uses it without torch."""
+
+from __future__ import annotations
+
+import socket
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """The inverse of `join_address`."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def own_host(daemon_host: str | None, override: str | None) -> str:
+    """The address at which peers reach this machine: `override` if given, else that of the interface that routes to
+    the daemon, else that of the host name."""
+    if override:
+        return override
+    if daemon_host:
+        for family, _, _, _, where in socket.getaddrinfo(daemon_host, 9, type=socket.SOCK_DGRAM):
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)
+                return str(probe.getsockname()[0])
+    return socket.gethostbyname(socket.gethostname())
