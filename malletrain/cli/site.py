@@ -71,7 +71,8 @@ Example:
 def doctor(
     config_file: Path | None, partition: str | None, account: str | None, qos: str | None, as_text: bool
 ) -> None:
-    """Check a site, and say how to mend what is wrong. Exit status 1 when pilots could not run here.
+    """Check a site, and say how to mend what is wrong. Exit status 1 when pilots could not run here, or when main
+    jobs preempt each other.
 
     Run it as the user of the daemon, on the daemon's machine.
     """
@@ -82,7 +83,13 @@ def doctor(
         config.slurm.qos if qos is None else qos,
         max_nodes=config.pilot.max_nodes,
     )
-    found = site_doctor.examine(_commands(config), harvest, time.time, config.pilot.max_minutes * 60.0)
+    found = site_doctor.examine(
+        _commands(config),
+        harvest,
+        time.time,
+        max_pilot_s=config.pilot.max_minutes * 60.0,
+        preemptible=config.slurm.preemptible_partitions,
+    )
     found += (_stage(config), *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)))
     if as_text:
         click.echo(json.dumps([{"level": f.level.value, "what": f.what, "mend": f.mend} for f in found], indent=1))

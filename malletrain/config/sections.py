@@ -60,6 +60,8 @@ class SlurmSection(Section):
     """Account that pilots are charged to; empty where the site keeps no accounts."""
     qos: Word = ""
     """QOS of the pilots, best one with UsageFactor=0; empty for the account's default."""
+    preemptible_partitions: list[NonEmptyWord] = []
+    """Main partitions whose jobs are meant to give way to other main jobs; `malletrain doctor` names all others."""
     conf: AbsolutePath = ""
     """Path of slurm.conf, handed on as SLURM_CONF; empty for Slurm's own search."""
     command_timeout_s: Annotated[float, Field(ge=1, le=120)] = 10.0

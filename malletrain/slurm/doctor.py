@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm import held_task_limits, site_facts
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import sdiag, text
+from malletrain.slurm.main_preemption import check_main_partitions
 from malletrain.slurm.site_facts import Finding, Harvest, Level, SiteFacts
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
@@ -29,9 +30,16 @@ MANY_NODES = 1000
 
 
 def examine(
-    commands: Commands, harvest: Harvest, now: Callable[[], float], max_pilot_s: float = 3600.0
+    commands: Commands,
+    harvest: Harvest,
+    now: Callable[[], float],
+    max_pilot_s: float = 3600.0,
+    preemptible: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """All findings, the good ones too. When slurmctld does not answer, only that."""
+    """All findings, the good ones too. When slurmctld does not answer, only that.
+
+    `preemptible`: main partitions whose jobs are meant to be preempted by other main jobs.
+    """
     try:
         facts = site_facts.read(commands)
     except ClusterUnavailable as error:
@@ -40,7 +48,13 @@ def examine(
                 Level.ERROR, f"Slurm does not answer: {error}", "check `scontrol ping`, SLURM_CONF and munge here"
             ),
         )
-    found = [_release(facts), *_partition(facts, harvest, max_pilot_s), _clock(facts, now()), _munge(facts)]
+    found = [
+        _release(facts),
+        *_partition(facts, harvest, max_pilot_s),
+        *check_main_partitions(facts, harvest.partition, preemptible),
+        _clock(facts, now()),
+        _munge(facts),
+    ]
     for check in (_rights, _privacy, _qos_preemption, _backfill, _headroom, _fair_share, _weights):
         try:
             found.extend(check(commands, facts, harvest))

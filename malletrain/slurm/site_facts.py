@@ -28,7 +28,7 @@ class Harvest:
 
 
 class Level(StrEnum):
-    """How bad a finding is: `error` means that pilots may not be started."""
+    """How bad a finding is: `error` means that pilots may not be started, or that main jobs are harmed."""
 
     OK = "ok"
     WARNING = "warning"
@@ -103,6 +103,10 @@ class SiteFacts:
         major, _, rest = self.version.partition(".")
         minor = rest.partition(".")[0]
         return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+    def main_partitions(self, harvest: str) -> tuple[PartitionFacts, ...]:
+        """Every partition but the harvest one, by name."""
+        return tuple(self.partitions[name] for name in sorted(self.partitions) if name != harvest)
 
     @property
     def limit_slack_s(self) -> float:
@@ -240,21 +244,23 @@ def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding
                 f"check that the QOS {harvest.qos or 'of the pilots'} is in Preempt= of every other QOS (sacctmgr)",
             )
         )
-    elif not facts.preempt_type.endswith("/partition_prio"):
+    elif not facts.preempt_type.endswith("/partition_prio") or facts.preempt_mode == "OFF":
         found.append(
             Finding(
                 Level.ERROR,
-                "Slurm preempts nothing (PreemptType is not set)",
-                "set PreemptType=preempt/partition_prio and PreemptMode=REQUEUE in slurm.conf",
+                f"Slurm preempts nothing (PreemptType {facts.preempt_type or 'not set'}, PreemptMode "
+                f"{facts.preempt_mode or 'not set'})",
+                _how_to_preempt(facts, harvest.partition),
             )
         )
     else:
-        if facts.preempt_mode.split(",")[-1] == "OFF" or mine.preempt_mode not in ("REQUEUE", "CANCEL"):
+        if mine.preempt_mode not in ("REQUEUE", "CANCEL"):
             found.append(
                 Finding(
                     Level.ERROR,
                     f"jobs of partition {mine.name} are not preempted (PreemptMode={mine.preempt_mode or 'OFF'})",
-                    f"set PreemptMode=REQUEUE for {mine.name} (or CANCEL) and globally in slurm.conf",
+                    f"set PreemptMode=REQUEUE (or CANCEL) on partition {mine.name} in slurm.conf, "
+                    "and leave the global PreemptMode as it is",
                 )
             )
         sharing = [p for p in facts.partitions.values() if p.name != mine.name and p.nodes & mine.nodes]
@@ -265,7 +271,7 @@ def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding
                     Level.ERROR,
                     f"partition {', '.join(equal)} shares nodes with {mine.name} and does not go before it "
                     f"(PriorityTier not above {mine.tier})",
-                    f"give {mine.name} a lower PriorityTier than every partition on its nodes",
+                    f"give {mine.name} a lower PriorityTier than every partition on its nodes (0: below the default)",
                 )
             )
         if not sharing:
@@ -293,6 +299,21 @@ def check_harvest_partition(facts: SiteFacts, harvest: Harvest) -> tuple[Finding
             )
         )
     return tuple(found)
+
+
+def _how_to_preempt(facts: SiteFacts, harvest: str) -> str:
+    """What turns preemption on for the harvest partition alone: the global PreemptMode counts for every partition
+    that has none of its own (slurm.conf(5))."""
+    by_mode: dict[str, list[str]] = {}
+    for partition in facts.main_partitions(harvest):
+        mode = "GANG" if "GANG" in partition.preempt_mode.split(",") else "OFF"
+        by_mode.setdefault(mode, []).append(partition.name)
+    own = "".join(f", PreemptMode={mode} on {' and '.join(names)}" for mode, names in sorted(by_mode.items()))
+    gang = ",GANG" if "GANG" in facts.preempt_mode.split(",") else ""
+    return (
+        f"in one edit of slurm.conf set PreemptType=preempt/partition_prio, PreemptMode=REQUEUE{gang}{own} (without "
+        "that main jobs of a higher PriorityTier preempt others), and only then run `scontrol reconfigure`"
+    )
 
 
 def _federation(answer: str) -> str:

@@ -89,18 +89,18 @@ def association_commands(cluster: str, config: LabConfig, daemons_user: str) -> 
     people = [*TEST_USERS] if config.users else []
     # As a plain user one's own jobs are all there is: the caller stands for researcher and daemon alike.
     people += [daemons_user] if daemons_user not in ("root", *people) else []
-    lines = [
-        f"add cluster {cluster}",
-        "add qos harvest set UsageFactor=0",
-        f"add account main,harvest cluster={cluster} set Organization=lab",
-        "modify account harvest set QOS=harvest DefaultQOS=harvest",
-    ]
-    if people:
-        names = ",".join(people)
+    lines = [f"add cluster {cluster}", f"add account main cluster={cluster} set Organization=lab"]
+    if config.harvest:
         lines += [
-            f"add user {names} account=main cluster={cluster} DefaultAccount=main",
-            f"add user {names} account=harvest cluster={cluster}",
+            "add qos harvest set UsageFactor=0",
+            f"add account harvest cluster={cluster} set Organization=lab",
+            "modify account harvest set QOS=harvest DefaultQOS=harvest",
         ]
+    names = ",".join(people)
+    if people:
+        lines.append(f"add user {names} account=main cluster={cluster} DefaultAccount=main")
+    if people and config.harvest:
+        lines.append(f"add user {names} account=harvest cluster={cluster}")
         coordinator = COORDINATOR if config.users else daemons_user
         lines.append(f"add coordinator account=harvest name={coordinator}")
     return lines

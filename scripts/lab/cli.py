@@ -72,6 +72,10 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--users", action="store_true", help=f"make plain users {', '.join(users.TEST_USERS)} (root)")
     up.add_argument("--grace", type=int, default=10, metavar="S", help="GraceTime of partition harvest (default 10)")
     up.add_argument("--preempt-mode", choices=("REQUEUE", "CANCEL"), default="REQUEUE", help="of partition harvest")
+    up.add_argument(
+        "--main-tiers", type=_tiers, default=(), metavar="T,T", help="a main partition for each PriorityTier (20,10)"
+    )
+    up.add_argument("--no-harvest", action="store_true", help="a site before MalleTrain: nothing is preempted")
     up.add_argument("--gpus", type=int, default=0, metavar="N", help="pretended GPUs a node (default 0)")
     up.add_argument("--cpus", type=int, default=16, metavar="N", help="CPUs a node (default 16)")
     up.add_argument("--memory", type=int, default=64000, metavar="MIB", help="memory of a node (default 64000)")
@@ -132,6 +136,10 @@ def _setting(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _tiers(text: str) -> tuple[int, ...]:
+    return tuple(int(tier) for tier in text.split(","))
+
+
 def _up(options: argparse.Namespace) -> int:
     config = LabConfig(
         nodes=options.nodes,
@@ -142,6 +150,8 @@ def _up(options: argparse.Namespace) -> int:
         users=options.users,
         grace_s=options.grace,
         preempt_mode=options.preempt_mode,
+        main_tiers=options.main_tiers,
+        harvest=not options.no_harvest,
         gpus=options.gpus,
         cpus=options.cpus,
         memory_mb=options.memory,

@@ -41,13 +41,16 @@ class LabConfig:
     """One lab: how many nodes, how its scheduler is set, what it has beside Slurm itself.
 
     `nodes` nodes of `cpus` CPUs, `memory_mb` MiB and `gpus` pretended GPUs each. With `controller_only` they are
-    cloud nodes that never start, and slurmctld runs alone: jobs are placed, and stay in CONFIGURING. `grace_s` is the
-    harvest partition's GraceTime and `preempt_mode` its PreemptMode. `prolog_s` and `epilog_s` (seconds that each
-    prolog and epilog really sleeps) default to the profile's. `release` None is the Slurm installed on this machine.
-    `users` makes plain test users whose jobs the lab runs; `accounting` adds MariaDB and slurmdbd. `settings`
-    replaces or adds slurm.conf lines by key ("KEY+" appends to a comma-separated value); `node_attributes` adds
-    attributes ("Features=x Weight=9") to a node by index; `lines` and `files` add what has no option here:
-    partitions, topology.conf, ... Raises UsageError on values that no lab can have.
+    cloud nodes that never start, and slurmctld runs alone: jobs are placed, and stay in CONFIGURING. `grace_s`
+    is the harvest partition's GraceTime and `preempt_mode` its PreemptMode. `main_tiers` makes a main partition
+    for each PriorityTier, all over the same nodes and without a PreemptMode of their own: `batch`, then `batch-
+    TIER`. `harvest` False is a site before MalleTrain: no harvest partition, account or QOS, and no preemption.
+    `prolog_s` and `epilog_s` (seconds that each prolog and epilog really sleeps) default to the profile's.
+    `release` None is the Slurm installed on this machine. `users` makes plain test users whose jobs the lab
+    runs; `accounting` adds MariaDB and slurmdbd. `settings` replaces or adds slurm.conf lines by key ("KEY+"
+    appends to a comma-separated value); `node_attributes` adds attributes ("Features=x Weight=9") to a node by
+    index; `lines` and `files` add what has no option here: partitions, topology.conf, ... Raises UsageError on
+    values that no lab can have.
     """
 
     nodes: int = 8
@@ -58,6 +61,8 @@ class LabConfig:
     users: bool = False
     grace_s: int = 10
     preempt_mode: Literal["REQUEUE", "CANCEL"] = "REQUEUE"
+    main_tiers: tuple[int, ...] = ()
+    harvest: bool = True
     gpus: int = 0
     cpus: int = 16
     memory_mb: int = 64000
@@ -82,6 +87,9 @@ class LabConfig:
         )
         need(0 <= self.grace_s <= 65533, f"grace: {self.grace_s}: must be 0 to 65533 seconds")
         need(self.preempt_mode in ("REQUEUE", "CANCEL"), f"preempt mode: {self.preempt_mode!r}: REQUEUE or CANCEL")
+        for tier in self.main_tiers:
+            need(2 <= tier <= 65533, f"main tiers: {tier}: must be 2 to 65533")
+        need(len(set(self.main_tiers)) == len(self.main_tiers), f"main tiers: {self.main_tiers}: must differ")
         need(0 <= self.gpus <= 64, f"gpus: {self.gpus}: must be 0 to 64")
         need(1 <= self.cpus <= 1024, f"cpus: {self.cpus}: must be 1 to 1024")
         need(self.memory_mb >= 1, f"memory: {self.memory_mb}: must be at least 1 MiB")
@@ -174,8 +182,6 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
         ("SchedulerParameters", SCHEDULER_PARAMETERS[config.profile]),
         ("PriorityType", "priority/multifactor"),
         ("PriorityWeightPartition", "1000"),
-        ("PreemptType", "preempt/partition_prio"),
-        ("PreemptMode", "REQUEUE"),
         ("KillWait", str(KILL_WAIT_S[config.profile])),
         ("CompleteWait", "0"),
         ("MinJobAge", "300"),
@@ -190,6 +196,8 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
         ("JobCompLoc", f"{layout.log}/jobcomp.txt"),
         ("GresTypes", "gpu"),
     ]
+    if config.harvest:
+        pairs += [("PreemptType", "preempt/partition_prio"), ("PreemptMode", "REQUEUE")]
     if host.loopback:
         # Nobody outside can even connect. Daemons bind what the machine's name means, so elsewhere they would bind an
         # address that the others do not use; there they listen on all, and MUNGE alone keeps strangers out.
@@ -217,12 +225,12 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
         ]
     lines = [f"{key}={value}" for key, value in _overridden(pairs, config.settings)]
     lines += _node_lines(config, ports[2:])
-    lines += [
-        "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP "
-        "PriorityTier=100 PriorityJobFactor=100 PreemptMode=OFF",
-        "PartitionName=harvest Nodes=ALL MaxTime=01:00:00 State=UP "
-        f"PriorityTier=1 PriorityJobFactor=1 PreemptMode={config.preempt_mode} GraceTime={config.grace_s}",
-    ]
+    lines += _main_partitions(config.main_tiers)
+    if config.harvest:
+        lines.append(
+            "PartitionName=harvest Nodes=ALL MaxTime=01:00:00 State=UP "
+            f"PriorityTier=1 PriorityJobFactor=1 PreemptMode={config.preempt_mode} GraceTime={config.grace_s}"
+        )
     return "\n".join([*lines, *config.lines]) + "\n"
 
 
@@ -263,6 +271,17 @@ def _overridden(pairs: list[tuple[str, str]], settings: tuple[tuple[str, str], .
             value = f"{former[1]},{value}"
         table[name.lower()] = (former[0] if former else name, value)
     return list(table.values())
+
+
+def _main_partitions(tiers: tuple[int, ...]) -> list[str]:
+    default = "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
+    if not tiers:
+        return [f"{default} PriorityTier=100 PriorityJobFactor=100 PreemptMode=OFF"]
+    others = [
+        f"PartitionName=batch-{tier} Nodes=ALL MaxTime=INFINITE State=UP PriorityTier={tier} PriorityJobFactor={tier}"
+        for tier in tiers[1:]
+    ]
+    return [f"{default} PriorityTier={tiers[0]} PriorityJobFactor={tiers[0]}", *others]
 
 
 def _node_lines(config: LabConfig, ports: tuple[int, ...]) -> list[str]:

@@ -25,6 +25,8 @@ def slurm_lab(*args: str | Path, **environment: str) -> "subprocess.CompletedPro
         (("up", "/tmp/mtlab-x", "--nodes", "0"), "nodes: 0"),
         (("up", "/tmp/mtlab-x", "--nodes", "many"), "--nodes"),
         (("up", "/tmp/mtlab-x", "--profile", "slow"), "--profile"),
+        (("up", "/tmp/mtlab-x", "--main-tiers", "20,ten"), "--main-tiers"),
+        (("up", "/tmp/mtlab-x", "--main-tiers", "20,20"), "main tiers"),
         (("up", "/tmp/mtlab-x", "--release", "woody"), "--release"),
         (("up", "/tmp/mtlab-x", "--set", "KillWait"), "KEY=VALUE"),
         (("up", "/tmp/mtlab-x", "--set", "NodeName=x"), "NodeName"),

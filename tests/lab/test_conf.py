@@ -55,6 +55,27 @@ def test_partitions_are_those_of_the_contract() -> None:
         assert part in harvest
 
 
+def partitions_of(config: LabConfig) -> dict[str, str]:
+    lines = [line for line in text_of(config).splitlines() if line.startswith("PartitionName=")]
+    return {line.split()[0].partition("=")[2]: line for line in lines}
+
+
+def test_main_tiers_are_partitions_that_the_global_preempt_mode_counts_for() -> None:
+    partitions = partitions_of(LabConfig(main_tiers=(20, 10)))
+    assert list(partitions) == ["batch", "batch-10", "harvest"]
+    assert "PriorityTier=20 " in partitions["batch"]
+    assert "Default=YES" in partitions["batch"]
+    assert "PriorityTier=10 " in partitions["batch-10"]
+    assert not any("PreemptMode" in partitions[name] for name in ("batch", "batch-10"))
+
+
+def test_a_site_before_malletrain_preempts_nothing_and_has_no_harvest() -> None:
+    config = LabConfig(harvest=False, main_tiers=(20, 10), users=True, accounting=True)
+    assert list(partitions_of(config)) == ["batch", "batch-10"]
+    assert "Preempt" not in text_of(config)
+    assert "harvest" not in text_of(config) + "".join(association_commands("lab", config, "root"))
+
+
 def test_every_node_has_a_port_of_its_own() -> None:
     config = LabConfig(nodes=40, gpus=4, node_attributes=((3, "Weight=9 Features=old"),))
     lines = [line for line in text_of(config).splitlines() if line.startswith("NodeName")]
@@ -97,6 +118,8 @@ def test_no_setting_breaks_out_of_its_line(key: str, value: str) -> None:
         {"grace_s": -1},
         {"gpus": -1},
         {"preempt_mode": "SUSPEND"},
+        {"main_tiers": (20, 1)},
+        {"main_tiers": (20, 20)},
         {"epilog_s": -1.0},
         {"settings": (("Node Name", "x"),)},
         {"settings": (("PartitionName", "x"),)},

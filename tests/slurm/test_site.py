@@ -92,7 +92,7 @@ def having(**changes: object) -> SiteFacts:
         (having(nodes=frozenset({"other"})), Level.WARNING, "nothing to harvest"),
         (replace(BASE, preempt_type=""), Level.ERROR, "preempts nothing"),
         (replace(BASE, preempt_type="preempt/none"), Level.ERROR, "preempts nothing"),
-        (replace(BASE, preempt_mode="OFF"), Level.ERROR, "are not preempted"),
+        (replace(BASE, preempt_mode="OFF"), Level.ERROR, "preempts nothing"),
         (replace(BASE, preempt_type="preempt/qos"), Level.WARNING, "by QOS"),
     ],
 )
