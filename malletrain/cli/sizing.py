@@ -14,11 +14,11 @@ import click
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ThroughputSample
-from malletrain.learn.curve import fit as fit_curve
-from malletrain.learn.samples import MOST_NODES, believable
+from malletrain.learn.curve import fit_curve
+from malletrain.learn.samples import MAX_NODES, accepted_rates
 from malletrain.sizing import registry
 from malletrain.sizing.problem import Problem
-from malletrain.sizing.problem_file import MAX_TEXT, parse
+from malletrain.sizing.problem_file import MAX_TEXT_BYTES, parse
 
 
 def _text(file: IO[bytes]) -> str:
@@ -27,9 +27,9 @@ def _text(file: IO[bytes]) -> str:
     Raises:
         InvalidInput: too long, or not UTF-8.
     """
-    data = file.read(MAX_TEXT + 1)
-    if len(data) > MAX_TEXT:
-        raise InvalidInput(file.name, f"is longer than {MAX_TEXT} bytes")
+    data = file.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise InvalidInput(file.name, f"is longer than {MAX_TEXT_BYTES} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -102,8 +102,8 @@ class NodeCounts(click.ParamType):  # type: ignore[type-arg]  # generic in new r
         """The counts in the order given."""
         counts = []
         for part in value.split(","):
-            if not part.strip().isdecimal() or not 1 <= int(part[:12]) <= MOST_NODES:
-                self.fail(f"{part.strip()!r} is not a node count between 1 and {MOST_NODES}", param, ctx)
+            if not part.strip().isdecimal() or not 1 <= int(part[:12]) <= MAX_NODES:
+                self.fail(f"{part.strip()!r} is not a node count between 1 and {MAX_NODES}", param, ctx)
             counts.append(int(part))
         return tuple(counts)
 
@@ -125,11 +125,11 @@ def fit(samples: IO[bytes], sizes: tuple[int, ...] | None) -> None:
     given = _samples(samples)
     fitted = fit_curve(given)
     if fitted is None:
-        ignored = believable(given)[1]
+        ignored = accepted_rates(given)[1]
         why = "; ".join(f"{count} left out: {reason}" for reason, count in ignored.items()) or "the file holds none"
         raise InvalidInput(samples.name, f"no sample can be used ({why})")
     largest = max(m.nodes for m in fitted.measured)
-    curve = fitted.curve(min(2 * largest, MOST_NODES))
+    curve = fitted.curve(min(2 * largest, MAX_NODES))
     estimates = fitted.at(sizes or [nodes for nodes, _ in curve.points])
     out = {
         "family": fitted.family,

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from malletrain.decide.profiling import expected_curve, profile_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import JobView
-from malletrain.learn.advisor import Known
+from malletrain.learn.advisor import JobKnowledge
 from malletrain.wire.rows import ProfileRow, SizeRow
 
 
 def profile_row(
-    view: JobView, known: Known | None, advice: str, rules: Rules, stages: Mapping[str, float] | None = None
+    view: JobView, known: JobKnowledge | None, advice: str, rules: Rules, stages: Mapping[str, float] | None = None
 ) -> ProfileRow:
     """`known` is None where nothing is learnt of the job: its curve was given, or it is over. `stages`: seconds of
     each part of an activation."""
@@ -24,7 +24,7 @@ def profile_row(
         "loss": took.loss_s,
     }  # fmt: skip
     if known is None or known.fit is None:
-        points = expected_curve(view, known or Known(), rules).points if job.given_curve is not None else ()
+        points = expected_curve(view, known or JobKnowledge(), rules).points if job.given_curve is not None else ()
         given = tuple(SizeRow(n, rate, rate, rate) for n, rate in points)
         ignored = {} if known is None else dict(known.ignored)
         return ProfileRow(

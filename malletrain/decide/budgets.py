@@ -54,7 +54,7 @@ class AccountBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class NodeTimeSpent:
     """Node-seconds that were used: in the present period by the name of the budget, and in all by each job that has
     a budget of its own."""
 
@@ -63,7 +63,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Budgets:
+class BudgetTerms:
     """What budgets make of one problem: `caps` for every policy, `left` for policy `budget`, and `refusals` for jobs
     that nothing is left for."""
 
@@ -79,12 +79,12 @@ class Budgets:
 
 def budgets_for(
     budgets: Sequence[AccountBudget],
-    spent: Spent,
+    spent: NodeTimeSpent,
     views: Mapping[int, JobView],
     demands: Sequence[JobDemand],
     horizon_s: float,
     now: float,
-) -> Budgets:
+) -> BudgetTerms:
     """The budgets of the jobs that want nodes now."""
     found: list[tuple[str, list[JobDemand], float, str]] = []
     for budget in budgets:
@@ -96,12 +96,12 @@ def budgets_for(
     for demand in demands:
         job = views[int(demand.id)].job
         if job.budget_node_s is not None:
-            left = left_of_job(job.budget_node_s, spent.by_job.get(job.id, 0.0))
+            left = job_budget_left_s(job.budget_node_s, spent.by_job.get(job.id, 0.0))
             found.append((f"budget of job {job.id}", [demand], left, f"{job.budget_node_s / 3600:.4g} node-hours"))
     caps: list[LinearLimit] = []
     said: list[Refusal] = []
     for name, mine, left, what in found:
-        most = nodes_within(left, horizon_s)
+        most = affordable_nodes(left, horizon_s)
         if not mine or most >= sum(demand.max for demand in mine):
             continue
         caps.append(cap(f"{name} ({left / 3600:.4g} of {what}, left)", [demand.id for demand in mine], most))
@@ -109,16 +109,16 @@ def budgets_for(
             said += [Refusal(f"job {demand.id}", f"{name} is spent ({what})") for demand in mine]
     ids: list[frozenset[JobId]] = [frozenset(demand.id for demand in mine) for _, mine, _, _ in found]
     rest = tuple(NodeBudget(f[0], jobs, f[2]) for f, jobs in zip(found, ids, strict=True) if jobs)
-    return Budgets(tuple(caps), rest, tuple(said))
+    return BudgetTerms(tuple(caps), rest, tuple(said))
 
 
-def nodes_within(left_s: float, horizon_s: float) -> int:
+def affordable_nodes(left_s: float, horizon_s: float) -> int:
     """How many nodes `left_s` node-seconds last for `horizon_s`; without a horizon, none once nothing is left."""
     if horizon_s > 0:
         return math.floor(left_s / horizon_s)
     return math.floor(left_s)
 
 
-def left_of_job(budget_s: float, spent_s: float) -> float:
+def job_budget_left_s(budget_s: float, spent_s: float) -> float:
     """Node-seconds that a job may still use."""
     return max(0.0, budget_s - spent_s)

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from malletrain.decide.demand import due_of
 from malletrain.domain.job import Curve, JobView
-from malletrain.sizing.deadlines import LEAST_CHANCE, chance_of, promises, share_of
+from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share, supply_probability
 from malletrain.sizing.problem import JobDemand
 
 #: The pool must have been watched so long before it says what is likely.
-LEAST_SEEN_S = 6 * 3600.0
+MIN_OBSERVED_S = 6 * 3600.0
 
 
-def refusal(
+def admission_refusal(
     wanted: JobView, others: Iterable[JobView], supply: Sequence[int], seen_s: float, now: float, policy: str
 ) -> str:
     """Why `wanted`, whose job has a deadline, is not taken; '' where it is.
@@ -27,28 +27,27 @@ def refusal(
         return f"this site keeps no deadlines (its sizing.policy is {policy}): leave --deadline out"
     if job.total_samples is None or job.given_curve is None:
         return "a deadline needs to know the work and the speed: give --total-samples and --curve too"
-    if seen_s < LEAST_SEEN_S:
-        return (
-            f"the idle nodes have been watched for {seen_s / 3600:.1f} h only, {LEAST_SEEN_S / 3600:.0f} h are needed"
-        )
+    if seen_s < MIN_OBSERVED_S:
+        least = MIN_OBSERVED_S / 3600
+        return f"the idle nodes have been watched for {seen_s / 3600:.1f} h only, {least:.0f} h are needed"
     mine = _demand(wanted, now)
-    share = share_of(mine)
+    share = satisfactory_share(mine)
     if share is None:
         return f"it would be late on {job.max_nodes} nodes too: it needs more nodes, or more time"
     earlier = [_demand(view, now) for view in others if view.job.deadline is not None]
-    before = {each.job for each in promises(earlier, supply, 0, LEAST_CHANCE)}
-    found = {each.job: each for each in promises([*earlier, mine], supply, 0, LEAST_CHANCE)}
+    before = {each.job for each in deadline_guarantees(earlier, supply, 0, MIN_PROBABILITY)}
+    found = {each.job: each for each in deadline_guarantees([*earlier, mine], supply, 0, MIN_PROBABILITY)}
     broken = sorted(before - found.keys(), key=str)
     if broken and job.id in found:
         return f"it needs {share} nodes until then, which are promised to job {broken[0]}"
     if job.id not in found:
         least = mine.due.seconds if mine.due else 0.0
         others_need = sum(e.share for e in found.values() if _seconds(earlier, e.job) <= least)
-        chance = chance_of(others_need + share, supply, 0)
+        chance = supply_probability(others_need + share, supply, 0)
         promised = f" beside {others_need} that are promised" if others_need else ""
         return (
             f"it needs {share} nodes until then{promised}; so many are idle with a chance of {chance:.0%}, "
-            f"below {LEAST_CHANCE:.0%}: give it more time"
+            f"below {MIN_PROBABILITY:.0%}: give it more time"
         )
     return ""
 

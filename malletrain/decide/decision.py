@@ -5,32 +5,44 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.decide.budgets import Spent, budgets_for
-from malletrain.decide.demand import Memo, Standing, due_of
-from malletrain.decide.holes import Foresight, Holes, pilot_limit_s
-from malletrain.decide.holes import holes as find_holes
+from malletrain.decide.budgets import NodeTimeSpent, budgets_for
+from malletrain.decide.demand import DecisionCache, JobHoldings, due_of
+from malletrain.decide.holes import Foresight, Holes, find_holes, pilot_limit_s
 from malletrain.decide.limits import constraints_for
-from malletrain.decide.multi_node_pilots import replaceable, room_for, tasks_of, with_fellows
+from malletrain.decide.multi_node_pilots import (
+    count_tasks,
+    replaceable_stragglers,
+    startable_holes,
+    with_co_allocated,
+)
 from malletrain.decide.placement import place, rank
-from malletrain.decide.profiling import ProbeChange, advice_for, advised, bounded, changes
-from malletrain.decide.reconcile import clear_away, cuts, leaving, not_left, overdue, start_and_leave, top_ups
-from malletrain.decide.reserve import Reserve, free_suffice, reserve
+from malletrain.decide.profiling import ProbeChange, advice_for, probe_changes, with_advice, within_reach
+from malletrain.decide.reconcile import (
+    clear_away,
+    leaving,
+    limit_cuts,
+    overdue_leaves,
+    overdue_pilots,
+    start_and_leave,
+    top_ups,
+)
+from malletrain.decide.reserve import Reserve, free_suffice, plan_reserve
 from malletrain.decide.rules import Rules
-from malletrain.decide.starvation_guard import owed
-from malletrain.decide.straggler_replacement import replacing
-from malletrain.decide.yielding import Yields, anyone_fits, ready, yields
+from malletrain.decide.starvation_guard import starving_jobs
+from malletrain.decide.straggler_replacement import replace_stragglers
+from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, plan_yields
 from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, LeaveCause, OpenHole, Refusal, TopUp
 from malletrain.domain.job import JobPhase, JobView, Pilot
 from malletrain.domain.snapshot import LEAVE_STATES, Snapshot
-from malletrain.learn.advisor import Known
+from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import chosen_batches
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.learn.stragglers import Straggler
-from malletrain.learn.supply_forecast import of_holes
+from malletrain.learn.supply_forecast import lifetimes_of_holes
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_use
 from malletrain.sizing.problem import JobDemand, Policy, Problem
 
-_UNKNOWN = Known()
+_UNKNOWN = JobKnowledge()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +65,8 @@ class Situation:
     crowded: str = ""
     drained: frozenset[str] = frozenset()
     used: Mapping[str, float] = field(default_factory=dict)
-    spent: Spent = field(default_factory=Spent)
-    known: Mapping[int, Known] = field(default_factory=dict)
+    spent: NodeTimeSpent = field(default_factory=NodeTimeSpent)
+    known: Mapping[int, JobKnowledge] = field(default_factory=dict)
     open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
     forecast: Forecast | None = None
     resting: Mapping[str, str] = field(default_factory=dict)
@@ -72,25 +84,25 @@ class Decided:
     advice: Mapping[int, str] = field(default_factory=dict)
 
 
-def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None = None) -> Decided:
+def decide(situation: Situation, policy: Policy, rules: Rules, memo: DecisionCache | None = None) -> Decided:
     """Observe, yield, size, place, reconcile. Nothing is touched.
 
     `memo`: of the last decision, by the same caller; it saves time and changes nothing.
     """
     now, site = situation.now, rules
-    memo = memo or Memo()
+    memo = memo or DecisionCache()
     snapshot = memo.look(situation.snapshot)
     live = {j: v for j, v in situation.views.items() if not v.phase.is_over}
     memo.forget_all_but(live)
     standing = {j: memo.standing(v) for j, v in live.items()}
-    shared = any(view.fellows for view in live.values())  # some task holds several nodes
+    shared = any(view.co_allocated for view in live.values())  # some task holds several nodes
 
     # 1 What is over is cleared away; what did not do as asked is ended.
     actions: list[Action] = []
     for job_id, view in sorted(situation.views.items()):
         if view.phase.is_over:
             actions += clear_away(view, situation.over_since.get(job_id, now), now, rules)
-    actions += overdue(live, snapshot, now, rules)
+    actions += overdue_pilots(live, snapshot, now, rules)
     given_up = {pilot for action in actions for pilot in pilots_of(action)}
 
     # 2 Each node's hole, also of those that pilots hold.
@@ -113,7 +125,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
                 given_up.add(pilot.id)
                 closing = holes.get(pilot.node) if must[0] is LeaveCause.HOLE_CLOSES else None
                 actions.append(leaving(pilot, must[0], now, rules, must[1], closing))
-    actions = with_fellows(actions, situation.views)
+    actions = with_co_allocated(actions, situation.views)
     given_up |= {pilot for action in actions for pilot in pilots_of(action)}
 
     # 5 How many nodes there are to share: those of the pilots that stay, and the free holes less the reserve.
@@ -127,20 +139,20 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         coming -= spare.kept.keys()
         if spare.leave:
             going = [p for pilots in stays.values() for p in pilots if p.id in spare.leave]
-            leaves = with_fellows(
+            leaves = with_co_allocated(
                 [leaving(p, LeaveCause.RESERVE, now, rules, spare.leave[p.id]) for p in going], live
             )
             actions += leaves
             given_up |= {pilot for action in leaves for pilot in pilots_of(action)}
             stays = {j: each.without(given_up) for j, each in standing.items()}
     busy = sum(len(pilots) for pilots in stays.values())
-    free = room_for(free, rules.max_pilots - tasks_of(stays, shared), rules.max_nodes, snapshot)
+    free = startable_holes(free, rules.max_pilots - count_tasks(stays, shared), rules.max_nodes, snapshot)
     if situation.paused:
         refusals.append(Refusal("all", situation.paused))
         free, coming = [], frozenset()
 
     # 6 Stragglers: a free node for the replacement of each, and once that is ready they go.
-    replaced = replacing(replaceable(situation.slow, live), live, stays, free, now, rules)
+    replaced = replace_stragglers(replaceable_stragglers(situation.slow, live), live, stays, free, now, rules)
     actions += replaced.leaves
     refusals += replaced.refusals
     given_up |= replaced.gone
@@ -160,7 +172,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
     known = {j: situation.known[j] for j in training if j in situation.known}
     share = -(-nodes // max(1, len(training)))
     demands = [
-        bounded(memo.demand(view, stays[j], known[j], site), view, known[j], share, rules)
+        within_reach(memo.demand(view, stays[j], known[j], site), view, known[j], share, rules)
         if j in known
         else memo.demand(view, stays[j], _UNKNOWN, site)
         for j, view in training.items()
@@ -181,22 +193,22 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: Memo | None
         memo=memo.rows,
     )
     advice = advice_for(problem, training, known, now, rules)
-    answer, put_off = memo.sized(policy, advised(problem, advice))
+    answer, put_off = memo.sized(policy, with_advice(problem, advice))
     refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
     batches = chosen_batches(demands, answer)
-    probes = changes(advice, sizes, known)
+    probes = probe_changes(advice, sizes, known)
     sizes.update({j: 0 for j in live if j not in sizes})
 
     # 8 Nodes, and the actions that lead there.
     weights = {hole.node: snapshot.node[hole.node].weight for hole in free}
     slow = {each.pilot for found in situation.slow.values() for each in found}
     placement = place(sizes, live, stays, free, weights, holes, now, slow, snapshot.leaves)
-    room = rules.max_pilots - tasks_of(placement.keep, shared)
+    room = rules.max_pilots - count_tasks(placement.keep, shared)
     moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, replaced.starts, room)
     actions += moves
     dropped = {p.id for pilots in placement.drop.values() for p in pilots}
-    actions += [cut for cut in cuts(live, holes, now, rules) if cut.pilot not in given_up | dropped]
+    actions += [cut for cut in limit_cuts(live, holes, now, rules) if cut.pilot not in given_up | dropped]
     if situation.crowded:
         refusals.append(Refusal("top-up", situation.crowded))
     else:
@@ -223,7 +235,7 @@ def _weighed(
 ) -> list[JobDemand]:
     """The demands with what does not follow from a job alone: who has waited too long, who has used most, and
     how long there is until a deadline."""
-    waited = owed(views, demands, nodes, situation.now, rules)
+    waited = starving_jobs(views, demands, nodes, situation.now, rules)
     weighed = []
     for demand in demands:
         job, weight = views[int(demand.id)].job, demand.weight
@@ -231,7 +243,7 @@ def _weighed(
             weight *= urgency_by_use(situation.used, rules.account_shares, job.account)
         if weight != demand.weight or job.id in waited or job.deadline is not None:
             due = due_of(views[job.id], situation.now)
-            demand = replace(demand, weight=weight, owed=job.id in waited, due=due)
+            demand = replace(demand, weight=weight, must_run=job.id in waited, due=due)
         weighed.append(demand)
     return weighed
 
@@ -242,14 +254,14 @@ def _lifetimes(
     """For policies that plan ahead: how many of the nodes last how long."""
     if situation.forecast is None or not getattr(policy, "looks_ahead", False):
         return ()
-    return of_holes(holes, situation.open_holes, situation.forecast, situation.now, nodes)
+    return lifetimes_of_holes(holes, situation.open_holes, situation.forecast, situation.now, nodes)
 
 
 def yield_now(
-    situation: Situation, rules: Rules, memo: Memo | None = None
+    situation: Situation, rules: Rules, memo: DecisionCache | None = None
 ) -> tuple[list[Action], Mapping[str, float]]:
     """Step 3 alone, for the light looks between two decisions; and whoever should have left by now is ended."""
-    memo = memo or Memo()
+    memo = memo or DecisionCache()
     memo.look(situation.snapshot)
     views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
     given = _yields(situation, views, rules, memo)
@@ -259,7 +271,7 @@ def yield_now(
         for pilot in view.staying
         if pilot.id in given.leave
     ]
-    return with_fellows(not_left(views, situation.now) + actions, views), given.startable
+    return with_co_allocated(overdue_leaves(views, situation.now) + actions, views), given.startable
 
 
 def pilots_of(action: Action) -> tuple[str, ...]:
@@ -277,15 +289,15 @@ def _horizon_s(holes: Mapping[str, Hole], situation: Situation, forecast: Foreca
     return forecast.horizon_s([(situation.now - each.began, each.cohort) for each in opened])
 
 
-def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, memo: Memo) -> Yields:
-    if not anyone_fits(situation.snapshot, rules):
-        return Yields()
+def _yields(situation: Situation, live: Mapping[int, JobView], rules: Rules, memo: DecisionCache) -> YieldPlan:
+    if not any_pending_fits(situation.snapshot, rules):
+        return YieldPlan()
     nodes = [node for _, view in sorted(live.items()) for node in memo.harvested(view)]
-    return yields(situation.snapshot, nodes, situation.startable_since, situation.now, rules)
+    return plan_yields(situation.snapshot, nodes, situation.startable_since, situation.now, rules)
 
 
 def in_question(
-    standing: Mapping[int, Standing],
+    standing: Mapping[int, JobHoldings],
     holes: Holes,
     held: frozenset[str],
     yielding: Mapping[str, str],
@@ -369,15 +381,15 @@ def _reserve(
     given: Collection[str],
     situation: Situation,
     rules: Rules,
-    memo: Memo,
+    memo: DecisionCache,
 ) -> Reserve:
     """What stays idle: the reserve of free nodes, of those that pilots have left, and of those that pilots hold."""
     if free_suffice(free, rules):
-        return reserve(free, (), (), situation.snapshot, rules)
+        return plan_reserve(free, (), (), situation.snapshot, rules)
     mine = {pilot.id for pilots in stays.values() for pilot in pilots}
     held = [node for _, view in sorted(views.items()) for node in memo.harvested(view) if node.pilot in mine]
-    left = ready(situation.snapshot, held, rules).coming - set(given) - situation.drained
-    return reserve(free, held, left, situation.snapshot, rules)
+    left = availability(situation.snapshot, held, rules).coming - set(given) - situation.drained
+    return plan_reserve(free, held, left, situation.snapshot, rules)
 
 
 def _changing_hands(

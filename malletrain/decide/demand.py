@@ -1,7 +1,7 @@
 """Malleable jobs as the sizing problem sees them, and their nodes as yielding does.
 
 Most jobs are the same at one decision as at the last, so what follows from a job alone is remembered as long as the
-job's view is: with a `Memo` or without, the answer is the same.
+job's view is: with a `DecisionCache` or without, the answer is the same.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, task_of
 from malletrain.domain.snapshot import Snapshot
-from malletrain.learn.advisor import Known
-from malletrain.sizing.constrained import sized
+from malletrain.learn.advisor import JobKnowledge
+from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.objective import Objective, urgency_by_rest
 from malletrain.sizing.problem import Due, JobDemand, Policy, Problem, Sizes
-from malletrain.sizing.values import RowMemo
+from malletrain.sizing.values import ValueRowCache
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobHoldings:
     """What the steps of a decision ask of each job, and what follows from its view alone.
 
     `held`: the nodes of all its pilots; `nodes`, `pilots`: of those that stay; `first_end`: when the first of their
@@ -40,13 +40,13 @@ class Standing:
     first_end: float
 
     @staticmethod
-    def of(view: JobView) -> Standing:
+    def of(view: JobView) -> JobHoldings:
         staying = view.staying
         ends = [pilot.ends_at for pilot in staying if pilot.ends_at is not None]
         nodes = frozenset([pilot.node for pilot in staying])
         held = nodes if len(staying) == len(view.active) else frozenset([pilot.node for pilot in view.active])
         pilots = frozenset([pilot.id for pilot in staying])
-        return Standing(view, may_train(view), held, nodes, pilots, min(ends, default=math.inf))
+        return JobHoldings(view, may_train(view), held, nodes, pilots, min(ends, default=math.inf))
 
     def without(self, given_up: Collection[str]) -> Sequence[Pilot]:
         """The pilots that stay, but for those `given_up`."""
@@ -56,31 +56,31 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _CachedDemand:
     """A demand, and what it was made of."""
 
     view: JobView
     count: int
     fit: object
-    pooled: object
+    prior_jobs: object
     demand: JobDemand
 
-    def of(self, known: Known) -> bool:
-        return self.fit is known.fit and self.pooled is known.pooled
+    def of(self, known: JobKnowledge) -> bool:
+        return self.fit is known.fit and self.prior_jobs is known.prior_jobs
 
 
 @dataclass
-class Memo:
+class DecisionCache:
     """What was made of each job at the last decision, the snapshot that it saw, and its sizing. Not thread-safe; one
     loop has one."""
 
-    _demands: dict[int, _Made] = field(default_factory=dict)
+    _demands: dict[int, _CachedDemand] = field(default_factory=dict)
     _rules: Rules | None = None
     _curves: dict[int, tuple[Curve, Curve]] = field(default_factory=dict)
     _nodes: dict[int, tuple[JobView, tuple[HarvestedNode, ...]]] = field(default_factory=dict)
-    _standings: dict[int, Standing] = field(default_factory=dict)
+    _standings: dict[int, JobHoldings] = field(default_factory=dict)
     _sized: tuple[Policy, Problem, tuple[Sizes, tuple[str, ...]]] | None = None
-    rows: RowMemo = field(default_factory=RowMemo)
+    rows: ValueRowCache = field(default_factory=ValueRowCache)
     snapshot: Snapshot | None = None
 
     def look(self, snapshot: Snapshot) -> Snapshot:
@@ -89,21 +89,21 @@ class Memo:
         return snapshot
 
     def sized(self, policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
-        """As `malletrain.sizing.constrained.sized`: policies are stateless, so an equal problem has the same
-        answer."""
+        """As `malletrain.sizing.constrained.size_within_constraints`: policies are stateless, so an equal problem has
+        the same answer."""
         last = self._sized
         if last is None or last[0] is not policy or last[1] != problem:
-            last = self._sized = (policy, problem, sized(policy, problem))
+            last = self._sized = (policy, problem, size_within_constraints(policy, problem))
         return last[2]
 
-    def standing(self, view: JobView) -> Standing:
+    def standing(self, view: JobView) -> JobHoldings:
         """As `Standing.of`."""
         last = self._standings.get(view.job.id)
         if last is None or last.view is not view:
-            last = self._standings[view.job.id] = Standing.of(view)
+            last = self._standings[view.job.id] = JobHoldings.of(view)
         return last
 
-    def demand(self, view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
+    def demand(self, view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules) -> JobDemand:
         """As `demand_of`."""
         if rules is not self._rules:
             # By identity: comparing what a job is would cost as much as making its demand.
@@ -118,8 +118,8 @@ class Memo:
         if before is None or before[0] is not curve:
             before = self._curves[job_id] = (curve, curve.over_one())
         demand = _demand(view, stays, before[1], known, rules)
-        if not view.fellows:  # else it matters which pilots stay, not only how many
-            self._demands[job_id] = _Made(view, count, known.fit, known.pooled, demand)
+        if not view.co_allocated:  # else it matters which pilots stay, not only how many
+            self._demands[job_id] = _CachedDemand(view, count, known.fit, known.prior_jobs, demand)
         return demand
 
     def harvested(self, view: JobView) -> tuple[HarvestedNode, ...]:
@@ -142,7 +142,7 @@ def may_train(view: JobView) -> bool:
     return view.phase in (JobPhase.QUEUED, JobPhase.RUNNING) and tasks >= max(1, view.job.min_nodes)
 
 
-def demand_of(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules) -> JobDemand:
+def demand_of(view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules) -> JobDemand:
     """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for.
 
     Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
@@ -151,7 +151,7 @@ def demand_of(view: JobView, stays: Sequence[Pilot], known: Known, rules: Rules)
     return _demand(view, stays, expected_curve(view, known, rules).over_one(), known, rules)
 
 
-def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: Known, rules: Rules) -> JobDemand:
+def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: JobKnowledge, rules: Rules) -> JobDemand:
     job = view.job
     most = min(job.max_nodes, len(stays) + view.held_count)
     one = _rate_of_one(view)
@@ -204,7 +204,7 @@ def _used(rules: Rules) -> tuple[object, ...]:
     return rules.objective, rules.user_weights, rules.account_weights, rules.probing
 
 
-def _doubt(known: Known, size: int) -> float:
+def _doubt(known: JobKnowledge, size: int) -> float:
     """The standard error of what was measured at the job's present size, relative; none where nothing was."""
     windows = known.windows.get(size, 0) if known.fit else 0
     return known.fit.noise / math.sqrt(windows) if known.fit and windows else 0.0
@@ -227,12 +227,12 @@ def harvested(view: JobView) -> tuple[HarvestedNode, ...]:
         cost = view.job.weight * (curve.throughput(size) - kept)
         found.append(HarvestedNode(pilot.node, pilot.id, view.job.id, cost))
         size = left
-    if view.fellows:
+    if view.co_allocated:
         # A node of a task that holds several is given up with all of them.
         costs = {each.pilot: each.cost for each in found}
         for at, each in enumerate(found):
-            whole = view.fellows.get(task_of(each.pilot), ())
+            whole = view.co_allocated.get(task_of(each.pilot), ())
             if whole:
                 cost = sum(costs.get(pilot.id, 0.0) for pilot in whole)
-                found[at] = replace(each, cost=cost, fellows=frozenset(pilot.node for pilot in whole))
+                found[at] = replace(each, cost=cost, co_allocated=frozenset(pilot.node for pilot in whole))
     return tuple(found)

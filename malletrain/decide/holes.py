@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import waits
+from malletrain.decide.yielding import waits_for_nodes
 from malletrain.domain.decision import Hole, OpenHole
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.hole_forecast import Forecast
 
 #: When a hole ends (Unix seconds), and what says so.
-End = tuple[float, str]
+HoleEnd = tuple[float, str]
 
 
-def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: Rules) -> Mapping[str, End]:
+def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: Rules) -> Mapping[str, HoleEnd]:
     """When each of the nodes `names` is next wanted, and by what; a node that nothing plans for is absent.
 
     Plans beyond the longest limit of a pilot are left out: they bind nobody yet. A reservation that has begun wants
@@ -42,7 +42,7 @@ def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: 
     ]
     # The earliest first, so each node is looked at until it is found once.
     plans.sort(key=lambda plan: plan[0])
-    wanted: dict[str, End] = {}
+    wanted: dict[str, HoleEnd] = {}
     left = set(names)
     latest = _longest(now, rules)
     for when, why, nodes in plans:
@@ -64,10 +64,10 @@ class Holes(Mapping[str, Hole]):
     def __init__(
         self,
         names: frozenset[str],
-        planned: Mapping[str, End],
+        planned: Mapping[str, HoleEnd],
         held: Collection[str],
-        of_held: End,
-        of_free: End,
+        of_held: HoleEnd,
+        of_free: HoleEnd,
         foresight: Foresight | None,
     ) -> None:
         """`planned`: what ends the holes of `names` that a plan or a reservation wants; `of_held` and `of_free`: what
@@ -79,7 +79,7 @@ class Holes(Mapping[str, Hole]):
         self._of_free = of_free
         self._foresight = foresight
 
-    def end(self, node: str) -> End:
+    def end(self, node: str) -> HoleEnd:
         """Until when the hole of `node`, which has one, may be harvested (Unix seconds), and what says so."""
         return self.planned.get(node) or (self._of_held if node in self._held else self._of_free)
 
@@ -119,7 +119,7 @@ class Holes(Mapping[str, Hole]):
         return f"{type(self).__name__}({dict(self)!r})"
 
 
-def holes(
+def find_holes(
     snapshot: Snapshot, held: Collection[str], now: float, rules: Rules, foresight: Foresight | None = None
 ) -> Holes:
     """The holes of nodes that are free or that pilots hold (`held`).
@@ -145,7 +145,11 @@ def _longest(now: float, rules: Rules) -> float:
 def _unknown(snapshot: Snapshot, now: float, rules: Rules) -> tuple[float, str] | None:
     """Until when a node may be harvested that nothing is known of: Slurm's plan is old, and main jobs wait."""
     made = snapshot.plan.last_cycle_at
-    if made is None or not snapshot.plan.is_stale(now) or not any(waits(job, rules) for job in snapshot.pending):
+    if (
+        made is None
+        or not snapshot.plan.is_stale(now)
+        or not any(waits_for_nodes(job, rules) for job in snapshot.pending)
+    ):
         return None
     until = now + min(rules.unknown_s, rules.max_pilot_s) + rules.margin_s
     return until, f"unknown: Slurm's backfill plan is {now - made:.0f} s old"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from malletrain.decide.budgets import left_of_job, nodes_within
+from malletrain.decide.budgets import affordable_nodes, job_budget_left_s
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import JobPhase, JobView, PilotPhase
 from malletrain.domain.snapshot import SlurmState
 
 
-def verdict(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[EventKind, str] | None:
+def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[EventKind, str] | None:
     """How a job that cannot go on ends, and why; None for one that can. `spent_s`: node-seconds that it has used.
 
     A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
@@ -20,8 +20,8 @@ def verdict(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[EventKin
     budget = view.job.budget_node_s
     if budget is not None and not view.active and spent_s > 0:
         least = max(1, view.job.min_nodes)
-        left = left_of_job(budget, spent_s)
-        if nodes_within(left, rules.horizon_s) < least:
+        left = job_budget_left_s(budget, spent_s)
+        if affordable_nodes(left, rules.horizon_s) < least:
             return EventKind.JOB_CANCELLED, (
                 f"its budget of {budget / 3600:.4g} node-hours is spent: what is left, {left / 3600:.2g}, is too "
                 "little for its fewest nodes"

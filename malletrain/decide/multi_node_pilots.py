@@ -17,7 +17,7 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.stragglers import Straggler
 
 
-def grouped(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[Hole, ...]]:
+def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[Hole, ...]]:
     """`holes`, each once and in groups of at most `most`, in the order of each group's first.
 
     The nodes of a group have the same hardware and features, became idle together as far as that is known, and their
@@ -38,15 +38,15 @@ def grouped(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[
     return [tuple(group) for group in groups]
 
 
-def room_for(free: Sequence[Hole], tasks: int, most: int, snapshot: Snapshot) -> list[Hole]:
+def startable_holes(free: Sequence[Hole], tasks: int, most: int, snapshot: Snapshot) -> list[Hole]:
     """Of `free`, best first, those that so many more tasks can hold."""
     if most <= 1:
         return list(free[: max(0, tasks)])
-    held = {hole.node for group in grouped(free, most, snapshot)[: max(0, tasks)] for hole in group}
+    held = {hole.node for group in task_groups(free, most, snapshot)[: max(0, tasks)] for hole in group}
     return [hole for hole in free if hole.node in held]
 
 
-def tasks_of(stays: Mapping[int, Sequence[Pilot]], shared: bool = True) -> int:
+def count_tasks(stays: Mapping[int, Sequence[Pilot]], shared: bool = True) -> int:
     """How many Slurm tasks these pilots are. `shared`: whether one may hold several of them."""
     if not shared:
         return sum(map(len, stays.values()))
@@ -67,7 +67,7 @@ def whole_sizes(pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int
     return allowed or (0,)
 
 
-def kept_whole(ranked: Sequence[Pilot], size: int) -> tuple[Pilot, ...]:
+def keep_whole_tasks(ranked: Sequence[Pilot], size: int) -> tuple[Pilot, ...]:
     """Of `ranked`, best first, pilots for at most `size` nodes, as many as can be without breaking up a task."""
     if not any(pilot.is_part for pilot in ranked):
         return tuple(ranked[:size])
@@ -80,14 +80,14 @@ def kept_whole(ranked: Sequence[Pilot], size: int) -> tuple[Pilot, ...]:
     return tuple(pilot for pilot in ranked if pilot.task in kept)
 
 
-def with_fellows(actions: Iterable[Action], views: Mapping[int, JobView]) -> list[Action]:
+def with_co_allocated(actions: Iterable[Action], views: Mapping[int, JobView]) -> list[Action]:
     """`actions`, and for each pilot that leaves those of its task that do not yet."""
     found = list(actions)
     going = {action.pilot for action in found if isinstance(action, LeavePilot | RecyclePilot)}
     for action in tuple(found):
         if not isinstance(action, LeavePilot | RecyclePilot):
             continue
-        for fellow in fellows_of(action.pilot, views[action.job_id]):
+        for fellow in co_allocated(action.pilot, views[action.job_id]):
             asked = fellow.phase in (PilotPhase.LEAVING, PilotPhase.RECYCLING) and isinstance(action, LeavePilot)
             if fellow.id not in going and not asked:
                 going.add(fellow.id)
@@ -96,11 +96,11 @@ def with_fellows(actions: Iterable[Action], views: Mapping[int, JobView]) -> lis
     return found
 
 
-def fellows_of(pilot: str, view: JobView) -> tuple[Pilot, ...]:
+def co_allocated(pilot: str, view: JobView) -> tuple[Pilot, ...]:
     """The other active pilots of its task; none for a pilot by itself."""
-    if not view.fellows:
+    if not view.co_allocated:
         return ()
-    return tuple(each for each in view.fellows.get(task_of(pilot), ()) if each.id != pilot)
+    return tuple(each for each in view.co_allocated.get(task_of(pilot), ()) if each.id != pilot)
 
 
 def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline: float) -> list[Action]:
@@ -109,7 +109,7 @@ def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline
     `left`: in order; else it was lost, and may turn out to be only silent. The workers on its other nodes are asked
     to leave, by `deadline`; when none is there any more, and the last left in order, the nodes are given back.
     """
-    fellows = fellows_of(pilot.id, view)
+    fellows = co_allocated(pilot.id, view)
     running = PilotPhase.RUNNING, PilotPhase.LEAVING
     if any(fellow.ready for fellow in fellows):
         why = f"the worker of {pilot.id} on {pilot.node} is gone: {reason}"
@@ -125,12 +125,12 @@ def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline
     ]
 
 
-def replaceable(
+def replaceable_stragglers(
     slow: Mapping[int, tuple[Straggler, ...]], views: Mapping[int, JobView]
 ) -> dict[int, tuple[Straggler, ...]]:
     """The stragglers that can be replaced one by one: not those in a task of several nodes."""
     return {
-        job: tuple(each for each in found if job not in views or not fellows_of(each.pilot, views[job]))
+        job: tuple(each for each in found if job not in views or not co_allocated(each.pilot, views[job]))
         for job, found in slow.items()
     }
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from malletrain.decide.multi_node_pilots import kept_whole
+from malletrain.decide.multi_node_pilots import keep_whole_tasks
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
 
@@ -76,7 +76,7 @@ def place(
                 mine,
                 key=lambda p: (p.id in slow, p.started_at is None, -_lasts(p, of_held.get(p.node), now), p.id),
             )
-            keep[job_id] = kept_whole(ranked, size)
+            keep[job_id] = keep_whole_tasks(ranked, size)
             kept = {pilot.id for pilot in keep[job_id]}
             drop[job_id] = tuple(pilot for pilot in ranked if pilot.id not in kept)
         wanted = size - len(keep[job_id])

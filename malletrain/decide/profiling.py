@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Curve, Elastic, JobView, Profile
-from malletrain.learn.advisor import Advice, Candidate, Known, advise, reach
-from malletrain.learn.curve import expected
+from malletrain.learn.advisor import Advice, Candidate, JobKnowledge, advise, max_explored_size
+from malletrain.learn.curve import expected_speedup
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.problem import JobDemand, Problem
 from malletrain.sizing.values import permitted_sizes, value_table
@@ -31,25 +31,25 @@ def profile_of(view: JobView, rules: Rules) -> Profile:
     return view.job.profile or rules.probing.profile
 
 
-def expected_curve(view: JobView, known: Known, rules: Rules) -> Curve:
+def expected_curve(view: JobView, known: JobKnowledge, rules: Rules) -> Curve:
     """What is taken for the job's curve: given, measured, that of its application, or perfect scaling."""
     if profile_of(view, rules) is Profile.NONE:
         return Curve.linear(view.job.max_nodes)
-    if view.curve is None and known.pooled is not None:
-        return expected(known.pooled, view.job.max_nodes)
+    if view.curve is None and known.prior_jobs is not None:
+        return expected_speedup(known.prior_jobs, view.job.max_nodes)
     return view.curve or view.job.given_curve or Curve.linear(view.job.max_nodes)
 
 
-def bounded(demand: JobDemand, view: JobView, known: Known, share: int, rules: Rules) -> JobDemand:
+def within_reach(demand: JobDemand, view: JobView, known: JobKnowledge, share: int, rules: Rules) -> JobDemand:
     """The demand without sizes that nothing speaks for yet. `share` is the job's fair part of the nodes."""
     if profile_of(view, rules) not in (Profile.ACTIVE, Profile.PASSIVE):
         return demand
-    most = min(demand.max, reach(known, demand.min, demand.current, share))
+    most = min(demand.max, max_explored_size(known, demand.min, demand.current, share))
     return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
 
 
 def advice_for(
-    problem: Problem, views: Mapping[int, JobView], known: Mapping[int, Known], now: float, rules: Rules
+    problem: Problem, views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], now: float, rules: Rules
 ) -> Advice:
     """What the advisor says to a problem without bonuses."""
     candidates = []
@@ -63,7 +63,7 @@ def advice_for(
     return advise(candidates, price, problem.nodes, problem.horizon_s, now, rules.probing)
 
 
-def advised(problem: Problem, advice: Advice) -> Problem:
+def with_advice(problem: Problem, advice: Advice) -> Problem:
     """The problem with the advisor's bonuses and locks."""
     if not advice.bonus and not advice.locked:
         return problem
@@ -75,7 +75,9 @@ def advised(problem: Problem, advice: Advice) -> Problem:
     return replace(problem, jobs=tuple(jobs))
 
 
-def changes(advice: Advice, sizes: Mapping[int, int], known: Mapping[int, Known]) -> tuple[ProbeChange, ...]:
+def probe_changes(
+    advice: Advice, sizes: Mapping[int, int], known: Mapping[int, JobKnowledge]
+) -> tuple[ProbeChange, ...]:
     """Probes that are over, and those that the sizes begin."""
     found: list[ProbeChange] = []
     for job, why in sorted(advice.ended.items()):
@@ -88,12 +90,12 @@ def changes(advice: Advice, sizes: Mapping[int, int], known: Mapping[int, Known]
     return tuple(found)
 
 
-def climbing(views: Mapping[int, JobView], known: Mapping[int, Known], rules: Rules) -> frozenset[int]:
+def scale_up_jobs(views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], rules: Rules) -> frozenset[int]:
     """Jobs whose worlds are measured on their way up when they begin: of each application that nobody knows, one."""
     found: dict[tuple[str, str], tuple[bool, int]] = {}
     for job, learnt in known.items():
         view = views.get(job)
-        if learnt.fit is not None or learnt.pooled is not None or view is None or view.job.max_nodes < 2:
+        if learnt.fit is not None or learnt.prior_jobs is not None or view is None or view.job.max_nodes < 2:
             continue
         if view.job.elastic is Elastic.LIVE and profile_of(view, rules) is Profile.ACTIVE:
             # Who has nodes already comes first, then who came first.
@@ -107,7 +109,7 @@ def sizes_of(demand: JobDemand, nodes: int) -> Sequence[int]:
     return [int(k) for k in permitted_sizes(demand, nodes)[1:]]
 
 
-def _candidate(demand: JobDemand, view: JobView, known: Known, nodes: int, rules: Rules) -> Candidate:
+def _candidate(demand: JobDemand, view: JobView, known: JobKnowledge, nodes: int, rules: Rules) -> Candidate:
     rate = view.curve.throughput(demand.current) if view.curve else 0.0
     left = None
     if view.job.total_samples is not None and rate > 0:

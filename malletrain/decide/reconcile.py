@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from malletrain.decide.holes import Holes, pilot_limit_s
-from malletrain.decide.multi_node_pilots import fellows_of, grouped
+from malletrain.decide.multi_node_pilots import co_allocated, task_groups
 from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
 from malletrain.decide.start_diagnosis import diagnose
@@ -28,7 +28,7 @@ from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, pilot_na
 from malletrain.domain.snapshot import Snapshot
 
 #: A main cycle of slurmctld's that takes longer is slow (seconds): less is asked of it then.
-SLOW_CYCLE_S = 0.5
+SLOW_MAIN_CYCLE_S = 0.5
 
 
 def leaving(
@@ -46,7 +46,7 @@ def leaving(
     return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, latest, reason)
 
 
-def not_left(views: Mapping[int, JobView], now: float) -> list[Action]:
+def overdue_leaves(views: Mapping[int, JobView], now: float) -> list[Action]:
     """Pilots that were asked to leave, and whose time to do so is over."""
     actions: list[Action] = []
     for _, view in sorted(views.items()):
@@ -57,9 +57,9 @@ def not_left(views: Mapping[int, JobView], now: float) -> list[Action]:
     return actions
 
 
-def overdue(views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules) -> list[Action]:
+def overdue_pilots(views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules) -> list[Action]:
     """Pilots that were asked for something and did not do it in time."""
-    actions = not_left(views, now)
+    actions = overdue_leaves(views, now)
     reasons: dict[str, str] | None = None
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:
@@ -112,7 +112,7 @@ def start_and_leave(
         if why := resting.get(f"job {job_id}"):
             refusals.append(Refusal(f"job {job_id}", why))
             continue
-        for group in grouped(holes, rules.max_nodes, snapshot):
+        for group in task_groups(holes, rules.max_nodes, snapshot):
             free = [hole for hole in group if snapshot.is_free(hole.node)]
             names = ", ".join(hole.node for hole in free)
             refusals += [
@@ -144,11 +144,11 @@ def _most_starts(snapshot: Snapshot, rules: Rules) -> float:
     if not rules.max_starts:
         return float("inf")
     cycle_s = snapshot.plan.main_cycle_s
-    slow = cycle_s is not None and cycle_s > SLOW_CYCLE_S
+    slow = cycle_s is not None and cycle_s > SLOW_MAIN_CYCLE_S
     return max(1, rules.max_starts // 5) if slow else rules.max_starts
 
 
-def cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Rules) -> list[CutLimit]:
+def limit_cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Rules) -> list[CutLimit]:
     """Limits that run past the end of their hole by now: a plan moved forward, or a reservation was made."""
     actions: list[CutLimit] = []
     soonest, usual = holes.soonest - rules.margin_s, holes.usual - rules.margin_s
@@ -156,13 +156,13 @@ def cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Rules) -
         for pilot in view.staying:
             if pilot.ends_at is None or pilot.ends_at <= soonest + 60.0 or pilot.phase is not PilotPhase.RUNNING:
                 continue
-            if pilot.ends_at <= usual + 60.0 and not view.fellows and pilot.node not in holes.planned:
+            if pilot.ends_at <= usual + 60.0 and not view.co_allocated and pilot.node not in holes.planned:
                 continue
             if pilot.node not in holes.names:
                 continue
             until, why = holes.end(pilot.node)
             # A task that holds several nodes ends with the shortest of their holes.
-            for fellow in fellows_of(pilot.id, view) if view.fellows else ():
+            for fellow in co_allocated(pilot.id, view) if view.co_allocated else ():
                 if fellow.node in holes.names and holes.end(fellow.node)[0] < until:
                     until, why = holes.end(fellow.node)
             latest = until - rules.margin_s

@@ -24,7 +24,7 @@ class Reserve:
     leave: Mapping[str, str]
 
 
-def reserve(
+def plan_reserve(
     free: Sequence[Hole],
     harvested: Sequence[HarvestedNode],
     coming: Collection[str],

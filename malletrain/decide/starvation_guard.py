@@ -20,7 +20,7 @@ from malletrain.sizing.problem import JobDemand
 from malletrain.sizing.values import permitted_sizes
 
 
-def owed(
+def starving_jobs(
     views: Mapping[int, JobView], demands: Sequence[JobDemand], nodes: int, now: float, rules: Rules
 ) -> frozenset[int]:
     """The jobs that must have nodes now: on their turn, then the longest waiting, as long as their fewest fit."""

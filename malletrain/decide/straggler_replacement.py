@@ -32,7 +32,7 @@ class Replacements:
     refusals: list[Refusal] = field(default_factory=list)
 
 
-def replacing(
+def replace_stragglers(
     slow: Mapping[int, Sequence[Straggler]],
     views: Mapping[int, JobView],
     stays: Mapping[int, Sequence[Pilot]],

@@ -25,11 +25,11 @@ class HarvestedNode:
     pilot: str
     job_id: int
     cost: float
-    fellows: frozenset[str] = frozenset()
+    co_allocated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class Availability:
     """Nodes that a main job could have soon: `free` now, `coming` free (completing, or their pilot is leaving
     already), or a pilot's."""
 
@@ -43,18 +43,18 @@ class Ready:
             return 0, 0.0
         return (1, 0.0) if name in self.coming else (2, self.pilot_on[name].cost)
 
-    def fellows(self, name: str) -> frozenset[str]:
+    def co_allocated(self, name: str) -> frozenset[str]:
         """The nodes that are given up with it, itself included; none where it is a node by itself."""
-        return self.pilot_on[name].fellows if name in self.pilot_on else frozenset()
+        return self.pilot_on[name].co_allocated if name in self.pilot_on else frozenset()
 
     def emptied_with(self, chosen: Collection[str]) -> frozenset[str]:
         """The further nodes that pilots leave when they leave `chosen`."""
-        return frozenset().union(*(self.fellows(name) for name in chosen)).difference(chosen)
+        return frozenset().union(*(self.co_allocated(name) for name in chosen)).difference(chosen)
 
-    def without(self, emptied: Collection[str]) -> Ready:
+    def without(self, emptied: Collection[str]) -> Availability:
         """The same once the pilots on `emptied` are asked to leave."""
         left = {name: held for name, held in self.pilot_on.items() if name not in emptied}
-        return Ready(self.free, self.coming.union(emptied), left)
+        return Availability(self.free, self.coming.union(emptied), left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Yields:
+class YieldPlan:
     """`leave`: pilot -> why; `claimed`: free node -> the main job it is kept for; `startable`: main jobs that
     could start now -> since when (Unix seconds); `given`: every node that a main job is given, also those that are
     coming free."""
@@ -79,13 +79,13 @@ class Yields:
     given: frozenset[str] = frozenset()
 
 
-def yields(
+def plan_yields(
     snapshot: Snapshot,
     harvested: Sequence[HarvestedNode],
     startable_since: Mapping[str, float],
     now: float,
     rules: Rules,
-) -> Yields:
+) -> YieldPlan:
     """Which pilots leave for which waiting main jobs, and which free nodes are kept for them.
 
     Main jobs are taken in the order of their priority, the parts of a heterogeneous job together, each on nodes
@@ -93,7 +93,7 @@ def yields(
     that could have started for longer than `claim_patience_s` is held up by something else; it claims nothing until
     `claim_again_s` have passed.
     """
-    at_hand = ready(snapshot, harvested, rules)
+    at_hand = availability(snapshot, harvested, rules)
     all_nodes = at_hand.free | at_hand.coming | set(at_hand.pilot_on)
     left = set(all_nodes)
     planned = _planned(snapshot, rules)
@@ -122,19 +122,19 @@ def yields(
                     leave[at_hand.pilot_on[node].pilot] = f"main job {name} could start on {node}"
             if emptied:
                 at_hand = at_hand.without(emptied)
-    return Yields(leave, claimed, startable, frozenset(all_nodes - left))
+    return YieldPlan(leave, claimed, startable, frozenset(all_nodes - left))
 
 
-def anyone_fits(snapshot: Snapshot, rules: Rules) -> bool:
+def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
     """Whether some waiting main job could start if all nodes but those of running main jobs were empty: cheap to
     say, and mostly not so while the queue is full of large jobs."""
     harvest, completing = rules.harvest_partition, SlurmState.COMPLETING  # as `_goes`, for thousands of rows
     going = [len(job.nodes) for job in snapshot.holding if job.partition == harvest or job.state is completing]
     most = len(snapshot.nodes) - len(snapshot.held_names) + sum(going)
-    return any(waits(job, rules) for job in snapshot.pending if job.node_count <= most)
+    return any(waits_for_nodes(job, rules) for job in snapshot.pending if job.node_count <= most)
 
 
-def ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> Ready:
+def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) -> Availability:
     """What a main job, or the reserve, could have soon. `harvested`: the nodes whose pilots may leave."""
     pilot_on = {h.node: h for h in harvested}
     # A pilot may have been released since the snapshot was taken: its node only looks free.
@@ -150,7 +150,7 @@ def ready(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: Rules) 
         for node in snapshot.nodes
         if node.state is completing and node.name not in staying and node.name not in pilot_on
     )
-    return Ready(free, frozenset(coming), pilot_on)
+    return Availability(free, frozenset(coming), pilot_on)
 
 
 def _goes(job: SlurmJob, rules: Rules) -> bool:
@@ -170,7 +170,7 @@ def _planned(snapshot: Snapshot, rules: Rules) -> list[_Planned]:
     ]
 
 
-def waits(job: SlurmJob, rules: Rules) -> bool:
+def waits_for_nodes(job: SlurmJob, rules: Rules) -> bool:
     """Whether it is a main job that waits for nodes, and for nothing else."""
     return (
         job.state is SlurmState.PENDING
@@ -185,7 +185,7 @@ def _waiting(snapshot: Snapshot, rules: Rules) -> list[list[SlurmJob]]:
     """Waiting main jobs in the order of priority; parts of one heterogeneous job stand together."""
     groups: dict[str, list[SlurmJob]] = {}
     for job in snapshot.pending:
-        if waits(job, rules):
+        if waits_for_nodes(job, rules):
             groups.setdefault(f"het{job.het_id}" if job.het_id else job.id, []).append(job)
     return sorted(groups.values(), key=lambda group: min(_rank(job) for job in group))
 
@@ -194,7 +194,7 @@ def _choose(
     group: Sequence[SlurmJob],
     snapshot: Snapshot,
     left: Collection[str],
-    at_hand: Ready,
+    at_hand: Availability,
     planned: Sequence[_Planned],
     now: float,
 ) -> list[str]:
@@ -213,7 +213,7 @@ def _choose(
 
         def order(name: str, kept: Collection[str] = kept_for_it) -> tuple[int, bool, float, str, str]:
             # Of equal cost, nodes that are given up together come side by side.
-            first = min(at_hand.fellows(name), default=name)
+            first = min(at_hand.co_allocated(name), default=name)
             return at_hand.rank(name)[0], name not in kept, at_hand.rank(name)[1], first, name
 
         count = max(part.node_count, len(required))
@@ -226,13 +226,13 @@ def _choose(
     return chosen
 
 
-def _sparing(picked: list[str], required: Collection[str], others: Iterable[str], at_hand: Ready) -> list[str]:
+def _sparing(picked: list[str], required: Collection[str], others: Iterable[str], at_hand: Availability) -> list[str]:
     """`picked`, but with nodes of `others` that are emptied anyway instead of the dearest that need not be."""
     emptied = at_hand.emptied_with(picked)
     spare = [name for name in others if name in emptied]
     if not spare:
         return picked
-    whole = {name for name in picked if at_hand.fellows(name)}
+    whole = {name for name in picked if at_hand.co_allocated(name)}
     saved = [name for name in picked if name in at_hand.pilot_on and name not in whole and name not in required]
     saved = sorted(saved, key=lambda name: (-at_hand.rank(name)[1], name))[: len(spare)]
     return [name for name in picked if name not in saved] + spare[: len(saved)]

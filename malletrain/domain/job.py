@@ -307,7 +307,7 @@ class JobView:
         return tuple([p for p in self.active if p.phase is not running])
 
     @cached_property
-    def fellows(self) -> Mapping[str, tuple[Pilot, ...]]:
+    def co_allocated(self) -> Mapping[str, tuple[Pilot, ...]]:
         """The active pilots of each task that holds several nodes, by task."""
         found: dict[str, list[Pilot]] = {}
         for pilot in self.active:

@@ -25,23 +25,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.job import Curve, Probe, Profile, ResizeCosts
-from malletrain.learn.curve import POOLED, CurveFit
-from malletrain.learn.prior_jobs import Pooled
-from malletrain.learn.value_of_information import Worth, worths
+from malletrain.learn.curve import PRIOR_JOBS, CurveFit
+from malletrain.learn.prior_jobs import PriorJobs
+from malletrain.learn.value_of_information import InformationValue, information_values
 
 #: So many jobs are looked at for a probe in one decision: each costs about a millisecond.
-_MOST_CONSIDERED = 64
+MAX_JOBS_CONSIDERED = 64
 #: A size is tried so often, windows or not.
-_MOST_TRIES = 2
+MAX_TRIES_PER_SIZE = 2
 #: Beyond the largest measured size nobody goes further than this factor (Pollux, OSDI 2021: at most twice).
-_REACH = 2
+MAX_EXPLORATION_FACTOR = 2
 #: The gain must be at least this part of what the job trains: less is noise.
-_LEAST_GAIN = 5e-3
+MIN_RELATIVE_GAIN = 5e-3
 #: So many measured sizes are enough, and so are others of its application that it is like: replayed, probes beyond
 #: that cost more than they brought.
-_ENOUGH = 3
+ENOUGH_MEASURED_SIZES = 3
 #: And so often its cost: some of it would have come for free, from resizes that happen anyway.
-_MARGIN = 2.0
+MIN_GAIN_OVER_COST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class ProbeRules:
 
 
 @dataclass(frozen=True)
-class Known:
+class JobKnowledge:
     """What has been learnt of one job. `tries`: probes begun, by size; `ignored`: samples that were not believed,
     by reason; `since`: when it was first seen to train (Unix seconds)."""
 
     fit: CurveFit | None = None
-    pooled: Pooled | None = None
+    prior_jobs: PriorJobs | None = None
     probe: Probe | None = None
     tries: Mapping[int, int] = field(default_factory=dict)
     application: tuple[str, str] = ("", "")
@@ -99,13 +99,13 @@ class Candidate:
     curve: Curve
     weight: float
     costs: ResizeCosts
-    known: Known
+    known: JobKnowledge
     profile: Profile
     left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ProbeProposal:
     """A size that is worth measuring: `worth` in the objective's unit times seconds, its cost taken off; with `bonus`
     the sizing sees just that."""
 
@@ -130,7 +130,7 @@ class Advice:
     reasons: Mapping[int, str] = field(default_factory=dict)
 
 
-def reach(known: Known, least: int, current: int, share: int) -> int:
+def max_explored_size(known: JobKnowledge, least: int, current: int, share: int) -> int:
     """The largest size that a job of unknown scalability may be given.
 
     Twice what was measured, on it or on those that it is like; before that its fair `share` of the nodes, never less
@@ -139,11 +139,11 @@ def reach(known: Known, least: int, current: int, share: int) -> int:
     fit = known.fit
     if fit is not None and fit.falls and fit.seen == fit.measured[-1].nodes:
         return max(fit.seen, least)
-    measured = fit.seen if fit is not None else known.pooled.largest if known.pooled is not None else 0
-    return max(_REACH * measured if measured else share, least, current)
+    measured = fit.seen if fit is not None else known.prior_jobs.largest if known.prior_jobs is not None else 0
+    return max(MAX_EXPLORATION_FACTOR * measured if measured else share, least, current)
 
 
-def standing(probe: Probe, current: int, now: float, rules: ProbeRules) -> str:
+def probe_end_reason(probe: Probe, current: int, now: float, rules: ProbeRules) -> str:
     """Why an open probe is over; empty while it goes on."""
     if probe.windows >= rules.windows:
         return f"measured: {probe.windows} windows on {probe.nodes} nodes"
@@ -165,7 +165,7 @@ def advise(
     locked: dict[int, int] = {}
     ended: dict[int, str] = {}
     reasons: dict[int, str] = {}
-    wishes: list[Wish] = []
+    wishes: list[ProbeProposal] = []
     extra, room = int(rules.share * nodes), nodes // 2
     siblings = Counter(job.known.application for job in jobs if len(job.known.windows) < 2)
     busy: Counter[tuple[str, str]] = Counter()
@@ -175,7 +175,7 @@ def advise(
         probe = job.known.probe
         if probe is None or job.profile is not Profile.ACTIVE:
             continue
-        over = standing(probe, job.current, now, rules)
+        over = probe_end_reason(probe, job.current, now, rules)
         if not over and (probe.nodes not in job.sizes or probe.nodes > free):
             over = f"{probe.nodes} nodes are not to be had any more"
         if over:
@@ -190,8 +190,8 @@ def advise(
     idle = [job for job in jobs if job.id not in locked and job.profile is Profile.ACTIVE]
     # Those with the fewest measured sizes first: they have the most to learn.
     idle.sort(key=lambda job: (len(job.known.windows), job.id))
-    for job in idle[:_MOST_CONSIDERED]:
-        found, why_none = _wishes(job, price, siblings[job.known.application], nodes, horizon_s, extra, now, rules)
+    for job in idle[:MAX_JOBS_CONSIDERED]:
+        found, why_none = _proposals(job, price, siblings[job.known.application], nodes, horizon_s, extra, now, rules)
         wishes += found
         if why_none:
             reasons[job.id] = why_none
@@ -217,7 +217,7 @@ def advise(
     return Advice(bonus, locked, ended, reasons)
 
 
-def _wishes(
+def _proposals(
     job: Candidate,
     price: float,
     siblings: int,
@@ -226,7 +226,7 @@ def _wishes(
     extra: int,
     now: float,
     rules: ProbeRules,
-) -> tuple[list[Wish], str]:
+) -> tuple[list[ProbeProposal], str]:
     """The sizes of a job that are worth measuring; or none, and why."""
     known, fit = job.known, job.known.fit
     if fit is None:
@@ -235,9 +235,9 @@ def _wishes(
         return [], f"its present size, {job.current} nodes, is measured first: that costs nothing"
     if sum(known.tries.values()) >= rules.each:
         return [], f"has had its {rules.each} probes"
-    if len(known.windows) >= _ENOUGH:
+    if len(known.windows) >= ENOUGH_MEASURED_SIZES:
         return [], f"known well enough: {len(known.windows)} sizes are measured"
-    if fit.probabilities[POOLED] > 0.5:
+    if fit.probabilities[PRIOR_JOBS] > 0.5:
         return [], "known well enough: it is as the others of its application"
     sizes = [n for n in job.sizes if n <= nodes]
     candidates = _candidates(job, sizes, extra, rules)
@@ -245,17 +245,17 @@ def _wishes(
         return [], "every size within reach is measured"
     grid = _thinned(sizes, candidates, fit)
     a_node = price / job.weight
-    best, found = worths(fit, grid, candidates, a_node, rules.windows)
+    best, found = information_values(fit, grid, candidates, a_node, rules.windows)
     payoff = _payoff_s(job, now, rules) * max(1, siblings)
     scale = job.curve.throughput(best)
     net = {n: job.curve.throughput(n) - a_node * n for n in grid}
     most = max(0.0, *net.values())
     wishes = []
     for worth in found:
-        resizes = _resizes(job, worth, scale, a_node)
+        resizes = _resize_cost(job, worth, scale, a_node)
         cost = worth.loss * rules.seconds + resizes
-        gain = worth.gain * payoff - _MARGIN * cost
-        if worth.gain < _LEAST_GAIN * scale or gain <= 0:
+        gain = worth.gain * payoff - MIN_GAIN_OVER_COST * cost
+        if worth.gain < MIN_RELATIVE_GAIN * scale or gain <= 0:
             continue
         # The sizing sees what is lost over its whole horizon, and the resizes: given back, what is left is the gain.
         bonus = (gain + (most - net[worth.nodes]) * horizon_s + resizes) * job.weight
@@ -263,7 +263,7 @@ def _wishes(
             f"next {worth.nodes} nodes: knowing them is worth {worth.gain / scale:.1%} of what it trains on {best}, "
             f"measuring costs {cost / scale:.0f} s of that"
         )
-        wishes.append(Wish(job.id, worth.nodes, gain * job.weight, bonus, reason))
+        wishes.append(ProbeProposal(job.id, worth.nodes, gain * job.weight, bonus, reason))
     return wishes, "" if wishes else f"known well enough: no size is worth measuring (best {best})"
 
 
@@ -272,13 +272,13 @@ def _candidates(job: Candidate, sizes: Sequence[int], extra: int, rules: ProbeRu
     if not sizes:
         return []
     windows = job.known.windows
-    most = max(min(reach(job.known, sizes[0], job.current, 1), job.current + extra), sizes[0])
+    most = max(min(max_explored_size(job.known, sizes[0], job.current, 1), job.current + extra), sizes[0])
     wanted = {sizes[0], most, job.current}
     wanted |= {k for m in windows for f in (1, 2, 4, 8, 16, 32) for k in (m // f, m * f) if k}
     near = {min(sizes, key=lambda s: (abs(s - k), s)) for k in wanted}
     return sorted(
         k for k in near
-        if k <= most and windows.get(k, 0) < rules.windows and job.known.tries.get(k, 0) < _MOST_TRIES
+        if k <= most and windows.get(k, 0) < rules.windows and job.known.tries.get(k, 0) < MAX_TRIES_PER_SIZE
     )  # fmt: skip
 
 
@@ -301,7 +301,7 @@ def _payoff_s(job: Candidate, now: float, rules: ProbeRules) -> float:
     return guess if job.left_s is None else min(job.left_s, most)
 
 
-def _resizes(job: Candidate, worth: Worth, scale: float, a_node: float) -> float:
+def _resize_cost(job: Candidate, worth: InformationValue, scale: float, a_node: float) -> float:
     """What going to the size and back costs, in speed-up: its nodes, or those that others take, start twice."""
     more = worth.nodes - job.current
     stalls = (job.costs.grow_s + job.costs.shrink_s) * scale if more else 0.0

@@ -23,10 +23,10 @@ from malletrain.sizing.batching import best_batch, statistical_efficiency
 from malletrain.sizing.problem import JobDemand, Sizes
 
 #: Samples a node that differ by less tell nothing.
-_APART = 1.1
+MIN_SHARE_RATIO = 1.1
 #: A node is not given more than so many times the samples that it has held already: its memory is not known (Pollux
 #: explores in the same steps).
-EXPLORE = 2.0
+MAX_EXPLORATION_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class StepTime:
 
     def rate(self, nodes: int, batch: float) -> float:
         """Samples/s; 0 where a node would hold more than can be known to fit."""
-        return 0.0 if batch / nodes > EXPLORE * self.most_each else batch / self.seconds(nodes, batch)
+        return 0.0 if batch / nodes > MAX_EXPLORATION_FACTOR * self.most_each else batch / self.seconds(nodes, batch)
 
 
-def fit(samples: Iterable[ThroughputSample]) -> StepTime | None:
+def fit_step_time(samples: Iterable[ThroughputSample]) -> StepTime | None:
     """From a job's windows; None while they do not tell shares apart."""
     seen = [(s.nodes, s.samples / s.steps, s.seconds / s.steps) for s in samples if s.steps > 0 and s.seconds > 0]
     shares = [batch / nodes for nodes, batch, _ in seen]
-    if not shares or max(shares) < _APART * min(shares):
+    if not shares or max(shares) < MIN_SHARE_RATIO * min(shares):
         return None
     rows = [(1.0, batch / nodes, float(nodes > 1), float(max(0, nodes - 2))) for nodes, batch, _ in seen]
     seconds = np.array([t for _, _, t in seen])
@@ -74,7 +74,7 @@ def _rank(table: NDArray[np.float64]) -> int:
     return int(np.linalg.matrix_rank(scaled, tol=0.02 * len(table) ** 0.5))
 
 
-def candidates(low: int, high: int) -> tuple[int, ...]:
+def candidate_batches(low: int, high: int) -> tuple[int, ...]:
     """Batches to choose from: the bounds, and the powers of two between them."""
     between = {1 << power for power in range(low.bit_length(), high.bit_length() + 1)}
     return tuple(sorted({low, high, *(b for b in between if low < b < high)}))
@@ -84,19 +84,19 @@ def batch_curves(job: MalleableJob, samples: Iterable[ThroughputSample]) -> tupl
     """(batch, curve) for each batch that a job may have; empty where it is not free, or nothing is known yet."""
     if job.batch_min is None or job.batch_max is None:
         return ()
-    model = fit(samples)
+    model = fit_step_time(samples)
     if model is None:
         return ()
-    sizes = sizes_of(job.max_nodes)
+    sizes = grid_sizes(job.max_nodes)
     curves = []
-    for batch in candidates(job.batch_min, job.batch_max):
+    for batch in candidate_batches(job.batch_min, job.batch_max):
         curve = Curve(tuple((n, model.rate(n, batch)) for n in sizes))
         if any(rate for _, rate in curve.points):
             curves.append((batch, curve))
     return tuple(curves)
 
 
-def sizes_of(most: int) -> Sequence[int]:
+def grid_sizes(most: int) -> Sequence[int]:
     """1, 2, 3, 4, 6, 8, 12, ... up to `most`: enough for straight lines between them."""
     sizes = {1, max(1, most)}
     size = 2
@@ -117,7 +117,7 @@ def chosen_batches(demands: Sequence[JobDemand], answer: Sizes) -> dict[int, tup
         if not job.batches:
             continue
         size = answer.sizes.get(job.id, 0)
-        sizes = {*sizes_of(job.max), max(1, size)}
+        sizes = {*grid_sizes(job.max), max(1, size)}
         table = {nodes: best_batch(job, nodes, statistical_efficiency) for nodes in sizes}
         if size and job.id in answer.batches:
             table[size] = answer.batches[job.id]

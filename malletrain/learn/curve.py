@@ -20,32 +20,32 @@ from numpy.typing import NDArray
 from malletrain.domain.job import Curve, ThroughputSample
 from malletrain.learn.curve_families import grid
 from malletrain.learn.gaussian_process import Points, log_likelihood, normal_quantile, posterior
-from malletrain.learn.prior_jobs import MISFITS, Evidence, Pooled, kinds
-from malletrain.learn.samples import agreeing, by_class, since_drift, sound
+from malletrain.learn.prior_jobs import MISFITS, Evidence, PriorJobs, kinds
+from malletrain.learn.samples import by_class, consistent_rates, since_drift, valid_samples
 
 Floats = NDArray[np.float64]
 
 #: Noise of a size's level where it was seen too seldom to tell, relative.
-_NOISE = 0.02
+ASSUMED_NOISE = 0.02
 #: Standard deviations that are more than noise.
-_CLEAR = 1.96
+CLEAR_SIGMAS = 1.96
 #: What the band leaves out on either side of the mixture. A little more than a twentieth: on published measurements
 #: it then holds nine tenths of every table (docs/explanation/curves.md), and more of smooth curves.
-_TAIL = 0.06
+BAND_TAIL = 0.06
 #: Of a scenario's deviation from its shape, along the two widest directions: how many standard deviations, and how
 #: likely; mean nothing, variance one in each.
-_FAR = 3**0.5
+_TILT_SIGMAS = 3**0.5
 _TILTS = (
     (0.0, 0.0, 1 / 3),
-    *((z, 0.0, 1 / 6) for z in (-_FAR, _FAR)),
-    *((0.0, z, 1 / 6) for z in (-_FAR, _FAR)),
+    *((z, 0.0, 1 / 6) for z in (-_TILT_SIGMAS, _TILT_SIGMAS)),
+    *((0.0, z, 1 / 6) for z in (-_TILT_SIGMAS, _TILT_SIGMAS)),
 )
 #: So many scenarios are looked at, at most.
-_SCENARIOS = 2048
+MAX_SCENARIOS = 2048
 #: Shapes less likely than this part of the likeliest are in no curve.
-_NEGLIGIBLE = 1e-3
+MIN_RELATIVE_WEIGHT = 1e-3
 #: What a job is called whose curve is likely as other jobs of its application have shown.
-POOLED = "pooled"
+PRIOR_JOBS = "pooled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSize:
     """A measured size: the median of its windows."""
 
     nodes: int
@@ -73,7 +73,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _MixturePart:
     """The likely shapes of one kind with one misfit, their weights, and the points that they are bent to."""
 
     weight: Floats
@@ -98,10 +98,10 @@ class CurveFit:
 
     family: str
     probabilities: Mapping[str, float]
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredSize, ...]
     ignored: Mapping[str, int]
     noise: float
-    _parts: tuple[_Part, ...] = field(repr=False, compare=False)
+    _parts: tuple[_MixturePart, ...] = field(repr=False, compare=False)
     node_class: str = ""
 
     @property
@@ -117,7 +117,7 @@ class CurveFit:
             [self.noise / math.sqrt(max(self._windows(n), 1)) if self._windows(n) else 0.0 for n in sizes]
         )
         sigma = np.maximum(sigma, seen)
-        low, high = (normal_quantile(weight, mean, sigma, part) for part in (_TAIL, 1 - _TAIL))
+        low, high = (normal_quantile(weight, mean, sigma, part) for part in (BAND_TAIL, 1 - BAND_TAIL))
         centre = weight @ mean
         exact = {m.nodes: m.rate for m in self.measured}
         found = []
@@ -140,8 +140,8 @@ class CurveFit:
         weight = np.concatenate([part.weight * share for part, _, _ in bent for _, _, share in _TILTS])
         weight /= weight.sum()
         # Systematic resampling: as likely as before to 1 / _SCENARIOS, and a tenth of the work for a new job.
-        drawn = len(weight) > _SCENARIOS
-        at = (np.arange(_SCENARIOS) + 0.5) / _SCENARIOS
+        drawn = len(weight) > MAX_SCENARIOS
+        at = (np.arange(MAX_SCENARIOS) + 0.5) / MAX_SCENARIOS
         kept = np.searchsorted(np.cumsum(weight), at).clip(max=len(weight) - 1) if drawn else np.arange(len(weight))
         levels, begin = [], 0
         for part, mean, cov in bent:
@@ -153,7 +153,7 @@ class CurveFit:
                 levels.append(rows + one * wide[:, -1] + (two * wide[:, 0] if wide.shape[1] > 1 else 0.0))
                 begin += len(part.weight)
         level = np.exp(np.concatenate(levels) + self._level)
-        return (np.full(_SCENARIOS, 1 / _SCENARIOS) if drawn else weight), level
+        return (np.full(MAX_SCENARIOS, 1 / MAX_SCENARIOS) if drawn else weight), level
 
     @property
     def seen(self) -> int:
@@ -169,7 +169,7 @@ class CurveFit:
         One node does not count: the first step beyond a node may cost more than it brings, and the next ones gain.
         """
         rates = [m.rate for m in self.measured if m.nodes > 1]
-        return bool(rates) and math.log(rates[-1]) < math.log(max(rates)) - _CLEAR * self.noise
+        return bool(rates) and math.log(rates[-1]) < math.log(max(rates)) - CLEAR_SIGMAS * self.noise
 
     def curve(self, max_nodes: int) -> Curve:
         """The curve up to `max_nodes`: measured sizes and enough others for straight lines between them."""
@@ -197,7 +197,7 @@ class CurveFit:
     def _windows(self, nodes: int) -> int:
         return next((m.windows for m in self.measured if m.nodes == nodes), 0)
 
-    def _bent(self, wanted: Floats) -> list[tuple[_Part, Floats, Floats]]:
+    def _bent(self, wanted: Floats) -> list[tuple[_MixturePart, Floats, Floats]]:
         """Every part, its shapes bent to pass by the measured points: log samples/s less their mean, covariance."""
         found = []
         on_wanted, tables = grid().log_shape(wanted), {}
@@ -224,51 +224,51 @@ class CurveFit:
         return weight, mean, sigma
 
 
-def fit(samples: Iterable[ThroughputSample], pooled: Pooled | None = None) -> CurveFit | None:
+def fit_curve(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None = None) -> CurveFit | None:
     """The curve of a job from its windows of training; None while no sample can be believed.
 
-    `pooled` is what other jobs of its application have measured. Where throughput has changed at the same size (other
-    data, a slower network), the windows from before count as those of another run of the application: sizes that were
-    measured then are to be measured again. So does what was measured on nodes of another class.
+    `prior_jobs` is what other jobs of its application have measured. Where throughput has changed at the same size
+    (other data, a slower network), the windows from before count as those of another run of the application: sizes
+    that were measured then are to be measured again. So does what was measured on nodes of another class.
     """
-    kept, ignored = sound(samples)
+    kept, ignored = valid_samples(samples)
     kept, elsewhere = by_class(kept)
     for windows_there in elsewhere:
-        pooled = _as_another_run(windows_there, pooled)
+        prior_jobs = _as_another_run(windows_there, prior_jobs)
     if elsewhere:
         ignored["on nodes of another class: the shape counts, the level does not"] = sum(map(len, elsewhere))
     before, now = since_drift(kept)
-    windows, more = agreeing(now)
+    windows, more = consistent_rates(now)
     if not windows:
         return None
     ignored |= more
     if before:
         ignored["from before its throughput changed"] = len(before)
-        pooled = _as_another_run(before, pooled)
-    found = _fit(_measured(windows), _scatter(windows), dict(sorted(ignored.items())), pooled)
+        prior_jobs = _as_another_run(before, prior_jobs)
+    found = _fit(_measured(windows), _scatter(windows), dict(sorted(ignored.items())), prior_jobs)
     return replace(found, node_class=kept[-1].node_class)
 
 
-def _measured(windows: Mapping[int, Sequence[float]]) -> tuple[Measured, ...]:
-    return tuple(Measured(n, median(rates), len(rates)) for n, rates in sorted(windows.items()))
+def _measured(windows: Mapping[int, Sequence[float]]) -> tuple[MeasuredSize, ...]:
+    return tuple(MeasuredSize(n, median(rates), len(rates)) for n, rates in sorted(windows.items()))
 
 
-def _as_another_run(samples: Iterable[ThroughputSample], pooled: Pooled | None) -> Pooled | None:
-    windows, _ = agreeing(samples)
+def _as_another_run(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None) -> PriorJobs | None:
+    windows, _ = consistent_rates(samples)
     if len(windows) < 2:
-        return pooled
+        return prior_jobs
     noise = _scatter(windows)
     run = tuple((m.nodes, m.rate, m.windows, noise) for m in _measured(windows))
-    return Pooled((*(pooled.jobs if pooled else ()), run))
+    return PriorJobs((*(prior_jobs.jobs if prior_jobs else ()), run))
 
 
-def expected(pooled: Pooled, max_nodes: int) -> Curve:
+def expected_speedup(prior_jobs: PriorJobs, max_nodes: int) -> Curve:
     """The speed-up up to `max_nodes` of a job that nobody has measured, by others of its application; 1 on one."""
-    curve = _fit((), _NOISE, {}, pooled).curve(max_nodes)
+    curve = _fit((), ASSUMED_NOISE, {}, prior_jobs).curve(max_nodes)
     return Curve(tuple((n, rate / curve.points[0][1]) for n, rate in curve.points))
 
 
-def telling(found: CurveFit | None, before: Evidence) -> Evidence:
+def shared_evidence(found: CurveFit | None, before: Evidence) -> Evidence:
     """What a job tells others of its application: nothing before two sizes are measured; the same as before until
     another size is, or one has twice the windows, so that nobody has to look again at every window."""
     if found is None or len(found.measured) < 2:
@@ -278,10 +278,12 @@ def telling(found: CurveFit | None, before: Evidence) -> Evidence:
     return before if same else now
 
 
-def _fit(measured: tuple[Measured, ...], noise: float, ignored: Mapping[str, int], pooled: Pooled | None) -> CurveFit:
+def _fit(
+    measured: tuple[MeasuredSize, ...], noise: float, ignored: Mapping[str, int], prior_jobs: PriorJobs | None
+) -> CurveFit:
     own = Points.of([(0, [(m.nodes, m.rate, m.windows, noise) for m in measured])])
     found: list[tuple[Floats, NDArray[np.int64], Points, bool]] = []
-    for kind in kinds(pooled):
+    for kind in kinds(prior_jobs):
         points = own.and_also(kind.points)
         table = grid().log_shape(points.nodes)[kind.shape]
         told = [
@@ -297,12 +299,12 @@ def _fit(measured: tuple[Measured, ...], noise: float, ignored: Mapping[str, int
         else:
             by_family[:-1] += np.bincount(grid().family[shape], weight.sum(axis=0), len(grid().names))
         for row, misfit in zip(weight, MISFITS, strict=True):
-            likely = np.flatnonzero(row > _NEGLIGIBLE)
+            likely = np.flatnonzero(row > MIN_RELATIVE_WEIGHT)
             if len(likely):
-                parts.append(_Part(row[likely], shape[likely], misfit, points))
+                parts.append(_MixturePart(row[likely], shape[likely], misfit, points))
     total = sum(float(part.weight.sum()) for part in parts)
-    parts = [_Part(part.weight / total, part.shape, part.misfit, part.points) for part in parts]
-    names = (*grid().names, POOLED)
+    parts = [_MixturePart(part.weight / total, part.shape, part.misfit, part.points) for part in parts]
+    names = (*grid().names, PRIOR_JOBS)
     by_family /= by_family.sum()
     return CurveFit(
         family=names[int(np.argmax(by_family))],
@@ -317,4 +319,4 @@ def _fit(measured: tuple[Measured, ...], noise: float, ignored: Mapping[str, int
 def _scatter(windows: Mapping[int, Sequence[float]]) -> float:
     """Relative scatter of one window, pooled over sizes (median absolute deviation), or the assumed one."""
     off = [abs(x / median(rates) - 1) for rates in windows.values() if len(rates) >= 3 for x in rates]
-    return max(1.4826 * median(off), 1e-3) if off else _NOISE
+    return max(1.4826 * median(off), 1e-3) if off else ASSUMED_NOISE

@@ -6,8 +6,9 @@ With g the family's log shape, job j of an application measures on n nodes
 
 - `level_j` is the job's own, and free: models of different widths train at different rates;
 - `a` is common to the application: a random walk in log2 n whose variance grows by `misfit`^2 a doubling, and a step
-  of its own at every size (`_QUIRK`): throughput has steps that no smooth family has (placement, rings, batches);
-- `b_j` is the same for this job alone, much smaller (`_OWN`).
+  of its own at every size (`QUIRK_OVER_MISFIT`): throughput has steps that no smooth family has (placement, rings,
+  batches);
+- `b_j` is the same for this job alone, much smaller (`OWN_OVER_MISFIT`).
 
 Between two measured points the mean is a straight line over log n, beyond them it follows the shape; the variance is
 that of a Brownian bridge (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.2).
@@ -24,12 +25,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 #: Standard deviation of a job's level, around the mean of its own points: wide enough to be no knowledge.
-_LEVEL = 30.0
+LEVEL_SIGMA = 30.0
 #: Of the misfit a doubling: what a single size leaves by, and what jobs of one application differ by.
-_QUIRK = 1.0
-_OWN = 0.25
+QUIRK_OVER_MISFIT = 1.0
+OWN_OVER_MISFIT = 0.25
 #: Windows of one size are not quite independent: no level is known better than this.
-_FLOOR = 0.003
+MIN_LEVEL_SIGMA = 0.003
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Points:
         level, owner = np.log(table[:, 1]), table[:, 4].astype(np.int64)
         for job in set(owner.tolist()):
             level[owner == job] -= level[owner == job].mean()
-        return Points(table[:, 0], level, table[:, 3] ** 2 / table[:, 2] + _FLOOR**2, owner)
+        return Points(table[:, 0], level, table[:, 3] ** 2 / table[:, 2] + MIN_LEVEL_SIGMA**2, owner)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -66,9 +67,9 @@ class Points:
 def covariance(first: Points, second: Points, misfit: float) -> Floats:
     """Of what is measured at the first points (rows) and at the second, less noise."""
     a, b = np.log2(first.nodes)[:, None], np.log2(second.nodes)[None, :]
-    walk = np.minimum(a, b) + _QUIRK**2 * (a == b)
+    walk = np.minimum(a, b) + QUIRK_OVER_MISFIT**2 * (a == b)
     same = first.owner[:, None] == second.owner[None, :]
-    out: Floats = misfit**2 * walk * (1 + _OWN**2 * same) + _LEVEL**2 * same
+    out: Floats = misfit**2 * walk * (1 + OWN_OVER_MISFIT**2 * same) + LEVEL_SIGMA**2 * same
     return out
 
 

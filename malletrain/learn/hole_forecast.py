@@ -33,7 +33,7 @@ SHRINK_DEPARTURES = 20.0
 
 #: After so long what was seen counts half: loads differ by project, season and day.
 HALF_LIFE_S = 14 * 86400.0
-FADE_EVERY_S = 600.0
+FADE_INTERVAL_S = 600.0
 
 
 def cohort_class(size: int) -> int:
@@ -42,7 +42,7 @@ def cohort_class(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Remaining:
+class RemainingLife:
     """How long a hole of some age still lasts. `steps` are (seconds from now, hazard from then on), rising from 0."""
 
     steps: tuple[tuple[float, float], ...]
@@ -78,13 +78,13 @@ class Forecast:
     hazards: tuple[tuple[float, ...], ...] = tuple(PRIOR_HAZARD for _ in range(len(COHORTS) + 1))
     departures: float = 0.0
 
-    def remaining(self, age_s: float, cohort: int = 1) -> Remaining:
+    def remaining(self, age_s: float, cohort: int = 1) -> RemainingLife:
         """The rest of a hole of age `age_s` whose cohort had `cohort` nodes."""
         age_s = max(0.0, age_s)
         hazards = self.hazards[cohort_class(cohort)]
         now = bisect_right(AGES_S, age_s) - 1
         later = ((AGES_S[b] - age_s, hazards[b]) for b in range(now + 1, len(AGES_S)))
-        return Remaining(((0.0, hazards[now]), *later))
+        return RemainingLife(((0.0, hazards[now]), *later))
 
     def survival(self, age_s: float, horizon_s: float, cohort: int = 1) -> float:
         """The chance that a hole of age `age_s` lasts `horizon_s` more."""
@@ -174,7 +174,7 @@ class HoleHistory:
 
     def _fade(self, at: float) -> None:
         """What was seen before `at` counts less by now. A clock that was set back fades nothing."""
-        if self.at and at - self.at < FADE_EVERY_S:
+        if self.at and at - self.at < FADE_INTERVAL_S:
             return
         if self.at:
             keep = 0.5 ** ((at - self.at) / self.half_life_s)

@@ -2,8 +2,9 @@
 
 Trials of one study may be one model with other rates, or models of several kinds. So earlier jobs are put in *kinds*,
 one after the other: to the kind that best explains what the job measured, or to a new one (a Chinese restaurant
-process, taken greedily; concentration `_DOUBT`). A new job is of a kind with probability in proportion to the kind's
-jobs, of none with that of one tenth of a job; its own samples then weigh kinds as they weigh any shape.
+process, taken greedily; concentration `NEW_KIND_CONCENTRATION`). A new job is of a kind with probability in
+proportion to the kind's jobs, of none with that of one tenth of a job; its own samples then weigh kinds as they weigh
+any shape.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from malletrain.learn.gaussian_process import Points, log_likelihood
 Floats = NDArray[np.float64]
 
 #: So many earlier jobs are remembered for each application.
-MOST = 8
+MAX_PRIOR_JOBS = 8
 #: By how much throughput a doubling of nodes may leave its shape, and how likely that is.
 MISFITS = (0.01, 0.03, 0.1, 0.3)
-_LIKELY = (0.15, 0.4, 0.3, 0.15)
-_DOUBT = 0.1
+MISFIT_PROBABILITIES = (0.15, 0.4, 0.3, 0.15)
+NEW_KIND_CONCENTRATION = 0.1
 #: Shapes less likely than this part of the likeliest are not looked at again.
-_NEGLIGIBLE = 1e-4
+MIN_RELATIVE_LIKELIHOOD = 1e-4
 
 #: One job's measured sizes: nodes, samples/s, windows, relative noise of a window.
 Evidence = tuple[tuple[int, float, int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
+class PriorJobs:
     """What other jobs of an application have measured, each on two sizes or more."""
 
     jobs: tuple[Evidence, ...]
@@ -58,11 +59,11 @@ class Kind:
     log_prior: float
 
 
-def kinds(pooled: Pooled | None) -> tuple[Kind, ...]:
+def kinds(prior_jobs: PriorJobs | None) -> tuple[Kind, ...]:
     """What a job may be like: any curve at all first, then each kind of its application."""
-    found = _sorted(pooled.jobs) if pooled is not None else ()
-    total = math.log(_DOUBT + sum(len(jobs) for jobs in found))
-    out = [Kind(*_general(), _NOBODY, math.log(_DOUBT) - total)]
+    found = _sorted(prior_jobs.jobs) if prior_jobs is not None else ()
+    total = math.log(NEW_KIND_CONCENTRATION + sum(len(jobs) for jobs in found))
+    out = [Kind(*_unconditional(), _NO_POINTS, math.log(NEW_KIND_CONCENTRATION) - total)]
     for jobs in found:
         shape, log_weight, points = _posterior(jobs)
         out.append(Kind(shape, log_weight, points, math.log(len(jobs)) - total))
@@ -74,12 +75,12 @@ def application(job: MalleableJob) -> tuple[str, str]:
     return job.user, re.sub(r"[-_.# ]*\d+$", "", job.name)
 
 
-_NOBODY = Points.of([])
+_NO_POINTS = Points.of([])
 
 
 @lru_cache(maxsize=1)
-def _general() -> tuple[NDArray[np.int64], Floats]:
-    prior = np.log(np.outer(_LIKELY, grid().prior) + 1e-300)
+def _unconditional() -> tuple[NDArray[np.int64], Floats]:
+    prior = np.log(np.outer(MISFIT_PROBABILITIES, grid().prior) + 1e-300)
     return np.arange(len(grid().prior), dtype=np.int64), prior
 
 
@@ -89,7 +90,7 @@ def _sorted(jobs: tuple[Evidence, ...]) -> tuple[tuple[Evidence, ...], ...]:
     found: list[list[Evidence]] = []
     for job in jobs:
         own = Points.of([(0, list(job))])
-        alone = math.log(_DOUBT) + _evidence(*_general(), _NOBODY, own)
+        alone = math.log(NEW_KIND_CONCENTRATION) + _evidence(*_unconditional(), _NO_POINTS, own)
         scores = [math.log(len(kind)) + _evidence(*_posterior(tuple(kind)), own) for kind in found]
         best = max(range(len(found)), key=lambda i: (scores[i], -i), default=None)
         if best is None or scores[best] < alone:
@@ -104,8 +105,8 @@ def _posterior(jobs: tuple[Evidence, ...]) -> tuple[NDArray[np.int64], Floats, P
     """The shapes that explain jobs of one kind, their log probabilities by misfit, and the jobs' points."""
     points = Points.of([(i + 1, list(job)) for i, job in enumerate(jobs)])
     shape = grid().log_shape(points.nodes)
-    weight = _general()[1] + np.array([log_likelihood(points, shape, misfit) for misfit in MISFITS])
-    likely = np.flatnonzero(weight.max(axis=0) > weight.max() + math.log(_NEGLIGIBLE))
+    weight = _unconditional()[1] + np.array([log_likelihood(points, shape, misfit) for misfit in MISFITS])
+    likely = np.flatnonzero(weight.max(axis=0) > weight.max() + math.log(MIN_RELATIVE_LIKELIHOOD))
     kept = weight[:, likely]
     return likely, kept - _log_sum(kept), points
 

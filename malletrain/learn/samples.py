@@ -11,28 +11,28 @@ import numpy as np
 
 from malletrain.domain.job import ThroughputSample
 
-MOST_NODES = 1_000_000
+MAX_NODES = 1_000_000
 #: Windows that are kept of each size.
-_KEPT = 32
+MAX_WINDOWS_PER_SIZE = 32
 #: Samples/s beyond which a number is taken for nonsense.
-_ABSURD_RATE = 1e15
+MAX_SAMPLES_PER_S = 1e15
 #: A window this far from its size's median (as a ratio) is a fault, where three or more windows tell.
-_FAR = 2.0
+MAX_RATIO_TO_MEDIAN = 2.0
 #: Of two windows that differ by more than this ratio the faster one is believed: what disturbs a window slows it.
-_APART = 1.25
+MAX_RATIO_OF_TWO = 1.25
 #: More throughput a node than on fewer nodes by this factor is a fault of one of the two.
-_SUPERLINEAR = 3.0
+SUPERLINEAR_RATIO = 3.0
 #: Throughput has changed where so many windows of a size in a row all lie on one side of the median of as many
 #: before, by so much.
-_DRIFT_WINDOWS = 5
-_DRIFT = 0.1
+DRIFT_WINDOWS = 5
+MIN_DRIFT_LOG_RATIO = 0.1
 
 
-def remember(samples: MutableSequence[ThroughputSample], sample: ThroughputSample) -> None:
-    """Add a sample, the oldest first, and forget the oldest of its size and batch beyond `_KEPT`: hours at one size
-    must not make others forgotten."""
+def keep_sample(samples: MutableSequence[ThroughputSample], sample: ThroughputSample) -> None:
+    """Append `sample`, and drop the oldest of its size and batch beyond `MAX_WINDOWS_PER_SIZE`, so that hours at one
+    size do not displace the others."""
     same = [i for i, other in enumerate(samples) if _kind(other) == _kind(sample)]
-    if len(same) >= _KEPT:
+    if len(same) >= MAX_WINDOWS_PER_SIZE:
         del samples[same[0]]
     samples.append(sample)
 
@@ -41,11 +41,11 @@ def _kind(sample: ThroughputSample) -> tuple[int, int, str]:
     return sample.nodes, round(sample.samples / sample.steps) if sample.steps > 0 else 0, sample.node_class
 
 
-def sound(samples: Iterable[ThroughputSample]) -> tuple[list[ThroughputSample], dict[str, int]]:
+def valid_samples(samples: Iterable[ThroughputSample]) -> tuple[list[ThroughputSample], dict[str, int]]:
     """The samples that can be right by themselves, and how many were left out, by reason."""
     kept, ignored = [], Counter[str]()
     for sample in samples:
-        wrong = nonsense(sample)
+        wrong = invalid_reason(sample)
         if wrong:
             ignored[wrong] += 1
         else:
@@ -53,14 +53,14 @@ def sound(samples: Iterable[ThroughputSample]) -> tuple[list[ThroughputSample], 
     return kept, dict(ignored)
 
 
-def believable(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
+def accepted_rates(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
     """The rates by size, and how many samples were left out, by reason."""
-    kept, found = sound(samples)
-    windows, more = agreeing(kept)
+    kept, found = valid_samples(samples)
+    windows, more = consistent_rates(kept)
     return windows, dict(sorted({**found, **more}.items()))
 
 
-def agreeing(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
+def consistent_rates(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]], dict[str, int]]:
     """Of sound samples the rates by size, without those that the others contradict."""
     ignored: Counter[str] = Counter()
     windows: dict[int, list[float]] = {}
@@ -69,10 +69,10 @@ def agreeing(samples: Iterable[ThroughputSample]) -> tuple[dict[int, list[float]
     for nodes, rates in windows.items():
         if len(rates) >= 3:
             middle = median(rates)
-            near = [rate for rate in rates if middle / _FAR <= rate <= middle * _FAR]
+            near = [rate for rate in rates if middle / MAX_RATIO_TO_MEDIAN <= rate <= middle * MAX_RATIO_TO_MEDIAN]
             ignored["far from the other samples at its size"] += len(rates) - len(near)
             windows[nodes] = near
-        elif len(rates) == 2 and max(rates) > _APART * min(rates):
+        elif len(rates) == 2 and max(rates) > MAX_RATIO_OF_TWO * min(rates):
             ignored["far slower than the other sample at its size"] += 1
             windows[nodes] = [max(rates)]
     windows = {nodes: rates for nodes, rates in windows.items() if rates}
@@ -110,13 +110,13 @@ def since_drift(samples: Sequence[ThroughputSample]) -> tuple[list[ThroughputSam
 
 def _changed_at(windows: Sequence[ThroughputSample]) -> ThroughputSample | None:
     """The window of one size with which the latest change begins."""
-    count = _DRIFT_WINDOWS
+    count = DRIFT_WINDOWS
     if len(windows) < 2 * count:
         return None
     rate = np.log([w.samples for w in windows]) - np.log([w.seconds for w in windows])
     rows = np.lib.stride_tricks.sliding_window_view(rate, count)
     off = rows[count:] - np.median(rows[:-count], axis=1)[:, None]
-    far = (off.min(axis=1) > _DRIFT) | (off.max(axis=1) < -_DRIFT)
+    far = (off.min(axis=1) > MIN_DRIFT_LOG_RATIO) | (off.max(axis=1) < -MIN_DRIFT_LOG_RATIO)
     if not far.any():
         return None
     # Several rows tell of the same change: it begins with the first of them.
@@ -125,16 +125,16 @@ def _changed_at(windows: Sequence[ThroughputSample]) -> ThroughputSample | None:
     return windows[count + (int(earlier[-1]) + 1 if len(earlier) else 0)]
 
 
-def nonsense(sample: ThroughputSample) -> str:
+def invalid_reason(sample: ThroughputSample) -> str:
     """Why a single sample cannot be right; empty when it can."""
-    if isinstance(sample.nodes, bool) or not isinstance(sample.nodes, int) or not 1 <= sample.nodes <= MOST_NODES:
+    if isinstance(sample.nodes, bool) or not isinstance(sample.nodes, int) or not 1 <= sample.nodes <= MAX_NODES:
         return "the node count is not a number that can be"
     if not (math.isfinite(sample.seconds) and sample.seconds > 0):
         return "the time is not above zero"
     if not (math.isfinite(sample.samples) and sample.samples > 0):
         return "the rate is not above zero"
     rate = math.log(sample.samples) - math.log(sample.seconds)
-    if abs(rate) > math.log(_ABSURD_RATE):
+    if abs(rate) > math.log(MAX_SAMPLES_PER_S):
         return "the rate is absurd"
     return ""
 
@@ -148,7 +148,7 @@ def _superlinear(windows: Mapping[int, Sequence[float]]) -> int | None:
     clashes: Counter[int] = Counter()
     for small in a_node:
         for large in a_node:
-            if small < large and a_node[large] > _SUPERLINEAR * a_node[small]:
+            if small < large and a_node[large] > SUPERLINEAR_RATIO * a_node[small]:
                 clashes[small] += 1
                 clashes[large] += 1
     return max(clashes, key=lambda n: (clashes[n], -len(windows[n]), n), default=None)

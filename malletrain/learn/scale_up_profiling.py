@@ -12,12 +12,12 @@ import math
 from collections.abc import Callable, Mapping
 
 #: A doubling that brings this exponent or more tells that the next one will bring about the same: it is skipped.
-_STEEP = 0.85
+STEEP_EXPONENT = 0.85
 #: A stop this near below the size that is meant tells nothing.
-_NEAR = 1.5
+MIN_TARGET_RATIO = 1.5
 
 
-def next_stop(rates: Mapping[int, float], target: int, permits: Callable[[int], bool]) -> int | None:
+def next_measurement_size(rates: Mapping[int, float], target: int, permits: Callable[[int], bool]) -> int | None:
     """The size to stop at next on the way to `target` nodes; None when the way is free.
 
     `rates`: samples/s of the sizes that were stopped at so far, each above zero; `permits`: whether the job may have
@@ -28,6 +28,8 @@ def next_stop(rates: Mapping[int, float], target: int, permits: Callable[[int], 
     else:
         last = max(rates)
         before = max((n for n in rates if n < last), default=None)
-        steep = before is not None and (math.log(rates[last] / rates[before]) >= _STEEP * math.log(last / before))
+        steep = before is not None and (
+            math.log(rates[last] / rates[before]) >= STEEP_EXPONENT * math.log(last / before)
+        )
         least = last * (4 if steep else 2)
-    return next((n for n in range(least, math.floor(target / _NEAR) + 1) if permits(n)), None)
+    return next((n for n in range(least, math.floor(target / MIN_TARGET_RATIO) + 1) if permits(n)), None)

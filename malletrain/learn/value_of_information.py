@@ -25,12 +25,12 @@ from malletrain.learn.curve import CurveFit
 Floats = NDArray[np.float64]
 
 #: Most outcomes of a measurement that are told apart, and from how many standard deviations on they are.
-_OUTCOMES = 64
-_APART = 2.0
+MAX_OUTCOMES = 64
+MIN_SEPARATION_SIGMAS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class InformationValue:
     """Of measuring `nodes`: what is gained ever after and what is lost while measuring, both in speed-up, against the
     best size by what is known."""
 
@@ -39,9 +39,9 @@ class Worth:
     loss: float
 
 
-def worths(
+def information_values(
     fit: CurveFit, sizes: Sequence[int], candidates: Sequence[int], price: float, windows: int
-) -> tuple[int, list[Worth]]:
+) -> tuple[int, list[InformationValue]]:
     """The best size by what is known, and the worth of measuring each candidate with `windows` windows.
 
     `sizes` are those that the job may have, candidates among them; `price` in speed-up a node.
@@ -57,15 +57,15 @@ def worths(
     for nodes in candidates:
         i = column[nodes]
         # What lies within the noise of the windows is not told apart.
-        apart = max(_APART * fit.noise / math.sqrt(max(windows, 1)), 1e-6)
+        apart = max(MIN_SEPARATION_SIGMAS * fit.noise / math.sqrt(max(windows, 1)), 1e-6)
         after = _after(weight, net, np.log(rate[:, i]), apart)
-        found.append(Worth(nodes, max(after - best, 0.0), max(best - float(mean[i]), 0.0)))
+        found.append(InformationValue(nodes, max(after - best, 0.0), max(best - float(mean[i]), 0.0)))
     return sizes[at], found
 
 
 def _after(weight: Floats, net: Floats, outcome: Floats, apart: float) -> float:
     """Expected best net value once scenarios are told apart by the outcome, as finely as `apart`."""
-    part = np.floor((outcome - outcome.min()) / max(apart, float(np.ptp(outcome)) / _OUTCOMES)).astype(np.int64)
+    part = np.floor((outcome - outcome.min()) / max(apart, float(np.ptp(outcome)) / MAX_OUTCOMES)).astype(np.int64)
     order = np.argsort(part, kind="stable")
     part = part[order]
     first = np.flatnonzero(np.concatenate((np.ones(1, dtype=np.bool_), part[1:] != part[:-1])))

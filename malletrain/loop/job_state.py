@@ -25,7 +25,7 @@ from malletrain.domain.job import (
 from malletrain.domain.snapshot import SlurmState
 from malletrain.learn.curve import CurveFit
 from malletrain.learn.prior_jobs import Evidence
-from malletrain.learn.samples import nonsense, remember
+from malletrain.learn.samples import invalid_reason, keep_sample
 
 #: Samples kept for each job's curve: windows of seconds, so this is hours of training.
 SAMPLES_KEPT = 512
@@ -244,7 +244,7 @@ def _samples(record: Record, event: Event) -> None:
         int(data.get("steps", 0)),
         _class_of_world(record),
     )
-    wrong = nonsense(sample)
+    wrong = invalid_reason(sample)
     if not wrong and record.world_sizes and sample.nodes not in record.world_sizes:
         wrong = "its node count is none that the job had lately"
     if wrong:
@@ -260,7 +260,7 @@ def _samples(record: Record, event: Event) -> None:
     record.samples_taken += 1
     if record.first_sample_at is None:
         record.first_sample_at = event.at
-    remember(record.samples, sample)
+    keep_sample(record.samples, sample)
     if record.probe is not None and record.probe.nodes == sample.nodes:
         record.probe_windows[event.pilot or ""] += 1
         windows = max(record.probe_windows.values())

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from malletrain.decide.budgets import AccountBudget, Spent
+from malletrain.decide.budgets import AccountBudget, NodeTimeSpent
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import (
     Curve,
@@ -22,10 +22,10 @@ from malletrain.domain.job import (
     ResizeCosts,
     ThroughputSample,
 )
-from malletrain.learn.advisor import Known
+from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import batch_curves
-from malletrain.learn.curve import fit, telling
-from malletrain.learn.prior_jobs import MOST, Evidence, Pooled, application
+from malletrain.learn.curve import fit_curve, shared_evidence
+from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
 from malletrain.loop.job_state import FOLDS, Record
 from malletrain.loop.journalled import job_from
 from malletrain.loop.trackers.budget_usage import Spending
@@ -130,7 +130,7 @@ class Ledger:
                 running[record.job.account] = running.get(record.job.account, 0.0) + record.held_s(now, 0.0)
         return self.usage.lately(running)
 
-    def spent(self, budgets: Iterable[AccountBudget], now: float) -> Spent:
+    def spent(self, budgets: Iterable[AccountBudget], now: float) -> NodeTimeSpent:
         """What budgets are held against, running pilots included."""
         records = sorted(self._records.items())
         by_budget = {}
@@ -144,16 +144,16 @@ class Ledger:
             for job_id, record in records
             if record.job.budget_node_s is not None
         }
-        return Spent(by_budget, by_job)
+        return NodeTimeSpent(by_budget, by_job)
 
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id; immutable, and built anew only for jobs that changed."""
         return {job_id: self._view(record) for job_id, record in sorted(self._records.items())}
 
-    def known(self) -> Mapping[int, Known]:
+    def known(self) -> Mapping[int, JobKnowledge]:
         """What was learnt of every job that is not over, for the advisor; nothing of those whose curve was given."""
-        found: dict[int, Known] = {}
-        pools: dict[tuple[str, str], Pooled | None] = {}
+        found: dict[int, JobKnowledge] = {}
+        pools: dict[tuple[str, str], PriorJobs | None] = {}
         for job_id, record in sorted(self._records.items()):
             if record.phase.is_over or record.job.given_curve is not None:
                 continue
@@ -162,7 +162,7 @@ class Ledger:
             alone = record.fit is None
             if alone and key not in pools:
                 pools[key] = self._pooled(key, job_id)
-            found[job_id] = Known(
+            found[job_id] = JobKnowledge(
                 record.fit,
                 pools[key] if alone else None,
                 record.probe,
@@ -235,9 +235,9 @@ class Ledger:
     def _fitted(self, record: Record) -> Curve | None:
         """The curve of the samples so far; fitted anew only when there are others."""
         if record.fitted_at != record.samples_taken:
-            record.fit = fit(record.samples, self._pooled(application(record.job), record.job.id))
+            record.fit = fit_curve(record.samples, self._pooled(application(record.job), record.job.id))
             record.curve = None if record.fit is None else record.fit.curve(record.job.max_nodes)
-            record.telling = telling(record.fit, record.telling)
+            record.telling = shared_evidence(record.fit, record.telling)
             record.fitted_at = record.samples_taken
         return record.curve
 
@@ -250,20 +250,20 @@ class Ledger:
             record.batches_at = record.samples_taken
         return record.batches
 
-    def _pooled(self, key: tuple[str, str], but: int) -> Pooled | None:
+    def _pooled(self, key: tuple[str, str], but: int) -> PriorJobs | None:
         """What other jobs of an application have measured, each on two sizes or more; the newest few."""
         jobs = list(self._earlier.get(key, ()))
         for job_id, record in sorted(self._records.items()):
             if job_id != but and not record.phase.is_over and record.telling and application(record.job) == key:
                 jobs.append(record.telling)
-        return Pooled(tuple(jobs[-MOST:])) if jobs else None
+        return PriorJobs(tuple(jobs[-MAX_PRIOR_JOBS:])) if jobs else None
 
     def _remember(self, record: Record) -> None:
         """A job is over: its application keeps what it has measured."""
         self._fitted(record)
         if record.telling:
             key = application(record.job)
-            kept = self._earlier.pop(key, deque(maxlen=MOST))
+            kept = self._earlier.pop(key, deque(maxlen=MAX_PRIOR_JOBS))
             kept.append(record.telling)
             self._earlier[key] = kept
             if len(self._earlier) > APPLICATIONS_KEPT:

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import TypeVar, cast
 
-from malletrain.decide.deadline_admission import refusal
+from malletrain.decide.deadline_admission import admission_refusal
 from malletrain.decide.decision import Situation, decide, pilots_of, yield_now
-from malletrain.decide.demand import Memo
-from malletrain.decide.job_termination import verdict
-from malletrain.decide.multi_node_pilots import after_loss, fellows_of
-from malletrain.decide.profiling import ProbeChange, climbing
+from malletrain.decide.demand import DecisionCache
+from malletrain.decide.job_termination import termination
+from malletrain.decide.multi_node_pilots import after_loss, co_allocated
+from malletrain.decide.profiling import ProbeChange, scale_up_jobs
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import (
     Action,
@@ -88,7 +88,7 @@ class Loop:
         self._journal = journal
         self._clock = clock
         self._act_for_real = act
-        self._memo = Memo()
+        self._memo = DecisionCache()
         self._startable_since: Mapping[str, float] = {}
         self._unavailable = False
         self._last_look: float | None = None
@@ -101,7 +101,9 @@ class Loop:
             return ""
         pool, views = self.ledger.pool, [view for view in self.views.values() if not view.phase.is_over]
         wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve)
-        return refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy.name)
+        return admission_refusal(
+            wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy.name
+        )
 
     def restore(self) -> int:
         """Fold the whole journal; returns how many events it held."""
@@ -176,7 +178,7 @@ class Loop:
             self._record_probes(decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
-            self._workers.climb(climbing(situation.views, situation.known, self.rules))
+            self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
         return decided.decision
 
@@ -211,7 +213,7 @@ class Loop:
             left = event.kind is EventKind.WORKER_LEFT
             asked = pilot.reason if pilot.phase is PilotPhase.LEAVING else ""
             reason = asked or event.reason or "its worker has left"
-            if fellows_of(pilot.id, view):
+            if co_allocated(pilot.id, view):
                 deadline = self._clock.now() + self.rules.leave_patience_s
                 for action in after_loss(pilot, view, left=left, reason=reason, deadline=deadline):
                     actions |= dict.fromkeys(pilots_of(action), action)
@@ -287,7 +289,9 @@ class Loop:
         now = self._clock.now()
         with self._guard:  # samples may come in meanwhile
             spent = self.ledger.spent((), now).by_job
-        ends = [(job_id, verdict(view, self.rules, spent.get(job_id, 0.0))) for job_id, view in self.views.items()]
+        ends = [
+            (job_id, termination(view, self.rules, spent.get(job_id, 0.0))) for job_id, view in self.views.items()
+        ]
         events = [Event(now, end[0], job_id, reason=end[1]) for job_id, end in ends if end is not None]
         if events:
             self.record(events)

@@ -11,7 +11,7 @@ import numpy as np
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
-from malletrain.learn.curve import fit
+from malletrain.learn.curve import fit_curve
 from malletrain.loop.journalled import job_from
 from malletrain.replay.ideal import Ideal
 from malletrain.replay.score import Score, jain
@@ -206,7 +206,7 @@ def _gain(gains: np.ndarray[Any, np.dtype[np.float64]], nodes: int) -> float:
 
 
 def _with_curve(job: _Job) -> TrainingJob:
-    fitted = None if job.job.given_curve is not None else fit(job.rates)
+    fitted = None if job.job.given_curve is not None else fit_curve(job.rates)
     curve = job.job.given_curve or (fitted.curve(job.job.max_nodes) if fitted else Curve.linear(job.job.max_nodes))
     return TrainingJob(replace(job.job, given_curve=curve), ResizeCosts())
 

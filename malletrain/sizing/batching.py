@@ -10,10 +10,10 @@ from malletrain.sizing.problem import JobDemand, Problem
 from malletrain.sizing.values import permitted_sizes
 
 #: (job, batch) -> what a sample is worth at that batch
-Worth = Callable[[JobDemand, int], float]
+SampleWorth = Callable[[JobDemand, int], float]
 
 
-def a_sample_is_a_sample(_: JobDemand, __: int) -> float:
+def equal_sample_worth(_: JobDemand, __: int) -> float:
     """Every batch trains equally much a sample."""
     return 1.0
 
@@ -27,17 +27,17 @@ def statistical_efficiency(job: JobDemand, batch: int) -> float:
     return (job.noise_scale + least) / (job.noise_scale + batch)
 
 
-def at_best_batches(problem: Problem, worth: Worth = a_sample_is_a_sample) -> Problem:
+def at_best_batches(problem: Problem, worth: SampleWorth = equal_sample_worth) -> Problem:
     """The problem in which each job has the curve of its best batch at every size; others are left as they are."""
     return replace(problem, jobs=tuple(_at_best_batch(job, problem.nodes, worth) for job in problem.jobs))
 
 
-def best_batch(job: JobDemand, nodes: int, worth: Worth = a_sample_is_a_sample) -> int:
+def best_batch(job: JobDemand, nodes: int, worth: SampleWorth = equal_sample_worth) -> int:
     """The batch worth most on `nodes` nodes; of equals the smallest."""
     return max(job.batches, key=lambda option: (option[1].throughput(nodes) * worth(job, option[0]), -option[0]))[0]
 
 
-def _at_best_batch(job: JobDemand, nodes: int, worth: Worth) -> JobDemand:
+def _at_best_batch(job: JobDemand, nodes: int, worth: SampleWorth) -> JobDemand:
     if not job.batches:
         return job
     sizes = sorted({1, *permitted_sizes(job, nodes).tolist()[1:]})

@@ -21,7 +21,7 @@ _KNOWING = frozenset({"auto", "milp", "lp"})
 _INSTEAD = {"exact": "auto"}
 
 
-def sized(policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
+def size_within_constraints(policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
     """The policy's sizes within the problem's constraints, and the names of those that had to be put off."""
     put_off: tuple[str, ...] = ()
     answer = _within(policy, problem)

@@ -27,14 +27,14 @@ from malletrain.sizing.problem import JobDemand, JobId, id_order
 from malletrain.sizing.values import permitted_sizes
 
 #: A deadline must be met with this chance.
-LEAST_CHANCE = 0.9
+MIN_PROBABILITY = 0.9
 
 #: Time that resizes and nodes that are lost take, as a factor on training.
-SLACK = 1.1
+SLACK_FACTOR = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class DeadlineGuarantee:
     """`share`: nodes that the job is to have until its deadline; `needs`: those of earlier deadlines too; `chance`:
     how likely so many are there."""
 
@@ -44,7 +44,7 @@ class Promise:
     chance: float
 
 
-def share_of(job: JobDemand) -> int | None:
+def satisfactory_share(job: JobDemand) -> int | None:
     """The fewest nodes with which the job meets its deadline; None where it does with none of its sizes."""
     if job.due is None:
         return None
@@ -52,35 +52,37 @@ def share_of(job: JobDemand) -> int | None:
         return 0
     for k in permitted_sizes(job, job.max).tolist()[1:]:
         rate = job.curve.throughput(k)
-        if rate > 0 and job.activate_s + SLACK * job.due.samples / rate <= job.due.seconds:
+        if rate > 0 and job.activate_s + SLACK_FACTOR * job.due.samples / rate <= job.due.seconds:
             return int(k)
     return None
 
 
-def chance_of(nodes: int, supply: Sequence[int], present: int) -> float:
+def supply_probability(nodes: int, supply: Sequence[int], present: int) -> float:
     """How likely there are `nodes` nodes. Where no supply is known, those that are `present` are all there is."""
     if not supply:
         return 1.0 if nodes <= present else 0.0
     return 1.0 - bisect_left(supply, nodes) / len(supply)
 
 
-def promises(jobs: Iterable[JobDemand], supply: Sequence[int], present: int, least: float) -> list[Promise]:
+def deadline_guarantees(
+    jobs: Iterable[JobDemand], supply: Sequence[int], present: int, least: float
+) -> list[DeadlineGuarantee]:
     """Jobs whose deadline is met with a chance of at least `least`, the earliest first; others have no promise."""
     due = [job for job in jobs if job.due is not None]
-    found: list[Promise] = []
+    found: list[DeadlineGuarantee] = []
     needs = 0
     for job in sorted(due, key=lambda job: (job.due.seconds if job.due else math.inf, id_order(job.id))):
-        share = share_of(job)
+        share = satisfactory_share(job)
         if share is None:
             continue
-        chance = chance_of(needs + share, supply, present)
+        chance = supply_probability(needs + share, supply, present)
         if chance >= least:
             needs += share
-            found.append(Promise(job.id, share, needs, chance))
+            found.append(DeadlineGuarantee(job.id, share, needs, chance))
     return found
 
 
-def quantiles(levels: Sequence[float], weights: Sequence[float], count: int = 40) -> tuple[int, ...]:
+def supply_quantiles(levels: Sequence[float], weights: Sequence[float], count: int = 40) -> tuple[int, ...]:
     """`count` equally likely numbers of nodes from `levels` seen for `weights` seconds each; empty for none."""
     order = np.argsort(levels, kind="stable")
     level, weight = np.asarray(levels, dtype=np.float64)[order], np.asarray(weights, dtype=np.float64)[order]

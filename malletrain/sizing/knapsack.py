@@ -24,18 +24,18 @@ import numpy as np
 from malletrain.sizing.values import Floats, Ints, ValueTable
 
 #: Losses are rounded to this part of the objective's scale.
-_UNIT = 2.0**-44
+LOSS_UNIT = 2.0**-44
 #: A loss too large for any plan; two of them still fit 64 bits.
 _NEVER = np.int64(2**61)
 #: Entries of the dynamic programme (jobs x nodes) above which it is not kept whole for tracing back.
-_KEEP = 2**25
+MAX_KEPT_STATES = 2**25
 _TRUE = np.ones(1, dtype=np.bool_)
 #: The price is looked for so far to either side of where it was said to be.
-_AROUND = 0.02
+PRICE_SEARCH_RATIO = 0.02
 #: Above all costs of the programme.
 _BEYOND = 2**63
 #: Nodes times choices up to which lists are faster than arrays.
-_NARROW = 512
+MAX_LIST_CELLS = 512
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ def solve(table: ValueTable, nodes: int, near: float = 0.0) -> Solution:
 def best_price(table: ValueTable, nodes: int, near: float = 0.0) -> Price:
     """Minimises the dual over the price of a node, which is never negative. `near` is where it may be."""
     rows = _Rows(table.value, table.size, table.row_job, table.start[:-1])
-    low, high, steps = rows.at(near * (1 - _AROUND)), None, 1
+    low, high, steps = rows.at(near * (1 - PRICE_SEARCH_RATIO)), None, 1
     if low.used <= nodes and low.price > 0:
         low, high, steps = rows.at(0.0), low, 2
     if low.used <= nodes:
         return _priced(table, nodes, 0.0, steps)
     if high is None and near > 0:
-        high = rows.at(near * (1 + _AROUND))
+        high = rows.at(near * (1 + PRICE_SEARCH_RATIO))
         steps += 1
         if high.used > nodes:
             low, high = high, None
@@ -164,7 +164,7 @@ class _Rows:
 
 def repaired(table: ValueTable, nodes: int, price: Price) -> Ints:
     """A plan near the price: the leanest best size of each job, then what loses nothing, then single exchanges."""
-    tolerance = _UNIT * max(abs(price.bound), 1e-300)
+    tolerance = LOSS_UNIT * max(abs(price.bound), 1e-300)
     tight = np.flatnonzero(price.loss <= tolerance)
     job = table.row_job[tight]
     begins = np.concatenate((_TRUE, job[1:] != job[:-1]))
@@ -200,7 +200,7 @@ def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple
     jobs = len(table.ids)
     scale = max(abs(price.bound), float(np.abs(table.value).max(initial=0.0)), 1e-300)
     # The gap must fit the whole numbers, with the changes of all jobs in the low digits.
-    unit = max(scale * _UNIT, gap * (jobs + 1) * 2.0**-58)
+    unit = max(scale * LOSS_UNIT, gap * (jobs + 1) * 2.0**-58)
     most = int(np.ceil(gap / unit)) + jobs + 1
     alive = np.flatnonzero(price.loss <= (most + 0.5) * unit)
     units = np.rint(price.loss[alive] / unit)
@@ -268,7 +268,7 @@ class _Programme:
             width = min(room, width - 1 + stage.above[-1]) + 1
             self.states += width
         # Tables are kept only every so often when all of them would not fit; the others are computed again.
-        self._every = 1 if self.states <= _KEEP else max(2, int(np.sqrt(len(stages))))
+        self._every = 1 if self.states <= MAX_KEPT_STATES else max(2, int(np.sqrt(len(stages))))
         self._kept: dict[int, _Table] = {}
         table: _Table = [0]
         for done in range(len(stages) + 1):
@@ -289,7 +289,7 @@ class _Programme:
         stage = self._stages[len(self._stages) - 1 - done]
         width = min(self._room, len(table) - 1 + stage.above[-1]) + 1
         if isinstance(table, list):
-            if width * len(stage.above) <= _NARROW:
+            if width * len(stage.above) <= MAX_LIST_CELLS:
                 return _with_few(table, stage, width)
             table = self._whole(table, done)
         out = np.empty(width, dtype=np.int64)

@@ -14,7 +14,7 @@ from malletrain.sizing.values import Floats, ValueTable
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConstraintRows:
     """sum over chosen rows of `coefficient[:, row]` <= `upper`, one line a constraint.
 
     The nodes come first. A bound from below is a line with its signs turned. Lines are scaled to a largest
@@ -35,7 +35,7 @@ class Limits:
         return bool(np.all(self.use(rows) <= self.upper + 1e-9 * np.maximum(1.0, np.abs(self.upper))))
 
 
-def limits(problem: Problem, table: ValueTable) -> Limits:
+def constraint_rows(problem: Problem, table: ValueTable) -> ConstraintRows:
     """The problem's nodes and side constraints over the rows of its table."""
     lines: list[tuple[str, Floats, float]] = [("nodes", table.size.astype(np.float64), float(problem.nodes))]
     for constraint in problem.constraints:
@@ -51,7 +51,7 @@ def limits(problem: Problem, table: ValueTable) -> Limits:
             counted = (table.changed & free[table.row_job]).astype(np.float64)
             lines.append((constraint.name, counted, float(constraint.at_most)))
     largest = [max(float(np.abs(use).max(initial=0.0)), 1e-300) if np.any(use) else 1.0 for _, use, _ in lines]
-    return Limits(
+    return ConstraintRows(
         tuple(name for name, _, _ in lines),
         np.array([use / most for (_, use, _), most in zip(lines, largest, strict=True)]),
         np.array([upper / most for (_, _, upper), most in zip(lines, largest, strict=True)]),

@@ -7,7 +7,7 @@ import numpy as np
 from malletrain.sizing.values import Ints, ValueTable
 
 
-def fill_evenly(table: ValueTable, nodes: int, last: Ints) -> Ints:
+def max_min_rows(table: ValueTable, nodes: int, last: Ints) -> Ints:
     """Rows of an even split in which job i goes no further than row `last[i]`.
 
     In rounds: each job steps up to its next permitted size, the smallest sizes first, then the lowest id, while it

@@ -23,7 +23,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
 
 if TYPE_CHECKING:
-    from malletrain.sizing.values import RowMemo
+    from malletrain.sizing.values import ValueRowCache
 
 JobId = int | str
 
@@ -65,12 +65,12 @@ def _are_counts(*numbers: int) -> bool:
 
 
 #: Curves that were found sound, by identity: a job's curve is looked at once, not at every decision.
-_SOUND: dict[int, Curve] = {}
-_SOUND_KEPT = 20_000
+_VALID_CURVES: dict[int, Curve] = {}
+MAX_VALID_CURVES = 20_000
 
 
 def _curve(where: str, curve: Curve) -> None:
-    if id(curve) in _SOUND:  # it is kept, so no other curve can have its identity
+    if id(curve) in _VALID_CURVES:  # it is kept, so no other curve can have its identity
         return
     before = 0
     for nodes, rate in curve.points:
@@ -79,9 +79,9 @@ def _curve(where: str, curve: Curve) -> None:
             raise InvalidInput(where, f"node counts must rise; {nodes} follows {before}")
         _finite(f"{where} at {nodes} nodes", rate)
         before = nodes
-    if len(_SOUND) >= _SOUND_KEPT:
-        _SOUND.clear()
-    _SOUND[id(curve)] = curve
+    if len(_VALID_CURVES) >= MAX_VALID_CURVES:
+        _VALID_CURVES.clear()
+    _VALID_CURVES[id(curve)] = curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class JobDemand:
     bonus: tuple[tuple[int, float], ...] = ()
     locked: int | None = None
     doubt: float = 0.0
-    owed: bool = False
+    must_run: bool = False
     due: Due | None = None
 
     def __post_init__(self) -> None:
@@ -275,7 +275,7 @@ class Problem:
     classes: Mapping[str, int] = field(default_factory=dict)
     lifetimes: tuple[tuple[float, int], ...] = ()
     supply: tuple[int, ...] = ()
-    memo: RowMemo | None = field(default=None, compare=False, repr=False)
+    memo: ValueRowCache | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _finite("horizon_s", self.horizon_s)

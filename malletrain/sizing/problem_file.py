@@ -44,7 +44,7 @@ from malletrain.sizing.problem import (
 )
 
 #: Longer texts are refused before they are read: ten thousand jobs with 100 points each fit twice.
-MAX_TEXT = 64 * 2**20
+MAX_TEXT_BYTES = 64 * 2**20
 MAX_JOBS = 100_000
 
 _TOP = {"horizon_s", "nodes", "value", "alpha", "jobs", "constraints", "budgets", "classes", "lifetimes", "supply"}
@@ -65,8 +65,8 @@ def parse(text: str) -> tuple[Problem, tuple[str, ...]]:
     Raises:
         InvalidInput: naming the field.
     """
-    if len(text) > MAX_TEXT:
-        raise InvalidInput("problem", f"is longer than {MAX_TEXT} characters")
+    if len(text) > MAX_TEXT_BYTES:
+        raise InvalidInput("problem", f"is longer than {MAX_TEXT_BYTES} characters")
     try:
         data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_doubles)
     except RecursionError:

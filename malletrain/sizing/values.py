@@ -42,7 +42,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 #: Mean speed-up that counts as no training at all, where alpha is 1 or more.
-NO_SPEEDUP = 1e-3
+MIN_SPEEDUP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def permitted_sizes(job: JobDemand, nodes: int) -> Ints:
 
 
 @dataclass
-class RowMemo:
+class ValueRowCache:
     """The rows of the last problem's jobs, for the next one: most jobs are the same, and so are their rows. `price`:
     of a node in its answer, near which the next one's is looked for.
 
@@ -142,8 +142,8 @@ class RowMemo:
 def value_table(problem: Problem) -> ValueTable:
     """Values of every permitted size of every job."""
     jobs = problem.in_order()
-    start, row_job, size, value = (problem.memo or RowMemo()).rows(problem, jobs)
-    _add_measuring(jobs, problem.nodes, start, size, value)
+    start, row_job, size, value = (problem.memo or ValueRowCache()).rows(problem, jobs)
+    _add_profiling_terms(jobs, problem.nodes, start, size, value)
     current = np.array([job.current for job in jobs], dtype=np.int64)
     return ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, size != current[row_job])
 
@@ -174,7 +174,7 @@ def _rows(problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, In
     return start, row_job, size, value
 
 
-def _add_measuring(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: Ints, value: Floats) -> None:
+def _add_profiling_terms(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: Ints, value: Floats) -> None:
     """Bonuses and locks, into `value`."""
     for i in [i for i, job in enumerate(jobs) if job.bonus]:
         sizes = size[start[i] : start[i + 1]]
@@ -182,7 +182,7 @@ def _add_measuring(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, size: I
             value[start[i] : start[i + 1]][sizes == k] += added
     locked = [
         i for i, job in enumerate(jobs)
-        if job.owed or (job.locked is not None and job.locked <= min(job.max, nodes))
+        if job.must_run or (job.locked is not None and job.locked <= min(job.max, nodes))
     ]  # fmt: skip
     if locked:
         # Whoever leaves a lock, or waits though owed, frees nodes by which all others cannot gain more than this.
@@ -243,10 +243,10 @@ def _alpha_fair(value: Floats, horizon: float, rate_of_one: Floats, alpha: float
     speedup = np.maximum(value / (horizon * rate_of_one), 0.0)
     if alpha < 1:
         return np.asarray(horizon * speedup ** (1 - alpha) / (1 - alpha))
-    above = np.maximum(speedup, NO_SPEEDUP)
+    above = np.maximum(speedup, MIN_SPEEDUP)
     if alpha == 1:
-        return horizon * np.log(above / NO_SPEEDUP)
-    return np.asarray(horizon * (NO_SPEEDUP ** (1 - alpha) - above ** (1 - alpha)) / (alpha - 1))
+        return horizon * np.log(above / MIN_SPEEDUP)
+    return np.asarray(horizon * (MIN_SPEEDUP ** (1 - alpha) - above ** (1 - alpha)) / (alpha - 1))
 
 
 class _Throughput:

@@ -34,14 +34,14 @@ from typing import Any
 
 import numpy as np
 
-from malletrain.decide.profiling import advice_for, advised, bounded, changes, expected_curve
+from malletrain.decide.profiling import advice_for, expected_curve, probe_changes, with_advice, within_reach
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Probe, ResizeCosts, ThroughputSample
-from malletrain.learn.advisor import Known, reach
-from malletrain.learn.curve import CurveFit, fit, telling
-from malletrain.learn.prior_jobs import MOST, Evidence, Pooled, application
-from malletrain.learn.samples import agreeing, remember
-from malletrain.learn.scale_up_profiling import next_stop
+from malletrain.learn.advisor import JobKnowledge, max_explored_size
+from malletrain.learn.curve import CurveFit, fit_curve, shared_evidence
+from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
+from malletrain.learn.samples import consistent_rates, keep_sample
+from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.replay.curves import IMAGENET, POLLUX
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem
@@ -89,7 +89,7 @@ def gavel(data: Path) -> dict[str, Truth]:
 
 def fitted(truth: Truth, at: Sequence[int], noise: float, random: np.random.Generator) -> CurveFit:
     rates = {n: truth[n] * float(np.exp(noise * random.standard_normal())) for n in at}
-    found = fit([ThroughputSample(0.0, n, 10 * rate, 10.0, 20) for n, rate in rates.items()])
+    found = fit_curve([ThroughputSample(0.0, n, 10 * rate, 10.0, 20) for n, rate in rates.items()])
     assert found is not None
     return found
 
@@ -153,7 +153,7 @@ def past_peak(curves: Mapping[str, Truth]) -> dict[str, int]:
         tried: list[int] = [1]
         while True:
             estimate = fitted(truth, tried, 0.0, random)
-            within = [n for n in sorted(truth) if n <= reach(Known(fit=estimate), 1, 1, 1)]
+            within = [n for n in sorted(truth) if n <= max_explored_size(JobKnowledge(fit=estimate), 1, 1, 1)]
             best = max(within, key=lambda n: estimate.at([n])[0].rate)
             if best in tried:
                 break
@@ -185,14 +185,14 @@ class Training:
     probe: Probe | None = None
     tries: dict[int, int] = field(default_factory=dict)
     level: int = 1
-    telling: Evidence = ()
+    evidence: Evidence = ()
     curve: tuple[CurveFit, Curve] | None = None
     climb: dict[int, float] | None = None  #: samples/s of the stops so far; None: before or after
     waited: float = 0.0  #: node-seconds of nodes that waited meanwhile
 
     @property
     def measured(self) -> dict[int, float]:
-        return {n: median(rates) for n, rates in agreeing(self.samples)[0].items()}
+        return {n: median(rates) for n, rates in consistent_rates(self.samples)[0].items()}
 
     def speedup(self, nodes: int) -> float:
         return self.truth.throughput(nodes) / self.truth.throughput(1)
@@ -260,10 +260,12 @@ GUESSES: Mapping[str, Guess | None] = {
 }  # fmt: skip
 
 
-def pooled(job: Training, jobs: Jobs) -> Pooled | None:
+def pooled(job: Training, jobs: Jobs) -> PriorJobs | None:
     mine = application(job.job)
-    others = [j.telling for j in jobs if j is not job and j.telling and application(j.job) == mine][-MOST:]
-    return Pooled(tuple(others)) if others else None
+    others = [j.evidence for j in jobs if j is not job and j.evidence and application(j.job) == mine][
+        -MAX_PRIOR_JOBS:
+    ]
+    return PriorJobs(tuple(others)) if others else None
 
 
 def view(job: Training) -> JobView:
@@ -284,7 +286,7 @@ def climb(job: Training, jobs: Jobs, measure: Callable[[Training, int], None]) -
     """A job that begins, with all its nodes ready: what it trains less for being measured on its way up."""
     lost = 0.0
     job.climb = {}
-    while (stop := next_stop(job.climb, job.nodes, lambda n: True)) is not None:
+    while (stop := next_measurement_size(job.climb, job.nodes, lambda n: True)) is not None:
         measure(job, stop)
         job.climb[stop] = job.samples[-1].rate
         lost += STOP_S * (job.speedup(job.nodes) - job.speedup(stop)) + COSTS.grow_s * job.speedup(job.nodes)
@@ -309,7 +311,7 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
         return {int(j): n for j, n in Exact().size(problem).sizes.items()}, 0
     views = {j.job.id: view(j) for j in jobs}
     known = {
-        j.job.id: Known(
+        j.job.id: JobKnowledge(
             j.found,
             None if j.found else pooled(j, jobs),
             j.probe,
@@ -323,15 +325,17 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
     demands = []
     for j in jobs:
         curve = expected_curve(views[j.job.id], known[j.job.id], RULES)
-        demands.append(bounded(demand(j, curve, j.job.max_nodes), views[j.job.id], known[j.job.id], share, RULES))
+        demands.append(
+            within_reach(demand(j, curve, j.job.max_nodes), views[j.job.id], known[j.job.id], share, RULES)
+        )
     problem = Problem(RULES.horizon_s, nodes, tuple(demands))
     plain = {int(j): n for j, n in Exact().size(problem).sizes.items()}
     if name != "active":
         return plain, 0
     advice = advice_for(problem, views, known, now, RULES)
-    sizes = {int(j): n for j, n in Exact().size(advised(problem, advice)).sizes.items()}
+    sizes = {int(j): n for j, n in Exact().size(with_advice(problem, advice)).sizes.items()}
     by_id = {j.job.id: j for j in jobs}
-    for change in changes(advice, sizes, known):
+    for change in probe_changes(advice, sizes, known):
         job = by_id[change.job]
         job.probe = Probe(change.nodes, now) if change.begun else None
         if change.begun:
@@ -351,14 +355,14 @@ def run(
 
     def measure(job: Training, nodes: int) -> None:
         measured = job.truth.throughput(nodes) * float(np.exp(NOISE * random.standard_normal()))
-        remember(job.samples, ThroughputSample(now, nodes, 10 * measured, 10.0, 20))
+        keep_sample(job.samples, ThroughputSample(now, nodes, 10 * measured, 10.0, 20))
         if name in LEARN:
             others = pooled(job, jobs)
             key = (windows_of(job), others)
             if fitted.get(job.job.id) != key:
                 fitted[job.job.id] = key
-                job.found = fit(job.samples, others)
-                job.telling = telling(job.found, job.telling)
+                job.found = fit_curve(job.samples, others)
+                job.evidence = shared_evidence(job.found, job.evidence)
 
     for i, nodes in enumerate(idle):
         trained = 0.0

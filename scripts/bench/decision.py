@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from malletrain.decide.decision import Situation, decide
-from malletrain.decide.demand import Memo
+from malletrain.decide.demand import DecisionCache
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, CutLimit, LeavePilot, OpenHole, RecyclePilot, StartPilot
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot, PilotPhase
@@ -192,7 +192,7 @@ def measured(nodes: int, jobs: int, kind: str, idle: float, args: argparse.Names
     """One machine, its decisions timed."""
     machine = Machine(nodes, jobs, kind, idle, args.churn, args.queue, seed=nodes + jobs)
     rules = Rules(forecast=True, max_pilots=10**9)
-    policy, memo = Keeping(args.policy), Memo()
+    policy, memo = Keeping(args.policy), DecisionCache()
     seconds, acts = [], []
     actions: tuple[Action, ...] = ()
     profiler = None

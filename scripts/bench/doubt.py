@@ -16,8 +16,8 @@ import sys
 import numpy as np
 
 from malletrain.domain.job import Curve, ThroughputSample
-from malletrain.learn.curve import CurveFit, fit
-from malletrain.learn.samples import remember
+from malletrain.learn.curve import CurveFit, fit_curve
+from malletrain.learn.samples import keep_sample
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem
 from scripts.bench import sizing
@@ -57,9 +57,9 @@ def run(
                 resizes += 1
             trained += rate * (TICK_S - stall)
             if new and new == sizes[j]:
-                remember(windows[j], ThroughputSample(tick * TICK_S, new, rate * TICK_S * scatter[j], TICK_S, 10))
+                keep_sample(windows[j], ThroughputSample(tick * TICK_S, new, rate * TICK_S * scatter[j], TICK_S, 10))
                 if tick % 3 == j % 3 or fits[j] is None:
-                    fits[j] = fit(windows[j])
+                    fits[j] = fit_curve(windows[j])
             sizes[j] = new
     return trained, resizes
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from malletrain.learn.hole_forecast import AGES_S, Forecast, HoleHistory, Remaining
+from malletrain.learn.hole_forecast import AGES_S, Forecast, HoleHistory, RemainingLife
 from malletrain.replay.cluster import IdleIntervals, Window, cluster_trace
 from malletrain.replay.traces import read_trace
 
@@ -101,7 +101,7 @@ def look(holes: Holes, since: float, until: float) -> Seen:
     return Seen(age, cohort.astype(int), rest, ended > 0, weight, day.astype(int))
 
 
-def chances(remaining: list[Remaining], which: np.ndarray, horizon: float) -> np.ndarray:
+def chances(remaining: list[RemainingLife], which: np.ndarray, horizon: float) -> np.ndarray:
     found: np.ndarray = np.array([each.survival(horizon) for each in remaining])[which]
     return found
 
@@ -185,7 +185,7 @@ def compare(holes: Holes, learnt: float, scored: float) -> dict[str, Any]:
     return answer
 
 
-def log_density(remaining: Remaining, rest: float, ended: bool) -> float:
+def log_density(remaining: RemainingLife, rest: float, ended: bool) -> float:
     chance = math.log(max(remaining.survival(rest), 1e-300))
     return chance + (
         math.log([h for begin, h in remaining.steps if begin < rest or begin == 0][-1]) if ended else 0.0

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.job import Curve, ThroughputSample
-from malletrain.learn.curve import fit
+from malletrain.learn.curve import fit_curve
 from malletrain.replay import (
     ClusterTrace,
     Engine,
@@ -110,7 +110,7 @@ def as_believed(each: TrainingJob, what: str) -> TrainingJob:
         return with_curve(each, Curve(tuple((n, n**0.9) for n in range(1, each.job.max_nodes + 1))))
     if what.startswith("fit "):
         at = [int(n) for n in what.removeprefix("fit ").split(",")]
-        found = fit([ThroughputSample(0.0, n, 10 * each.curve.throughput(n), 10.0, 20) for n in at])
+        found = fit_curve([ThroughputSample(0.0, n, 10 * each.curve.throughput(n), 10.0, 20) for n in at])
         return each if found is None else with_curve(each, found.curve(each.job.max_nodes))
     return each
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.budgets import AccountBudget, Period, Spent, budgets_for, nodes_within
+from malletrain.decide.budgets import AccountBudget, NodeTimeSpent, Period, affordable_nodes, budgets_for
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve, JobPhase, JobView, PilotPhase
 from malletrain.loop.trackers.budget_usage import DAY_S, Spending
@@ -44,7 +44,7 @@ def test_what_is_spent_is_what_stays_have_in_common_with_the_period(stays: list[
 
 @given(st.floats(0, 1e6), st.floats(1, 600))
 def test_what_is_allowed_for_a_horizon_is_there(left: float, horizon: float) -> None:
-    assert nodes_within(left, horizon) * horizon <= left * (1 + 1e-12)
+    assert affordable_nodes(left, horizon) * horizon <= left * (1 + 1e-12)
 
 
 def test_budgets_cap_their_own_jobs_and_tell_the_policy_what_is_left() -> None:
@@ -55,12 +55,12 @@ def test_budgets_cap_their_own_jobs_and_tell_the_policy_what_is_left() -> None:
     }
     demands = [demand(i, 0, 8) for i in views]
     budget = AccountBudget("biology", frozenset({"bio"}), 3000.0, Period.WEEK)
-    found = budgets_for([budget], Spent({"biology": 1500.0}, {3: 10.0}), views, demands, 300.0, START)
+    found = budgets_for([budget], NodeTimeSpent({"biology": 1500.0}, {3: 10.0}), views, demands, 300.0, START)
     assert [(dict(c.coefficients), c.upper) for c in found.caps] == [({1: 1.0, 3: 1.0}, 5), ({3: 1.0}, 0)]
     assert [(b.jobs, b.node_s) for b in found.left] == [(frozenset({1, 3}), 1500.0), (frozenset({3}), 90.0)]
     assert [r.subject for r in found.refusals] == ["job 3"]
     assert "0.02778 node-hours" in found.refusals[0].reason
-    assert budgets_for([budget], Spent(), {2: views[2]}, demands[1:2], 300.0, START).caps == ()
+    assert budgets_for([budget], NodeTimeSpent(), {2: views[2]}, demands[1:2], 300.0, START).caps == ()
 
 
 def held_s(world: World) -> float:

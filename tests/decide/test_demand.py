@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.decision import Situation, decide, in_question, must_leave
-from malletrain.decide.demand import Memo, Standing, demand_of
-from malletrain.decide.holes import holes
+from malletrain.decide.demand import DecisionCache, JobHoldings, demand_of
+from malletrain.decide.holes import find_holes
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import HarvestedNode, anyone_fits, yields
+from malletrain.decide.yielding import HarvestedNode, any_pending_fits, plan_yields
 from malletrain.domain.decision import OpenHole
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
-from malletrain.learn.advisor import Known
+from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.registry import policy
@@ -98,7 +98,7 @@ def _pilot_row(job_id: int, task: int, name: str) -> SlurmJob:
 
 @given(situations(), st.integers(0, 3), st.sampled_from([1.0, 0.6]))
 def test_decisions_with_a_memory_are_those_without(looks: list[Situation], keep_idle: int, share: float) -> None:
-    memo, auto = Memo(), policy("auto")
+    memo, auto = DecisionCache(), policy("auto")
     rules = replace(RULES, keep_idle=keep_idle, user_share=share)
     for look in looks:
         assert repr(decide(look, auto, rules, memo)) == repr(decide(look, auto, rules))
@@ -108,10 +108,10 @@ def test_decisions_with_a_memory_are_those_without(looks: list[Situation], keep_
 def test_whoever_is_not_in_question_has_no_pilot_that_must_leave(looks: list[Situation]) -> None:
     for look in looks:
         held = frozenset(p.node for view in look.views.values() for p in view.active)
-        found = holes(look.snapshot, held, look.now, RULES)
+        found = find_holes(look.snapshot, held, look.now, RULES)
         pilots = sorted(p.id for view in look.views.values() for p in view.staying)
         asked = dict.fromkeys(pilots[:1], "asked")
-        standing = {j: Standing.of(view) for j, view in look.views.items()}
+        standing = {j: JobHoldings.of(view) for j, view in look.views.items()}
         doubtful = {view.job.id for view in in_question(standing, found, held, asked, look, RULES)}
         for view in look.views.values():
             must = [p for p in view.staying if must_leave(p, view, look, found, asked, RULES)]
@@ -121,16 +121,16 @@ def test_whoever_is_not_in_question_has_no_pilot_that_must_leave(looks: list[Sit
 @given(situations())
 def test_where_nobody_fits_nobody_yields(looks: list[Situation]) -> None:
     for look in looks:
-        if not anyone_fits(look.snapshot, RULES):
+        if not any_pending_fits(look.snapshot, RULES):
             nodes = [HarvestedNode(p.node, p.id, 1, 1.0) for view in look.views.values() for p in view.staying]
-            answer = yields(look.snapshot, nodes, {}, look.now, RULES)
+            answer = plan_yields(look.snapshot, nodes, {}, look.now, RULES)
             assert (answer.leave, answer.claimed, answer.startable) == ({}, {}, {})
 
 
 def test_a_demand_counts_in_speedups_and_has_no_more_nodes_than_tasks() -> None:
     curve = Curve(((1, 50.0), (4, 150.0)))
     pilots = {f"1_{t}": Pilot(f"1_{t}", 1, PilotPhase.HELD, START) for t in range(3)}
-    demand = demand_of(JobView(job(1, most=8), JobPhase.QUEUED, pilots, curve=curve), (), Known(), RULES)
+    demand = demand_of(JobView(job(1, most=8), JobPhase.QUEUED, pilots, curve=curve), (), JobKnowledge(), RULES)
     assert demand.curve.points == ((1, 1.0), (4, 3.0))
     assert (demand.current, demand.max) == (0, 3)
 
@@ -148,7 +148,7 @@ def test_a_world_that_stands_still_is_not_sized_again() -> None:
 
     held = {f"1_{t}": Pilot(f"1_{t}", 1, PilotPhase.HELD, START) for t in range(3)}
     views = {1: JobView(job(1, most=3), JobPhase.QUEUED, held, curve=Curve.linear(3), turned_at=START)}
-    nodes, counting, memo = tuple(node(f"n{i}") for i in range(2)), Counting(), Memo()
+    nodes, counting, memo = tuple(node(f"n{i}") for i in range(2)), Counting(), DecisionCache()
 
     def look(at: float, count: int) -> None:
         decide(Situation(Snapshot(START + at, nodes[:count]), views, START + at), counting, RULES, memo)

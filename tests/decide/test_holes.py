@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.holes import holes, pilot_limit_s
+from malletrain.decide.holes import find_holes, pilot_limit_s
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Reservation, Snapshot
@@ -14,7 +14,7 @@ from tests.world import RULES, START, main_job, node
 
 def test_a_planned_start_ends_the_hole() -> None:
     waiting = main_job(1, start=START + 300, planned=["n0"])
-    found = holes(Snapshot(START, (node("n0"), node("n1")), (waiting,)), {}, START, RULES)
+    found = find_holes(Snapshot(START, (node("n0"), node("n1")), (waiting,)), {}, START, RULES)
     assert [(h.node, h.until) for h in found.values()] == [
         ("n0", START + 300),
         ("n1", START + RULES.max_pilot_s + RULES.margin_s),
@@ -27,7 +27,7 @@ def test_under_a_stale_plan_nothing_but_what_it_says_of_the_future_is_known() ->
     passed = main_job(2, start=START - 20, planned=["n1"])
     plan = BackfillPlan(last_cycle_at=START - 61, interval_s=30)
     nodes = (node("n0"), node("n1"), node("n2", NodeState.ALLOCATED))
-    found = holes(Snapshot(START, nodes, (waiting, passed), plan=plan), {"n2": "1_0"}, START, RULES)
+    found = find_holes(Snapshot(START, nodes, (waiting, passed), plan=plan), {"n2": "1_0"}, START, RULES)
     assert found["n0"].until == START + 300
     assert found["n1"].until == START + RULES.unknown_s + RULES.margin_s
     assert found["n1"].reason == "unknown: Slurm's backfill plan is 61 s old"
@@ -37,7 +37,7 @@ def test_under_a_stale_plan_nothing_but_what_it_says_of_the_future_is_known() ->
 def test_backfill_that_has_nothing_to_do_is_not_stale() -> None:
     held = main_job(1, reason="JobHeldUser")
     plan = BackfillPlan(last_cycle_at=START - 9000, interval_s=30)
-    found = holes(Snapshot(START, (node("n0"),), (held,), plan=plan), {}, START, RULES)
+    found = find_holes(Snapshot(START, (node("n0"),), (held,), plan=plan), {}, START, RULES)
     assert found["n0"].reason == "nothing planned"
 
 
@@ -45,7 +45,7 @@ def test_a_planned_start_that_passed_and_was_not_renewed_says_nothing() -> None:
     plan = BackfillPlan(last_cycle_at=START - 5, interval_s=30)
     for passed_s, reason in ((59, "planned start of job 1"), (61, "nothing planned")):
         waiting = main_job(1, start=START - passed_s, planned=["n0"])
-        found = holes(Snapshot(START, (node("n0"),), (waiting,), plan=plan), {}, START, RULES)
+        found = find_holes(Snapshot(START, (node("n0"),), (waiting,), plan=plan), {}, START, RULES)
         assert found["n0"].reason == reason
 
 
@@ -54,7 +54,7 @@ def test_reservations_end_holes_and_running_ones_close_them() -> None:
     now = Reservation("now", START - 10, START + 900, ("n1",))
     past = Reservation("past", START - 100, START - 10, ("n2",))
     snapshot = Snapshot(START, (node("n0"), node("n1"), node("n2")), (), (later, now, past))
-    until = {h.node: h.until - START for h in holes(snapshot, {}, START, RULES).values()}
+    until = {h.node: h.until - START for h in find_holes(snapshot, {}, START, RULES).values()}
     assert until == {"n0": 500, "n1": 0, "n2": RULES.max_pilot_s + RULES.margin_s}
 
 
@@ -69,7 +69,7 @@ def test_only_free_or_harvested_nodes_that_nobody_wants_have_holes() -> None:
     )
     rules = Rules(exclude_nodes=frozenset({"excluded"}))
     snapshot = Snapshot(START, nodes, (main_job(1, nodes=["busy"]),))
-    assert list(holes(snapshot, {"ours": "1_0"}, START, rules)) == ["ours", "planned"]
+    assert list(find_holes(snapshot, {"ours": "1_0"}, START, rules)) == ["ours", "planned"]
 
 
 @given(st.floats(0, 1e5), st.floats(0, 300), st.floats(60, 7200))

@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.decide.demand import harvested
-from malletrain.decide.multi_node_pilots import after_loss, grouped, kept_whole, room_for, whole_sizes, with_fellows
-from malletrain.decide.yielding import HarvestedNode, yields
+from malletrain.decide.multi_node_pilots import (
+    after_loss,
+    keep_whole_tasks,
+    startable_holes,
+    task_groups,
+    whole_sizes,
+    with_co_allocated,
+)
+from malletrain.decide.yielding import HarvestedNode, plan_yields
 from malletrain.domain.decision import Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, part_of, pilot_name, task_of
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
@@ -51,7 +58,7 @@ def test_only_like_holes_that_end_together_are_put_together(
     kinds: list[tuple[float, float | None, int]], most: int
 ) -> None:
     holes, snapshot = cluster(kinds)
-    groups = grouped(holes, most, snapshot)
+    groups = task_groups(holes, most, snapshot)
     assert sorted(h.node for group in groups for h in group) == sorted(h.node for h in holes)
     for group in groups:
         assert 1 <= len(group) <= most
@@ -62,7 +69,7 @@ def test_only_like_holes_that_end_together_are_put_together(
     short = [group for group in groups if len(group) < most]
     assert len(short) <= len(kinds_seen), "at most one group of each kind is not full"
     for room in range(len(groups) + 1):
-        assert len(grouped(room_for(holes, room, most, snapshot), most, snapshot)) <= room
+        assert len(task_groups(startable_holes(holes, room, most, snapshot), most, snapshot)) <= room
 
 
 @given(st.lists(st.integers(1, 4), max_size=7), st.integers(0, 30), st.integers(1, 4))
@@ -73,7 +80,7 @@ def test_no_size_that_sizing_may_choose_breaks_a_task_up(widths: list[int], most
         assert sizes == ()
         return
     for size in range(len(mine) + 1):
-        kept = kept_whole(mine, size)
+        kept = keep_whole_tasks(mine, size)
         assert len(kept) <= size
         tasks = {p.task for p in kept}
         assert kept == tuple(p for p in mine if p.task in tasks), "a task stays whole or goes whole"
@@ -87,8 +94,8 @@ def test_no_size_that_sizing_may_choose_breaks_a_task_up(widths: list[int], most
 
 def test_of_those_that_make_the_size_the_best_stay() -> None:
     mine = pilots(2, 2, 2)
-    assert kept_whole(mine, 4) == mine[:4]
-    assert kept_whole(mine[::-1], 3) == mine[::-1][:2]
+    assert keep_whole_tasks(mine, 4) == mine[:4]
+    assert keep_whole_tasks(mine[::-1], 3) == mine[::-1][:2]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.data())
@@ -96,7 +103,7 @@ def test_whoever_leaves_takes_all_of_its_task_along(widths: list[int], data: st.
     mine = pilots(*widths)
     chosen = data.draw(st.sets(st.sampled_from(mine)))
     actions = [LeavePilot(1, p.id, p.node, LeaveCause.YIELD, START + 2.0, "wanted") for p in sorted(chosen, key=str)]
-    found = with_fellows(actions, {1: view(*mine)})
+    found = with_co_allocated(actions, {1: view(*mine)})
     left = [action.pilot for action in found if isinstance(action, LeavePilot)]
     assert len(set(left)) == len(left)
     assert set(left) == {p.id for p in mine if p.task in {c.task for c in chosen}}
@@ -131,13 +138,13 @@ def test_a_main_job_is_given_what_costs_least_with_all_that_leaves_with_it() -> 
         (4, 3.0, {"9_0", "9_0+1", "9_0+2", "9_0+3"}),
     ):
         snapshot, held = world(waiting, single_cost)
-        assert set(yields(snapshot, held, {}, START, RULES).leave) == leave, (waiting, single_cost)
+        assert set(plan_yields(snapshot, held, {}, START, RULES).leave) == leave, (waiting, single_cost)
 
 
 def test_what_is_emptied_anyway_serves_the_next_main_job() -> None:
     snapshot, held = world(1, 5.0)
     second = replace(snapshot, jobs=(*snapshot.jobs, main_job(2, count=3)))
-    answer = yields(second, held, {}, START, RULES)
+    answer = plan_yields(second, held, {}, START, RULES)
     assert {task_of(pilot) for pilot in answer.leave} == {"9_0"}
     assert answer.given == frozenset(f"h{n}" for n in range(4))
 

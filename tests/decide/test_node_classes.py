@@ -7,8 +7,8 @@ from dataclasses import replace
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import ThroughputSample
 from malletrain.domain.snapshot import Node, NodeState
-from malletrain.learn.curve import fit
-from malletrain.learn.samples import remember
+from malletrain.learn.curve import fit_curve
+from malletrain.learn.samples import keep_sample
 from tests.world import START, World, job
 
 
@@ -18,8 +18,8 @@ def windows(node_class: str, rates: dict[int, float], count: int = 3) -> list[Th
 
 def test_a_job_that_moves_to_faster_nodes_keeps_the_shape_and_not_the_level() -> None:
     slow = {n: 100.0 * n**0.7 for n in (1, 2, 4, 8, 16)}
-    moved = fit([*windows("v100", slow), *windows("a100", {4: 900.0})])
-    alone = fit(windows("a100", {4: 900.0}))
+    moved = fit_curve([*windows("v100", slow), *windows("a100", {4: 900.0})])
+    alone = fit_curve(windows("a100", {4: 900.0}))
     assert moved is not None and alone is not None
     assert moved.node_class == "a100"
     assert {m.nodes for m in moved.measured} == {4}
@@ -33,7 +33,7 @@ def test_a_job_that_moves_to_faster_nodes_keeps_the_shape_and_not_the_level() ->
 def test_windows_of_each_class_are_kept_apart() -> None:
     kept: list[ThroughputSample] = []
     for sample in [*windows("a", {1: 1.0}, 40), *windows("b", {1: 2.0}, 40)]:
-        remember(kept, sample)
+        keep_sample(kept, sample)
     assert {sum(s.node_class == name for s in kept) for name in "ab"} == {32}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.reserve import free_suffice, reserve
+from malletrain.decide.reserve import free_suffice, plan_reserve
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.decision import Hole
 from malletrain.domain.snapshot import NodeState, Snapshot
@@ -36,7 +36,7 @@ def test_the_reserve_is_as_large_as_asked_for_and_no_larger(
 ) -> None:
     holes, harvested, snapshot = place(free, held, size)
     rules = replace(RULES, keep_idle=keep, keep_leaves=leaves)
-    answer = reserve(holes, harvested, {f"c{n}" for n in range(coming)}, snapshot, rules)
+    answer = plan_reserve(holes, harvested, {f"c{n}" for n in range(coming)}, snapshot, rules)
     empty = len(answer.kept) + len(answer.leave)
     of_leaves = sum(reason.startswith("on leaf") for reason in [*answer.kept.values(), *answer.leave.values()])
     assert empty >= min(keep, free + held + coming)
@@ -44,43 +44,43 @@ def test_the_reserve_is_as_large_as_asked_for_and_no_larger(
     assert answer.kept.keys() <= {hole.node for hole in holes} | {"c0", "c1", "c2"}
     assert answer.leave.keys() <= {each.pilot for each in harvested}
     if free_suffice(holes, rules):
-        assert answer == reserve(holes, (), (), snapshot, rules)
+        assert answer == plan_reserve(holes, (), (), snapshot, rules)
 
 
 def test_the_worst_holes_stay_empty_and_no_pilot_leaves_while_they_suffice() -> None:
-    answer = reserve(*place(3, 3)[:2], (), place(3, 3)[2], replace(RULES, keep_idle=2))
+    answer = plan_reserve(*place(3, 3)[:2], (), place(3, 3)[2], replace(RULES, keep_idle=2))
     assert (set(answer.kept), answer.leave) == ({"f1", "f2"}, {})
 
 
 def test_pilots_that_cost_least_leave_until_the_reserve_is_full_again() -> None:
     holes, harvested, snapshot = place(1, 4)
-    answer = reserve(holes, harvested, (), snapshot, replace(RULES, keep_idle=3))
+    answer = plan_reserve(holes, harvested, (), snapshot, replace(RULES, keep_idle=3))
     assert (set(answer.kept), set(answer.leave)) == ({"f0"}, {"9_0", "9_1"})
     # Nobody else is asked while those are on their way.
-    assert reserve(holes, harvested[2:], {"h0", "h1"}, snapshot, replace(RULES, keep_idle=3)).leave == {}
+    assert plan_reserve(holes, harvested[2:], {"h0", "h1"}, snapshot, replace(RULES, keep_idle=3)).leave == {}
 
 
 def test_a_whole_leaf_is_kept_where_it_costs_fewest_pilots_and_counts_in_the_reserve() -> None:
     holes, harvested, snapshot = place(3, 5, leaf_size=4)
-    answer = reserve(holes, harvested, (), snapshot, replace(RULES, keep_idle=2, keep_leaves=1))
+    answer = plan_reserve(holes, harvested, (), snapshot, replace(RULES, keep_idle=2, keep_leaves=1))
     assert (set(answer.kept), set(answer.leave)) == ({"f0", "f1", "f2"}, {"9_0"})
 
 
 def test_a_leaf_with_a_main_job_on_it_is_no_whole_leaf() -> None:
     holes, harvested, snapshot = place(3, 4, leaf_size=4)
     busy = replace(snapshot, leaves={**snapshot.leaves, "m0": "leaf0", "m1": "leaf1"})
-    answer = reserve(holes, harvested, (), busy, replace(RULES, keep_leaves=1))
+    answer = plan_reserve(holes, harvested, (), busy, replace(RULES, keep_leaves=1))
     assert (answer.kept, answer.leave) == ({}, {})
 
 
 def test_single_nodes_are_kept_beside_a_kept_leaf() -> None:
     holes, harvested, snapshot = place(4, 0, leaf_size=2)
     snapshot = replace(snapshot, leaves={"f0": "a", "f1": "b", "f2": "b", "f3": "a"})
-    answer = reserve(holes, harvested, (), snapshot, replace(RULES, keep_idle=3, keep_leaves=1))
+    answer = plan_reserve(holes, harvested, (), snapshot, replace(RULES, keep_idle=3, keep_leaves=1))
     assert set(answer.kept) == {"f0", "f3", "f2"}
 
 
 def test_a_leaf_that_pilots_are_leaving_is_kept_as_whole() -> None:
     holes, harvested, snapshot = place(3, 5, leaf_size=4)
-    answer = reserve(holes, harvested[1:], {"h0"}, snapshot, replace(RULES, keep_leaves=1))
+    answer = plan_reserve(holes, harvested[1:], {"h0"}, snapshot, replace(RULES, keep_leaves=1))
     assert (set(answer.kept), answer.leave) == ({"f0", "f1", "f2", "h0"}, {})

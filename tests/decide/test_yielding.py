@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from malletrain.decide.yielding import HarvestedNode, yields
+from malletrain.decide.yielding import HarvestedNode, plan_yields
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from tests.world import RULES, START, main_job, node
 
@@ -25,7 +25,7 @@ def world(harvested: int, idle: int, *jobs: SlurmJob) -> tuple[Snapshot, list[Ha
 
 def test_the_cheapest_sufficient_pilots_leave() -> None:
     snapshot, harvested = world(4, 1, main_job(1, count=3))
-    answer = yields(snapshot, harvested, {}, START, RULES)
+    answer = plan_yields(snapshot, harvested, {}, START, RULES)
     assert set(answer.leave) == {"9_0", "9_1"}
     assert answer.claimed == {"i0": "1"}
     assert "main job 1" in answer.leave["9_0"]
@@ -40,12 +40,12 @@ def test_no_one_leaves_for_a_job_that_could_not_start_anyway() -> None:
         main_job(1, count=2, features="gpu"),
     ):
         snapshot, harvested = world(4, 0, waiting)
-        assert yields(snapshot, harvested, {}, START, RULES).leave == {}, waiting
+        assert plan_yields(snapshot, harvested, {}, START, RULES).leave == {}, waiting
 
 
 def test_idle_nodes_suffice() -> None:
     snapshot, harvested = world(2, 3, main_job(1, count=3))
-    answer = yields(snapshot, harvested, {}, START, RULES)
+    answer = plan_yields(snapshot, harvested, {}, START, RULES)
     assert answer.leave == {}
     assert set(answer.claimed) == {"i0", "i1", "i2"}
 
@@ -54,29 +54,29 @@ def test_a_backfillable_job_yields_only_if_it_ends_before_the_blocked_one_starts
     top = main_job(1, count=8, start=START + 300, planned=["h0", "h1", "h2", "h3"], priority=200)
     for limit_s, leaves in ((200.0, 2), (400.0, 0)):
         snapshot, harvested = world(4, 0, top, main_job(2, count=2, limit_s=limit_s))
-        assert len(yields(snapshot, harvested, {}, START, RULES).leave) == leaves
+        assert len(plan_yields(snapshot, harvested, {}, START, RULES).leave) == leaves
 
 
 def test_the_parts_of_a_heterogeneous_job_start_together_or_not_at_all() -> None:
     parts = [main_job(n, count=2, het_id=10) for n in (10, 11)]
     snapshot, harvested = world(4, 0, *parts)
-    assert len(yields(snapshot, harvested, {}, START, RULES).leave) == 4
+    assert len(plan_yields(snapshot, harvested, {}, START, RULES).leave) == 4
     snapshot, harvested = world(3, 0, *parts)
-    assert yields(snapshot, harvested, {}, START, RULES).leave == {}
+    assert plan_yields(snapshot, harvested, {}, START, RULES).leave == {}
 
 
 def test_two_jobs_do_not_share_a_node() -> None:
     snapshot, harvested = world(3, 1, main_job(1, count=2), main_job(2, count=2), main_job(3, count=2))
-    answer = yields(snapshot, harvested, {}, START, RULES)
+    answer = plan_yields(snapshot, harvested, {}, START, RULES)
     assert len(answer.leave) == 3
     assert set(answer.startable) == {"1", "2"}
 
 
 def test_a_job_that_something_else_holds_up_loses_its_claim() -> None:
     snapshot, harvested = world(1, 1, main_job(1, count=2))
-    first = yields(snapshot, harvested, {}, START, RULES)
+    first = plan_yields(snapshot, harvested, {}, START, RULES)
     assert first.startable == {"1": START}
-    late = yields(snapshot, harvested, first.startable, START + RULES.claim_patience_s + 1, RULES)
+    late = plan_yields(snapshot, harvested, first.startable, START + RULES.claim_patience_s + 1, RULES)
     assert late.leave == {}
     assert late.claimed == {}
     assert late.startable == {"1": START}
@@ -91,18 +91,18 @@ def test_nodes_that_are_coming_free_are_not_asked_for_twice() -> None:
         snapshot, harvested = world(3, 0, main_job(1, count=2), *jobs)
         nodes = (*snapshot.nodes, node("c0", state))
         snapshot = Snapshot(START, nodes, snapshot.jobs)
-        assert set(yields(snapshot, harvested, {}, START, RULES).leave) == {"9_0"}
+        assert set(plan_yields(snapshot, harvested, {}, START, RULES).leave) == {"9_0"}
 
 
 def test_each_task_of_an_array_is_given_nodes() -> None:
     snapshot, harvested = world(5, 0, main_job(1, count=2, task_count=10))
-    assert len(yields(snapshot, harvested, {}, START, RULES).leave) == 4
+    assert len(plan_yields(snapshot, harvested, {}, START, RULES).leave) == 4
 
 
 def test_a_claim_that_lapsed_is_made_again_later() -> None:
     snapshot, harvested = world(1, 1, main_job(1, count=2))
     later = START + RULES.claim_again_s + 1
-    assert yields(snapshot, harvested, {"1": START}, later, RULES).leave != {}
+    assert plan_yields(snapshot, harvested, {"1": START}, later, RULES).leave != {}
 
 
 def _on_leaves(snapshot: Snapshot, **leaves: str) -> Snapshot:
@@ -112,26 +112,26 @@ def _on_leaves(snapshot: Snapshot, **leaves: str) -> Snapshot:
 def test_a_job_that_asks_for_one_leaf_is_given_the_cheapest_whole_one() -> None:
     snapshot, harvested = world(6, 2, main_job(1, count=3, switches=1))
     snapshot = _on_leaves(snapshot, a="h0 h1 i0", b="h2 h3 h4 i1", c="h5")
-    answer = yields(snapshot, harvested, {}, START, RULES)
+    answer = plan_yields(snapshot, harvested, {}, START, RULES)
     assert (set(answer.leave), set(answer.claimed)) == ({"9_0", "9_1"}, {"i0"})
 
 
 def test_idle_nodes_on_other_leaves_do_not_help_a_job_that_asks_for_one() -> None:
     snapshot, harvested = world(3, 3, main_job(1, count=3, switches=1))
     snapshot = _on_leaves(snapshot, a="h0 h1 h2", b="i0 i1", c="i2")
-    answer = yields(snapshot, harvested, {}, START, RULES)
+    answer = plan_yields(snapshot, harvested, {}, START, RULES)
     assert (set(answer.leave), answer.claimed) == ({"9_0", "9_1", "9_2"}, {})
 
 
 def test_a_job_that_asks_for_two_leaves_gets_nodes_of_no_more() -> None:
     snapshot, harvested = world(4, 4, main_job(1, count=4, switches=2))
     snapshot = _on_leaves(snapshot, a="h0 i0", b="h1 i1", c="h2 i2", d="h3 i3")
-    answer = yields(snapshot, harvested, {}, START, RULES)
+    answer = plan_yields(snapshot, harvested, {}, START, RULES)
     assert {snapshot.leaves[name] for name in answer.given} == {"a", "b"}
 
 
 def test_where_no_leaf_is_wide_enough_any_nodes_are_given() -> None:
     snapshot, harvested = world(2, 2, main_job(1, count=4, switches=1))
     snapshot = _on_leaves(snapshot, a="h0 h1", b="i0 i1")
-    answer = yields(snapshot, harvested, {}, START, RULES)
+    answer = plan_yields(snapshot, harvested, {}, START, RULES)
     assert len(answer.leave) + len(answer.claimed) == 4

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from malletrain.domain.event import EventKind
-from malletrain.learn.stragglers import LEAST_WINDOWS
+from malletrain.learn.stragglers import MIN_WINDOWS
 from malletrain.loop.trackers.straggler_history import Paces
 from tests.elastic.coordinator import running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
@@ -52,7 +52,7 @@ def test_a_slow_worker_gets_less_and_the_result_is_the_same(tmp_path: Path, stat
         rates: Any = window.data["rates"]
         assert rates["100_1.0"] < 0.6 * rates["100_0.0"]
         paces = Paces()
-        for _ in range(LEAST_WINDOWS):
+        for _ in range(MIN_WINDOWS):
             paces.apply(replace(window, data={**window.data, "steady": True}))
         assert [straggler.pilot for straggler in paces.slow()[7]] == ["100_1"], "the daemon would replace it"
         assert daemon.told(EventKind.SAMPLES)[-1]["memory_bytes"] > 1e8

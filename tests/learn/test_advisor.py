@@ -10,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve, MalleableJob, Probe, Profile, ResizeCosts, ThroughputSample
-from malletrain.learn.advisor import Advice, Candidate, Known, ProbeRules, advise, reach, standing
-from malletrain.learn.curve import fit
-from malletrain.learn.prior_jobs import Pooled, application
-from malletrain.learn.value_of_information import worths
+from malletrain.learn.advisor import (
+    Advice,
+    Candidate,
+    JobKnowledge,
+    ProbeRules,
+    advise,
+    max_explored_size,
+    probe_end_reason,
+)
+from malletrain.learn.curve import fit_curve
+from malletrain.learn.prior_jobs import PriorJobs, application
+from malletrain.learn.value_of_information import information_values
 
 RULES = ProbeRules()
 
@@ -29,18 +37,18 @@ def speedups(curve: Curve) -> Curve:
 def candidate(
     job: int, rates: dict[int, float], current: int, sizes: range = range(1, 17), **more: object
 ) -> Candidate:
-    found = fit(windows(rates))
+    found = fit_curve(windows(rates))
     assert found is not None
-    fields = {"probe": None, "tries": {}, "application": ("alice", str(job)), "pooled": None} | more
-    known = Known(fit=found, **fields)  # type: ignore[arg-type]
+    fields = {"probe": None, "tries": {}, "application": ("alice", str(job)), "prior_jobs": None} | more
+    known = JobKnowledge(fit=found, **fields)  # type: ignore[arg-type]
     curve = found.curve(max(sizes))
     return Candidate(job, current, tuple(sizes), speedups(curve), 1.0, ResizeCosts(), known, Profile.ACTIVE)
 
 
 def test_knowing_is_worth_nothing_where_every_outcome_leads_to_the_same_size() -> None:
-    found = fit(windows({n: 100.0 * n for n in (1, 2, 4, 8, 16)}))
+    found = fit_curve(windows({n: 100.0 * n for n in (1, 2, 4, 8, 16)}))
     assert found is not None
-    best, (worth,) = worths(found, range(1, 17), [12], 0.01, 2)
+    best, (worth,) = information_values(found, range(1, 17), [12], 0.01, 2)
     assert best == 16
     assert worth.gain < 1e-3 * 16
     assert worth.loss > 0
@@ -63,9 +71,9 @@ def test_a_falling_curve_is_driven_one_probe_past_its_peak_at_most(peak: int) ->
     tried = {1: rate(1)}
     past: list[int] = []
     for _ in range(8):
-        found = fit(windows(tried))
+        found = fit_curve(windows(tried))
         assert found is not None
-        most = min(64, reach(Known(fit=found), 1, 1, 1))
+        most = min(64, max_explored_size(JobKnowledge(fit=found), 1, 1, 1))
         wanted = max(range(1, most + 1), key=lambda n: found.at([n])[0].rate)
         if wanted in tried:
             break
@@ -81,52 +89,59 @@ BERT = {1: 50.2, 2: 37.8, 4: 101.7, 8: 187.8, 16: 344.2}
 
 
 def test_reach_is_twice_what_was_measured_on_it_or_its_application() -> None:
-    found = fit(windows({4: 100.0}))
-    assert reach(Known(), 1, 0, 5) == 5 and reach(Known(), 8, 0, 5) == 8 and reach(Known(), 1, 9, 5) == 9
-    assert reach(Known(fit=found), 1, 4, 5) == 8
-    assert reach(Known(pooled=Pooled((((1, 1.0, 4, 0.02), (32, 32.0, 4, 0.02)),))), 1, 0, 5) == 64
-    falls = fit(windows({2: 100.0, 4: 150.0, 8: 90.0}))
-    assert reach(Known(fit=falls), 1, 8, 5) == 8
+    found = fit_curve(windows({4: 100.0}))
+    assert (
+        max_explored_size(JobKnowledge(), 1, 0, 5) == 5
+        and max_explored_size(JobKnowledge(), 8, 0, 5) == 8
+        and max_explored_size(JobKnowledge(), 1, 9, 5) == 9
+    )
+    assert max_explored_size(JobKnowledge(fit=found), 1, 4, 5) == 8
+    assert (
+        max_explored_size(JobKnowledge(prior_jobs=PriorJobs((((1, 1.0, 4, 0.02), (32, 32.0, 4, 0.02)),))), 1, 0, 5)
+        == 64
+    )
+    falls = fit_curve(windows({2: 100.0, 4: 150.0, 8: 90.0}))
+    assert max_explored_size(JobKnowledge(fit=falls), 1, 8, 5) == 8
 
 
 def test_who_is_as_others_were_goes_where_they_were_seen() -> None:
     """Bert of Pollux loses from one node to two: who could go to two only, once seen on one, would stay on one."""
-    siblings = Pooled(tuple(tuple((n, scale * r, 4, 0.02) for n, r in BERT.items()) for scale in (1.0, 1.1)))
-    alike = fit(windows({1: 50.0}), siblings)
+    siblings = PriorJobs(tuple(tuple((n, scale * r, 4, 0.02) for n, r in BERT.items()) for scale in (1.0, 1.1)))
+    alike = fit_curve(windows({1: 50.0}), siblings)
     assert alike is not None and alike.seen == 16
-    assert reach(Known(fit=alike), 1, 1, 1) == 32
-    other = fit(windows({1: 50.0, 2: 95.0, 4: 180.0}), siblings)
+    assert max_explored_size(JobKnowledge(fit=alike), 1, 1, 1) == 32
+    other = fit_curve(windows({1: 50.0, 2: 95.0, 4: 180.0}), siblings)
     assert other is not None and other.seen == 4
-    assert reach(Known(fit=other), 1, 4, 1) == 8
+    assert max_explored_size(JobKnowledge(fit=other), 1, 4, 1) == 8
 
 
 def test_what_fell_rises_again_where_others_were_seen_to() -> None:
     """YOLOv3 of Pollux trains less on eight nodes than on four, and on sixteen twice as much."""
     here = {1: 84.2, 2: 69.6, 4: 174.9, 8: 165.5}
-    alone = fit(windows(here))
+    alone = fit_curve(windows(here))
     assert alone is not None and alone.falls
-    assert reach(Known(fit=alone), 1, 8, 1) == 8
-    sibling = Pooled((tuple((n, r, 4, 0.02) for n, r in {**here, 12: 262.0, 16: 345.3}.items()),))
-    told = fit(windows(here), sibling)
+    assert max_explored_size(JobKnowledge(fit=alone), 1, 8, 1) == 8
+    sibling = PriorJobs((tuple((n, r, 4, 0.02) for n, r in {**here, 12: 262.0, 16: 345.3}.items()),))
+    told = fit_curve(windows(here), sibling)
     assert told is not None and told.falls
-    assert reach(Known(fit=told), 1, 8, 1) == 32
+    assert max_explored_size(JobKnowledge(fit=told), 1, 8, 1) == 32
     assert told.at([16])[0].rate == pytest.approx(345.3, rel=0.1)
 
 
 def test_a_boundary_that_costs_is_not_taken_for_the_end() -> None:
     """Bert of Pollux loses from one node to two, and then gains up to sixteen."""
-    found = fit(windows({1: 50.2, 2: 37.8}))
+    found = fit_curve(windows({1: 50.2, 2: 37.8}))
     assert found is not None and not found.falls
-    assert reach(Known(fit=found), 1, 2, 5) == 4
+    assert max_explored_size(JobKnowledge(fit=found), 1, 2, 5) == 4
 
 
 def test_probes_end_with_a_reason() -> None:
-    assert standing(Probe(8, 0.0, 1, True), 8, 10.0, RULES) == ""
-    assert "measured" in standing(Probe(8, 0.0, 2, True), 8, 10.0, RULES)
-    assert "lost" in standing(Probe(8, 0.0, 1, True), 7, 10.0, RULES)
-    assert standing(Probe(8, 0.0, 0, False), 7, 10.0, RULES) == "", "its nodes are still to come"
-    assert "given up" in standing(Probe(8, 0.0, 0, False), 7, 1000.0, RULES)
-    assert standing(Probe(8, 1e9, 0, False), 8, 0.0, RULES) == "", "a clock that went back ends nothing"
+    assert probe_end_reason(Probe(8, 0.0, 1, True), 8, 10.0, RULES) == ""
+    assert "measured" in probe_end_reason(Probe(8, 0.0, 2, True), 8, 10.0, RULES)
+    assert "lost" in probe_end_reason(Probe(8, 0.0, 1, True), 7, 10.0, RULES)
+    assert probe_end_reason(Probe(8, 0.0, 0, False), 7, 10.0, RULES) == "", "its nodes are still to come"
+    assert "given up" in probe_end_reason(Probe(8, 0.0, 0, False), 7, 1000.0, RULES)
+    assert probe_end_reason(Probe(8, 1e9, 0, False), 8, 0.0, RULES) == "", "a clock that went back ends nothing"
 
 
 def test_applications_take_turns_and_nodes_under_probe_are_capped() -> None:
@@ -139,17 +154,17 @@ def test_applications_take_turns_and_nodes_under_probe_are_capped() -> None:
 
 
 def test_a_tenth_sibling_needs_no_probe_where_the_first_needs_some() -> None:
-    def asks(pooled: Pooled | None) -> bool:
-        found = fit(windows({8: 100.0}), pooled)
+    def asks(pooled: PriorJobs | None) -> bool:
+        found = fit_curve(windows({8: 100.0}), pooled)
         assert found is not None
         job = candidate(1, {8: 100.0}, 8)
-        known = Known(fit=found, application=("bob", "nas"))
+        known = JobKnowledge(fit=found, application=("bob", "nas"))
         job = Candidate(1, 8, job.sizes, speedups(found.curve(16)), 1.0, job.costs, known, Profile.ACTIVE)
         return bool(advise([job], 0.5, 16, 300.0, 0.0, RULES).bonus)
 
     siblings = [tuple((n, scale * n**0.8, 4, 0.02) for n in (1, 2, 4, 8, 16)) for scale in range(1, 9)]
     assert asks(None)
-    assert not asks(Pooled(tuple(siblings)))
+    assert not asks(PriorJobs(tuple(siblings)))
 
 
 @pytest.mark.parametrize(
@@ -167,13 +182,15 @@ rates = st.dictionaries(st.integers(1, 32), st.floats(1, 1e4), max_size=5)
 def candidates(draw: st.DrawFn) -> list[Candidate]:
     jobs = []
     for job in range(1, draw(st.integers(1, 5)) + 1):
-        found = fit(windows(draw(rates), draw(st.integers(1, 3))))
+        found = fit_curve(windows(draw(rates), draw(st.integers(1, 3))))
         sizes = tuple(sorted(draw(st.sets(st.integers(1, 32), max_size=6))))
         probe = draw(
             st.none() | st.builds(Probe, st.integers(1, 32), st.floats(-500, 500), st.integers(0, 3), st.booleans())
         )
         curve = found.curve(32) if found else Curve.linear(32)
-        known = Known(found, None, probe, draw(st.dictionaries(st.integers(1, 32), st.integers(0, 3), max_size=3)))
+        known = JobKnowledge(
+            found, None, probe, draw(st.dictionaries(st.integers(1, 32), st.integers(0, 3), max_size=3))
+        )
         jobs.append(
             Candidate(
                 job, draw(st.integers(0, 32)), sizes, speedups(curve),

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve, MalleableJob, ThroughputSample
-from malletrain.learn.batch_choice import EXPLORE, StepTime, batch_curves, candidates, chosen_batches, fit
+from malletrain.learn.batch_choice import (
+    MAX_EXPLORATION_FACTOR,
+    StepTime,
+    batch_curves,
+    candidate_batches,
+    chosen_batches,
+    fit_step_time,
+)
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.sizing.problem import JobDemand, Sizes
 
@@ -23,29 +30,29 @@ def window(nodes: int, batch: float, steps: int = 20) -> ThroughputSample:
 
 
 def test_finds_the_model_that_made_the_windows() -> None:
-    found = fit([window(n, b) for n in (1, 2, 4, 8) for b in (64, 256)])
+    found = fit_step_time([window(n, b) for n in (1, 2, 4, 8) for b in (64, 256)])
     assert found is not None
     for nodes, batch in ((1, 64), (3, 512), (16, 4096)):
         assert found.seconds(nodes, batch) == pytest.approx(TRUTH.seconds(nodes, batch), rel=1e-6)
 
 
 def test_one_share_a_node_tells_nothing() -> None:
-    assert fit([window(2, 256)] * 30) is None
-    assert fit([]) is None
+    assert fit_step_time([window(2, 256)] * 30) is None
+    assert fit_step_time([]) is None
     assert batch_curves(JOB, [window(2, 256)] * 30) == ()
     assert batch_curves(replace(JOB, batch_min=None, batch_max=None), [window(n, 256) for n in (1, 4)]) == ()
 
 
 def test_no_node_is_given_more_than_can_be_known_to_fit() -> None:
     curves = dict(batch_curves(JOB, [window(n, 256) for n in (1, 2, 4)]))
-    assert curves[512].throughput(1) > 0 and EXPLORE * 256 == 512
+    assert curves[512].throughput(1) > 0 and MAX_EXPLORATION_FACTOR * 256 == 512
     assert curves[1024].throughput(1) == 0.0
     assert curves[1024].throughput(2) > 0.0
 
 
 @given(low=st.integers(1, 10**6), more=st.integers(0, 10**6))
 def test_candidates_are_in_the_range_and_few(low: int, more: int) -> None:
-    found = candidates(low, low + more)
+    found = candidate_batches(low, low + more)
     assert found[0] == low and found[-1] == low + more
     assert len(found) <= 22 and list(found) == sorted(set(found))
 

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import ThroughputSample
-from malletrain.learn.curve import CurveFit, Estimate, fit
-from malletrain.learn.samples import believable, remember
+from malletrain.learn.curve import CurveFit, Estimate, fit_curve
+from malletrain.learn.samples import accepted_rates, keep_sample
 
 Model = TypeVar("Model", str, tuple[str, int, int])
 
@@ -28,13 +28,13 @@ def sample(nodes: int, rate: float, seconds: float = 10.0) -> ThroughputSample:
 
 
 def fitted(points: Mapping[int, float]) -> CurveFit:
-    found = fit([sample(n, rate) for n, rate in points.items()])
+    found = fit_curve([sample(n, rate) for n, rate in points.items()])
     assert found is not None
     return found
 
 
 def test_measured_sizes_stay_exact_at_the_median_of_their_windows() -> None:
-    found = fit([sample(2, 190.0), sample(8, 700.0), sample(8, 720.0), sample(8, 690.0)])
+    found = fit_curve([sample(2, 190.0), sample(8, 700.0), sample(8, 720.0), sample(8, 690.0)])
     assert found is not None
     curve = found.curve(32)
     assert curve.throughput(2) == 190.0 and curve.throughput(8) == 700.0
@@ -92,7 +92,7 @@ def test_nonsense_is_left_out_counted_and_named() -> None:
         ThroughputSample(0.0, 2, 10.0, -1.0, 1), ThroughputSample(math.nan, 2, 1e-300, 1e10, 1),
     ]  # fmt: skip
     good = [sample(1, 100.0), sample(4, 380.0)]
-    with_bad, without = fit([*bad, *good]), fit(good)
+    with_bad, without = fit_curve([*bad, *good]), fit_curve(good)
     assert with_bad is not None and without is not None
     assert with_bad.curve(64) == without.curve(64)
     assert sum(with_bad.ignored.values()) == len(bad)
@@ -100,12 +100,12 @@ def test_nonsense_is_left_out_counted_and_named() -> None:
         "the node count is not a number that can be", "the rate is absurd", "the rate is not above zero",
         "the time is not above zero",
     }  # fmt: skip
-    assert fit(bad) is None and fit([]) is None
+    assert fit_curve(bad) is None and fit_curve([]) is None
 
 
 def test_a_worker_that_lies_once_is_outvoted() -> None:
     honest = [sample(n, 100.0 * n**0.9) for n in (1, 2, 4, 4, 4)]
-    found = fit([*honest, sample(4, 90_000.0), sample(8, 1e9)])
+    found = fit_curve([*honest, sample(4, 90_000.0), sample(8, 1e9)])
     assert found is not None
     assert [m.nodes for m in found.measured] == [1, 2, 4]
     assert found.measured[-1].rate == pytest.approx(100 * 4**0.9)
@@ -116,11 +116,11 @@ def test_a_worker_that_lies_once_is_outvoted() -> None:
 
 def test_of_two_windows_far_apart_the_faster_one_is_believed() -> None:
     """On a busy machine four nodes once trained slower than two for a window, and were not tried again."""
-    found = fit([sample(1, 200.0), sample(2, 375.0), sample(4, 242.0), sample(4, 466.0)])
+    found = fit_curve([sample(1, 200.0), sample(2, 375.0), sample(4, 242.0), sample(4, 466.0)])
     assert found is not None
     assert [(m.nodes, m.rate, m.windows) for m in found.measured] == [(1, 200.0, 1), (2, 375.0, 1), (4, 466.0, 1)]
     assert found.ignored == {"far slower than the other sample at its size": 1}
-    near = fit([sample(2, 375.0), sample(4, 440.0), sample(4, 466.0)])
+    near = fit_curve([sample(2, 375.0), sample(4, 440.0), sample(4, 466.0)])
     assert near is not None and near.measured[-1].rate == pytest.approx(453.0)
 
 
@@ -128,20 +128,20 @@ def test_of_two_windows_far_apart_the_faster_one_is_believed() -> None:
 def test_throughput_that_changes_is_measured_again(windows: int) -> None:
     before = [sample(n, 100.0 * n**0.9) for n in (1, 4, 8) for _ in range(6)]
     after = [sample(8, 60.0 * 8**0.9) for _ in range(windows)]
-    found = fit([*before, *after])
+    found = fit_curve([*before, *after])
     assert found is not None
     assert [m.nodes for m in found.measured] == [8]
     assert found.measured[0].rate == pytest.approx(60 * 8**0.9)
     assert found.ignored == {"from before its throughput changed": 18}
     assert found.at([1])[0].rate == pytest.approx(60.0, rel=0.05), "its shape is not forgotten"
-    slow_once = fit([*before, sample(8, 60.0 * 8**0.9), *before])
+    slow_once = fit_curve([*before, sample(8, 60.0 * 8**0.9), *before])
     assert slow_once is not None and len(slow_once.measured) == 3
 
 
 def test_hours_at_one_size_do_not_make_others_forgotten() -> None:
     kept: list[ThroughputSample] = []
     for at, n in enumerate((1, 4, *(8 for _ in range(500)))):
-        remember(kept, ThroughputSample(float(at), n, 100.0 * n, 10.0, 10))
+        keep_sample(kept, ThroughputSample(float(at), n, 100.0 * n, 10.0, 10))
     assert [s.nodes for s in kept] == [1, 4, *(8 for _ in range(32))]
     assert [s.at for s in kept[-2:]] == [500.0, 501.0]
 
@@ -157,8 +157,8 @@ windows = st.lists(
 
 @given(windows)
 def test_any_samples_give_a_sound_curve_or_none(samples: list[ThroughputSample]) -> None:
-    found = fit(samples)
-    kept, ignored = believable(samples)
+    found = fit_curve(samples)
+    kept, ignored = accepted_rates(samples)
     assert sum(map(len, kept.values())) + sum(ignored.values()) == len(samples)
     if found is None:
         assert not kept
@@ -170,7 +170,7 @@ def test_any_samples_give_a_sound_curve_or_none(samples: list[ThroughputSample])
         assert estimate.low <= estimate.rate <= estimate.high
     for m in found.measured:
         assert found.at([m.nodes])[0].rate == m.rate
-    assert fit(samples[::-1]) is not None
+    assert fit_curve(samples[::-1]) is not None
 
 
 # What was published. The issue's aims stand in the asserts; docs/explanation/curves.md has the figures.

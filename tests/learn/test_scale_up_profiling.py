@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.learn.scale_up_profiling import next_stop
+from malletrain.learn.scale_up_profiling import next_measurement_size
 
 
 def climbed(target: int, rate: dict[int, float] | None = None, least: int = 1, exponent: float = 1.0) -> list[int]:
     seen: dict[int, float] = {}
-    while (stop := next_stop(seen, target, lambda n: n >= least)) is not None:
+    while (stop := next_measurement_size(seen, target, lambda n: n >= least)) is not None:
         seen[stop] = rate[stop] if rate else stop**exponent
     return list(seen)
 
@@ -30,7 +30,7 @@ def test_a_model_that_scales_is_stopped_seldom_and_one_that_does_not_at_every_do
 def test_stops_rise_are_permitted_and_below_the_target(target: int, rates: list[float], permitted: set[int]) -> None:
     seen: dict[int, float] = {}
     for rate in rates:
-        stop = next_stop(seen, target, permitted.__contains__)
+        stop = next_measurement_size(seen, target, permitted.__contains__)
         if stop is None:
             break
         assert stop in permitted and max(seen, default=0) < stop < target

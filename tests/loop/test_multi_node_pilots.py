@@ -151,7 +151,7 @@ def test_whatever_the_main_queue_does_tasks_stay_whole(
         assert not set(mine) & {n for j in world.cluster.main for n in j.nodes}
         assert all(len(nodes_of) <= widest for nodes_of in held(world).values())
         for view in world.loop.views.values():
-            for task, fellows in view.fellows.items():
+            for task, fellows in view.co_allocated.items():
                 assert len({p.phase for p in fellows}) == 1, (task, fellows)
     again = Ledger()
     again.apply(world.journal.read())

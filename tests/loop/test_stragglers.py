@@ -9,7 +9,7 @@ import pytest
 from malletrain.domain.decision import LeaveCause, StartPilot
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve
-from malletrain.learn.stragglers import LEAST_WINDOWS
+from malletrain.learn.stragglers import MIN_WINDOWS
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.trackers.straggler_history import REST_S
 from malletrain.wire.messages import Samples, to_json
@@ -58,7 +58,7 @@ def refused(world: World, subject: str) -> list[str]:
 def test_a_straggler_goes_after_its_replacement_is_ready_and_its_node_rests() -> None:
     world = on_four(6)
     slow_node, slow = sorted(world.running().items())[1]
-    report(world, {slow: 60.0}, LEAST_WINDOWS)
+    report(world, {slow: 60.0}, MIN_WINDOWS)
     world.tick()
     started = intents(world, "start")[-1]
     assert started.data["replaces"] == slow and "60%" in started.reason and slow_node in started.reason
@@ -92,7 +92,7 @@ def test_a_straggler_goes_after_its_replacement_is_ready_and_its_node_rests() ->
 def test_without_a_free_node_it_stays_and_the_reason_is_told() -> None:
     world = on_four(4)
     slow = sorted(world.running().values())[0]
-    report(world, {slow: 50.0}, LEAST_WINDOWS)
+    report(world, {slow: 50.0}, MIN_WINDOWS)
     world.tick()
     assert len(world.running()) == 4 and slow in world.running().values()
     assert "no free node" in refused(world, "job 1")[0]
@@ -101,7 +101,7 @@ def test_without_a_free_node_it_stays_and_the_reason_is_told() -> None:
 def test_whoever_has_recovered_by_then_stays() -> None:
     world = on_four(6)
     slow = sorted(world.running().values())[2]
-    report(world, {slow: 75.0}, LEAST_WINDOWS)
+    report(world, {slow: 75.0}, MIN_WINDOWS)
     world.tick()
     assert len(world.running()) == 5
     report(world, {}, 10)
@@ -113,7 +113,7 @@ def test_whoever_has_recovered_by_then_stays() -> None:
 def test_a_job_that_shrinks_gives_up_its_straggler_first() -> None:
     world = on_four(4)
     slow = sorted(world.running().values())[2]
-    report(world, {slow: 50.0}, LEAST_WINDOWS)
+    report(world, {slow: 50.0}, MIN_WINDOWS)
     world.submit(job(2, most=1, weight=100.0))
     world.tick()
     assert slow not in world.running().values()
@@ -122,7 +122,7 @@ def test_a_job_that_shrinks_gives_up_its_straggler_first() -> None:
 def test_one_bad_window_moves_nobody() -> None:
     world = on_four(6)
     slow = sorted(world.running().values())[0]
-    report(world, {}, LEAST_WINDOWS)
+    report(world, {}, MIN_WINDOWS)
     report(world, {slow: 20.0})
     world.tick()
     decision = world.loop.last_decision
@@ -133,7 +133,7 @@ def test_one_bad_window_moves_nobody() -> None:
 def test_rates_of_nobody_change_nothing(rates: dict[str, float]) -> None:
     world = on_four(6)
     data: dict[str, JsonValue] = {"nodes": 4, "samples": 300, "seconds": 3.0, "steps": 10, "rates": {**rates}}
-    world.workers.report(*[Event(world.clock.now(), EventKind.SAMPLES, 1, data=data)] * LEAST_WINDOWS)
+    world.workers.report(*[Event(world.clock.now(), EventKind.SAMPLES, 1, data=data)] * MIN_WINDOWS)
     world.tick()
     assert len(world.running()) == 4
 
@@ -141,7 +141,7 @@ def test_rates_of_nobody_change_nothing(rates: dict[str, float]) -> None:
 def test_a_restarted_daemon_knows_what_the_last_one_knew() -> None:
     world = on_four(6)
     slow = sorted(world.running().values())[0]
-    report(world, {slow: 60.0}, LEAST_WINDOWS)
+    report(world, {slow: 60.0}, MIN_WINDOWS)
     world.tick()
     again = Ledger()
     again.apply(world.journal.events)

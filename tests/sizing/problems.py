@@ -58,7 +58,7 @@ def jobs(draw: st.DrawFn, name: JobId, most: int, wild: bool) -> JobDemand:
         curve=draw(curves(most, wild=wild)),
         remaining_samples=draw(st.one_of(st.none(), st.none(), st.floats(0, 1e5))),
         doubt=draw(st.sampled_from([0.0, 0.0, 0.02, 0.5])),
-        owed=draw(st.sampled_from([False, False, False, True])),
+        must_run=draw(st.sampled_from([False, False, False, True])),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from malletrain.domain.decision import SizingStatus
-from malletrain.sizing.constrained import sized
+from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check, resource_cap
 from malletrain.sizing.problem import LinearLimit, Problem, ResizeLimit
 from malletrain.sizing.registry import names, policy
@@ -21,7 +21,7 @@ SHIPPED = [name for name in names() if name != "lp"]
 @examples(15)
 @given(problem=constrained(most_jobs=5, most=8, most_nodes=20, wild=False))
 def test_whatever_policy_what_is_not_put_off_is_kept(name: str, problem: Problem) -> None:
-    answer, put_off = sized(policy(name), problem)
+    answer, put_off = size_within_constraints(policy(name), problem)
     if answer.status is not SizingStatus.FALLBACK:
         kept = tuple(each for each in problem.constraints if each.name not in put_off)
         assert check(replace(problem, constraints=kept), answer.sizes) == []
@@ -31,14 +31,14 @@ def test_whatever_policy_what_is_not_put_off_is_kept(name: str, problem: Problem
 
 def test_a_policy_that_knows_no_caps_is_cut_to_them() -> None:
     problem = Problem(300, 12, (job("a", 0, 8), job("b", 0, 8)), constraints=(cap("a's", ["a"], 2),))
-    answer, put_off = sized(policy("equal"), problem)
+    answer, put_off = size_within_constraints(policy("equal"), problem)
     assert (answer.sizes, put_off) == ({"a": 2, "b": 6}, ())
     assert "cut to keep a's" in answer.reason
 
 
 def test_no_more_jobs_change_than_may() -> None:
     jobs = tuple(job(i, 2, 8) for i in range(4))
-    answer, _ = sized(policy("equal"), Problem(300, 24, jobs, constraints=(ResizeLimit(1),)))
+    answer, _ = size_within_constraints(policy("equal"), Problem(300, 24, jobs, constraints=(ResizeLimit(1),)))
     assert sorted(answer.sizes.values()) == [2, 2, 2, 6]
 
 
@@ -47,6 +47,6 @@ def test_shares_are_put_off_before_resizes_and_caps_never() -> None:
     watts = resource_cap("power", {1: 500.0, 2: 500.0, 3: 500.0}, 1500.0)
     share = LinearLimit("share", {1: 1.0}, lower=6)
     problem = Problem(300, 24, tuple(job(i, 8, 8) for i in (1, 2, 3)), constraints=(watts, share, ResizeLimit(1)))
-    answer, put_off = sized(policy("auto"), problem)
+    answer, put_off = size_within_constraints(policy("auto"), problem)
     assert put_off == ("share", "resizes")
     assert sum(answer.sizes.values()) == 3

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve
-from malletrain.sizing.deadlines import LEAST_CHANCE, SLACK, chance_of, promises, quantiles, share_of
+from malletrain.sizing.deadlines import (
+    MIN_PROBABILITY,
+    SLACK_FACTOR,
+    deadline_guarantees,
+    satisfactory_share,
+    supply_probability,
+    supply_quantiles,
+)
 from malletrain.sizing.policies.deadline import Deadline
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import Due, JobDemand, Problem
@@ -23,29 +30,29 @@ def due(name: str, seconds: float, samples: float, **more: object) -> JobDemand:
 
 
 def test_the_share_is_the_fewest_nodes_that_do_it() -> None:
-    assert share_of(due("a", 110.0, 4000.0)) == 4
-    assert share_of(due("a", 110.0, 4001.0)) == 5
-    assert share_of(due("a", 130.0, 4000.0, activate_s=20.0)) == 4
-    assert share_of(due("a", 110.0, 4000.0, sizes=(2, 6, 8))) == 6
-    assert share_of(due("a", 1.0, 4000.0)) is None
-    assert share_of(due("a", 100.0, 0.0)) == 0
+    assert satisfactory_share(due("a", 110.0, 4000.0)) == 4
+    assert satisfactory_share(due("a", 110.0, 4001.0)) == 5
+    assert satisfactory_share(due("a", 130.0, 4000.0, activate_s=20.0)) == 4
+    assert satisfactory_share(due("a", 110.0, 4000.0, sizes=(2, 6, 8))) == 6
+    assert satisfactory_share(due("a", 1.0, 4000.0)) is None
+    assert satisfactory_share(due("a", 100.0, 0.0)) == 0
 
 
 def test_chances_are_those_of_the_supply() -> None:
     supply = tuple(range(10, 30))
-    assert chance_of(10, supply, 0) == 1.0
-    assert chance_of(12, supply, 0) == pytest.approx(0.9)
-    assert chance_of(30, supply, 0) == 0.0
-    assert chance_of(5, (), 5) == 1.0 and chance_of(6, (), 5) == 0.0
+    assert supply_probability(10, supply, 0) == 1.0
+    assert supply_probability(12, supply, 0) == pytest.approx(0.9)
+    assert supply_probability(30, supply, 0) == 0.0
+    assert supply_probability(5, (), 5) == 1.0 and supply_probability(6, (), 5) == 0.0
 
 
 def test_the_earliest_deadline_comes_first_and_what_is_not_likely_has_no_promise() -> None:
     late, early = due("late", 1100.0, 40_000.0), due("early", 110.0, 8_000.0)
     supply = (8,) * 1 + (12,) * 9
-    found = promises((late, early), supply, 12, 0.9)
+    found = deadline_guarantees((late, early), supply, 12, 0.9)
     assert [(p.job, p.share, p.needs) for p in found] == [("early", 8, 8), ("late", 4, 12)]
     assert found[1].chance == pytest.approx(0.9)
-    assert [p.job for p in promises((late, early), (8,) * 2 + (12,) * 8, 12, 0.9)] == ["early"]
+    assert [p.job for p in deadline_guarantees((late, early), (8,) * 2 + (12,) * 8, 12, 0.9)] == ["early"]
 
 
 def test_who_has_a_promise_has_its_nodes_and_the_rest_is_shared_best() -> None:
@@ -77,21 +84,23 @@ def test_who_was_taken_is_served_before_others_when_its_deadline_has_become_less
 def test_promises_are_kept_whatever_the_problem(
     problem: Problem, supply: list[int], seconds: float, samples: float
 ) -> None:
-    jobs = tuple(replace(j, due=Due(seconds, samples)) if i % 2 else j for i, j in enumerate(problem.jobs))
+    # A job that must run for another reason may come first: none does here.
+    free = [replace(job, must_run=False) for job in problem.jobs]
+    jobs = tuple(replace(j, due=Due(seconds, samples)) if i % 2 else j for i, j in enumerate(free))
     problem = replace(problem, jobs=jobs, supply=tuple(sorted(supply)))
     answer = Deadline().size(problem)
     assert sum(answer.sizes.values()) <= problem.nodes
     assert all(j.permits(answer.sizes[j.id]) for j in problem.jobs)
     by_id = {j.id: j for j in problem.jobs}
-    for promise in promises(jobs, problem.supply, problem.nodes, LEAST_CHANCE):
-        assert promise.chance >= LEAST_CHANCE
+    for promise in deadline_guarantees(jobs, problem.supply, problem.nodes, MIN_PROBABILITY):
+        assert promise.chance >= MIN_PROBABILITY
         size = answer.sizes[promise.job]
         if promise.needs <= problem.nodes and promise.share:
             assert size >= promise.share
             of = by_id[promise.job]
-            assert of.activate_s + SLACK * samples / of.curve.throughput(promise.share) <= seconds
+            assert of.activate_s + SLACK_FACTOR * samples / of.curve.throughput(promise.share) <= seconds
 
 
 def test_quantiles_of_levels_are_weighed_by_time() -> None:
-    assert quantiles([4.0, 10.0], [300.0, 100.0], 4) == (4, 4, 4, 10)
-    assert quantiles([], [], 4) == () and quantiles([3.0], [0.0]) == ()
+    assert supply_quantiles([4.0, 10.0], [300.0, 100.0], 4) == (4, 4, 4, 10)
+    assert supply_quantiles([], [], 4) == () and supply_quantiles([3.0], [0.0]) == ()

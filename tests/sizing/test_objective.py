@@ -60,6 +60,6 @@ def test_a_doubtful_curve_takes_no_nodes_from_a_job_but_lets_it_grow() -> None:
 
 def test_who_is_owed_nodes_comes_before_any_gain() -> None:
     slow = Curve(((4, 0.01),))
-    jobs = (job("waits", 0, 4, slow, min=4, owed=True), job("trains", 8, 8))
+    jobs = (job("waits", 0, 4, slow, min=4, must_run=True), job("trains", 8, 8))
     assert Exact().size(Problem(300, 8, jobs)).sizes == {"waits": 4, "trains": 4}
     assert Exact().size(Problem(300, 3, jobs)).sizes == {"waits": 0, "trains": 3}

@@ -11,7 +11,7 @@ from hypothesis import given
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing.auto import Auto
-from malletrain.sizing.constrained import sized
+from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check
 from malletrain.sizing.policies.equal import Equal
 from malletrain.sizing.policies.exact import Exact
@@ -90,7 +90,9 @@ def test_side_constraints_against_every_plan(problem: Problem) -> None:
 def test_side_constraints_against_pulp(problem: Problem) -> None:
     ours, theirs = Milp().size(problem), Lp(()).size(problem)
     assert ours.status is theirs.status
-    assert repr(sized(Auto(), problem)) == repr(sized(Exact(), problem))  # under constraints `exact` means `auto`
+    assert repr(size_within_constraints(Auto(), problem)) == repr(
+        size_within_constraints(Exact(), problem)
+    )  # under constraints `exact` means `auto`
     if ours.status is SizingStatus.OPTIMAL:
         assert same(ours.objective, theirs.objective, problem)
         assert same(Auto().size(problem).objective, theirs.objective, problem)
@@ -123,7 +125,7 @@ def test_the_order_of_the_jobs_does_not_matter(problem: Problem) -> None:
 @given(problems())
 def test_a_world_that_stands_still_comes_to_rest(problem: Problem) -> None:
     """Each plan taken as the present sizes trains strictly faster than the last, until nothing changes any more."""
-    jobs = tuple(replace(j, weight=1.0, remaining_samples=None, owed=False) for j in problem.jobs)
+    jobs = tuple(replace(j, weight=1.0, remaining_samples=None, must_run=False) for j in problem.jobs)
     problem = replace(problem, jobs=jobs, value=Value.ELASTIC, alpha=0.0)
     rate = -1.0
     for _ in range(200):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve
 from malletrain.sizing.problem import JobDemand, Problem, Value
-from malletrain.sizing.values import RowMemo, value_table
+from malletrain.sizing.values import ValueRowCache, value_table
 from tests.sizing.problems import job, problems
 
 
@@ -46,8 +46,8 @@ def test_every_value_is_the_documented_one(problem: Problem) -> None:
     for i, j in enumerate(jobs):
         rows = range(table.start[i], table.start[i + 1])
         assert [int(table.size[r]) for r in rows] == [k for k in range(problem.nodes + 1) if j.permits(k)]
-        by_job[i][0] -= most + 1.0 if j.owed else 0.0
-        assert table.value[rows] == pytest.approx(by_job[i], rel=1e-12, abs=1e-9 + j.owed * 1e-12 * most)
+        by_job[i][0] -= most + 1.0 if j.must_run else 0.0
+        assert table.value[rows] == pytest.approx(by_job[i], rel=1e-12, abs=1e-9 + j.must_run * 1e-12 * most)
         assert table.changed[rows].tolist() == (table.size[rows] != j.current).tolist()
 
 
@@ -92,7 +92,7 @@ def test_alpha_lifts_the_fairness_of_unequal_jobs() -> None:
 @given(st.lists(problems(), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_a_table_with_a_memory_is_the_one_without(given_problems: list[Problem], random: Random) -> None:
     """Jobs come, go and stay from problem to problem; so do horizon, nodes and objective."""
-    memo, pool = RowMemo(), [job for each in given_problems for job in each.jobs]
+    memo, pool = ValueRowCache(), [job for each in given_problems for job in each.jobs]
     for each in [*given_problems, *given_problems]:
         jobs = {job.id: job for job in random.sample(pool, random.randint(0, len(pool)))}
         problem = replace(each, jobs=tuple(jobs.values()), constraints=(), memo=None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from malletrain.domain.event import Event, EventKind, JsonValue
-from malletrain.learn.scale_up_profiling import next_stop
+from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.loop.membership.next_world import Candidate, Seat, WorldPlan, next_world
 from malletrain.loop.membership.state import Check, JobState, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
@@ -239,7 +239,7 @@ class Worlds:
             job.climbs = False  # its steps are too long for this
             return None
         target = sum(each.leaving_since is None for each in candidates)
-        stop = next_stop(job.seen, target, job.terms.permits)
+        stop = next_measurement_size(job.seen, target, job.terms.permits)
         if stop is None and target > size:
             job.climbs = False
         return stop

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from malletrain.decide.rules import Rules
-from malletrain.decide.yielding import waits
+from malletrain.decide.yielding import waits_for_nodes
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 
 
@@ -41,7 +41,7 @@ class PlanMemory:
                 seen[job.id] = _Seen(job.start_time, job.planned_nodes, now)
                 continue
             before = self._seen.get(job.id)
-            if before is not None and before.at >= since and waits(job, rules):
+            if before is not None and before.at >= since and waits_for_nodes(job, rules):
                 seen[job.id] = before
                 planned[job.id] = replace(job, start_time=before.start_time, planned_nodes=before.nodes)
         self._seen = seen

@@ -7,7 +7,7 @@ from typing import cast
 
 from malletrain.domain.decision import LeaveCause
 from malletrain.domain.event import Event, EventKind
-from malletrain.learn.stragglers import Pace, Straggler, stragglers
+from malletrain.learn.stragglers import Straggler, WorkerSpeed, stragglers
 
 #: A node whose worker was replaced for being slow is left alone for so long.
 REST_S = 1800.0
@@ -20,7 +20,7 @@ class Paces:
     """Folds the rates that windows of training carry (`malletrain.wire.messages.Samples.rates`)."""
 
     def __init__(self) -> None:
-        self._paces: dict[int, dict[str, Pace]] = {}
+        self._paces: dict[int, dict[str, WorkerSpeed]] = {}
         self._slow: dict[int, tuple[Straggler, ...]] = {}
         self._resting: dict[str, tuple[float, str]] = {}
 
@@ -60,7 +60,7 @@ class Paces:
         before = self._paces.get(cast(int, event.job), {})
         by_pilot = {worker.rpartition(".")[0]: rate for worker, rate in rates.items()}
         self._paces[cast(int, event.job)] = {
-            pilot: before.get(pilot, Pace()).after(rate) for pilot, rate in sorted(by_pilot.items())
+            pilot: before.get(pilot, WorkerSpeed()).after(rate) for pilot, rate in sorted(by_pilot.items())
         }
         self._judge(cast(int, event.job))
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import Event, EventKind
-from malletrain.sizing.deadlines import quantiles
+from malletrain.sizing.deadlines import supply_quantiles
 
 #: What was seen counts half after so long.
 HALF_LIFE_S = 14 * 86400.0
@@ -37,7 +37,7 @@ class PoolLevels:
 
     def supply(self, rules: Rules) -> tuple[int, ...]:
         """Equally likely numbers of nodes that pilots may hold, ascending; empty before anything was seen."""
-        found = quantiles(list(self._levels), list(self._levels.values()))
+        found = supply_quantiles(list(self._levels), list(self._levels.values()))
         return tuple(max(0, min(n - rules.keep_idle, rules.max_pilots)) for n in found)
 
     def _until(self, at: float) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.max_min import fill_evenly
+from malletrain.sizing.max_min import max_min_rows
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import value_table
 
@@ -76,7 +76,7 @@ def _settled(problem: Problem, passes: Condition, reason: str) -> Sizes:
         sizes = [int(table.size[row]) for row in rows]
         if sizes:
             last[i] = rows[_last_passing(sizes, job.curve, job.weight, passes)]
-    rows_chosen = fill_evenly(table, problem.nodes, np.asarray(last))
+    rows_chosen = max_min_rows(table, problem.nodes, np.asarray(last))
     sizes_of = dict(zip(table.ids, table.size[rows_chosen].tolist(), strict=True))
     answer = Sizes(SizingStatus.FEASIBLE, table.worth(rows_chosen), math.inf, sizes_of, reason)
     return checked(problem, answer)

@@ -30,8 +30,8 @@ from malletrain.sizing.constraints import checked
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import Bools, Floats, Ints, ValueTable, rates, value_table
 
-_BISECTIONS = 100
-_DEAREST = 1e12
+MAX_BISECTIONS = 100
+MAX_PRICE = 1e12
 
 
 class Budget:
@@ -114,8 +114,8 @@ def _within(
 
     if used(rows) <= most:
         return rows, 0.0
-    low, high = 0.0, _DEAREST
-    for _ in range(_BISECTIONS):
+    low, high = 0.0, MAX_PRICE
+    for _ in range(MAX_BISECTIONS):
         mu = math.sqrt(low * high) if low > 0 else high / 1e6 if high > 1e-12 else high / 2
         low, high = (mu, high) if used(priced(mu)) > most else (low, mu)
     lean, wide = priced(high), priced(low)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.deadlines import LEAST_CHANCE, Promise, promises, share_of
+from malletrain.sizing.deadlines import MIN_PROBABILITY, DeadlineGuarantee, deadline_guarantees, satisfactory_share
 from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes, id_order
 from malletrain.sizing.values import value_table
 
@@ -28,11 +28,11 @@ class Deadline:
 
     name = "deadline"
 
-    def __init__(self, least: float = LEAST_CHANCE) -> None:
+    def __init__(self, least: float = MIN_PROBABILITY) -> None:
         self._least = least
 
     def size(self, problem: Problem) -> Sizes:
-        given = promises(problem.jobs, problem.supply, problem.nodes, self._least)
+        given = deadline_guarantees(problem.jobs, problem.supply, problem.nodes, self._least)
         shares = _shares_now(problem, given)
         kept = tuple(_kept(job, shares[job.id]) if job.id in shares else job for job in problem.jobs)
         table = value_table(replace(problem, jobs=kept))
@@ -44,13 +44,13 @@ class Deadline:
         return checked(problem, Sizes(SizingStatus.FEASIBLE, worth, float("inf"), sizes, reason, best.work))
 
 
-def _shares_now(problem: Problem, given: Sequence[Promise]) -> dict[JobId, int]:
+def _shares_now(problem: Problem, given: Sequence[DeadlineGuarantee]) -> dict[JobId, int]:
     """Shares as far as they fit on the nodes that are there, promised ones first, the earliest deadline first."""
     promised = {each.job for each in given}
     due = [(job.id not in promised, job.due.seconds, id_order(job.id), job) for job in problem.jobs if job.due]
     left, shares = problem.nodes, dict[JobId, int]()
     for *_, job in sorted(due, key=lambda each: each[:3]):
-        share = share_of(job)
+        share = satisfactory_share(job)
         if share and share <= left:
             shares[job.id] = share
             left -= share
@@ -59,10 +59,10 @@ def _shares_now(problem: Problem, given: Sequence[Promise]) -> dict[JobId, int]:
 
 def _kept(job: JobDemand, share: int) -> JobDemand:
     """The job with its share at least, before all others' gain. What is measured of it can wait."""
-    return replace(job, min=max(job.min, share), owed=True, locked=None, bonus=())
+    return replace(job, min=max(job.min, share), must_run=True, locked=None, bonus=())
 
 
-def _said(jobs: tuple[JobDemand, ...], given: Mapping[JobId, Promise], least: float) -> str:
+def _said(jobs: tuple[JobDemand, ...], given: Mapping[JobId, DeadlineGuarantee], least: float) -> str:
     words = []
     for job in jobs:
         if job.due is None:
@@ -71,7 +71,7 @@ def _said(jobs: tuple[JobDemand, ...], given: Mapping[JobId, Promise], least: fl
         if promise is not None:
             words.append(f"job {job.id!r}: {promise.share} nodes, {promise.chance:.0%}")
         else:
-            share = share_of(job)
+            share = satisfactory_share(job)
             words.append(
                 f"job {job.id!r}: no promise, "
                 + (

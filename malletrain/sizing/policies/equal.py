@@ -6,7 +6,7 @@ import math
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.max_min import fill_evenly
+from malletrain.sizing.max_min import max_min_rows
 from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import value_table
 
@@ -18,7 +18,7 @@ class Equal:
 
     def size(self, problem: Problem) -> Sizes:
         table = value_table(problem)
-        rows = fill_evenly(table, problem.nodes, table.start[1:] - 1)
+        rows = max_min_rows(table, problem.nodes, table.start[1:] - 1)
         sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
         answer = Sizes(SizingStatus.FEASIBLE, table.worth(rows), math.inf, sizes, "nodes split evenly")
         return checked(problem, answer)

@@ -6,7 +6,7 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import checked, fallback
 from malletrain.sizing.problem import Problem, Sizes
-from malletrain.sizing.values import RowMemo, value_table
+from malletrain.sizing.values import ValueRowCache, value_table
 
 
 class Exact:
@@ -18,7 +18,7 @@ class Exact:
         if problem.constraints:
             return fallback(problem, "policy exact knows no side constraints; use auto, milp or lp")
         table = value_table(problem)
-        memo = problem.memo or RowMemo()
+        memo = problem.memo or ValueRowCache()
         best = knapsack.solve(table, problem.nodes, memo.price)
         memo.price = best.price
         sizes = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))

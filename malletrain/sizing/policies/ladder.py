@@ -38,11 +38,11 @@ from malletrain.sizing.values import Floats, permitted_sizes, rates, value_table
 Ints = NDArray[np.int64]
 
 #: Rounds of pricing at most.
-ROUNDS = 60
+MAX_PRICING_ROUNDS = 60
 #: So near to the bound is good enough: far less than what lifetimes are known to.
-CLOSE = 1e-3
+MAX_RELATIVE_GAP = 1e-3
 #: Branching nodes for the whole plan.
-BRANCHES = 20
+MAX_BRANCHES = 20
 
 
 @dataclass(frozen=True)
@@ -89,19 +89,19 @@ def planned(problem: Problem) -> Planned | None:
         plans.add(j, *each.nothing())
     bound = math.inf
     rounds = 0
-    while rounds < ROUNDS:
+    while rounds < MAX_PRICING_ROUNDS:
         rounds += 1
         prices, objective, duals = plans.relaxed(len(jobs))
         best = [each.best(prices) for each in steps]
         bound = min(bound, float(prices @ room) + sum(net for net, _, _ in best))
-        if bound <= objective + CLOSE * abs(objective):
+        if bound <= objective + MAX_RELATIVE_GAP * abs(objective):
             break
         for j, (net, sizes, worth) in enumerate(best):
             if net > duals[j] + 1e-12 * abs(bound):
                 plans.add(j, sizes, worth)
     chosen, worth = plans.whole(len(jobs))
     gap = bound - worth
-    if gap > CLOSE * abs(bound):
+    if gap > MAX_RELATIVE_GAP * abs(bound):
         # Steps that alone lose more than the gap are in no better plan; of the others, the best for each size now.
         for j, each in enumerate(steps):
             for net, sizes, found in each.every(prices):
@@ -230,7 +230,7 @@ class _Plans:
             model.integrality_ = [highspy.HighsVarType.kInteger] * count
         solver = highspy.Highs()
         for option, value in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 0),
-                              ("mip_rel_gap", CLOSE), ("mip_max_nodes", BRANCHES)):  # fmt: skip
+                              ("mip_rel_gap", MAX_RELATIVE_GAP), ("mip_max_nodes", MAX_BRANCHES)):  # fmt: skip
             solver.setOptionValue(option, value)
         solver.passModel(model)
         solver.run()

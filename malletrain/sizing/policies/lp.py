@@ -36,7 +36,7 @@ GROUP = "malletrain.lp_constraints"
 #: Seconds after which the solver is stopped in any case.
 WATCHDOG_S = 120.0
 #: Plans within this part of the best count as equally good. HiGHS keeps no constraint more tightly than 1e-10.
-_TIE = 2e-10
+RELATIVE_TIE = 2e-10
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _fewest_changes(stated: Statement, worth: float) -> dict[JobId, int] | None:
     """Of the plans of that worth: the fewest changed jobs, then the fewest nodes."""
     model, problem = stated.model, stated.problem
     value = model.objective
-    model.addConstraint(value >= worth - _TIE * max(1.0, abs(worth)), "as_good_as_the_best")
+    model.addConstraint(value >= worth - RELATIVE_TIE * max(1.0, abs(worth)), "as_good_as_the_best")
     current = {job.id: job.current for job in problem.jobs}
     many = 1.0 + problem.nodes
     model.setObjective(

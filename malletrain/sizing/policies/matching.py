@@ -28,7 +28,7 @@ from malletrain.sizing.constraints import checked, fallback
 from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes
 from malletrain.sizing.values import Floats, Ints, permitted_sizes, value_table
 
-SAMPLES = 64
+DEFAULT_SAMPLES = 64
 _ONE_CLASS = "node"
 
 
@@ -37,7 +37,7 @@ class Matching:
 
     name = "matching"
 
-    def __init__(self, samples: int = SAMPLES, seed: int = 0) -> None:
+    def __init__(self, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> None:
         self._samples, self._seed = samples, seed
 
     def size(self, problem: Problem) -> Sizes:

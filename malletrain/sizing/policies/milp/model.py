@@ -14,20 +14,20 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.sizing.matrix import Limits
+from malletrain.sizing.matrix import ConstraintRows
 from malletrain.sizing.policies.milp.pricing import Prices
 from malletrain.sizing.values import Floats, ValueTable
 
 Ints = NDArray[np.int64]
 
 #: Rows times branching nodes after which the best plan so far is taken: a limit in work is the same on every machine.
-MUCH_WORK = 300_000
+MAX_BRANCHED_ROWS = 300_000
 #: Branching nodes at most and at least, however few or many rows there are.
 MAX_BRANCHES, MIN_BRANCHES = 5_000, 100
 #: Branching nodes for a first plan and for settling ties: there the proof is worth less than the time.
 FEW_BRANCHES = 100
 #: Above so many rows ties are not settled by a solve of their own: it would cost as much as the plan.
-MOST_TO_SETTLE = 2_000
+MAX_ROWS_TO_SETTLE = 2_000
 #: Seconds after which HiGHS is stopped in any case. Only a watchdog: a plan found so is marked feasible, not optimal.
 WATCHDOG_S = 10.0
 
@@ -83,7 +83,13 @@ def _segments(table: ValueTable, rows: Ints, loss: Floats, scale: float) -> _Seg
 
 
 def least_loss(
-    table: ValueTable, limits: Limits, prices: Prices, rows: Ints, start: Ints | None, gap: float, branches: int
+    table: ValueTable,
+    limits: ConstraintRows,
+    prices: Prices,
+    rows: Ints,
+    start: Ints | None,
+    gap: float,
+    branches: int,
 ) -> Found:
     """The plan over `rows` that loses least; `start` is a plan to begin with, `gap` the loss it is known to have."""
     factor = 1e3 / max(gap, 1e-9 * prices.scale)
@@ -93,7 +99,7 @@ def least_loss(
 
 
 def fewest_changes(
-    table: ValueTable, limits: Limits, prices: Prices, rows: Ints, start: Ints, loss: float, allowed: float
+    table: ValueTable, limits: ConstraintRows, prices: Prices, rows: Ints, start: Ints, loss: float, allowed: float
 ) -> Found:
     """Among plans that lose at most `loss` + `allowed`: the fewest changed jobs, then the fewest nodes."""
     factor = 1e3 / max(loss, allowed)
@@ -115,7 +121,7 @@ def fewest_changes(
 
 def _solve(
     table: ValueTable,
-    limits: Limits,
+    limits: ConstraintRows,
     prices: Prices,
     rows: Ints,
     start: Ints | None,
@@ -193,7 +199,7 @@ def _solve(
     return Found(found, proven, max(bound, 0.0), int(info.mip_node_count))
 
 
-def _as_columns(seg: _Segments, long: Ints, plan: Ints, limits: Limits) -> Floats:
+def _as_columns(seg: _Segments, long: Ints, plan: Ints, limits: ConstraintRows) -> Floats:
     """A plan as values of the variables."""
     used = np.zeros(len(seg.first))
     mine = np.searchsorted(seg.first, plan, side="right") - 1

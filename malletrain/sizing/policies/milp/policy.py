@@ -9,13 +9,13 @@ import numpy as np
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import check, checked, fallback
-from malletrain.sizing.matrix import Limits, limits
+from malletrain.sizing.matrix import ConstraintRows, constraint_rows
 from malletrain.sizing.policies.milp.model import (
     FEW_BRANCHES,
+    MAX_BRANCHED_ROWS,
     MAX_BRANCHES,
+    MAX_ROWS_TO_SETTLE,
     MIN_BRANCHES,
-    MOST_TO_SETTLE,
-    MUCH_WORK,
     fewest_changes,
     least_loss,
 )
@@ -25,9 +25,9 @@ from malletrain.sizing.ties import lower_ids_first
 from malletrain.sizing.values import Ints, ValueTable, value_table
 
 #: Plans within this part of the best are equally good, and the one with the fewest changes is taken.
-_TIE = 1e-11
+RELATIVE_TIE = 1e-11
 #: Single exchanges tried for a first plan.
-_EXCHANGES = 200
+MAX_EXCHANGES = 200
 
 
 class Milp:
@@ -48,7 +48,7 @@ class Milp:
         table = value_table(problem)
         if not table.ids:
             return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
-        lines = limits(problem, table)
+        lines = constraint_rows(problem, table)
         plan = _known_plan(problem, table)
         prices = best_prices(table, lines, plan)
         if isinstance(prices, NoPlan):
@@ -58,8 +58,8 @@ class Milp:
         if len(search.survivors()) > len(prices.seen):
             search.over(prices.seen, FEW_BRANCHES)
         survivors = search.survivors()
-        branches = min(MAX_BRANCHES, max(MIN_BRANCHES, MUCH_WORK // max(len(survivors), 1)))
-        proven = search.gap <= _TIE * prices.scale or search.over(survivors, branches)
+        branches = min(MAX_BRANCHES, max(MIN_BRANCHES, MAX_BRANCHED_ROWS // max(len(survivors), 1)))
+        proven = search.gap <= RELATIVE_TIE * prices.scale or search.over(survivors, branches)
         if proven:
             search.least_loss = search.gap
         if search.plan is None:
@@ -67,7 +67,7 @@ class Milp:
             return fallback(problem, why)
         if problem.constraints:
             rows = lower_ids_first(problem, table, search.settled(search.plan))
-            if table.worth(rows) < search.worth - 2 * _TIE * prices.scale:
+            if table.worth(rows) < search.worth - 2 * RELATIVE_TIE * prices.scale:
                 rows = search.plan
         else:
             price = knapsack.Price(float(prices.limit[0] / _node_unit(table)), prices.bound, prices.loss, 0)
@@ -100,7 +100,7 @@ class _Search:
     """The best plan so far, and what is proven."""
 
     table: ValueTable
-    limits: Limits
+    limits: ConstraintRows
     prices: Prices
     plan: Ints | None
     least_loss: float = 0.0  # no plan loses less, once all survivors were looked at
@@ -117,26 +117,26 @@ class _Search:
 
     def survivors(self) -> Ints:
         """Rows that some plan as good as the best so far could use."""
-        slack = _TIE * self.prices.scale
+        slack = RELATIVE_TIE * self.prices.scale
         return np.flatnonzero(self.prices.loss <= self.gap + slack)
 
     def by_exchanges(self) -> None:
         """A first plan without any solver: what the prices like best, or the known plan, and exchanges of one job's
         size that keep every limit."""
         table, limits = self.table, self.limits
-        rows = np.flatnonzero(self.prices.loss <= _TIE * self.prices.scale)
+        rows = np.flatnonzero(self.prices.loss <= RELATIVE_TIE * self.prices.scale)
         _, leanest = np.unique(table.row_job[rows], return_index=True)
         for start in (rows[leanest], self.plan):
             if start is None or not limits.hold(start):
                 continue
             plan, spare = start.copy(), limits.upper - limits.use(start)
-            for _ in range(_EXCHANGES):
+            for _ in range(MAX_EXCHANGES):
                 now = plan[table.row_job]
                 gain = table.value - table.value[now]
                 more = limits.coefficient - limits.coefficient[:, now]
                 gain[np.any(more > spare[:, None] + 1e-12, axis=0)] = -np.inf
                 row = int(np.argmax(gain))
-                if gain[row] <= _TIE * self.prices.scale:
+                if gain[row] <= RELATIVE_TIE * self.prices.scale:
                     break
                 spare -= more[:, row]
                 plan[table.row_job[row]] = row
@@ -156,9 +156,9 @@ class _Search:
 
     def settled(self, plan: Ints) -> Ints:
         """The plan of the fewest changes among the equally good ones."""
-        slack = _TIE * self.prices.scale
+        slack = RELATIVE_TIE * self.prices.scale
         rows = np.union1d(self.survivors(), plan)
-        if len(rows) > MOST_TO_SETTLE:
+        if len(rows) > MAX_ROWS_TO_SETTLE:
             return plan
         found = fewest_changes(self.table, self.limits, self.prices, rows, plan, self.gap, slack)
         self.branches += found.branches

@@ -13,16 +13,16 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.sizing.matrix import Limits
+from malletrain.sizing.matrix import ConstraintRows
 from malletrain.sizing.values import Floats, ValueTable
 
 Ints = NDArray[np.int64]
 
 #: Rounds of column generation; the bound holds wherever it stops.
-_ROUNDS = 200
-_TOLERANCE = 1e-12
+MAX_PRICING_ROUNDS = 200
+RELATIVE_TOLERANCE = 1e-12
 #: Values below this are nothing; it keeps quotients finite.
-_LEAST_SCALE = 1e-200
+MIN_SCALE = 1e-200
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class NoPlan:
     limits: tuple[str, ...]
 
 
-def best_prices(table: ValueTable, limits: Limits, plan: Ints | None) -> Prices | NoPlan:
+def best_prices(table: ValueTable, limits: ConstraintRows, plan: Ints | None) -> Prices | NoPlan:
     """Minimises the bound over the prices. `plan`: rows known to keep every limit, if any are."""
-    scale = max(float(np.abs(table.value).max(initial=0.0)), _LEAST_SCALE)
+    scale = max(float(np.abs(table.value).max(initial=0.0)), MIN_SCALE)
     start = {*table.start[:-1].tolist(), *_best_rows(table, table.value).tolist()}
     start |= set(np.flatnonzero(~table.changed).tolist())
     if plan is None:
@@ -87,7 +87,9 @@ def _best_rows(table: ValueTable, net: Floats) -> Ints:
 class _Master:
     """The relaxation over the rows added so far. Lines: the limits, then `one size a job`."""
 
-    def __init__(self, table: ValueTable, limits: Limits, value: Floats, rows: list[int], *, breakable: bool) -> None:
+    def __init__(
+        self, table: ValueTable, limits: ConstraintRows, value: Floats, rows: list[int], *, breakable: bool
+    ) -> None:
         self._table, self._limits, self._value = table, limits, value
         self.rows: list[int] = []
         self.rounds = 0
@@ -134,7 +136,7 @@ class _Master:
         """Adds rows until the prices are best. Returns the prices and the bound they prove."""
         table, limits = self._table, self._limits
         best_price, best_bound = np.zeros(len(limits.upper)), np.inf
-        for _ in range(_ROUNDS):
+        for _ in range(MAX_PRICING_ROUNDS):
             self.rounds += 1
             self._lp.run()
             dual = np.array(self._lp.getSolution().row_dual)[: len(limits.upper)]
@@ -148,7 +150,7 @@ class _Master:
                 best_price, best_bound = price, bound
             reached = -self._lp.getInfo().objective_function_value
             new = [row for row in rows.tolist() if row not in self._known]
-            if best_bound - reached <= _TOLERANCE * max(1.0, abs(reached)) or not new:
+            if best_bound - reached <= RELATIVE_TOLERANCE * max(1.0, abs(reached)) or not new:
                 break
             self._add(new)
         return best_price, best_bound
