@@ -49,6 +49,7 @@ COMMANDS = {
     "study": CommandEntry(
         "malletrain.cli.study", "study", "Search with Optuna; each trial is a malleable job.", "study"
     ),
+    "score": CommandEntry("malletrain.cli.score", "score", "Say what a daemon's journal was worth.", "replay"),
     "replay": CommandEntry(
         "malletrain.cli.replay", "replay", "What would idle nodes have trained? From your own log.", "replay"
     ),

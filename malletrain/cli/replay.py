@@ -122,6 +122,13 @@ Examples:
     help="Decide at multiples of S only, as a daemon that polls. [default: at every event]",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["fast", "loop"]),
+    default="fast",
+    show_default=True,
+    help="What replays: the fast engine, or the daemon's own loop over simulated workers (a hundred times slower).",
+)
+@click.option(
     "--pilot-limit", type=click.FloatRange(1), metavar="S", help="Longest time limit of a pilot. [default: none]"
 )
 @click.option(
@@ -181,7 +188,7 @@ def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
     alpha: float, objective: str, nodes: str | None, procs_per_node: int | None, placement: str, schedule: str,
     start: str | None, end: str | None, at_once: int | None, rescale: str | None, activate: float | None,
-    costs_from: Path | None, tick: float,
+    costs_from: Path | None, tick: float, engine: str,
     pilot_limit: float | None, keep_idle: int, node_order: str, outages: Path | None,
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
@@ -201,10 +208,12 @@ def replay(
         raise click.UsageError("give --jobs or --mix, not both")
     if sensitivity and report_dir is None:
         raise click.UsageError("--sensitivity is told in the report: give --report DIR too")
+    if engine == "loop" and report_dir is not None:
+        raise click.UsageError("--report draws what the fast engine records: leave out --engine loop")
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.replay import cluster, run, sizer, workload
     from malletrain.replay.main_delay import Reaction, parse_reaction
-    from malletrain.replay.options import NodeOrder, Options
+    from malletrain.replay.options import EngineKind, NodeOrder, Options
     from malletrain.replay.report import write_report
     from malletrain.replay.sensitivity import sensitivity as sensitivities
     from malletrain.replay.summary import summary
@@ -236,8 +245,8 @@ def replay(
     for warning in [*machine.account.warnings, *machine.warnings, *doubts(choices, jobs)]:
         click.echo(f"warning: {warning}", err=True)
     options = Options(
-        tick_s=tick, keep_idle=keep_idle, most_jobs=at_once or sys.maxsize, order=NodeOrder(node_order),
-        pilot_limit_s=float("inf") if pilot_limit is None else pilot_limit,
+        engine=EngineKind(engine), tick_s=tick, keep_idle=keep_idle, most_jobs=at_once or sys.maxsize,
+        order=NodeOrder(node_order), pilot_limit_s=float("inf") if pilot_limit is None else pilot_limit,
     )  # fmt: skip
     with _bar([choice.name for choice in choices]) as progress:
         answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction)
@@ -245,7 +254,9 @@ def replay(
     if sensitivity:
         placed = None
         if isinstance(log, JobRecords) and not log.has_node_lists:
-            placed = lambda rule: cluster.cluster_trace(log, dataclasses.replace(window, placement=rule), down)  # noqa: E731
+            placed = lambda rule: cluster.cluster_trace(  # noqa: E731
+                log, dataclasses.replace(window, placement=rule), down
+            )
         with _bar(["other assumptions"]) as progress:
             tell = None if progress is None else lambda share: progress([share])
             settings = sensitivities(answer, placed, window.placement, tell)

@@ -1,8 +1,8 @@
 """The daemon's own loop over a trace: the same tick, ledger and decisions, with a cluster and workers in memory.
 
-Slower than `malletrain.replay.engine` by two orders (it looks at every node at every event), so it serves small
-traces, journals to study, and the proof that both decide alike. The clock jumps from event to event; a round that
-changed something is followed by another a moment later, as a daemon that polls would come round, until none does.
+This is `malletrain replay --engine loop`. It looks at every node at every event, so it is slower than
+`malletrain.replay.engine` by two orders of magnitude; tests hold the two to the same figures. The clock jumps from
+event to event; a round that changed something is followed by another (at once, or at the next tick), until none does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeavePilot
+from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import PilotEnd
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
@@ -22,13 +23,18 @@ from malletrain.loop.journalled import announced
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.replay.cluster import ClusterTrace
+from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.score import Score
+from malletrain.replay.score_journal import score_journal
+from malletrain.replay.sizer import ONE_NODE, PolicyChoice
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob
-from malletrain.sizing.problem import Policy
+from malletrain.sizing.problem import Policy, Value
+from malletrain.sizing.registry import policy as registered
 
 #: Between two rounds at one event.
 ROUND_S = 1e-3
-MOST_ROUNDS = 12
+MAX_ROUNDS = 12
 #: As good as no limit: a pilot lasts until something else ends it.
 NO_LIMIT_S = 1e7
 #: The first task of each array: three digits each, so that names sort as numbers do.
@@ -36,11 +42,29 @@ FIRST_TASK = 100
 
 
 def replay_rules(horizon_s: float = 300.0, keep_idle: int = 0) -> Rules:
-    """The daemon's rules without limits on pilots and on waits, as the fast path has none."""
+    """The daemon's rules without limits on pilots and on waits, as the fast engine has none."""
     return Rules(
         horizon_s=horizon_s, keep_idle=keep_idle, max_pilots=10**9, max_pilot_s=NO_LIMIT_S, max_top_up=0,
         max_failures=10**9, max_wait_s=0.0,
     )  # fmt: skip
+
+
+def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options) -> Score:
+    """The figures of the daemon's loop over the trace, scored from its journal as a live daemon's would be.
+
+    Raises:
+        InvalidInput: the loop does not do what `choice` or `options` ask for; the fast engine does.
+    """
+    if choice.clairvoyant or choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
+        raise InvalidInput("--policy", f"{choice.name} exists in replay alone: use --engine fast for it")
+    if options.order is not NodeOrder.NAME:
+        raise InvalidInput("--node-order", f"the daemon takes nodes by name; {options.order} needs --engine fast")
+    if options.most_jobs < len(jobs):
+        raise InvalidInput("--at-once", "the daemon serves every job that was submitted: use --engine fast")
+    if math.isfinite(options.pilot_limit_s):
+        raise InvalidInput("--pilot-limit", "simulated workers have no limit of their own: use --engine fast")
+    rules = replace(replay_rules(choice.horizon_s, options.keep_idle), objective=choice.objective, alpha=choice.alpha)
+    return score_journal(replay_whole(trace, jobs, registered(choice.policy), rules, options.tick_s), trace.end)
 
 
 @dataclass
@@ -189,10 +213,14 @@ class SimulatedWorkers(MemoryWorkers):
 
 
 def replay_whole(
-    trace: ClusterTrace, jobs: Sequence[TrainingJob], policy: Policy, rules: Rules | None = None
+    trace: ClusterTrace, jobs: Sequence[TrainingJob], policy: Policy, rules: Rules | None = None, tick_s: float = 0.0
 ) -> tuple[Event, ...]:
-    """The journal of the daemon's loop over the trace; `jobs` are on the trace's clock. DAEMON_STARTED and
-    DAEMON_STOPPED mark the window."""
+    """The journal of the daemon's loop over the trace.
+
+    `jobs` are on the trace's clock. With `tick_s` (seconds) the loop runs at its multiples only, one round at each,
+    as a daemon that polls; else at every event, until a round changes nothing. DAEMON_STARTED and DAEMON_STOPPED mark
+    the window.
+    """
     rules = rules or replay_rules()
     clock = ManualClock(trace.start)
     cluster = MemoryCluster(
@@ -203,11 +231,12 @@ def replay_whole(
     loop.record([Event(trace.start, EventKind.DAEMON_STARTED, data={"version": "replay", "pid": 0})])
     arrivals = sorted(jobs, key=lambda each: (each.job.submitted_at, each.job.id))
     state = np.full(len(trace.nodes), BUSY, np.int8)
-    step = 0
+    step, changed = 0, False
     while True:
         at = float(trace.time[step]) if step < len(trace.time) else math.inf
         arrives = arrivals[0].job.submitted_at if arrivals else math.inf
-        moment = max(min(at, arrives, workers.next_moment()), clock.now())
+        due = (math.floor(clock.now() / tick_s) + 1) * tick_s if tick_s and changed else math.inf
+        moment = max(min(at, arrives, workers.next_moment(), due), clock.now())
         if moment >= trace.end:
             break
         clock.advance(moment - clock.now())
@@ -220,7 +249,12 @@ def replay_whole(
             step += 1
         while arrivals and arrivals[0].job.submitted_at <= moment:
             _submit(arrivals.pop(0), cluster, workers, loop, clock)
-        _rounds(loop, cluster, workers, journal, clock)
+        if not tick_s:
+            _rounds(loop, cluster, workers, journal, clock)
+        elif moment < due:
+            changed = True
+        else:
+            changed = _round(loop, cluster, workers, journal)
     clock.advance(max(0.0, trace.end - clock.now()))
     workers.train()
     workers.close()
@@ -270,20 +304,25 @@ def _show(
 def _rounds(
     loop: Loop, cluster: MemoryCluster, workers: SimulatedWorkers, journal: MemoryJournal, clock: ManualClock
 ) -> None:
-    """Ticks until one changes nothing."""
-    array_of = {training.array: job_id for job_id, training in workers.jobs.items()}
-    for _ in range(MOST_ROUNDS):
-        before = len(journal.events)
-        loop.tick()
-        running = {pilot for pilot, task in cluster.tasks.items() if task.node and task.start is not None}
-        workers.left &= running
-        for pilot in sorted(running - workers.job_of.keys() - workers.left):
-            job_id = array_of[int(pilot.partition("_")[0])]
-            if not workers.jobs[job_id].over:
-                workers.started(job_id, pilot)
-        workers.lost(sorted(workers.job_of.keys() - running))
-        _settle(workers, cluster)  # where activation takes no time
-        if len(journal.events) == before:
+    """Rounds until one changes nothing."""
+    for _ in range(MAX_ROUNDS):
+        if not _round(loop, cluster, workers, journal):
             return
         clock.advance(ROUND_S)
         workers.train()
+
+
+def _round(loop: Loop, cluster: MemoryCluster, workers: SimulatedWorkers, journal: MemoryJournal) -> bool:
+    """One tick, and what Slurm and the workers make of it; whether the journal has grown."""
+    array_of = {training.array: job_id for job_id, training in workers.jobs.items()}
+    before = len(journal.events)
+    loop.tick()
+    running = {pilot for pilot, task in cluster.tasks.items() if task.node and task.start is not None}
+    workers.left &= running
+    for pilot in sorted(running - workers.job_of.keys() - workers.left):
+        job_id = array_of[int(pilot.partition("_")[0])]
+        if not workers.jobs[job_id].over:
+            workers.started(job_id, pilot)
+    workers.lost(sorted(workers.job_of.keys() - running))
+    _settle(workers, cluster)  # where activation takes no time
+    return len(journal.events) > before

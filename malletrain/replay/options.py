@@ -22,6 +22,15 @@ class NodeOrder(StrEnum):
     LIFE = "life"  #: the one that stays idle longest first, and rearranges: clairvoyant, a bound on placement
 
 
+class EngineKind(StrEnum):
+    """What replays the trace."""
+
+    FAST = "fast"  #: sizes the jobs at every event and integrates in between (`malletrain.replay.engine`)
+    LOOP = (
+        "loop"  #: the daemon's own loop over simulated workers (`malletrain.replay.loop_engine`), two orders slower
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to replay. Seconds.
@@ -29,6 +38,7 @@ class Options:
     tick_s: 0: every event is decided at once, else at the next multiple, as a daemon that polls.
     most_jobs: training jobs that are there at once; others wait in order.
     pilot_limit_s: longest time limit of a pilot, at whose end it leaves and its node is free again.
+    engine: the loop serves policies by their names and nodes by name alone; `replay` refuses anything else.
     pending_stalls: sizing knows how long each job stands still anyway, so that a second change costs only what it
         adds.
     margin_s, min_hole_s: where the queue's plan is known, a pilot ends so long before its node is wanted, and a node
@@ -39,6 +49,7 @@ class Options:
     keep_idle: int = 0
     most_jobs: int = sys.maxsize
     pilot_limit_s: float = math.inf
+    engine: EngineKind = EngineKind.FAST
     order: NodeOrder = NodeOrder.NAME
     pending_stalls: bool = False
     margin_s: float = 30.0

@@ -68,7 +68,7 @@ def write_report(answer: Replay, folder: Path, settings: Sequence[Setting] = ())
     }
     page = Template(files("malletrain.replay").joinpath("report.html").read_text(encoding="utf-8")).substitute(
         headline=html.escape(headline(answer)),
-        policies=_html_table(table(answer)),
+        policies=_html_table(table(answer.scores)),
         intervals=_intervals(shares),
         warnings=_warnings(answer),
         trace=_trace(answer),

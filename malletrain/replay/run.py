@@ -17,8 +17,9 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.fairness import finish_time_fairness
+from malletrain.replay.loop_engine import score_by_loop
 from malletrain.replay.main_delay import Reaction
-from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.options import EngineKind, NodeOrder, Options
 from malletrain.replay.result import Result
 from malletrain.replay.score import Score, Watts, score
 from malletrain.replay.sizer import PolicyChoice, sizer
@@ -31,7 +32,10 @@ Progress = Callable[[list[float]], None]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What was replayed and what came out: `results` and `scores` by policy name, in the order asked for."""
+    """What was replayed and what came out: `results` and `scores` by policy name, in the order asked for.
+
+    `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored.
+    """
 
     trace: ClusterTrace
     jobs: tuple[TrainingJob, ...]
@@ -90,7 +94,7 @@ def replay(
     """Replays each policy. Deterministic but for the seconds that it took; `processes` 1 stays in this process.
 
     Raises:
-        InvalidInput: no jobs, or a policy twice.
+        InvalidInput: no jobs, a policy twice, or something that the engine asked for does not do.
     """
     if not jobs:
         raise InvalidInput("--jobs", "there is no job to train")
@@ -100,20 +104,25 @@ def replay(
     on_clock = tuple(shifted(jobs, trace.start))
     workers = min(len(choices), processes or os.cpu_count() or 1)
     run = _here if workers == 1 else _in_processes
-    results = run(trace, on_clock, choices, options, progress, workers)
+    found = dict(zip(names, run(trace, on_clock, choices, options, progress, workers), strict=True))
     due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
     due[~(due <= trace.end)] = math.nan
     scores = {
-        name: score(result, trace.seconds, finish_time_fairness(result, on_clock, trace.end), watts, reaction, due)
-        for name, result in zip(names, results, strict=True)
+        name: each
+        if isinstance(each, Score)
+        else score(each, trace.seconds, finish_time_fairness(each, on_clock, trace.end), watts, reaction, due)
+        for name, each in found.items()
     }
-    return Replay(trace, on_clock, options, tuple(choices), dict(zip(names, results, strict=True)), scores)
+    results = {name: each for name, each in found.items() if isinstance(each, Result)}
+    return Replay(trace, on_clock, options, tuple(choices), results, scores)
 
 
 def _one(
     trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: PolicyChoice, options: Options,
     progress: Callable[[float], None] | None,
-) -> Result:  # fmt: skip
+) -> Result | Score:  # fmt: skip
+    if options.engine is EngineKind.LOOP:
+        return score_by_loop(trace, jobs, choice, options)
     if choice.clairvoyant:
         options = replace(options, order=NodeOrder.LIFE, pending_stalls=True)
     return Engine(trace, jobs, sizer(choice, jobs), options, progress).run()
@@ -122,9 +131,9 @@ def _one(
 def _here(
     trace: ClusterTrace, jobs: Sequence[TrainingJob], choices: Sequence[PolicyChoice], options: Options,
     progress: Progress | None, workers: int,
-) -> list[Result]:  # fmt: skip
+) -> list[Result | Score]:  # fmt: skip
     shares = [0.0] * len(choices)
-    results = []
+    results: list[Result | Score] = []
     for i, choice in enumerate(choices):
 
         def tell(share: float, i: int = i) -> None:
@@ -146,7 +155,7 @@ def _begin(share: list[Synchronized[float]], inputs: tuple[object, ...]) -> None
     _share, _inputs = share, inputs
 
 
-def _work(i: int) -> Result:
+def _work(i: int) -> Result | Score:
     trace, jobs, choices, options = _inputs
 
     def tell(share: float) -> None:
@@ -158,7 +167,7 @@ def _work(i: int) -> Result:
 def _in_processes(
     trace: ClusterTrace, jobs: Sequence[TrainingJob], choices: Sequence[PolicyChoice], options: Options,
     progress: Progress | None, workers: int,
-) -> list[Result]:  # fmt: skip
+) -> list[Result | Score]:  # fmt: skip
     # Fresh interpreters: forking one that runs a progress bar's thread may hang.
     context = multiprocessing.get_context("spawn")
     share = [context.Value("d", 0.0) for _ in choices]

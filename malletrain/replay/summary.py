@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from malletrain.replay.run import Replay
 from malletrain.replay.score import Score
 
@@ -24,14 +26,14 @@ def headline(answer: Replay) -> str:
     )
 
 
-def table(answer: Replay) -> list[list[str]]:
-    """Head and one row a policy."""
+def table(scores: Mapping[str, Score]) -> list[list[str]]:
+    """A head, and one row for each name."""
     head = (
         "policy|of ideal|used|productive|worth (nodes)|rescales|starts|preempted|jobs done|mean wait h|mean JCT h|"
         "ms a decision"
     )
     rows = [head.split("|")]
-    for name, s in answer.scores.items():
+    for name, s in scores.items():
         idle = s.idle_node_seconds or 1.0
         rows.append([
             name,
@@ -52,7 +54,7 @@ def table(answer: Replay) -> list[list[str]]:
 
 def summary(answer: Replay) -> str:
     """Sentence, table, and what was skipped."""
-    rows = table(answer)
+    rows = table(answer.scores)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [headline(answer), ""]
     for row in rows:

@@ -7,7 +7,7 @@ act too. A daemon with the rights of a coordinator of the harvest account, or of
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
@@ -116,15 +116,6 @@ class SlurmCluster:
             ClusterUnavailable: Slurm did not answer.
         """
         return pilots.end_state(self._queries.task(pilot))
-
-    def end_states(self, wanted: Iterable[str]) -> Mapping[str, EndState]:
-        """How several tasks stand or ended, by one query of the harvest partition.
-
-        Raises:
-            ClusterUnavailable: Slurm did not answer.
-        """
-        rows = self._queries.harvest()
-        return {pilot: pilots.end_state(rows.get(task_of(pilot))) for pilot in wanted}
 
     # Steering
 

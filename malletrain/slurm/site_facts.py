@@ -108,15 +108,6 @@ class SiteFacts:
         """Every partition but the harvest one, by name."""
         return tuple(self.partitions[name] for name in sorted(self.partitions) if name != harvest)
 
-    @property
-    def limit_slack_s(self) -> float:
-        """How long past its time limit a pilot may still be on its node, by configuration alone.
-
-        Limits are checked about every 30 s (measured: a limit of 60 s ended after 62-83 s); OverTimeLimit is granted
-        on top; a task that ignores SIGTERM is killed KillWait later.
-        """
-        return 30.0 + self.over_time_limit_s + self.kill_wait_s
-
 
 def read(commands: Commands) -> SiteFacts:
     """Ask for the configuration and the partitions.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -233,20 +233,6 @@ class Upkeep:
             connection.execute("PRAGMA optimize")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return max(0, before - self._journal.path.stat().st_size)
-
-
-def read_archive(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of one file of the archive, as JSON objects.
-
-    Raises:
-        StoreError: it is damaged.
-    """
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                yield json.loads(line)
-    except (OSError, EOFError, ValueError) as error:
-        raise StoreError(f"{path}: cannot be read ({error}): restore it from a backup") from error
 
 
 def _mixes_counts(connection: Connection, job: int) -> bool:

@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 from malletrain.replay import ClusterTrace, ResizeCosts, Window, cluster_trace, read_jobs, read_trace
-from malletrain.replay.bftrainer import HORIZON_S, Exact, Plan, Running, Step, replay_as_published
 from malletrain.replay.traces import NodeChanges
+from scripts.bench.bftrainer_replayer import HORIZON_S, Exact, Plan, Running, Step, replay_as_published
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "bftrainer"
 BEGIN = datetime(2021, 2, 10, 20, 21, 15, tzinfo=UTC).timestamp()

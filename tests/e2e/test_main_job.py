@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.replay.recomputed import recomputed
 from malletrain.sizing.registry import policy
 from malletrain.store.event_reader import read_events
 from scripts.lab import Lab
 from scripts.play.site import Site
 from tests.daemon.test_sizing_rules import rules
 from tests.quick_site import quick_site
+from tests.recomputed import recomputed
 
 pytestmark = pytest.mark.slurm
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve, ResizeCosts
-from malletrain.replay.bftrainer import Exact, Running, replay_as_published
 from malletrain.replay.traces.trace import BUSY, IDLE
+from scripts.bench.bftrainer_replayer import Exact, Running, replay_as_published
 from tests.replay.small import CURVES, START, job, trace
 
 COSTS = ResizeCosts(0.0, 18.0, 12.0)

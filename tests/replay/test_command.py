@@ -19,6 +19,12 @@ from typing import Any
 import pytest
 
 from malletrain.cli.replay import replay as command
+from malletrain.replay.loop_engine import replay_whole
+from malletrain.replay.score_journal import score_journal
+from malletrain.replay.traces.trace import BUSY, IDLE
+from malletrain.sizing.registry import policy
+from malletrain.store.journal import SqliteJournal
+from tests.replay import small
 
 EVENTS = ["time,node,state"] + [f"2021-02-10T00:00:00,n{n:02d},busy" for n in range(12)]
 EVENTS += [
@@ -333,3 +339,32 @@ def test_summit_day_one_by_the_known_figures(data_dir: Path) -> None:
     assert share == pytest.approx(
         {"equal": 0.856, "bftrainer": 0.940, "bftrainer:120": 0.971, "auto": 0.974}, abs=0.004
     )
+
+
+def test_the_daemons_own_loop_answers(tmp_path: Path) -> None:
+    log = tmp_path / "events.csv"
+    rows = [f"{60 * t + n},n{n},{'idle' if (t + n) % 3 else 'busy'}" for t in range(30) for n in range(4)]
+    log.write_text("\n".join(["time,node,state", *rows]) + "\n")
+    answers = {}
+    for engine in ("fast", "loop"):
+        done = malletrain("replay", str(log), "--mix", "imagenet:2", "--engine", engine, "--json", "-")
+        assert done.returncode == 0, done.stderr
+        answers[engine] = json.loads(done.stdout)["policies"]["auto"]
+    assert answers["loop"]["samples"] == pytest.approx(answers["fast"]["samples"], rel=0.05)
+    refused = malletrain("replay", str(log), "--engine", "loop", "--report", str(tmp_path / "report"))
+    assert refused.returncode == 2
+    assert "--report" in refused.stderr
+
+
+def test_a_daemons_journal_is_scored(tmp_path: Path) -> None:
+    machine = small.trace([(0.0, 0, IDLE), (50.0, 1, IDLE), (120.0, 0, BUSY)], 3, 600.0)
+    events = replay_whole(machine, [small.job()], policy("exact"))
+    with SqliteJournal(tmp_path / "malletrain.db") as journal:
+        journal.append(events)
+    done = malletrain("score", str(tmp_path / "malletrain.db"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == score_journal(events).as_json()
+    assert "productive" in malletrain("score", str(tmp_path / "malletrain.db")).stdout
+    missing = malletrain("score", str(tmp_path / "none.db"))
+    assert missing.returncode == 2
+    assert "store.path" in missing.stderr

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.loop_engine import replay_whole
-from malletrain.replay.options import NodeOrder, Options
+from malletrain.replay.loop_engine import replay_whole, score_by_loop
+from malletrain.replay.options import EngineKind, NodeOrder, Options
+from malletrain.replay.run import replay
 from malletrain.replay.score import Score, score
 from malletrain.replay.score_journal import score_journal
 from malletrain.replay.sizer import PolicySizer, parse_policy
@@ -96,6 +100,38 @@ def test_a_journal_scores_as_the_engine_counts() -> None:
         counted, scored = getattr(fast, name), getattr(whole, name)
         assert (scored is None) == (counted is None), name
         assert scored == counted or scored == pytest.approx(counted, rel=1e-3, abs=0.1), name
+
+
+@settings(max_examples=10)
+@given(machine=traces(max_nodes=4), jobs=workloads(finite=False), tick_s=st.sampled_from([5.0, 30.0]))
+def test_a_tick_costs_both_engines_about_the_same(
+    machine: ClusterTrace, jobs: list[TrainingJob], tick_s: float
+) -> None:
+    """The loop sees a change at its next tick, and hands a node over in two ticks where the engine takes one."""
+    jobs = [TrainingJob(each.job, COSTS) for each in jobs]
+    choice = parse_policy("exact", None)
+    fast = score(Engine(machine, jobs, PolicySizer(choice, jobs), Options(tick_s=tick_s)).run(), machine.seconds)
+    loop = score_by_loop(machine, jobs, choice, Options(engine=EngineKind.LOOP, tick_s=tick_s))
+    changes = len(machine.node) + len(jobs)
+    assert abs(loop.idle_node_seconds - fast.idle_node_seconds) <= tick_s * changes
+    assert abs(loop.occupied_node_seconds - fast.occupied_node_seconds) <= 2 * tick_s * changes
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "what"),
+    [
+        ("bftrainer", Options(), "--policy"),
+        ("one-node", Options(), "--policy"),
+        ("clairvoyant", Options(), "--policy"),
+        ("exact", Options(order=NodeOrder.AGE), "--node-order"),
+        ("exact", Options(most_jobs=0), "--at-once"),
+        ("exact", Options(pilot_limit_s=60.0), "--pilot-limit"),
+    ],
+)
+def test_what_the_loop_does_not_do_is_refused_by_name(name: str, options: Options, what: str) -> None:
+    machine = trace([(0.0, 0, IDLE)], 1, 100.0)
+    with pytest.raises(InvalidInput, match=what):
+        replay(machine, [job()], [parse_policy(name, None)], replace(options, engine=EngineKind.LOOP), processes=1)
 
 
 def test_an_empty_journal_is_worth_nothing() -> None:

@@ -14,9 +14,9 @@ from malletrain.domain.job import ResizeCosts
 from malletrain.domain.snapshot import NodeState
 from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.loop_engine import replay_rules, replay_whole
-from malletrain.replay.recomputed import Recomputed, recomputed
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.registry import policy
+from tests.recomputed import Recomputed, recomputed
 from tests.replay.small import traces, workloads
 from tests.world import RULES, World, job, main_job, node
 

@@ -242,7 +242,7 @@ def test_recycling_before_the_start_holds_the_task_again(live: Site) -> None:
     shown = {job.id: job for job in live.cluster.snapshot().jobs if job.array_id == array}
     assert shown[f"{array}_1"].reason == "JobHeldUser"
     assert "Held" not in shown[f"{array}_0"].reason, "released, though squeue folds it into its array's row"
-    assert live.cluster.end_states([f"{array}_0"])[f"{array}_0"].kind is EndKind.WAITING
+    assert live.cluster.end_state(f"{array}_0").kind is EndKind.WAITING
     assert live.cluster.recycle([RecyclePilot(3, f"{array}_0", node, "")])[0].done
     assert live.cluster.end_state(f"{array}_0").kind is EndKind.HELD
     assert live.lab.job(f"{array}_0")["Reason"] == "JobHeldUser", "a hold that the owner may lift"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sqlite3
 import stat
 import subprocess
@@ -23,12 +25,17 @@ from malletrain.store import schema as t
 from malletrain.store.database import reader_engine
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.upkeep import DAY_S, Retention, Upkeep, read_archive
+from malletrain.store.upkeep import DAY_S, Retention, Upkeep
 from malletrain.store.views import StoreViews
 
 K = EventKind
 START = 1_793_491_200.0
 HOUR = 3600.0
+
+
+def read_archive(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 def announce(number: int) -> Event:
@@ -198,12 +205,6 @@ def test_what_cannot_be_archived_stays(journal: SqliteJournal) -> None:
     with pytest.raises(StoreError, match="make room, or let malletraind's user write there"):
         Upkeep(journal).tend(START + 40 * DAY_S)
     assert len(list(journal.read())) == 2
-
-
-def test_a_damaged_archive_is_told(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl.gz").write_bytes(b"\x1f\x8b broken")
-    with pytest.raises(StoreError, match=r"x\.jsonl\.gz: cannot be read"):
-        list(read_archive(tmp_path / "x.jsonl.gz"))
 
 
 def test_room_is_given_back(journal: SqliteJournal) -> None:

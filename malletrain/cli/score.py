@@ -1,0 +1,46 @@
+"""`malletrain score`: what a daemon's journal was worth, in the figures of `malletrain replay`."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from malletrain.domain.errors import InvalidInput
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  malletrain score /var/lib/malletrain/malletrain.db
+  malletrain score malletrain.db --until 2026-11-20 --json"""
+)
+@click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--until", metavar="TIME", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"]),
+    help="Up to then (UTC). [default: the last event]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON; seconds and node-seconds.")
+def score(journal: Path, until: datetime | None, as_json: bool) -> None:
+    """Score a daemon's journal.
+
+    JOURNAL is a daemon's store.path or a copy of it; it is only read, also beside a daemon that writes it. The
+    figures are those of `malletrain replay --json`, so that a live daemon and a replay of the same days can be
+    compared.
+    """
+    # Imported here so that --help need not wait for numpy.
+    from malletrain.replay.score_journal import score_journal
+    from malletrain.replay.summary import table
+    from malletrain.store.event_reader import read_events
+
+    if not journal.is_file():
+        raise InvalidInput(str(journal), "is no file: name the daemon's store.path, or a copy of it")
+    end = None if until is None else until.replace(tzinfo=UTC).timestamp()
+    found = score_journal(read_events(journal), end)
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=2, allow_nan=False))
+        return
+    for name, value in zip(*table({journal.stem: found}), strict=True):
+        click.echo(f"{name:16}{value}")
