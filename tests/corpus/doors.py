@@ -78,10 +78,11 @@ def folder() -> Iterator[Path]:
 
 def malletrain(*argv: str, stdin: bytes = b"") -> Done:
     """`malletrain ARGV` in this process."""
-    return _in_process(malletrain_main, argv, stdin)
+    return run(malletrain_main, argv, stdin)
 
 
-def _in_process(main: Any, argv: Sequence[str], stdin: bytes = b"") -> Done:
+def run(main: Any, argv: Sequence[str], stdin: bytes = b"") -> Done:
+    """A command's entry point in this process."""
     out, err = io.BytesIO(), io.BytesIO()
     texts = [io.TextIOWrapper(stream, "utf-8") for stream in (io.BytesIO(stdin), out, err)]
     before = sys.stdin, sys.stdout, sys.stderr

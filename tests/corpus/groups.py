@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from tests.corpus import decisions, membership, sizing
+from tests.corpus import decisions, membership, sizing, slurm
 from tests.corpus.cases import Case
 
 GROUPS: Mapping[str, Callable[[], Iterable[Case]]] = {
     "sizing": sizing.cases,
     "decisions": decisions.cases,
     "membership": membership.cases,
+    "slurm": slurm.cases,
 }
