@@ -17,8 +17,8 @@ from tests.corpus.cases import Case, canonical, lines
 Json = dict[str, Any]
 
 NODES = 12
-TICKS = 30
-HISTORIES = 14
+TICKS = 18
+HISTORIES = 10
 POLICIES = (
     "auto", "exact", "milp", "greedy", "equal", "efficiency", "utility", "deadline", "ladder", "budget", "lp",
     "goodput", "elastic_batch", "matching",
@@ -32,7 +32,7 @@ def cases() -> Iterator[Case]:
         single: list[Case] = []
         for tick in range(TICKS):
             history.tick(tick)
-            if tick % 4 == 3:
+            if tick % 6 == 5:
                 single.append(history.elsewise(tick))
         yield from history.cases()
         yield from single
@@ -164,7 +164,7 @@ class History:
         if self.jobs and at.random() < 0.08:
             number = at.choice(list(self.jobs))
             self.arrays[str(site.attach(number, at.choice([self.jobs[number].user, "eve"]), 3))] = number
-        site.fails("slurmctld is away" if tick in (17, 18) and self.name.endswith("3") else "")
+        site.fails("slurmctld is away" if tick in (13, 14) and self.name.endswith("3") else "")
         site.crowds("the queue is full" if 20 <= tick < 24 else "")
 
     # --- what workers do ----------------------------------------------------------------------------------------
@@ -191,6 +191,10 @@ class History:
         if self.name == "03":
             yield Case(f"history-{self.name}/journal-begins", lines(events[:90]), whole=True)
         yield Case(f"history-{self.name}/asked", canonical(self.site.asked()))
+        pilots = list(self.site.running())
+        subjects = [*map(str, self.jobs), "n00", "n05", "n11", *pilots[:2], "main-job 9000", "main-job 5001", "zork"]
+        told = "".join(self.site.explain(subject) for subject in subjects)
+        yield Case(f"history-{self.name}/explained", told, f"{len(told.splitlines())} lines", self.name == "08")
         for tick, made in enumerate(self.decisions):
             yield Case(f"history-{self.name}/tick-{tick:02}", canonical(made), _words(made))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.cli.main import main as malletrain_main
+from malletrain.daemon.explain import explain
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import Rules
@@ -404,9 +405,22 @@ class Site:
             "climbers": sorted(self._workers.climbers),
         }
 
-    def events(self) -> list[Json]:
+    def journal(self) -> list[Event]:
         """The journal."""
+        return list(self._journal.events)
+
+    def events(self) -> list[Json]:
+        """The journal, as it is recorded."""
         return [event_row(it) for it in self._journal.events]
+
+    def explain(self, subject: str) -> str:
+        """What `malletrain explain` prints of a job, node or pilot, or of `main-job ID`."""
+        loop = self._loop
+        try:
+            told = explain(subject, loop.views, loop.last_snapshot, loop.last_decision, self._journal.events)
+        except MalletrainError as error:
+            return f"refused: {error}\n"
+        return "".join(f"{line}\n" for line in told)
 
     def decide_elsewise(
         self,

@@ -13,6 +13,8 @@ from unittest.mock import patch
 
 from malletrain import __version__
 from malletrain.cli.mtbatch import main as mtbatch_main
+from malletrain.config import parse as parse_config
+from malletrain.daemon.rules import breaker_rules, harvest_of, rules_from
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Node, Reservation, SlurmJob, Snapshot
@@ -21,6 +23,7 @@ from malletrain.slurm.actuator.server import Actuator
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Answer, Commands
 from malletrain.slurm.site import Harvest
+from malletrain.slurm.site import parse as parse_site
 from tests.corpus import doors
 from tests.corpus.fake_slurm import FakeSlurm
 
@@ -241,4 +244,52 @@ def _reservation_row(it: Reservation) -> Json:
         "flags": sorted(it.flags),
         "users": list(it.users),
         "accounts": list(it.accounts),
+    }
+
+
+# --- The site -------------------------------------------------------------------------------------------------
+
+
+def site_rules(text: str, config: str, partitions: str) -> Json:
+    """What decisions are given of a configuration, on a site that answers so for its own."""
+    configuration, facts = parse_config(text, "malletrain.toml"), parse_site(config, partitions)
+    rules, harvest = rules_from(configuration, facts), harvest_of(configuration, facts)
+    breaker = breaker_rules(configuration)
+    return {
+        "harvest": [harvest.partition, harvest.account, harvest.qos, harvest.max_time_s, harvest.max_nodes],
+        "breaker": [
+            breaker.preemptions_per_hour,
+            breaker.slow_exits_per_hour,
+            breaker.ailing_nodes_per_hour,
+            breaker.slow_cycles_per_hour,
+            breaker.pause_s,
+        ],
+        "partition": rules.harvest_partition,
+        "horizon_s": [rules.horizon_s, rules.auto_horizon],
+        "objective": [rules.objective.value, rules.alpha],
+        "weights": [dict(rules.user_weights), dict(rules.account_weights), dict(rules.account_shares)],
+        "limits": [
+            {
+                "name": it.name,
+                "users": sorted(it.users),
+                "accounts": sorted(it.accounts),
+                "nodes": [it.least_nodes, it.most_nodes],
+                "available": it.available,
+                "draw": [it.per_node, dict(it.by_user), dict(it.by_account)],
+            }
+            for it in rules.limits
+        ],
+        "user_share": rules.user_share,
+        "budgets": [[it.name, sorted(it.accounts), it.node_s, it.period.value] for it in rules.budgets],
+        "max_resizes": rules.max_resizes,
+        "waits": [rules.max_wait_s, rules.turn_s],
+        "keep": [rules.keep_idle, rules.keep_leaves],
+        "pilots": [rules.max_pilots, rules.max_nodes, rules.max_pilot_s, rules.max_starts, rules.max_queue],
+        "margins": [rules.margin_s, rules.exit_s, rules.min_hole_s],
+        "leave": [rules.leave_lead_s, rules.leave_patience_s, rules.usual_leave_s],
+        "start": [rules.start_patience_s, rules.unknown_s, rules.claim_patience_s, rules.claim_again_s],
+        "ends": [rules.exit_patience_s, rules.max_top_up, rules.max_failures],
+        "probing": [rules.probing.profile.value, rules.probing.windows, rules.probing.share, rules.probing.each],
+        "forecast": rules.forecast,
+        "nodes": [sorted(rules.include_nodes), sorted(rules.exclude_nodes)],
     }

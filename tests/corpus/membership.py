@@ -23,7 +23,7 @@ def cases() -> Iterator[Case]:
         told = Told()
         scene(told)
         yield Case(f"scene-{scene.__name__}", lines(told.rows), told.words, len(told.rows) < 16)
-    for seed in range(16):
+    for seed in range(10):
         play = Play(seed)
         play.run(40)
         yield Case(f"play-{seed:02}", lines(play.told.rows), play.told.words)

@@ -21,11 +21,12 @@ def cases() -> Iterator[Case]:
     problems = {f"plain-{n:02}": plain(n) for n in range(24)}
     problems |= {f"constrained-{n:02}": constrained(100 + n) for n in range(16)}
     problems |= {f"full-{n:02}": full(200 + n) for n in range(20)}
+    policies = doors.policies()
     with doors.folder() as folder:
         for n, (name, problem) in enumerate(problems.items()):
             (folder / "problem.json").write_text(json.dumps(problem))
-            for policy in doors.policies():
-                if policy in SLOW and n % 4 and "full" not in name:
+            for policy in policies:
+                if policy in SLOW and n % (2 if "full" in name else 8):
                     continue
                 done = doors.malletrain("plan", "problem.json", "--policy", policy)
                 whole = policy == "auto" and name.endswith("0")
@@ -51,7 +52,7 @@ def _words(done: doors.Done) -> str:
         return done.err
     plan = done.json
     sizes = ",".join(map(str, plan["sizes"].values()))
-    return f"{plan['status']} {plan['objective']:.6g} [{sizes}] {plan['reason'][:40]}"
+    return f"{plan['status']} {plan['objective']:.6g} [{sizes}]"
 
 
 def job(at: random.Random, name: str, most: int) -> Json:
