@@ -1,4 +1,4 @@
-"""The only file of the corpus that imports the code: what it needs of each room, behind plain values.
+"""The doors to the code: with the other doors_*.py the only file of the corpus that imports it, behind plain values.
 
 Everything goes in and comes out as text, numbers, lists and dicts with the names below, so that a renaming is mended
 here, in the calls, and changes no recorded byte.
