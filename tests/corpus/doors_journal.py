@@ -20,7 +20,7 @@ from malletrain.replay.traces import read_trace
 from malletrain.replay.workload import mix
 from malletrain.sizing import registry
 from malletrain.store.journal import SqliteJournal
-from malletrain.store.views import Views
+from malletrain.store.views import StoreViews
 from tests.corpus import doors
 
 Json = dict[str, Any]
@@ -63,7 +63,7 @@ def tables(path: Path) -> Iterator[tuple[str, str, list[list[Any]]]]:
 
 def people_read(path: Path, at: float) -> Mapping[str, Any]:
     """The rows that people's commands get."""
-    views = Views(path, version="corpus")
+    views = StoreViews(path, version="corpus")
     try:
         events, last = views.events(after=10, limit=50)
         return {

@@ -14,16 +14,16 @@ from unittest.mock import patch
 from malletrain import __version__
 from malletrain.cli.mtbatch import main as mtbatch_main
 from malletrain.config import parse as parse_config
-from malletrain.daemon.rules import breaker_rules, harvest_of, rules_from
+from malletrain.daemon.site_rules import breaker_rules, harvest_of, rules_from
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Node, Reservation, SlurmJob, Snapshot
-from malletrain.slurm.actuator.protocol import Order, write_answer, write_order
+from malletrain.slurm.actuator.protocol import ActuatorRequest, write_order, write_reply
 from malletrain.slurm.actuator.server import Actuator
 from malletrain.slurm.cluster import SlurmCluster
-from malletrain.slurm.command import Answer, Commands
-from malletrain.slurm.site import Harvest
-from malletrain.slurm.site import parse as parse_site
+from malletrain.slurm.command import CommandResult, Commands
+from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site_facts import parse as parse_site
 from tests.corpus import doors
 from tests.corpus.fake_slurm import FakeSlurm
 
@@ -34,9 +34,9 @@ Json = dict[str, Any]
 def _answered_by(slurm: FakeSlurm) -> Iterator[None]:
     """No command runs: `slurm` answers."""
 
-    def run(self: Commands, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> Answer:
+    def run(self: Commands, argv: Sequence[str], timeout_s: float | None = None, text: bytes = b"") -> CommandResult:
         status, out, err = slurm.call(argv)
-        return Answer(out, "; ".join(err.split("\n")[:-1]) if status else "", 0.0)
+        return CommandResult(out, "; ".join(err.split("\n")[:-1]) if status else "", 0.0)
 
     with patch.object(Commands, "run", run):
         yield
@@ -117,7 +117,7 @@ class Adapter:
     def order(self, line: bytes) -> str:
         """The actuator's answer to a line."""
         with _answered_by(self._slurm):
-            return write_answer(self._actuator.answer(line)).decode()
+            return write_reply(self._actuator.answer(line)).decode()
 
     def snapshot(self) -> object:
         return self._or_error(lambda: snapshot_row(self._it.snapshot()))
@@ -159,7 +159,7 @@ def _owner(job: int) -> int | None:
 
 def order_line(actions: Sequence[Any]) -> str:
     """The line that the daemon sends the actuator."""
-    return write_order(Order(tuple(actions), {it.job_id: 1001 for it in actions})).decode()
+    return write_order(ActuatorRequest(tuple(actions), {it.job_id: 1001 for it in actions})).decode()
 
 
 def _outcome_row(it: Outcome) -> Json:

@@ -9,9 +9,9 @@ from unittest.mock import Mock
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
-from malletrain.api.journal_notifier import Bell
+from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.roles import Roles
-from malletrain.api.workers import make_workers_router
+from malletrain.api.worker_routes import make_workers_router
 from malletrain.loop.memory import ManualClock
 from malletrain.wire import messages, rows
 from malletrain.wire.errors import WireError
@@ -75,7 +75,9 @@ def routes() -> dict[str, Json]:
     roles = Roles(operators=())
     auth = Auth(["http://head.example.org:8470"], roles, clock, munge_socket="/nonexistent")
     nobody: Any = Mock()
-    app = create_app(nobody, nobody, make_workers_router(nobody, nobody), auth, roles=roles, bell=Bell(), clock=clock)
+    app = create_app(
+        nobody, nobody, make_workers_router(nobody, nobody), auth, roles=roles, bell=JournalNotifier(), clock=clock
+    )
     document = app.openapi()
     return {
         f"{method.upper()} {path}": _resolved(operation, document)
