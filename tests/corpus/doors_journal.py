@@ -13,7 +13,6 @@ from malletrain.domain.event import Event
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster import Window, cluster_trace
 from malletrain.replay.loop_engine import replay_rules, replay_whole
-from malletrain.replay.recomputed import recomputed
 from malletrain.replay.score import Score
 from malletrain.replay.score_journal import score_journal
 from malletrain.replay.traces import read_trace
@@ -22,6 +21,7 @@ from malletrain.sizing import registry
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
 from tests.corpus import doors
+from tests.recomputed import recomputed
 
 Json = dict[str, Any]
 
