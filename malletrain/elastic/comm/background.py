@@ -1,4 +1,4 @@
-"""Blocking calls that run elsewhere and are waited for in slices, like a group's operations."""
+"""Blocking calls that run in other threads and are waited for in short slices, like a group's operations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class Task:
-    """A blocking call, for whichever thread `run`s it.
+    """A blocking call that some thread `run`s and others wait for.
 
     Args:
-        call: what is done.
+        call: the blocking call.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
@@ -20,23 +20,24 @@ class Task:
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Do it. Raises nothing: an error is for whoever waits."""
+        """Make the call. Raises nothing: `wait` raises what the call raised."""
         try:
             self._call()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-            # The error lives as long as this task, often in a cycle; tensors and sockets of those frames need not.
+        except BaseException as error:  # noqa: BLE001 - raised by wait()
+            # The error lives as long as this task, often in a reference cycle; tensors and sockets of its frames
+            # must not.
             traceback.clear_frames(error.__traceback__)
             self._error = error
         finally:
             self._over.set()
 
     def fail(self, error: BaseException) -> None:
-        """It is not going to be done."""
+        """End the task without making the call; `wait` raises `error`."""
         self._error = error
         self._over.set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is done, after so long at most. Raises what the call raised."""
+        """Wait for at most `seconds`; return whether the call has returned. Raises what the call raised."""
         if not self._over.wait(seconds):
             return False
         if self._error is not None:
@@ -44,16 +45,16 @@ class Task:
         return True
 
     def is_over(self, seconds: float) -> bool:
-        """Whether it has come back, well or ill, after so long at most."""
+        """Wait for at most `seconds`; return whether the call has returned or raised."""
         return self._over.wait(seconds)
 
 
 class Background(Task):
-    """A task in a thread of its own, begun at once.
+    """A task that starts at once in a daemon thread of its own.
 
     Args:
-        call: what is done.
-        name: of the thread.
+        call: the blocking call.
+        name: of the thread, after `malletrain-`.
     """
 
     def __init__(self, call: Callable[[], None], name: str) -> None:

@@ -1,7 +1,7 @@
-"""Where this process stands among those of its node.
+"""The local rank of this process: its place among the processes of its node.
 
-A node is one member of the world, with one or more processes (one for each GPU, say). The script starts them with
-torchrun or srun; they all run the same code, and the first of them speaks with the daemon.
+A node is one member of the world and runs one or more processes, one a GPU for example, started by torchrun or srun.
+All of them run the same code; local rank 0 communicates with the daemon.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from malletrain.elastic.errors import ElasticError
 
 @dataclass(frozen=True, slots=True)
 class LocalRank:
-    """The `rank` of a process among the `size` ones of its node."""
+    """Torchrun's LOCAL_RANK (`rank`) and LOCAL_WORLD_SIZE (`size`)."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def is_leader(self) -> bool:
-        """Whether this is the process that speaks for its node."""
+        """Whether this process communicates with the daemon for its node."""
         return self.rank == 0
 
 
 def find_local_rank(environ: Mapping[str, str]) -> LocalRank:
-    """As torchrun says (LOCAL_RANK, LOCAL_WORLD_SIZE), or srun of a step with several tasks (SLURM_LOCALID,
-    SLURM_STEP_NUM_TASKS); else the process is alone on its node.
+    """Read torchrun's variables (LOCAL_RANK, LOCAL_WORLD_SIZE), else those of srun (SLURM_LOCALID,
+    SLURM_STEP_TASKS_PER_NODE); without either, the process is alone on its node.
 
     Raises:
-        ElasticError: it was started with processes on other nodes, which a pilot does not have.
+        ElasticError: the launcher started processes on other nodes too; each pilot starts those of its node only.
     """
-    for rank, size, all_of_them in (
+    for rank, size, world_size in (
         ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
         ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"),
     ):
-        said = [environ.get(name, "") for name in (rank, size)]
-        if all(each.isdecimal() for each in said) and int(said[0]) < int(said[1]):
-            if said[1] != "1" and environ.get(all_of_them, said[1]) != said[1]:
+        values = [environ.get(name, "") for name in (rank, size)]
+        if all(each.isdecimal() for each in values) and int(values[0]) < int(values[1]):
+            if values[1] != "1" and environ.get(world_size, values[1]) != values[1]:
                 raise ElasticError(
-                    f"{size} is {said[1]} and {all_of_them} is {environ[all_of_them]}: start the processes of this "
+                    f"{size} is {values[1]} and {world_size} is {environ[world_size]}: start the processes of this "
                     "node alone (torchrun --standalone --nproc-per-node=N); the session finds the other nodes"
                 )
-            return LocalRank(int(said[0]), int(said[1]))
+            return LocalRank(int(values[0]), int(values[1]))
     return LocalRank()

@@ -1,7 +1,7 @@
-"""CPU tensors over MPI: a group for processes that one `mpiexec` or `srun --mpi=...` has started together.
+"""Process groups over MPI: CPU tensors, for processes that one `mpiexec` or `srun --mpi=...` started together.
 
-MPI knows the fastest way between nodes without RDMA set up for gloo, and needs no address to meet at. What it cannot
-do is lose a process: most implementations end all of them then, so such a world keeps its size.
+MPI uses the fastest interconnect without further setup and needs no rendezvous address. Most implementations end all
+processes when one is lost, so such a world has a fixed size.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.comm.group import Group, SoloGroup, Work
+from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
 from malletrain.elastic.errors import ElasticError, PeerLost
 
-#: How long a thread that waits for MPI sleeps between two looks: from the first of these up to the second, in
-#: seconds. MPI makes progress only while somebody looks.
-FIRST_LOOK_S, LAST_LOOK_S = 20e-6, 1e-3
+#: Pause between two tests of MPI requests, doubled from the first to the second. MPI makes progress only during
+#: tests.
+MIN_TEST_PAUSE_S, MAX_TEST_PAUSE_S = 20e-6, 1e-3
 
-#: MPI counts in 32-bit numbers: longer tensors go in pieces of so many elements.
-MAX_COUNT = 2**30
+#: MPI's counts are 32-bit: longer tensors are transferred in pieces.
+MAX_ELEMENTS = 2**30
 
 
 def mpi_world() -> Group:
-    """The group of all processes that were started together; MPI is initialised if it was not.
+    """The group of all processes of MPI_COMM_WORLD; initialises MPI if necessary. Pass it to `Session(world=...)`.
 
     Raises:
-        ElasticError: mpi4py or MPI's library is not there, or MPI does not allow calls from several threads.
+        ElasticError: mpi4py or MPI's library is missing, or MPI does not support MPI_THREAD_MULTIPLE.
     """
     try:
         from mpi4py import MPI
@@ -43,11 +43,11 @@ def mpi_world() -> Group:
 
 
 class MpiGroup:
-    """A group over a communicator that nobody else uses.
+    """A `Group` over an MPI communicator.
 
     Args:
         mpi: the module `mpi4py.MPI`.
-        communicator: of all members.
+        communicator: of all members; used by this group only.
     """
 
     def __init__(self, mpi: Any, communicator: Any) -> None:
@@ -60,7 +60,7 @@ class MpiGroup:
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         flat = _flat(tensor)
         if flat.dtype in (torch.bfloat16, torch.float16):
-            # MPI has no such types. Summed in float32 they are more exact than any backend's own sum.
+            # MPI has no 16-bit floats: sum in float32, which is also more exact.
             wide = flat.float()
             return self._pending([wide], self._reduce, lambda: flat.copy_(wide))
         return self._pending([flat], self._reduce)
@@ -101,7 +101,7 @@ class MpiGroup:
     ) -> Work:
         requests = self._call(
             lambda c: [
-                begin(c, piece) for tensor in tensors for piece in torch.split(tensor, MAX_COUNT) if piece.numel()
+                begin(c, piece) for tensor in tensors for piece in torch.split(tensor, MAX_ELEMENTS) if piece.numel()
             ]
         )
         return _Requests(self._mpi, requests, settle, tensors)
@@ -113,7 +113,7 @@ class MpiGroup:
 
     def _call(self, begin: Callable[[Any], list[Any]]) -> list[Any]:
         if self._communicator is None:
-            raise PeerLost("the group was given up")
+            raise abandoned()
         try:
             return begin(self._communicator)
         except self._mpi.Exception as error:
@@ -121,7 +121,7 @@ class MpiGroup:
 
 
 class _Requests:
-    """Operations under way; MPI reads and writes `tensors` until they are done."""
+    """Requests in progress; keeps `tensors` alive, which MPI reads and writes until they are complete."""
 
     def __init__(
         self, mpi: Any, requests: list[Any], settle: Callable[[], object], tensors: list[torch.Tensor]
@@ -132,7 +132,7 @@ class _Requests:
     def wait(self, seconds: float) -> bool:
         if self._done:
             return True
-        end, pause = time.monotonic() + seconds, FIRST_LOOK_S
+        end, pause = time.monotonic() + seconds, MIN_TEST_PAUSE_S
         while True:
             try:
                 over = self._mpi.Request.Testall(self._requests)
@@ -143,7 +143,7 @@ class _Requests:
             if time.monotonic() >= end:
                 return False
             time.sleep(pause)
-            pause = min(LAST_LOOK_S, 2 * pause)
+            pause = min(MAX_TEST_PAUSE_S, 2 * pause)
         self._done = True
         self._settle()
         self._tensors = []
@@ -152,7 +152,7 @@ class _Requests:
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
-        raise ElasticError("MPI takes contiguous tensors in the host's memory")
+        raise ElasticError("MPI groups take contiguous CPU tensors")
     return tensor.detach().view(-1)
 
 

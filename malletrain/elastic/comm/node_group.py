@@ -1,8 +1,8 @@
-"""A group of nodes with several processes each: sums in the node first, then across nodes, a part by each process.
+"""Hierarchical process groups, for nodes with several processes each: reduce in the node first, then across nodes.
 
-A sum of n elements goes in three stages: over the processes of a node; then each process sums its part of it with
-those at the same place in the other nodes; then the parts are gathered inside the node. So between nodes each element
-travels once, however many processes a node has, and there are as many streams as processes.
+An all-reduce has three stages: an all-reduce among the processes of a node; then each process all-reduces its part
+with the processes of the same local rank on other nodes; then the parts are gathered in the node. So each element
+crosses between nodes once, however many processes a node has, over as many connections as there are processes.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ import torch
 
 from malletrain.elastic.comm.background import Task
 from malletrain.elastic.comm.gloo_group import make_group
-from malletrain.elastic.comm.group import Group, SoloGroup, Work
+from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.errors import PeerLost
 
-#: How soon the thread of a group notices that it was given up.
+#: How often the thread of a group checks whether the group was abandoned.
 POLL_INTERVAL_S = 0.05
 
 
 def make_world_group(
-    address: str, generation: int, node: int, nodes: int, place: LocalRank, host: str, patience: timedelta
+    address: str, generation: int, node: int, nodes: int, local_rank: LocalRank, host: str, timeout: timedelta
 ) -> Group:
-    """The group of a generation's world, of `nodes` nodes that are all like this one; blocks until the others come.
+    """Make the group of a world of `nodes` nodes with `local_rank.size` processes each; blocks until all have come.
+
+    Args: as of `gloo_group.make_group`.
 
     Raises:
-        PeerLost: they did not come within `patience`, or the store is gone.
+        PeerLost: not all peers came within `timeout`, or the store is gone.
     """
-    if place.size == 1:
-        return make_group(address, generation, node, nodes, host, patience)
-    local = make_group(address, generation, place.rank, place.size, host, patience, f"-node-{node}")
+    if local_rank.size == 1:
+        return make_group(address, generation, node, nodes, host, timeout)
+    local = make_group(address, generation, local_rank.rank, local_rank.size, host, timeout, f"-node-{node}")
     try:
-        across = make_group(address, generation, node, nodes, host, patience, f"-place-{place.rank}")
+        across = make_group(address, generation, node, nodes, host, timeout, f"-place-{local_rank.rank}")
     except PeerLost:
         local.abandon()
         raise
@@ -44,13 +46,13 @@ def make_world_group(
 
 
 class NodeGroup:
-    """A group out of two: rank = rank of the node * processes a node + rank in the node.
+    """A `Group` made of two: rank = node * processes a node + local rank.
 
-    Messages go between processes of one node, and between those at the same place in two nodes.
+    Messages can be sent within a node and between processes of the same local rank; other pairs are not connected.
 
     Args:
         local: the processes of this node.
-        across: those at this process's place, of all nodes.
+        across: the processes of this local rank, on all nodes.
     """
 
     def __init__(self, local: Group, across: Group) -> None:
@@ -58,8 +60,8 @@ class NodeGroup:
         self.rank = across.rank * local.size + local.rank
         self.size = across.size * local.size
         self._abandoned = False
-        # One thread does all operations in the order of their calls: it is the same on every member, so no two
-        # members ever wait for each other in different operations.
+        # One thread runs all operations in the order of their calls. That order is the same on every member, so no
+        # two members ever wait for each other in different operations.
         self._calls: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="malletrain-node", daemon=True).start()
 
@@ -67,7 +69,7 @@ class NodeGroup:
         return self._begin(lambda: self._sum(tensor.detach().view(-1)))
 
     def all_reduce_across(self, tensor: torch.Tensor) -> Work:
-        """Sum over the processes at this place of all nodes alone: of what each place has another part of."""
+        """Sum over the processes of this local rank only: for tensors that are sharded over a node."""
         flat = tensor.detach().view(-1)
         return self._begin(lambda: self._finish(self._across.all_reduce(flat)))
 
@@ -75,11 +77,11 @@ class NodeGroup:
         return self._begin(lambda: self._gather(into, tensor))
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
-        group, rank = self._way(to)
+        group, rank = self._route(to)
         group.send(tensor, rank, tag)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
-        group, rank = self._way(source)
+        group, rank = self._route(source)
         group.receive(tensor, rank, tag)
 
     def abandon(self) -> None:
@@ -90,19 +92,19 @@ class NodeGroup:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _way(self, rank: int) -> tuple[Group, int]:
+    def _route(self, rank: int) -> tuple[Group, int]:
         if self._abandoned:
-            raise PeerLost("the group was given up")
-        node, place = divmod(rank, self._local.size)
-        if place == self._local.rank:
+            raise abandoned()
+        node, local_rank = divmod(rank, self._local.size)
+        if local_rank == self._local.rank:
             return self._across, node
         if node == self._across.rank:
-            return self._local, place
-        raise ValueError(f"rank {self.rank} has no connection to rank {rank}: another node, another place in it")
+            return self._local, local_rank
+        raise ValueError(f"rank {self.rank} has no connection to rank {rank}: another node and another local rank")
 
     def _begin(self, work: Callable[[], None]) -> Work:
         if self._abandoned:
-            raise PeerLost("the group was given up")
+            raise abandoned()
         call = Task(lambda: self._do(work))
         self._calls.put(call)
         return call
@@ -113,20 +115,20 @@ class NodeGroup:
         except PeerLost:
             raise
         except Exception as error:
-            # The parts may be given up at any moment of it; what is wrong then is of no interest.
+            # abandon() may come at any moment; whatever fails then means the same to the caller.
             raise PeerLost(str(error)) from error
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             call.run()
-        while not self._calls.empty():  # begun in the moment when the group was given up
+        while not self._calls.empty():  # queued while the group was being abandoned
             if (call := self._calls.get()) is not None:
-                call.fail(PeerLost("the group was given up"))
+                call.fail(abandoned())
 
     def _finish(self, pending: Work) -> None:
         while not pending.wait(POLL_INTERVAL_S):
             if self._abandoned:
-                raise PeerLost("the group was given up")
+                raise abandoned()
 
     def _sum(self, flat: torch.Tensor) -> None:
         local = self._local
@@ -140,7 +142,8 @@ class NodeGroup:
             self._finish(local.all_gather(parts, parts[local.rank].clone()))
         rest = flat[each * local.size :]
         if rest.numel():
-            # Fewer elements than processes: the first one sums them, the others add nothing to what it tells them.
+            # Fewer elements than processes: local rank 0 sums them across nodes and distributes the result by a sum
+            # to which the others add zero.
             if local.rank == 0:
                 self._finish(self._across.all_reduce(rest))
             else:
@@ -148,11 +151,11 @@ class NodeGroup:
             self._finish(local.all_reduce(rest))
 
     def _gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
-        nodes, places = self._across.size, self._local.size
+        nodes, local_size = self._across.size, self._local.size
         mine = tensor.new_empty((nodes, *tensor.shape))
         self._finish(self._across.all_gather(list(mine.unbind(0)), tensor))
-        every = mine.new_empty((places, *mine.shape))
+        every = mine.new_empty((local_size, *mine.shape))
         self._finish(self._local.all_gather(list(every.unbind(0)), mine))
         for rank, target in enumerate(into):
-            node, place = divmod(rank, places)
-            target.copy_(every[place, node])
+            node, local_rank = divmod(rank, local_size)
+            target.copy_(every[local_rank, node])

@@ -1,6 +1,6 @@
-"""A world of processes that were started together and stay so many: one `srun` step, or torchrun without elasticity.
+"""The group of processes that one `srun` step or torchrun started together: a world of fixed size.
 
-The ranks come from the environment; `mpi.mpi_world` is the equal of this where MPI gives them.
+Ranks come from the environment here; `mpi_group.mpi_world` takes them from MPI.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from typing import Any
 
 import torch.distributed
 
-from malletrain.elastic.comm.addresses import join_address, own_host
+from malletrain.elastic.comm.addresses import join_address, own_host, split_address
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.errors import ElasticError, PeerLost
 
 _dist: Any = torch.distributed
 
-#: For how long the processes of one step wait for each other.
+#: How long the processes of a step wait for each other.
 RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
 
-#: Ports that a step may meet at, where nothing says which.
+#: The range of ports to choose from where MASTER_PORT is not set.
 FIRST_PORT, PORT_COUNT = 20000, 12000
 
-_STORES: list[Any] = []  #: served as long as this process lives
+_STORES: list[Any] = []  #: kept alive until this process ends
 
 
-def environment_world(environ: Mapping[str, str], patience: timedelta = RENDEZVOUS_TIMEOUT) -> Group:
-    """The group of all processes of this step, over gloo. Blocks until all have come.
+def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOUS_TIMEOUT) -> Group:
+    """Connect all processes of this step over gloo; blocks until all have come. Pass the result to
+    `Session(world=...)`.
 
-    Of the environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as of torchrun, else SLURM_PROCID, SLURM_NTASKS
-    (SLURM_STEP_NUM_TASKS), the first node of SLURM_STEP_NODELIST, and a port that the numbers of job and step give.
+    Reads torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Without them: SLURM_PROCID,
+    SLURM_STEP_NUM_TASKS or SLURM_NTASKS, the first node of SLURM_STEP_NODELIST, and a port computed from the ids of
+    job and step.
 
     Raises:
-        ElasticError: the environment does not say, or the others did not come.
+        ElasticError: the variables are missing, or not all processes came within `timeout`.
     """
     rank, size = rank_and_size(environ)
     if size == 1:
         return SoloGroup()
     address = rendezvous_address(environ)
-    where, _, port = address.rpartition(":")
+    host, port = split_address(address)
     try:
-        if rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # else torchrun serves one there
-            _STORES.append(_dist.TCPStore(where.strip("[]"), int(port), is_master=True, wait_for_workers=False))
-        return make_group(
-            address, 0, rank, size, own_host(where.strip("[]"), environ.get("MALLETRAIN_ADDRESS")), patience
-        )
+        if rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # torchrun's agent serves one
+            _STORES.append(_dist.TCPStore(host, port, is_master=True, wait_for_workers=False))
+        return make_group(address, 0, rank, size, own_host(host, environ.get("MALLETRAIN_ADDRESS")), timeout)
     except (PeerLost, RuntimeError, OSError) as error:
         raise ElasticError(
             f"the {size} processes of this step did not meet at {address}: {error}; set MASTER_ADDR and MASTER_PORT "
@@ -56,7 +56,7 @@ def environment_world(environ: Mapping[str, str], patience: timedelta = RENDEZVO
 
 
 def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
-    """(rank, size). Raises `ElasticError` where the environment does not say."""
+    """Rank and world size of this process. Raises `ElasticError` if the environment has neither."""
     for names in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("SLURM_PROCID", "SLURM_NTASKS")):
         rank, size = (environ.get(name, "") for name in names)
         if rank.isdecimal() and size.isdecimal() and int(rank) < int(size):
@@ -68,7 +68,7 @@ def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def rendezvous_address(environ: Mapping[str, str]) -> str:
-    """`host:port` of the store at rank 0. Raises `ElasticError` where the environment does not say."""
+    """`host:port` of rank 0's store. Raises `ElasticError` if the environment does not name a host."""
     host = environ.get("MASTER_ADDR") or first_node(
         environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     )
@@ -83,6 +83,6 @@ def rendezvous_address(environ: Mapping[str, str]) -> str:
 
 
 def first_node(nodes: str) -> str:
-    """The first name of a Slurm host list: `n[003-010,12],login` begins with `n003`; "" of an empty one."""
+    """The first name of a Slurm host list: `n003` of `n[003-010,12],login`, "" of an empty list."""
     name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", name.group()) if name else ""

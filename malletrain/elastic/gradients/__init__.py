@@ -1,1 +1,7 @@
-"""Gradients: reduced while backward runs; batch-norm over the whole batch; noise scale; learning rates."""
+"""Gradients and what follows from them.
+
+`reducer` sums gradients while backward runs, as DistributedDataParallel does; `sync_batchnorm` computes BatchNorm
+over the whole batch; `noise_scale` measures the gradient noise scale; `learning_rate` follows a changing batch.
+
+Modules here import from `comm` and `state`, never from `data`, `resize` or `session`.
+"""

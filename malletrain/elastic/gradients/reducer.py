@@ -1,8 +1,8 @@
-"""Gradients, summed over members while backward still runs, and final when it returns.
+"""The gradient reducer: sums gradients over members while backward runs; when backward returns they are final.
 
-Like DistributedDataParallel (Li et al., VLDB 2020): parameters in reverse order in buckets, each sent as soon as its
-gradients are there, always in the same order. Unlike it, each member's part is weighted by its samples, a parameter
-that nobody used keeps no gradient, and a round that fails leaves no trace.
+As in DistributedDataParallel (Li et al., VLDB 2020), parameters lie in buckets in reverse order, and each bucket is
+reduced as soon as its gradients are there, always in the same order. Unlike there, each member's gradients are
+weighted by its samples, a parameter that no member used keeps `grad = None`, and a failed round leaves no trace.
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ from malletrain.elastic.state.sharded_model import local
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
 
-#: So many elements of each bucket are looked at: a loss that is no number makes all of them none.
+#: Elements of a bucket that are checked for nan and infinity: a loss that is not finite spoils all of them.
 FINITE_CHECK_ELEMENTS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraReduction:
-    """More to sum with each step: `give` is asked for `count` tensors after backward, `take` gets the sums."""
+    """Tensors to sum beside the gradients of each step.
+
+    Attributes:
+        count: how many there are.
+        contribute: called after backward; returns this member's `count` tensors.
+        apply: called with their sums before the step is committed.
+    """
 
     count: int
     contribute: Callable[[], list[torch.Tensor]]
@@ -53,15 +59,21 @@ class _Bucket:
 
 
 class GradientReducer:
-    """Hooks on every parameter that takes part in training.
+    """Reduces the gradients of a model, by hooks on its parameters.
 
     Args:
-        parameters: name and parameter, in the model's order.
-        committer: where sums are made.
+        parameters: name and parameter, in the model's order; those that require gradients.
+        committer: sums over members and commits steps.
         mean: whether the script's loss is a mean over its samples (else a sum).
-        step: the number of the step under way, the same everywhere.
-        sharded: parameters are shards, which FSDP sums over the node's processes, weighted already. It must come to
-            the end of its backward in all of them: so shards are summed across nodes after that.
+        step: returns the number of the step in progress, the same on every member.
+        sharded: whether parameters are FSDP shards. FSDP reduces them over the node's processes, weighted already,
+        and
+            its backward must run to the end in all of these; only then are shards summed across nodes.
+
+    Attributes:
+        must_be_finite: whether gradients that are nan or infinite are an error.
+        own_ns_per_sample: nanoseconds of this member's own work for a sample in the last step; set by the caller.
+        ns_per_sample: what each member reported in the last round, by rank; empty if that was in another world.
     """
 
     def __init__(
@@ -79,9 +91,9 @@ class GradientReducer:
         self._committer = committer
         self._mean = mean
         self._buckets = self._lay_out()
-        #: Where a parameter's gradient goes: bucket and offset.
+        #: Bucket and offset of each parameter's gradient.
         self._home = self._offsets()
-        # Two sets in turn: the last sums must live on for a member that lacks them while the next are gathered.
+        # Two sets of buffers in turn: the last sums stay available for a member that missed them.
         self._flats: list[list[torch.Tensor] | None] = [None, None]
         self._turn = 0
         self._spare: list[torch.Tensor] | None = None
@@ -101,10 +113,7 @@ class GradientReducer:
         self._noise: NoiseScale | None = None
         self._measured = False
         self._step = step
-        #: Whether gradients that are no finite numbers are an error.
         self.must_be_finite = True
-        #: Nanoseconds of this member's own work for a sample of the step before, and what all said in the last round
-        #: (by rank; empty where it is not of this world).
         self.own_ns_per_sample = 0
         self.ns_per_sample: list[int] = []
         self._on_commit: Callable[[StepOutcome], None] = lambda _: None
@@ -112,27 +121,33 @@ class GradientReducer:
             parameter.register_post_accumulate_grad_hook(self._hook(index))
 
     def arm(self, weight: int, batch: int, on_commit: Callable[[StepOutcome], None]) -> None:
-        """The next backward that is not held ends with global gradients: of this member's `weight` samples out of
-        `batch`. `on_commit` is called in the moment when they are there."""
+        """Reduce gradients in the next backward that does not only accumulate (`set_accumulating`).
+
+        Args:
+            weight: this member's samples or tokens.
+            batch: samples of all members.
+            on_commit: called when the step is committed, before backward returns.
+        """
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
         self._armed, self._running, self._hold = True, False, False
 
     def allocate_buffers(self) -> None:
-        """Get the buffers, and have the system back them by memory, while this worker is alone: not in the first step
-        with others, who would wait for it. From any thread."""
+        """Allocate the buffers and touch their pages, so that peers do not wait for it in the first step with them.
+        May be called in any thread while this worker is alone."""
         self._flats = [flats or self._empty_flats(torch.zeros) for flats in self._flats]
 
     def disarm(self) -> None:
-        """Backward is the script's own business again."""
+        """Stop reducing: backward works as without a session again."""
         self._armed = self._running = False
         self._scale = None
 
     def set_accumulating(self, on: bool) -> None:
-        """While held, backward only accumulates."""
+        """While on, backward only accumulates gradients (DistributedDataParallel's `no_sync`)."""
         self._hold = on
 
     def scale_gradients(self, factor: float | None) -> None:
-        """Weight gradients as they arrive, before they are added up; None: weight their sum, as usual."""
+        """Multiply the gradients of each following backward by `factor` before they are accumulated; with None, the
+        accumulated gradients are weighted instead, as usual."""
         if not self._scales:
             self._scales = True
             for parameter in self._parameters:
@@ -140,15 +155,16 @@ class GradientReducer:
         self._scale = factor
 
     def add_extras(self, extras: ExtraReduction) -> None:
-        """Sum more with each step."""
+        """Sum further tensors with each step."""
         self._extras.append(extras)
 
     def measure_noise(self, noise: NoiseScale) -> None:
-        """Take the norms that `noise` needs."""
+        """Compute the norms that `noise` needs, in the steps that it measures."""
         self._noise = noise
 
     def reset_after_abort(self) -> None:
-        """After a failed round: whatever still writes to the buffers may do so, they are not used again."""
+        """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
+        are not used again."""
         self._flats[self._turn] = None
         self.disarm()
         for parameter in self._parameters:
@@ -197,7 +213,7 @@ class GradientReducer:
             self._begin()
         if self._alone or self._sharded:
             return
-        self._committer.check()  # in a world that is given up, the rest of backward would be for nothing
+        self._committer.check()  # if the world was given up, skip the rest of backward
         number, _ = self._home[index]
         if number < self._launched:
             raise ElasticError(
@@ -214,8 +230,8 @@ class GradientReducer:
         return [make(bucket.length, dtype=bucket.dtype, device=bucket.device) for bucket in self._buckets]
 
     def _find_flats(self) -> None:
-        """After a fault one set is lost. New memory is dear, and now everyone waits: the other set will do, unless it
-        holds sums that somebody may ask for."""
+        """Replace the buffers that an aborted round lost. Touching new memory takes long while all members wait, so
+        use the other set unless it holds sums that a member may ask for."""
         if not self._committer.last_sums:
             self._turn = 1 - self._turn
         if self._flats[self._turn] is None:
@@ -223,7 +239,7 @@ class GradientReducer:
             self._spare = None
 
     def _restock(self) -> None:
-        """Get the other set for the next step, beside the script's own work between two backward passes."""
+        """Allocate the missing set of buffers in the background, between two backward passes."""
         if self._flats[self._turn] is None and self._spare is None and not self._restocking:
             self._restocking = True
 
@@ -253,7 +269,7 @@ class GradientReducer:
         engine.queue_callback(self._complete)
 
     def _part(self, flat: torch.Tensor, index: int) -> torch.Tensor:
-        """Where a parameter's gradient is in its bucket."""
+        """The view of a bucket that holds a parameter's gradient."""
         mine, (_, offset) = local(self._parameters[index]), self._home[index]
         return flat[offset : offset + mine.numel()].view_as(mine)
 
@@ -262,7 +278,7 @@ class GradientReducer:
         return None if gradient is None else local(gradient)
 
     def _launch(self) -> None:
-        """Weight a bucket's gradients and begin to sum them."""
+        """Weight the next bucket's gradients and start to sum them."""
         flats = self._flats[self._turn]
         if flats is None:
             raise ElasticError("a gradient arrived outside a step")
@@ -284,7 +300,7 @@ class GradientReducer:
         self._pending.append(self._committer.start(flat, shard=self._sharded))
 
     def _complete(self) -> None:
-        """Backward is through: the rest, then the sums back into the gradients."""
+        """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
         if not self._running:
             return
         if self._given is not None:
@@ -318,7 +334,7 @@ class GradientReducer:
             self._restock()
 
     def _control_vector(self) -> torch.Tensor:
-        """This member's: which parameters it has a gradient for, whether they are numbers, how fast it was."""
+        """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
         size, rank, many = self._committer.world.size, self._committer.world.rank, len(self._parameters)
         control = self._committer.control_vector(self._weight, many + size)
         for index, parameter in enumerate(self._parameters):
@@ -338,7 +354,8 @@ class GradientReducer:
         return total is None or bool(torch.isfinite(total))
 
     def _refuse_bad(self, control: torch.Tensor) -> None:
-        """Every member comes to the same words, so all of them stop here, and none has committed the step."""
+        """Raise if gradients are not finite. All members see the same control vector, so all raise, and none commits
+        the step."""
         bad, world = int(control[NONFINITE]), self._committer.world
         if not bad or not self.must_be_finite:
             return

@@ -1,10 +1,10 @@
-"""BatchNorm over the whole batch, whichever members hold it: `model = elastic.sync_batchnorm(model)`.
+"""BatchNorm over the whole batch, however it is divided among members: `model = elastic.sync_batchnorm(model)`.
 
-PyTorch's own SyncBatchNorm needs the default process group and equal shares. This one sums in the session's rounds:
-in forward, each member's count, sum and sum of squares; in backward, the two sums that the input's gradient needs
-(Ioffe and Szegedy 2015, section 3), weighted as the gradients of the members will be. Running means move at the end
-of the step, by statistics that are summed once more beside the gradients: a member that only gets the sums of a step
-that it missed then has them too.
+PyTorch's SyncBatchNorm needs the default process group and equal shares. This one sums over the session's world: in
+forward, each member's count, sum and sum of squares; in backward, the two sums that the input's gradient needs (Ioffe
+and Szegedy 2015, section 3), weighted as the members' gradients will be. Running statistics are updated at the end of
+the step from statistics summed beside the gradients, so that a member which receives the sums of a step that it
+missed has them too.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
 
 
 class _Mode(Enum):
-    OFF = 0  #: outside a step, or alone: as BatchNorm does
+    OFF = 0  #: outside a step, or in a world of one: plain BatchNorm
     TOGETHER = 1
-    GIVEN = 2  #: the others have made this step already: its sums come, nobody sums with this member
+    RECEIVED = 2  #: the other members have committed this step already and do not sum with this one
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """BatchNorm1d, 2d or 3d, with the statistics of the whole batch. Made by `sync_batchnorm`."""
+    """BatchNorm1d, 2d or 3d with the statistics of the whole batch. Made by `sync_batchnorm`."""
 
-    norms: SyncBatchNormLayers | None = None
-    row: torch.Tensor | None = None  #: this member's count, sums and sums of squares in the step under way
+    group: SyncBatchNormLayers | None = None
+    row: torch.Tensor | None = None  #: this member's count, sums and sums of squares in the step in progress
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
             raise ElasticError(f"BatchNorm expects at least two dimensions, not {input.dim()}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        norms = self.norms
-        if norms is None or norms.mode is _Mode.OFF or not self.training:
+        group = self.group
+        if group is None or group.mode is _Mode.OFF or not self.training:
             return super().forward(input)
         self._check_input_dim(input)
         if self.row is not None:
@@ -46,12 +46,13 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
                 "a SyncBatchNorm layer was called twice in a step (accumulation, activation checkpointing, a shared "
                 "layer): its statistics would be of two batches; use virtual_shards instead"
             )
-        out: torch.Tensor = _Normalise.apply(input, self.weight, self.bias, self, norms)  # type: ignore[no-untyped-call]
+        out: torch.Tensor = _Normalise.apply(input, self.weight, self.bias, self, group)  # type: ignore[no-untyped-call]
         return out
 
 
 def sync_batchnorm(model: nn.Module) -> nn.Module:
-    """The model with every BatchNorm layer over the whole batch. Parameters and buffers stay the same objects."""
+    """Replace every BatchNorm layer of a model by one over the whole batch; returns the model. Parameters and buffers
+    stay the same objects. Call it before `Session`."""
     if isinstance(model, nn.modules.batchnorm._BatchNorm) and not isinstance(model, SyncBatchNorm):
         layer = SyncBatchNorm(model.num_features, model.eps, model.momentum, affine=False, track_running_stats=False)
         layer.affine, layer.track_running_stats = model.affine, model.track_running_stats
@@ -68,6 +69,8 @@ class SyncBatchNormLayers:
 
     Args:
         layers: in the model's order.
+        committer: sums over members.
+        reducer: sums the statistics for the running averages beside the gradients.
         mean: whether the script's loss is a mean over samples.
     """
 
@@ -78,46 +81,46 @@ class SyncBatchNormLayers:
         self._committer = committer
         self._mean = mean
         self.mode = _Mode.OFF
-        self.factor = 1.0  #: what this member's gradients will be weighted by
+        self.factor = 1.0  #: the weight of this member's gradients
         for layer in layers:
-            layer.norms = self
-        reducer.add_extras(ExtraReduction(1, self._give, self._take))
+            layer.group = self
+        reducer.add_extras(ExtraReduction(1, self._contribute, self._apply))
 
     def begin(self, weight: int, batch: int) -> None:
-        """A step begins, in which this member has `weight` of `batch` samples or tokens."""
+        """Begin a step in which this member has `weight` of `batch` samples or tokens."""
         self.factor = weight / batch if self._mean else float(weight > 0)
         self.mode = _Mode.TOGETHER if self._committer.world.size > 1 else _Mode.OFF
         if self._committer.received_sums is not None:
-            self.mode = _Mode.GIVEN
+            self.mode = _Mode.RECEIVED
         for layer in self._layers:
             layer.row = None
 
     def end(self) -> None:
-        """The step is over, well or ill."""
+        """End the step, whether it was committed or not."""
         self.mode = _Mode.OFF
 
     def sum(self, table: torch.Tensor) -> torch.Tensor:
-        """Over members, in place; as it is where this member only makes a step good."""
+        """Sum over members, in place; unchanged where the others have committed this step already."""
         if self.mode is _Mode.TOGETHER:
             self._committer.wait(self._committer.start(table))
         return table
 
-    def _give(self) -> list[torch.Tensor]:
+    def _contribute(self) -> list[torch.Tensor]:
         empty = [torch.zeros(1 + 2 * layer.num_features, dtype=torch.float64) for layer in self._layers]
         rows = [none if layer.row is None else layer.row for layer, none in zip(self._layers, empty, strict=True)]
         return [torch.cat([row.to("cpu") for row in rows])]
 
-    def _take(self, sums: list[torch.Tensor]) -> None:
+    def _apply(self, sums: list[torch.Tensor]) -> None:
         if self.mode is _Mode.OFF:
             return
         lengths = [1 + 2 * layer.num_features for layer in self._layers]
         for layer, row in zip(self._layers, torch.split(sums[0], lengths), strict=True):
             if float(row[0]):
-                _move(layer, row)
+                _update_running(layer, row)
 
 
-def _move(layer: SyncBatchNorm, row: torch.Tensor) -> None:
-    """Running statistics towards those of the batch, as BatchNorm does it."""
+def _update_running(layer: SyncBatchNorm, row: torch.Tensor) -> None:
+    """Update running statistics from those of the batch, as BatchNorm does."""
     if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
         return
     count, mean, square = _moments(row)
@@ -130,7 +133,7 @@ def _move(layer: SyncBatchNorm, row: torch.Tensor) -> None:
 
 
 def _moments(row: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor]:
-    """Count, mean and mean square of each channel, from their sums."""
+    """Count, and mean and mean square of each channel."""
     count = float(row[0])
     sums, squares = row[1:].chunk(2)
     return count, sums / count, squares / count
@@ -141,24 +144,24 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: Any, bias: Any, layer: SyncBatchNorm, norms: SyncBatchNormLayers
+        ctx: Any, x: torch.Tensor, weight: Any, bias: Any, layer: SyncBatchNorm, group: SyncBatchNormLayers
     ) -> Any:
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        dims, shape = _around(wide)
-        counts = wide.numel() // wide.shape[1] if norms.factor else 0
+        dims, shape = _dims_and_shape(wide)
+        counts = wide.numel() // wide.shape[1] if group.factor else 0
         local = wide.mean(dims, dtype=torch.float64)
-        # Around this member's own mean, so that a large mean does not drown the variance.
+        # Relative to this member's own mean, so that a large mean does not cancel the variance out.
         spread = ((wide - local.to(wide.dtype).view(shape)) ** 2).sum(dims, dtype=torch.float64)
         row = torch.cat([local.new_tensor([counts]), counts * local, spread * (counts > 0) + counts * local * local])
         layer.row = row.detach()
-        count, mean, square = _moments(norms.sum(row.detach().to("cpu", copy=True)))
-        if norms.mode is _Mode.GIVEN and not counts:
-            count = 1.0  # a sample of no weight, and nobody to sum with: whatever comes out is not used
+        count, mean, square = _moments(group.sum(row.detach().to("cpu", copy=True)))
+        if group.mode is _Mode.RECEIVED and not counts:
+            count = 1.0  # a sample of weight 0 and no member to sum with: the output is not used
             mean, square = torch.zeros_like(mean), torch.ones_like(square)
         inverse = ((square - mean * mean).clamp_min(0.0) + layer.eps).rsqrt().to(wide)
         normal = (wide - mean.to(wide).view(shape)) * inverse.view(shape)
         ctx.save_for_backward(normal, inverse, weight)
-        ctx.norms, ctx.count, ctx.factor = norms, count, norms.factor
+        ctx.group, ctx.count, ctx.factor = group, count, group.factor
         out = normal if weight is None else normal * weight.view(shape) + bias.view(shape)
         return out.to(x.dtype)
 
@@ -166,11 +169,11 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         normal, inverse, weight = ctx.saved_tensors
         gradient = gradients[0].to(normal.dtype)
-        dims, shape = _around(normal)
+        dims, shape = _dims_and_shape(normal)
         of_bias = gradient.sum(dims)
         of_weight = (gradient * normal).sum(dims)
         by_weight = torch.stack([of_bias, of_weight]).double() * ctx.factor
-        sums = ctx.norms.sum(by_weight.to("cpu", copy=True)).to(normal)
+        sums = ctx.group.sum(by_weight.to("cpu", copy=True)).to(normal)
         scale = inverse if weight is None else inverse * weight
         if ctx.factor:
             mean = sums / (ctx.count * ctx.factor)
@@ -182,6 +185,6 @@ class _Normalise(torch.autograd.Function):
         return (of_input.to(gradients[0].dtype), *own, None, None)
 
 
-def _around(x: torch.Tensor) -> tuple[list[int], tuple[int, ...]]:
-    """The dimensions that are not channels, and the shape of one value a channel."""
+def _dims_and_shape(x: torch.Tensor) -> tuple[list[int], tuple[int, ...]]:
+    """All dimensions but that of channels, and the shape that broadcasts one value a channel."""
     return [0, *range(2, x.dim())], (1, -1, *([1] * (x.dim() - 2)))
