@@ -1,4 +1,4 @@
-"""What this member takes of each batch, loaded."""
+"""Loads this member's part of each global batch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from malletrain.elastic.data.virtual_shards import Shard, ShardedBatch, VirtualS
 
 
 class BatchLoader:
-    """Parts of batches for one member.
+    """Loads one member's parts of global batches.
 
     Args:
-        sampler: which samples there are in a batch.
-        loader: makes batches of samples.
-        paces: how fast members are, where their parts follow that.
-        shards: how batches are cut, where they are; numbered shards are taken then.
-        loaders: processes that load batches ahead.
-        whole: whether a part of no weight must have its samples all the same: layers look at a whole batch.
+        sampler: chooses the samples of each batch.
+        loader: loads samples.
+        proportional_shares: the shares of members if they follow their speed.
+        shards: divides batches into virtual shards; None without them.
+        loaders: worker processes that load ahead; 0 loads in this process.
+        whole: whether a part of weight 0 has as many samples as any other, for models whose layers depend on the
+            whole batch; otherwise it has one.
     """
 
     def __init__(
@@ -44,17 +45,23 @@ class BatchLoader:
     def load(
         self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
     ) -> tuple[Share, Any]:
-        """The part of the batch at `cursor` that member `rank` of `size` takes: which samples, and the data.
-        `recovering_ranks` take none: they get a sample of no weight, or as many as they will have."""
+        """Load the part of member `rank` of `size` of the batch that begins at `cursor`.
+
+        Args:
+            recovering_ranks: ranks whose part has weight 0 in this step.
+
+        Returns:
+            The share, and the batch; a `ShardedBatch` with virtual shards.
+        """
         if recovering_ranks:
-            parts = [(0, self._part_beside(recovering_ranks, cursor, epoch, rank, size))]
+            parts = [(0, self._part_during_recovery(recovering_ranks, cursor, epoch, rank, size))]
         else:
             parts = self._parts_of(cursor, epoch, rank, size)
-        orders = [(epoch, tuple(part.indices)) for _, part in parts]
+        requests = [(epoch, tuple(part.indices)) for _, part in parts]
         if self._prefetch is None:
-            loaded = [self._loader.load(*order) for order in orders]
+            loaded = [self._loader.load(*request) for request in requests]
         else:
-            loaded = self._prefetch.load(orders, self._coming(epoch, cursor, rank, size, self._prefetch.ahead))
+            loaded = self._prefetch.load(requests, self._coming(epoch, cursor, rank, size, self._prefetch.ahead))
         if self._shards is None:
             return parts[0][1], loaded[0]
         batch = ShardedBatch(
@@ -64,13 +71,15 @@ class BatchLoader:
         return Share(indices, sum(part.weight for _, part in parts), parts[0][1].batch), batch
 
     def _parts_of(self, cursor: int, epoch: int, rank: int, size: int) -> list[tuple[int, Share]]:
-        """Numbered shards, or one share."""
+        """This member's virtual shards by number, or its share as number 0."""
         if self._shards is not None:
             return self._shards.parts(self._sampler, epoch, cursor, rank, size)
         counts = self._proportional_shares.shares(self._sampler.next_batch(cursor)) if size > 1 else None
         return [(0, self._sampler.share(epoch, cursor, rank, size, counts))]
 
-    def _part_beside(self, recovering_ranks: frozenset[int], cursor: int, epoch: int, rank: int, size: int) -> Share:
+    def _part_during_recovery(
+        self, recovering_ranks: frozenset[int], cursor: int, epoch: int, rank: int, size: int
+    ) -> Share:
         if rank in recovering_ranks:
             coming = self._sampler.share(epoch, cursor, rank, size)
             return replace(coming, weight=0, indices=coming.indices if self._whole else coming.indices[:1])
@@ -78,9 +87,9 @@ class BatchLoader:
         return self._sampler.share(epoch, cursor, others.index(rank), len(others))
 
     def _coming(self, epoch: int, cursor: int, rank: int, size: int, batches: int) -> list[LoadRequest]:
-        """What this member loads in the next `batches`, if nothing changes."""
-        orders: list[LoadRequest] = []
+        """What this member will load for the next `batches` if the world stays as it is."""
+        requests: list[LoadRequest] = []
         for _ in range(batches):
             epoch, cursor = self._sampler.following(epoch, cursor)
-            orders += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]
-        return orders
+            requests += [(epoch, tuple(part.indices)) for _, part in self._parts_of(cursor, epoch, rank, size)]
+        return requests

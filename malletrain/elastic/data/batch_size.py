@@ -1,13 +1,14 @@
-"""How many samples a step has, whatever the number of workers, or by it.
+"""The size of the global batch, and how it follows the number of workers.
 
-- `Fixed`: the same at every size. What a script that gives a plain number has.
-- `PerWorker`: each worker has the same, up to a limit for all together (Or, Zhang, Freedman: Resource Elasticity in
-  Distributed Deep Learning, MLSys 2020).
-- `Chosen`: by the daemon, with the number of nodes, within a range that the training bears (Saxena et al.: Effective
-  Elastic Scaling of Deep Learning Workloads, MASCOTS 2020).
+- `Fixed`: the same at every number of workers; what a plain number given to `Session` means.
+- `PerWorker`: so many samples for each worker, up to a limit for all together (Or, Zhang, Freedman: Resource
+Elasticity
+  in Distributed Deep Learning, MLSys 2020).
+- `Chosen`: chosen by the daemon together with the number of nodes, within a range that the training tolerates (Saxena
+  et al.: Effective Elastic Scaling of Deep Learning Workloads, MASCOTS 2020).
 
-A batch changes with the world, and only then. Each rule has a `reference`: the batch that learning rate, momentum and
-schedules were tuned for.
+The batch changes only when the world does. Each rule has a `reference`: the batch that learning rate, momentum and
+schedules were tuned for. `SessionBatch` applies a rule and what follows from it (`gradients.learning_rate`).
 """
 
 from __future__ import annotations
@@ -26,22 +27,26 @@ from malletrain.elastic.state.training_state import TrainingState
 
 @runtime_checkable
 class BatchRule(Protocol):
-    """Samples of one step, over all workers."""
+    """How many samples a step has, over all workers."""
 
     @property
     def reference(self) -> int:
-        """The batch that the script's learning rate is meant for."""
+        """The batch that the script's learning rate was tuned for."""
         ...
 
     def batch(self, workers: int, chosen: int, present: int) -> int:
-        """Samples of a step of `workers` workers; `chosen` by the daemon (0: it has said nothing), `present` until
-        now."""
+        """Samples of a step of `workers` workers.
+
+        Args:
+            chosen: the daemon's choice, or 0 if it made none.
+            present: the batch so far.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """`samples` at every size."""
+    """`samples` at every number of workers."""
 
     samples: int
 
@@ -58,9 +63,15 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class PerWorker:
-    """`samples` for each worker, at most `limit` for all; beyond that, shares become smaller.
+    """`samples` for each worker, but at most `limit` for all; beyond that, each worker's share becomes smaller.
 
-    `tuned_for`: the batch of all workers that the learning rate is meant for; by default that of one worker.
+    Args:
+        samples: of one worker.
+        limit: of all workers together.
+        tuned_for: the global batch that the learning rate was tuned for; by default that of one worker.
+
+    Raises:
+        ElasticError: a number is not positive, or `limit` is below `samples`.
     """
 
     samples: int
@@ -84,8 +95,17 @@ class PerWorker:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """As the daemon chooses (`mtbatch --batch-min --batch-max`), within `low` and `high` where they are given;
-    `reference` where it has not chosen, and on a laptop."""
+    """The batch that the daemon chooses (`mtbatch --batch-min --batch-max`), and `reference` until it has chosen one
+    or without a daemon.
+
+    Args:
+        reference: the global batch that the learning rate was tuned for.
+        low: the smallest batch to accept.
+        high: the largest batch to accept.
+
+    Raises:
+        ElasticError: `reference` is not within `low` and `high`, or these are not a range.
+    """
 
     reference: int
     low: int | None = None
@@ -105,7 +125,7 @@ class Chosen:
 
 
 def as_rule(batch_size: int | BatchRule) -> BatchRule:
-    """What `Session(batch_size=...)` was given, as a rule."""
+    """The rule that `Session(batch_size=...)` was given. Raises `ElasticError` if it is neither number nor rule."""
     if isinstance(batch_size, int) and not isinstance(batch_size, bool):
         return Fixed(batch_size)
     if isinstance(batch_size, BatchRule):
@@ -119,12 +139,12 @@ def _at_least_one(name: str, value: int) -> None:
 
 
 class SessionBatch:
-    """What `Session` asks between two steps.
+    """The batch of one session, with the learning rates and the noise scale that go with it.
 
     Args:
-        rule: of the batch.
-        learning_rate: how rates follow it.
-        measure: whether the gradient noise scale is measured; None: where the batch is not fixed.
+        rule: determines the batch.
+        learning_rate: how learning rates follow the batch; None leaves them as they are.
+        measure: whether to measure the gradient noise scale; None measures it unless the batch is fixed.
     """
 
     def __init__(self, rule: BatchRule, learning_rate: LearningRate | None, measure: bool | None) -> None:
@@ -134,21 +154,25 @@ class SessionBatch:
         self.lr_scaling = LearningRateScaling(learning_rate or LearningRate(), rule.reference, self.noise_scale)
 
     def noise_scale(self) -> float | None:
-        """In samples; None while it is not known."""
+        """The gradient noise scale in samples; None while it is not known."""
         return self.noise.samples if self.noise is not None else None
 
     def attach(self, state: TrainingState, optimizer: torch.optim.Optimizer) -> None:
-        """Make what depends on the batch part of the training state, and of the optimizer's steps."""
+        """Track what depends on the batch in the training state, and scale the optimizer's steps. Call it once."""
         state.track("malletrain.rates", self.lr_scaling)
         if self.noise is not None:
             state.track("malletrain.noise", self.noise)
         self.lr_scaling.attach(optimizer)
 
     def update(self, sampler: Sampler, workers: int, chosen: int, *, owes_a_step: bool) -> None:
-        """Before a step of `workers` workers: set its batch.
+        """Set the batch of the next step. Call it before each step.
 
-        A member that makes a step good which the others have committed takes the batch that they had: its own, as it
-        was, since it missed no step before.
+        Args:
+            sampler: gets the new batch size.
+            workers: how many take part.
+            chosen: the daemon's choice, or 0.
+            owes_a_step: whether the others have committed this step already. The batch then stays as it is: that is
+                the one they used.
         """
         if not owes_a_step:
             self.lr_scaling.change(min(self.rule.batch(workers, chosen, self.lr_scaling.batch), sampler.length))

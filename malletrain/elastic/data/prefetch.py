@@ -1,9 +1,9 @@
-"""Batches that are loaded before they are asked for, by processes of their own.
+"""Loads batches ahead of time in worker processes (as the workers of PyTorch's DataLoader do).
 
-What is loaded is a guess: that the world stays as it is and every step is committed. When the next share is another
-one, what was loaded for the old plan is dropped, and its samples are read again by whoever has them now; so each
-sample still counts once. Random numbers of augmentation depend on (seed, epoch, sample): a batch is the same whoever
-loads it, and when.
+Batches are loaded for the case that the world stays as it is and every step is committed. If the next share is
+another one, batches loaded for the old share are dropped, and the member that has their samples now loads them again;
+so each sample counts once. Random augmentation depends on (seed, epoch, sample) only, so a batch does not depend on
+when and where it is loaded.
 """
 
 from __future__ import annotations
@@ -22,46 +22,55 @@ import torch.multiprocessing
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import ElasticError
 
-#: Each loading process is at most so many batches ahead.
-DEPTH = 2
+#: Batches that each worker process loads ahead (DataLoader's `prefetch_factor`).
+PREFETCH_FACTOR = 2
 
-#: What to load: an epoch, and the indices of its samples.
+#: An epoch, and the indices of the samples to load.
 LoadRequest = tuple[int, tuple[int, ...]]
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
-_loader: SampleLoader | None = None  #: in a loading process
+_loader: SampleLoader | None = None  #: set in worker processes
 
 
 class Prefetcher:
-    """Loads orders ahead. Make it before the process has connections: the loading processes are forked, as those of
+    """Loads batches ahead. Make it before this process opens connections: worker processes are forked, as those of
     PyTorch's DataLoader are, and would hold them open.
 
     Args:
-        loader: reads the samples.
-        processes: how many load.
+        loader: loads the samples.
+        processes: number of worker processes.
+
+    Attributes:
+        ahead: how many batches to announce to `load`.
+        dropped: batches whose loading had begun and that were not needed.
+
+    Raises:
+        ElasticError: `processes` is below 1.
     """
 
     def __init__(self, loader: SampleLoader, processes: int) -> None:
         if processes < 1:
             raise ElasticError(f"loaders must be at least 1, not {processes}")
-        #: How many batches to ask for beforehand.
-        self.ahead = processes * DEPTH
-        #: Orders that were loaded, or begun, for a plan that did not come.
+        self.ahead = processes * PREFETCH_FACTOR
         self.dropped = 0
         self._loading: dict[LoadRequest, Future[Any]] = {}
         fork = multiprocessing.get_context("fork")
         self._pool = ProcessPoolExecutor(processes, fork, initializer=_begin, initargs=(loader, os.getpid()))
-        self._pool.submit(int).result()  # all are forked with the first call
+        self._pool.submit(int).result()  # the first call forks all of them
 
-    def load(self, orders: Sequence[LoadRequest], coming: Sequence[LoadRequest]) -> list[Any]:
-        """The batches of some orders. `coming`: those that follow if nothing changes, soonest first.
+    def load(self, requests: Sequence[LoadRequest], coming: Sequence[LoadRequest]) -> list[Any]:
+        """Return the batches of some requests, and load others ahead.
+
+        Args:
+            requests: the batches to return.
+            coming: the requests that probably follow, soonest first.
 
         Raises:
-            ElasticError: a loading process ended by itself.
+            ElasticError: a worker process ended unexpectedly.
             Exception: whatever the data set raised.
         """
-        wanted = dict.fromkeys([*orders, *coming])
+        wanted = dict.fromkeys([*requests, *coming])
         for other in [each for each in self._loading if each not in wanted]:
             self._loading.pop(other).cancel()
             self.dropped += 1
@@ -69,13 +78,13 @@ class Prefetcher:
             for each in wanted:
                 if each not in self._loading:
                     self._loading[each] = self._pool.submit(_load, each)
-            return [self._loading.pop(order).result() for order in orders]
+            return [self._loading.pop(request).result() for request in requests]
         except BrokenExecutor as error:
             raise ElasticError(f"a process that loads batches is gone (out of memory?): {error}") from error
 
 
 def _begin(loader: SampleLoader, parent: int) -> None:
-    """In a loading process: it ends with the one that trains, however that ends."""
+    """Initialise a worker process, and make it end together with its parent, however that ends."""
     global _loader
     _loader = loader
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -86,7 +95,7 @@ def _begin(loader: SampleLoader, parent: int) -> None:
     torch.set_num_threads(1)
 
 
-def _load(order: LoadRequest) -> Any:
+def _load(request: LoadRequest) -> Any:
     if _loader is None:
-        raise ElasticError("a loading process without a loader")
-    return _loader.load(*order)
+        raise ElasticError("a worker process has no loader")
+    return _loader.load(*request)

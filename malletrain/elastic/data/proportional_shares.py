@@ -1,27 +1,27 @@
-"""How fast each member computes, known to all members alike, and shares of a batch in proportion to it.
+"""Shares of the batch in proportion to how fast members compute.
 
-Every member tells in its words of a round how many nanoseconds of its own work a sample took it in the step before
-(data, forward, backward and the optimizer's step; not the waiting). So all have the same figures after the same step,
-and come to the same shares without asking each other.
+Each member's control vector says how many nanoseconds of its own work a sample took in the step before (data,
+forward, backward and the optimizer's step, without waiting). So all members have the same figures after the same step
+and compute the same shares without further communication.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Weight of a new step in the moving average.
+#: Weight of a new step in the exponential moving average.
 SMOOTHING = 0.1
-#: Shares are looked at again every so many steps, and not before so many were measured.
+#: Distance between two rebalances, and the steps that must be measured before the first.
 STEPS_BETWEEN_REBALANCES = 20
-#: Smaller changes than this, of any member's share, are noise.
+#: Relative change of a member's share below which shares stay as they are.
 MIN_SHARE_CHANGE = 0.1
 
 
 class ProportionalShares:
-    """The paces of one world.
+    """The speed of each member of one world, and the shares that follow from it.
 
     Args:
-        balance: whether shares follow them; else they are only reported.
+        balance: whether shares follow the speeds; otherwise these are only reported.
     """
 
     def __init__(self, *, balance: bool) -> None:
@@ -31,13 +31,13 @@ class ProportionalShares:
         self._parts: list[float] | None = None
 
     def reset(self, size: int) -> None:
-        """A world of `size` members begins: nothing is known of it."""
+        """Forget all measurements: a world of `size` members begins."""
         self._nanoseconds = [0.0] * size
         self._taken = 0
         self._parts = None
 
     def update(self, step: int, nanoseconds: Sequence[int]) -> None:
-        """What the members told in the round of `step`, by rank; 0 where one had no sample."""
+        """Record the time a sample took each member, by rank; 0 for a member without samples in `step`."""
         if len(nanoseconds) != len(self._nanoseconds):
             return
         for rank, new in enumerate(nanoseconds):
@@ -54,11 +54,11 @@ class ProportionalShares:
             self._weigh()
 
     def shares(self, batch: int) -> list[int] | None:
-        """Samples of a batch by rank, or None for even shares."""
+        """Samples by rank, or None for even shares."""
         return None if self._parts is None else apportion(batch, self._parts)
 
     def samples_per_s(self) -> list[float]:
-        """Samples per second of computing, by rank; 0 where it is not known."""
+        """Samples per second of own work, by rank; 0 where it is not known."""
         return [1e9 / each if each else 0.0 for each in self._nanoseconds]
 
     def _weigh(self) -> None:
@@ -70,7 +70,8 @@ class ProportionalShares:
 
 
 def apportion(count: int, parts: Sequence[float]) -> list[int]:
-    """`count` things in proportion to `parts`, by the largest remainder (Hamilton); ties go to the lower rank."""
+    """Divide `count` in proportion to `parts` by largest remainders (Hamilton's method); ties go to the lower
+    rank."""
     exact = [count * part / sum(parts) for part in parts]
     given = [int(each) for each in exact]
     order = sorted(range(len(parts)), key=lambda rank: (given[rank] - exact[rank], rank))

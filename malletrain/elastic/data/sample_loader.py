@@ -1,4 +1,4 @@
-"""From indices to a batch. Random augmentation depends on (seed, epoch, sample), not on who loads it or when."""
+"""Loads samples by index and collates them. Random augmentation depends on (seed, epoch, sample) only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from malletrain.elastic.errors import ElasticError
 
 
 class SampleLoader:
-    """Loads shares of batches from a map-style data set."""
+    """Loads batches from a map-style data set.
+
+    Args:
+        dataset: has a length, and items by index.
+        seed: of random augmentation.
+        collate: makes a batch from a list of samples; by default PyTorch's `default_collate`.
+
+    Raises:
+        ElasticError: the data set is not map-style.
+    """
 
     def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -28,7 +37,7 @@ class SampleLoader:
         self._collate = collate or default_collate
 
     def load(self, epoch: int, indices: Sequence[int]) -> Any:
-        """One batch."""
+        """Load the samples at `indices` as one batch. The state of global random generators stays as it is."""
         if type(self.dataset) is TensorDataset and self._collate is default_collate:
             chosen = torch.as_tensor(indices)
             return [tensor[chosen] for tensor in self.dataset.tensors]

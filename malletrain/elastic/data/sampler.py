@@ -1,7 +1,8 @@
-"""Which samples a step takes, and who takes which: every sample once an epoch, at any sequence of sizes.
+"""The order of samples, and the share of each member: every sample once an epoch, however the world changes.
 
-An epoch is one permutation, known to all from (seed, epoch). A position in it is a count of samples, whatever the
-sizes were before: the next global batch is what follows, split over the members of the moment.
+An epoch is one permutation, which every member derives from (seed, epoch). A position in it is a number of samples
+and does not depend on earlier world sizes: the next global batch starts there and is divided among the present
+members.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from malletrain.elastic.errors import ElasticError
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One member's part of a global batch. `weight` of its samples count; a share that would be empty holds one
-    sample of weight 0, so that the script needs no special case."""
+    """One member's part of a global batch.
+
+    Attributes:
+        indices: its samples. A share that would be empty has one sample, so that scripts need no special case.
+        weight: how many of its samples count.
+        batch: samples of the global batch.
+    """
 
     indices: list[int]
     weight: int
@@ -25,7 +31,15 @@ class Share:
 
 
 class Sampler:
-    """Global batches of `batch_size` out of `length` samples; the last of an epoch may be smaller, or is dropped."""
+    """Divides epochs of `length` samples into global batches of `batch_size`; the last of an epoch may be smaller, or
+    is dropped with `drop_last`.
+
+    Attributes:
+        epoch_length: samples of an epoch that are used.
+
+    Raises:
+        ElasticError: the data set is smaller than one batch.
+    """
 
     def __init__(self, length: int, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> None:
         if batch_size < 1:
@@ -40,24 +54,25 @@ class Sampler:
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
-        #: Samples that an epoch uses.
         self.epoch_length = length - length % batch_size if drop_last else length
-        self._orders: dict[int, list[int]] = {}
+        self._permutations: dict[int, list[int]] = {}
 
-    def order(self, epoch: int) -> list[int]:
+    def permutation(self, epoch: int) -> list[int]:
         """The permutation of one epoch."""
-        if epoch not in self._orders:
+        if epoch not in self._permutations:
             if self.shuffle:
                 generator = torch.Generator().manual_seed(mix(self.seed, epoch))
                 order = torch.randperm(self.length, generator=generator).tolist()
             else:
                 order = list(range(self.length))
-            self._orders = {other: kept for other, kept in self._orders.items() if abs(other - epoch) == 1}
-            self._orders[epoch] = order
-        return self._orders[epoch]
+            self._permutations = {
+                other: kept for other, kept in self._permutations.items() if abs(other - epoch) == 1
+            }
+            self._permutations[epoch] = order
+        return self._permutations[epoch]
 
     def following(self, epoch: int, cursor: int) -> tuple[int, int]:
-        """Where the batch after the one at `cursor` begins: epoch and cursor."""
+        """Epoch and cursor of the batch that follows the one at `cursor`."""
         after = cursor + self.next_batch(cursor)
         return (epoch, after) if after < self.epoch_length else (epoch + 1, 0)
 
@@ -66,9 +81,14 @@ class Sampler:
         return min(self.batch_size, self.epoch_length - cursor)
 
     def share(self, epoch: int, cursor: int, rank: int, size: int, counts: Sequence[int] | None = None) -> Share:
-        """What member `rank` of `size` takes of the batch that begins at `cursor`.
+        """The share of member `rank` of `size` in the batch that begins at `cursor`.
 
-        Lower ranks take one more; or `counts`, which add up to the batch, say how many each takes.
+        Args:
+            counts: samples by rank, which add up to the batch; by default shares are even, with one sample more for
+                lower ranks.
+
+        Raises:
+            ElasticError: the epoch has no sample at `cursor`, or `counts` do not add up to the batch.
         """
         count = self.next_batch(cursor)
         if count <= 0:
@@ -80,12 +100,12 @@ class Sampler:
             raise ElasticError(f"shares of {list(counts)} are not {count} samples of {size} workers")
         start = cursor + sum(counts[:rank])
         weight = counts[rank]
-        order = self.order(epoch)
+        order = self.permutation(epoch)
         return Share(order[start : start + weight] or [order[cursor]], weight, count)
 
 
 def mix(*numbers: int) -> int:
-    """A 63-bit seed from several numbers; neighbours give unrelated seeds (splitmix64, Steele et al. 2014)."""
+    """Hash numbers to a 63-bit seed; adjacent numbers give unrelated seeds (splitmix64, Steele et al. 2014)."""
     state = 0
     for number in numbers:
         state = (state + (number & (2**64 - 1)) + 0x9E3779B97F4A7C15) & (2**64 - 1)

@@ -1,10 +1,10 @@
-"""Virtual shards: for layers that look at a whole batch, the same batches at every size.
+"""Virtual shards: layers that depend on the whole batch see the same batches at every number of workers.
 
-Each global batch is cut into a fixed number of shards, whatever the number of workers; a worker runs several, one
-after the other. Random numbers (dropout) are drawn by shard. Buffers (BatchNorm's running means) start each shard
-from where the step began; then statistics move by the mean of what the shards moved them, counters by the sum. So a
-step depends on the number of shards, and not on who runs them. (The idea is that of virtual nodes in Or et al.,
-VirtualFlow, MLSys 2022.)
+Each global batch is divided into a fixed number of shards; a worker runs several of them in sequence. Random numbers
+(dropout) are drawn by shard. Buffers (BatchNorm's running averages) are reset to the start of the step before each
+shard; afterwards statistics change by the mean of the shards' changes, counters by their sum. So a step depends on
+the number of shards and not on which worker runs them. (The idea is that of virtual nodes in Or et al., VirtualFlow,
+MLSys 2022.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard of a worker's part: its number in the global batch, how many samples count, and its data."""
+    """A virtual shard: its number in the global batch, how many of its samples count, and its data."""
 
     number: int
     weight: int
@@ -30,16 +30,21 @@ class Shard:
 
 
 class ShardedBatch(list[Shard]):
-    """A worker's part of a global batch; for `Session.shards`."""
+    """A worker's part of a global batch, to be given to `Session.shards`."""
 
 
 class VirtualShards:
     """The shards of one session.
 
     Args:
-        count: how many a global batch has; as many workers at most have work.
-        model: its buffers are kept alike.
+        count: shards of a global batch; at most so many workers have samples.
+        model: its buffers are kept equal on all members.
+        reducer: sums gradients and the changes of buffers.
+        seed: of random numbers in the model.
         mean: whether the script's loss is a mean over a shard's samples (else a sum).
+
+    Raises:
+        ElasticError: `count` is below 1.
     """
 
     def __init__(self, count: int, model: torch.nn.Module, reducer: GradientReducer, seed: int, mean: bool) -> None:
@@ -51,14 +56,14 @@ class VirtualShards:
         self._mean = mean
         self._buffers = [buffer for buffer in model.buffers() if buffer.dtype != torch.bool]
         self._before: list[torch.Tensor] = []
-        self._moved: list[torch.Tensor] = []
+        self._changes: list[torch.Tensor] = []
         self._batch = 1
         self._in_shard = False
-        reducer.add_extras(ExtraReduction(len(self._buffers), self._moves, self._settle))
+        reducer.add_extras(ExtraReduction(len(self._buffers), self._contribute, self._apply))
 
     def parts(self, sampler: Sampler, epoch: int, cursor: int, rank: int, size: int) -> list[tuple[int, Share]]:
-        """The shards of one worker, by number: contiguous, lower ranks take one more; those without a sample are left
-        out. A worker without any gets one sample of weight 0."""
+        """The shards of one worker by number: contiguous, one more for lower ranks, without empty ones. A worker that
+        has none gets a single sample of weight 0."""
         each, extra = divmod(self.count, size)
         first = rank * each + min(rank, extra)
         mine = range(first, first + each + (1 if rank < extra else 0))
@@ -70,45 +75,45 @@ class VirtualShards:
         return [(self.count, Share(lead.indices[:1], 0, lead.batch))]
 
     def begin(self, batch: int) -> None:
-        """A step of `batch` samples begins."""
+        """Begin a step of `batch` samples."""
         self._batch = batch
         self._before = [buffer.detach().clone() for buffer in self._buffers]
-        self._moved = [torch.zeros_like(buffer) for buffer in self._buffers]
+        self._changes = [torch.zeros_like(buffer) for buffer in self._buffers]
         self._in_shard = False
 
     def run(self, batch: ShardedBatch, step: int) -> Iterator[Any]:
-        """One shard after the other; gradients are exchanged with the last."""
-        for place, shard in enumerate(batch):
+        """Yield the data of one shard after the other; the last one's backward reduces the gradients."""
+        for position, shard in enumerate(batch):
             torch.manual_seed(mix(self._seed, step, shard.number))
-            self._put_back()
+            self._reset_buffers()
             weight = shard.weight / self._batch if self._mean else float(shard.weight > 0)
             self._reducer.scale_gradients(weight)
-            self._reducer.set_accumulating(place < len(batch) - 1)
+            self._reducer.set_accumulating(position < len(batch) - 1)
             self._in_shard = shard.weight > 0
             yield shard.data
-            if place < len(batch) - 1:
-                self._count_move()
+            if position < len(batch) - 1:
+                self._record_change()
         self._reducer.scale_gradients(None)
 
-    def _put_back(self) -> None:
+    def _reset_buffers(self) -> None:
         with torch.no_grad():
             for buffer, before in zip(self._buffers, self._before, strict=True):
                 buffer.copy_(before)
 
-    def _count_move(self) -> None:
+    def _record_change(self) -> None:
         if self._in_shard:
             self._in_shard = False
-            for moved, buffer, before in zip(self._moved, self._buffers, self._before, strict=True):
-                moved += buffer.detach() - before
+            for change, buffer, before in zip(self._changes, self._buffers, self._before, strict=True):
+                change += buffer.detach() - before
 
-    def _moves(self) -> list[torch.Tensor]:
-        """What the shards of this worker moved the buffers by: summed with the gradients."""
-        self._count_move()
-        return [moved.reshape(-1) for moved in self._moved]
+    def _contribute(self) -> list[torch.Tensor]:
+        """How much this worker's shards changed the buffers; summed beside the gradients."""
+        self._record_change()
+        return [change.reshape(-1) for change in self._changes]
 
-    def _settle(self, sums: list[torch.Tensor]) -> None:
+    def _apply(self, sums: list[torch.Tensor]) -> None:
         shards = min(self.count, self._batch)
         with torch.no_grad():
-            for buffer, before, moved in zip(self._buffers, self._before, sums, strict=True):
-                moved = moved.view_as(before)
-                buffer.copy_(before + (moved / shards if buffer.is_floating_point() else moved))
+            for buffer, before, change in zip(self._buffers, self._before, sums, strict=True):
+                change = change.view_as(before)
+                buffer.copy_(before + (change / shards if buffer.is_floating_point() else change))

@@ -1,15 +1,15 @@
-"""What a changed batch does to the learning rate, to momentum, and to schedules.
+"""How learning rate, momentum and schedules follow a batch that changes.
 
-With b the batch and b0 the reference, the learning rate that the script or its scheduler sets is multiplied by
+With b the batch and b0 the reference batch, the learning rate that the script or its scheduler sets is multiplied by
 
     none      1
     linear    b / b0               Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677)
     sqrt      sqrt(b / b0)         for Adam and its kin: Malladi et al., On the SDEs and Scaling Rules for Adaptive
                                    Gradient Algorithms (NeurIPS 2022)
     adascale  (b / b0) (B + b0) / (B + b)    Johnson et al., AdaScale SGD (ICML 2020), whose gain in terms of the
-                                   gradient noise scale B (in samples, `noise`) is this
+                                   gradient noise scale B (in samples, see `noise_scale`) is this
 
-for the time of `optimizer.step()` alone: the script, its schedulers and the saved state always see their own rate.
+during `optimizer.step()` only: the script, its schedulers and the saved state always see the unscaled rate.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ class LearningRate:
     """How the learning rate follows the batch.
 
     Args:
-        rule: see the module.
-        warm_up: samples over which the rate moves to its new value after the batch has changed, in a straight line.
-        momentum: average gradients over as many samples as at the reference batch: SGD's momentum and Adam's betas
-            are raised to the power b / b0 (Malladi et al. 2022; Busbridge et al., How to Scale Your EMA, NeurIPS
-            2023), and SGD's rate and velocity corrected so that a change makes no jump. False: they stay as they are.
+        rule: one of `RULES`; the formulas are in the module's description.
+        warm_up: samples over which the rate moves linearly to its new value after a change of the batch.
+        momentum: whether to average gradients over as many samples as at the reference batch: SGD's momentum and
+            Adam's betas are raised to the power b / b0 (Malladi et al. 2022; Busbridge et al., How to Scale Your EMA,
+            NeurIPS 2023), and SGD's rate and velocity are corrected so that a change makes no jump.
+
+    Raises:
+        ElasticError: the rule does not exist, or `warm_up` is not a number of samples.
     """
 
     rule: Literal["none", "linear", "sqrt", "adascale"] = "none"
@@ -49,8 +52,12 @@ class LearningRate:
             raise ElasticError(f"LearningRate: warm_up must be a number of samples, not {self.warm_up!r}")
 
     def gain(self, batch: int, reference: int, noise: float | None) -> float:
-        """The factor, once warmed up. `noise`: the gradient noise scale in samples; while it is not known, adascale
-        keeps the reference's rate, which is safe."""
+        """The factor after the warm-up.
+
+        Args:
+            noise: the gradient noise scale in samples, or None if it is not known; adascale then gives 1, which is
+                safe.
+        """
         ratio = batch / reference
         if self.rule == "linear":
             return ratio
@@ -62,12 +69,12 @@ class LearningRate:
 
 
 class LearningRateScaling:
-    """One session's rates; its state travels with the training state.
+    """Scales the learning rates of one session; part of the training state.
 
     Args:
-        rule: how they follow the batch.
-        reference: the batch that they are meant for.
-        noise: the noise scale, or None while it is not known.
+        rule: how rates follow the batch.
+        reference: the batch that the script's rates were tuned for.
+        noise: returns the gradient noise scale in samples, or None if it is not known.
     """
 
     def __init__(self, rule: LearningRate, reference: int, noise: Callable[[], float | None]) -> None:
@@ -76,9 +83,9 @@ class LearningRateScaling:
         self._noise = noise
         self._batch = reference
         self._samples = 0
-        self._from, self._since = 1.0, -rule.warm_up  #: the gain before the last change, and when that was
+        self._from, self._since = 1.0, -rule.warm_up  #: the gain before the last change; samples_done at that change
         self._progress = 0.0
-        self._momentum_power = 1.0  #: the power that velocities are made for
+        self._momentum_power = 1.0  #: the power that the velocities correspond to
 
     @property
     def batch(self) -> int:
@@ -92,7 +99,7 @@ class LearningRateScaling:
 
     @property
     def gain(self) -> float:
-        """What the learning rate is multiplied by now."""
+        """The factor on the learning rate now."""
         aim = self._rule.gain(self._batch, self._reference, self._noise())
         passed = self._samples - self._since
         if passed >= self._rule.warm_up:
@@ -101,22 +108,22 @@ class LearningRateScaling:
 
     @property
     def progress(self) -> float:
-        """Steps of the reference batch that training so far is worth: samples over the reference batch; by adascale,
+        """Training so far in steps of the reference batch: samples divided by the reference batch, or with adascale
         the sum of gains."""
         return self._progress if self._rule.rule == "adascale" else self._samples / self._reference
 
     def change(self, batch: int) -> None:
-        """From the next step on, `batch` samples."""
+        """Set the batch from the next step on."""
         if batch != self._batch:
             self._from, self._since, self._batch = self.gain, self._samples, batch
 
     def committed(self, total: int) -> None:
-        """A step was committed; `total` samples were, since training began."""
+        """Record that a step was committed, and `total` samples since training began."""
         self._progress += self.gain
         self._samples = total
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have the optimizer's steps take the gain."""
+        """Scale rate and momentum during the optimizer's steps, by hooks."""
         if self._rule.rule == "none" and not self._rule.momentum:
             return
         kept: list[dict[str, Any]] = []
@@ -170,7 +177,7 @@ _TOUCHED = ("lr", "momentum", "betas")
 
 
 def _match_velocity(optimizer: torch.optim.Optimizer, group: dict[str, Any], old: float, new: float) -> None:
-    """A velocity is a decayed sum of gradients, 1 / (1 - momentum) of them: make it the sum that it would be."""
+    """Rescale velocities, which are decayed sums of about 1 / (1 - momentum) gradients, to another momentum."""
     for parameter in group["params"]:
         velocity = optimizer.state.get(parameter, {}).get("momentum_buffer")
         if velocity is not None:
@@ -178,12 +185,12 @@ def _match_velocity(optimizer: torch.optim.Optimizer, group: dict[str, Any], old
 
 
 class Schedule:
-    """A scheduler by samples: the steps of the reference batch that it makes do not depend on the batch.
+    """Wraps a PyTorch scheduler so that it counts steps of the reference batch, whatever the batch is.
 
         scheduler = elastic.Schedule(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000), s)
         s.track(scheduler=scheduler)
 
-    Call its `step()` inside the step, after `optimizer.step()`. `10_000` counts steps of the reference batch.
+    Call `step()` inside the session's step, after `optimizer.step()`. `10_000` are steps of the reference batch.
     """
 
     def __init__(self, scheduler: torch.optim.lr_scheduler.LRScheduler, session: Any) -> None:
@@ -191,13 +198,13 @@ class Schedule:
         self._session = session
 
     def step(self) -> None:
-        """Bring the scheduler to where training is."""
+        """Advance the scheduler to the session's `progress`."""
         whole = int(self._session.progress + 1e-9)
         while self._scheduler.last_epoch < whole:
             self._scheduler.step()
 
     def get_last_lr(self) -> list[Any]:
-        """As of PyTorch's schedulers: without the gain of the batch."""
+        """The scheduler's rates, without the factor that the batch adds."""
         return self._scheduler.get_last_lr()
 
     def state_dict(self) -> Any:

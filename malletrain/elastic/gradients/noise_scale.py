@@ -1,15 +1,15 @@
-"""The gradient noise scale: beyond about so many samples, a larger batch teaches little more.
+"""The gradient noise scale: the batch size beyond which a larger batch speeds training up little per sample.
 
 After McCandlish, Kaplan, Amodei and the OpenAI Dota team, An Empirical Model of Large-Batch Training (2018, arXiv
 1812.06162), appendix A.1. A mean gradient over w samples has the expected squared norm |G|^2 + tr(S) / w, with G the
-true gradient and S the covariance of one sample's. Two batch sizes give both unknowns; members' own gradients are the
-small batches, and their sum is the large one, so that it costs two norms:
+true gradient and S the covariance of one sample's gradient. Two batch sizes give both unknowns. Members' own
+gradients are the small batches and their sum is the large one, so a measurement costs two norms:
 
     tr(S) = (mean_i |g_i|^2 - |g|^2) / (mean_i 1/w_i - 1/W)        |G|^2 = |g|^2 - tr(S) / W        B = tr(S) / |G|^2
 
-Both are averaged over time, each by itself, before they are divided. A worker alone takes two steps that follow each
-other for the small batches, as Pollux does (Qiao et al., OSDI 2021); the model moves between them, which makes the
-noise look a little larger. One step in `STEPS_BETWEEN_MEASUREMENTS` is measured.
+Numerator and denominator are averaged over time before they are divided. A single worker uses two consecutive steps
+as the small batches, as Pollux does (Qiao et al., OSDI 2021); the model changes between them, which overestimates the
+noise a little. One step in `STEPS_BETWEEN_MEASUREMENTS` is measured.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 
 import torch
 
-#: Steps from one measurement to the next.
+#: Distance between two measured steps.
 STEPS_BETWEEN_MEASUREMENTS = 16
-#: Weight of the past in the averages, per measurement: they tell of the last three hundred steps.
+#: Weight of the past in the averages, per measurement: they reach over about the last three hundred steps.
 AVERAGE_DECAY = 0.95
-#: Measurements before anything is said.
+#: Measurements before an estimate is given.
 MIN_MEASUREMENTS = 8
 
 
 class NoiseScale:
-    """Measures one session's. Its state travels with the training state, so that it is everywhere the same.
+    """The estimate of one session. It is part of the training state, so all members have the same one.
 
     Args:
-        every: measure one step in so many.
+        every: distance between two measured steps.
     """
 
     def __init__(self, every: int = STEPS_BETWEEN_MEASUREMENTS) -> None:
@@ -45,27 +45,28 @@ class NoiseScale:
 
     @property
     def samples(self) -> float | None:
-        """The noise scale in samples; None before it is known, or while there is more noise than can be averaged."""
+        """The noise scale in samples; None until there is an estimate, or while the averages are too noisy for
+        one."""
         if self._taken < MIN_MEASUREMENTS or self._signal <= 0.0 or self._variance <= 0.0:
             return None
         return self._variance / self._signal
 
     def measures(self, step: int) -> bool:
-        """Whether this step's sums include the norms."""
+        """Whether a step is measured."""
         return step % self.every == 0
 
-    # --- among several -----------------------------------------------------------------------------------------
+    # --- several members -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A step that is measured begins to be summed."""
+        """Begin a step."""
         self._local = 0.0
 
     def add_local(self, flat: torch.Tensor) -> None:
-        """A part of this member's gradient, times any factor that is the same for all parts."""
+        """Add the squared norm of a part of this member's gradient; all parts are multiplied by the same factor."""
         self._local += _square(flat)
 
     def contribution(self, factor: float, weight: int) -> torch.Tensor:
-        """This member's row of the sums: |g_i|^2, 1 / w_i, and 1; zeros where it has no samples.
+        """This member's row to be summed: |g_i|^2, 1 / w_i, and 1; zeros if it has no samples.
 
         Args:
             factor: what its gradient, a mean over its samples, was multiplied by.
@@ -77,25 +78,27 @@ class NoiseScale:
         return row
 
     def apply_sums(self, row: torch.Tensor, sums: Sequence[torch.Tensor], total: int, batch: int, mean: bool) -> None:
-        """The sums are there.
+        """Take a measurement from the sums of a step.
 
         Args:
-            row: the sum of all rows.
-            sums: of the gradients; `total / batch` times their mean if `mean`, else `total` times.
-            total: the weights of all members.
-            batch: samples in it; where weights are tokens, the result is in samples all the same.
+            row: the sum of all members' rows.
+            sums: of the gradients: `total / batch` times their mean if `mean`, else `total` times their mean.
+            total: the sum of all members' weights.
+            batch: samples of the step; the estimate is in samples even if weights are tokens.
         """
         squares, inverse, members = row.tolist()
         if members >= 2:
             square = sum(_square(flat) for flat in sums) * ((batch if mean else 1.0) / total) ** 2
             self._count(squares / members, inverse / members, square, 1.0 / total, batch / total)
 
-    # --- alone ---------------------------------------------------------------------------------------------------
+    # --- a single worker
+    # ---------------------------------------------------------------------------------------------------
 
     def measure_alone(
         self, step: int, gradients: Sequence[torch.Tensor | None], factor: float, weight: int, batch: int
     ) -> None:
-        """A step of one worker. Gradients times `factor` are means over its `weight` samples or tokens."""
+        """Record a step of a single worker. Gradients times `factor` are means over its `weight` samples or
+        tokens."""
         earlier, self._earlier = self._earlier, None
         if weight < 1:
             return
@@ -120,12 +123,12 @@ class NoiseScale:
         self._taken = int(state["taken"])
 
     def _count(self, small: float, inverse_small: float, large: float, inverse_large: float, samples: float) -> None:
-        """One measurement: squared norms at two batch sizes, given as their inverses."""
+        """Add one measurement: the squared norms at two batch sizes, and the inverses of these sizes."""
         variance = (small - large) / (inverse_small - inverse_large)
         signal = large - variance * inverse_large
         variance *= samples
         if not (math.isfinite(variance) and math.isfinite(signal)):
-            return  # an overflow that the gradient scaler will skip
+            return  # an overflow; the gradient scaler skips this step
         self._variance = AVERAGE_DECAY * self._variance + (1.0 - AVERAGE_DECAY) * variance
         self._signal = AVERAGE_DECAY * self._signal + (1.0 - AVERAGE_DECAY) * signal
         self._taken += 1
