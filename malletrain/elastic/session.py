@@ -263,7 +263,7 @@ class Session(Figures):
             self._session_batch.update(self._sampler, world.size, world.chosen_batch, owes_a_step=owes)
             at = self._position.epoch, self._position.cursor
             share, batch = self._batch_loader.load(*at, world.rank, world.size, world.recovering_ranks)
-            self._checkpointing.save_beside()
+            self._checkpointing.save_async()
             self._share, self._committed = share, False
             self._load_s = time.monotonic() - began
             yield batch

@@ -54,7 +54,7 @@ def test_one_beside_training_is_of_the_moment_when_it_began(tmp_path: Path) -> N
     kept = state(3)
     want = state(3)
     assert checkpoints.is_due()
-    checkpoints.save_beside(kept)
+    checkpoints.save_async(kept)
     with torch.no_grad():
         for parameter in kept.model.parameters():
             parameter.zero_()
@@ -69,7 +69,7 @@ def test_one_beside_training_is_of_the_moment_when_it_began(tmp_path: Path) -> N
 
 def test_one_beside_training_is_found_when_its_step_stands_everywhere(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path / "c", every_s=0.0)
-    checkpoints.save_beside(state(3))
+    checkpoints.save_async(state(3))
     wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
     assert CheckpointStore(tmp_path / "c").load(state()) is None
     assert not checkpoints.is_due()
@@ -79,7 +79,7 @@ def test_one_beside_training_is_found_when_its_step_stands_everywhere(tmp_path: 
 
 
 def test_what_was_written_aside_by_a_worker_that_was_lost_is_removed(tmp_path: Path) -> None:
-    CheckpointStore(tmp_path / "c", every_s=0.0).save_beside(state(3))
+    CheckpointStore(tmp_path / "c", every_s=0.0).save_async(state(3))
     wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
     (tmp_path / "c" / ".step-9.other.1").mkdir()
     CheckpointStore(tmp_path / "c").save(state(4))

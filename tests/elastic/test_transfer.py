@@ -17,7 +17,7 @@ from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.state import transfer
 from malletrain.elastic.state.training_state import pack, unpack
-from malletrain.elastic.state.transfer import FAN_OUT, digest, packets, receive_state, relay_tree, send_state
+from malletrain.elastic.state.transfer import FAN_OUT, checksum, packets, receive_state, relay_tree, send_state
 
 
 @given(st.integers(1, 20), st.integers(0, 300))
@@ -42,9 +42,9 @@ def test_packets_hold_every_byte_in_order(sizes: list[int]) -> None:
     tensors = [torch.arange(size, dtype=torch.int32) for size in sizes]
     taken = [torch.full_like(tensor, -1) for tensor in tensors]
     for packet, other in zip(packets(tensors), packets(taken), strict=True):
-        piece = other.place()
+        piece = other.receive_buffer()
         piece.copy_(packet.filled())
-        assert other.settle(piece) == digest(packet.filled())
+        assert other.scatter(piece) == checksum(packet.filled())
     assert all(torch.equal(left, right) for left, right in zip(tensors, taken, strict=True))
 
 
@@ -53,7 +53,7 @@ def test_a_sum_tells_any_byte() -> None:
     for place in range(101):
         other = piece.clone()
         other[place] ^= 1
-        assert digest(other) != digest(piece)
+        assert checksum(other) != checksum(piece)
 
 
 MODEL = {"w": torch.randn(70, 30), "b": torch.randn(3), "n": torch.tensor(7), "none": torch.zeros(0)}
@@ -107,13 +107,13 @@ def test_everyone_gets_all_of_it(monkeypatch: pytest.MonkeyPatch, givers: int, s
 
 
 def test_what_changed_on_its_way_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = transfer.Packet.settle
+    honest = transfer.Packet.scatter
 
-    def settle(self: transfer.Packet, piece: torch.Tensor) -> int:
+    def scatter(self: transfer.Packet, piece: torch.Tensor) -> int:
         piece[0] ^= 1
         return honest(self, piece)
 
-    monkeypatch.setattr(transfer.Packet, "settle", settle)
+    monkeypatch.setattr(transfer.Packet, "scatter", scatter)
     results = run(2, lambda group: hand_down(group, 1))
     assert isinstance(results[1], PeerLost)
-    assert "is not whole: its sums differ" in str(results[1])
+    assert "is not whole: its checksums differ" in str(results[1])

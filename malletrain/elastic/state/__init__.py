@@ -1,1 +1,9 @@
-"""The training state: what it holds, how it moves to newcomers and to disk."""
+"""The training state: what a newcomer receives and what a checkpoint holds.
+
+`training_state` packs model, optimizer, position and tracked objects into tensors and a skeleton; `transfer` sends
+them between members, `buffer_pool` provides memory to receive them, `overlapped_recovery` sends them while training
+goes on; `checkpoint_store` and `checkpointing` keep them on disk; `sharded_model` is what FSDP's shards need;
+`untracked` warns of state that a script forgot.
+
+Modules here import from `comm`, never from `data`, `gradients`, `resize` or `session`.
+"""

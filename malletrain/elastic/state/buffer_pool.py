@@ -1,8 +1,8 @@
-"""Memory for a state that is to come.
+"""Memory that is allocated before a training state is received.
 
-New memory is dear: the system finds and clears each page in the moment when it is first written, which for a whole
-training state takes longer than to send it. So a newcomer asks what the state looks like while the others still
-train, and gets the memory then.
+The operating system allocates and clears a page when it is first written; for a whole training state that takes
+longer than sending it. So a newcomer asks for the types and shapes of the state while the others still train, and
+touches the memory then.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 #: A tensor's type and shape.
 Spec = tuple[torch.dtype, tuple[int, ...]]
 
-#: Smaller ones cost nothing.
+#: Smaller tensors are allocated when they are needed.
 MIN_POOLED_BYTES = 1024 * 1024
 
 
 def specs_to_text(specs: Iterable[Spec]) -> str:
-    """Specs as a line that a member can put on its board."""
+    """Encode specs as text for a `PeerStore`."""
     return json.dumps([[str(dtype).removeprefix("torch."), list(shape)] for dtype, shape in specs])
 
 
@@ -28,7 +28,7 @@ def specs_from_text(text: str) -> list[Spec]:
     """The inverse of `to_text`.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: the text is not a list of specs.
     """
     try:
         specs = [(getattr(torch, name), tuple(int(n) for n in shape)) for name, shape in json.loads(text)]
@@ -40,10 +40,10 @@ def specs_from_text(text: str) -> list[Spec]:
 
 
 class BufferPool:
-    """Tensors that the system has backed by memory, each to be had once.
+    """Tensors whose memory is already allocated; each is handed out once.
 
     Args:
-        specs: of the tensors that will be asked for.
+        specs: types and shapes of the tensors that will be needed.
     """
 
     def __init__(self, specs: Iterable[Spec]) -> None:
@@ -53,6 +53,6 @@ class BufferPool:
                 self._free.setdefault((dtype, shape), []).append(torch.zeros(shape, dtype=dtype))
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-        """One of the kept ones, or a new one. What is in it means nothing."""
+        """A tensor from the pool if one fits, else a new one. Its content is undefined."""
         kept = self._free.get((dtype, shape))
         return kept.pop() if kept else torch.empty(shape, dtype=dtype)

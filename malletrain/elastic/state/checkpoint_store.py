@@ -1,8 +1,8 @@
-"""The state on disk, for a job that has lost all its nodes: whole or not at all, for its owner's eyes only.
+"""Checkpoints on disk: each is complete or absent, and readable by its owner only.
 
-Written by torch.distributed.checkpoint, a tensor under its own name (`model.0.weight`), so that other programs can
-read it too. In order when all workers leave; now and then beside training, for the case that nobody is left to do so.
-Any number of workers resumes it: one reads it and gives it to the others.
+Written by torch.distributed.checkpoint, each tensor under its own name (`model.0.weight`), so that other programs can
+read them. A checkpoint is written when all workers leave, and periodically while training goes on, in case all nodes
+are lost at once. Any number of workers can resume it: one reads it and sends it to the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.state.training_state import TrainingState, names_of, unpack
-from malletrain.elastic.state.transfer import as_bytes, digest
+from malletrain.elastic.state.transfer import as_bytes, checksum
 
 log = logging.getLogger("malletrain.elastic")
 
@@ -34,13 +34,13 @@ MAX_KEPT_CHECKPOINTS = 2
 
 
 class CheckpointStore:
-    """Directories `step-N` in one directory, on a file system that all nodes of the job see; the newest two are kept.
+    """Checkpoints as directories `step-N` in one directory; the newest `MAX_KEPT_CHECKPOINTS` are kept.
 
     Args:
-        directory: where.
-        every_s: seconds from one checkpoint beside training to the next.
-        part: of a sharded model, (place, processes a node): each writes its own, in a directory beside those of the
-            others, and a step counts when all have it.
+        directory: on a file system that all nodes of the job share.
+        every_s: seconds between two checkpoints that are written while training goes on.
+        part: for a sharded model, (local rank, processes a node). Each process writes its shards into a directory of
+            its own, and a step counts as saved when all have written it.
     """
 
     def __init__(self, directory: Path, every_s: float = 600.0, part: tuple[int, int] | None = None) -> None:
@@ -50,11 +50,11 @@ class CheckpointStore:
         self._last = time.monotonic()
         self._writer: threading.Thread | None = None
         self._confirmed = threading.Event()
-        # It takes half a second to import: not when a node has to be given back.
+        # The import takes half a second: do it now, not when a node has to be given back.
         threading.Thread(target=_library, name="malletrain-import", daemon=True).start()
 
     def save(self, state: TrainingState) -> Path:
-        """Write the state under its step's number.
+        """Write a checkpoint of the state now; returns its directory.
 
         Raises:
             ElasticError: the directory cannot be written.
@@ -65,20 +65,22 @@ class CheckpointStore:
         return self._write(state.position.step, _content(state, copied=False))
 
     def is_due(self) -> bool:
-        """Whether it is time for one beside training."""
+        """Whether it is time for `save_async`."""
         writing = self._writer is not None and self._writer.is_alive()
         return not writing and time.monotonic() - self._last >= self._every_s
 
-    def save_beside(self, state: TrainingState) -> None:
-        """Copy the state in memory, and write the copy while training goes on. What goes wrong is logged.
-        Nobody finds it before `stands` is called."""
+    def save_async(self, state: TrainingState) -> None:
+        """Copy the state in memory, and write the copy in a thread while training goes on. Failures are logged.
+
+        The checkpoint gets its name, and so can be loaded, only after `confirm`.
+        """
         self._last = time.monotonic()
         step, content = state.position.step, _content(state, copied=True)
-        stands = self._confirmed = threading.Event()
+        confirmed = self._confirmed = threading.Event()
 
         def write() -> None:
             try:
-                self._write(step, content, stands)
+                self._write(step, content, confirmed)
             except ElasticError as error:
                 log.warning("%s", error)
 
@@ -86,21 +88,21 @@ class CheckpointStore:
         self._writer.start()
 
     def confirm(self) -> None:
-        """What is being written beside training is not taken back any more."""
+        """Confirm that the step saved by `save_async` is committed at every member."""
         self._confirmed.set()
 
     def load(self, state: TrainingState) -> Path | None:
-        """Restore the newest checkpoint that can be read; None when there is none at all.
+        """Restore the newest readable checkpoint; returns its directory, or None if there are no checkpoints.
 
         Raises:
-            ElasticError: there are some, and none can be used: nothing is ever silently begun anew.
+            ElasticError: there are checkpoints, but none can be used; training must not silently start over.
         """
-        troubles = self._strangers()
+        troubles = self._incompatible()
         for _, path in self._all():
             try:
                 skeleton, tensors = _read(path)
                 unpack(skeleton, tensors, state.mesh)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with the files, older ones may do
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with these files, older ones may be readable
                 log.warning("%s cannot be read: %s", path, error)
                 troubles.append(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}")
                 continue
@@ -111,19 +113,19 @@ class CheckpointStore:
         return None
 
     def discard(self) -> None:
-        """Training is over: remove them, and the directory if nothing else is in it."""
+        """Remove all checkpoints, and the directory if it is empty then. Call it when training is over."""
         self.confirm()
         if self._writer is not None:
             self._writer.join()
-        for place in [self.directory] if self._part is None else _parts(self._base, self._part[1]):
-            for _, path in _steps(place):
+        for part in [self.directory] if self._part is None else _parts(self._base, self._part[1]):
+            for _, path in _steps(part):
                 shutil.rmtree(path, ignore_errors=True)
             with contextlib.suppress(OSError):
-                place.rmdir()
+                part.rmdir()
         with contextlib.suppress(OSError):
             self._base.rmdir()
 
-    def _write(self, step: int, content: dict[str, torch.Tensor], stands: threading.Event | None = None) -> Path:
+    def _write(self, step: int, content: dict[str, torch.Tensor], confirmed: threading.Event | None = None) -> Path:
         target = self.directory / f"step-{step}"
         draft = self.directory / f".{target.name}.{os.uname().nodename}.{os.getpid()}"
         try:
@@ -131,8 +133,8 @@ class CheckpointStore:
             draft.mkdir(mode=0o700)
             with _failures_as_errors():
                 _library().save(content, checkpoint_id=draft, no_dist=True)
-            if stands is not None:
-                stands.wait()
+            if confirmed is not None:
+                confirmed.wait()
             shutil.rmtree(target, ignore_errors=True)
             draft.rename(target)
         except Exception as error:
@@ -147,16 +149,16 @@ class CheckpointStore:
         return target
 
     def _all(self) -> list[tuple[int, Path]]:
-        """Newest first; those that all parts have."""
+        """The checkpoints that all parts have, newest first."""
         mine = _steps(self.directory)
         if self._part is None:
             return mine
-        others = [{step for step, _ in _steps(place)} for place in _parts(self._base, self._part[1])]
+        others = [{step for step, _ in _steps(part)} for part in _parts(self._base, self._part[1])]
         return [(step, path) for step, path in mine if all(step in other for other in others)]
 
-    def _strangers(self) -> list[str]:
-        """Checkpoints of nodes with another number of processes: they are of no use here, and no reason to begin
-        anew."""
+    def _incompatible(self) -> list[str]:
+        """Checkpoints of a model that was sharded differently. They cannot be loaded, but training must not start
+        over either."""
         kept = {path.name for path in _parts(self._base, self._part[1])} if self._part else set()
         found = [path for path in self._base.glob("part-*-of-*") if path.name not in kept]
         if self._part is not None:
@@ -165,11 +167,11 @@ class CheckpointStore:
 
 
 def _parts(base: Path, size: int) -> list[Path]:
-    return [base / f"part-{place}-of-{size}" for place in range(size)]
+    return [base / f"part-{rank}-of-{size}" for rank in range(size)]
 
 
 def _steps(directory: Path) -> list[tuple[int, Path]]:
-    """Newest first."""
+    """Step and path of each checkpoint, newest first."""
     try:
         found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
     except FileNotFoundError:
@@ -178,7 +180,7 @@ def _steps(directory: Path) -> list[tuple[int, Path]]:
 
 
 def _drafts(directory: Path, step: int) -> list[Path]:
-    """Of earlier steps: whoever began them was ended before they stood."""
+    """Unfinished checkpoints of earlier steps, whose writers ended before `confirm`."""
     found = (_DRAFT.match(path.name) for path in directory.iterdir())
     return [directory / draft.string for draft in found if draft and int(draft[1]) < step]
 
@@ -188,14 +190,14 @@ def _library() -> Any:
         warnings.simplefilter("ignore")
         import torch.distributed.checkpoint
 
-    # It is: one process writes what all of them hold.
+    # On purpose: one process writes what all of them hold.
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
     return torch.distributed.checkpoint
 
 
 @contextlib.contextmanager
 def _failures_as_errors() -> Iterator[None]:
-    """The library raises something that is no `Exception`, with what happened inside."""
+    """Raise the cause of a CheckpointException, which does not derive from `Exception`."""
     try:
         yield
     except _library().api.CheckpointException as failed:
@@ -203,19 +205,19 @@ def _failures_as_errors() -> Iterator[None]:
 
 
 def _content(state: TrainingState, *, copied: bool) -> dict[str, torch.Tensor]:
-    """All of it as tensors by name; `copied`: none of them is a live one."""
+    """The state as tensors by name; with `copied`, none shares memory with the live state."""
     skeleton, live = state.capture()
     tensors = [tensor.detach().to("cpu", copy=copied).contiguous() for tensor in live]
     names = names_of(skeleton)
     content = dict(zip(names, tensors, strict=True))
     content["malletrain.skeleton"] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
     content["malletrain.names"] = torch.frombuffer(bytearray(json.dumps(names).encode()), dtype=torch.uint8)
-    content["malletrain.sums"] = torch.tensor([digest(as_bytes(tensor)) for tensor in tensors], dtype=torch.int64)
+    content["malletrain.sums"] = torch.tensor([checksum(as_bytes(tensor)) for tensor in tensors], dtype=torch.int64)
     return content
 
 
 def _read(path: Path) -> tuple[bytes, list[torch.Tensor]]:
-    """Skeleton and tensors. Raises whatever is wrong."""
+    """Skeleton and tensors of a checkpoint. Raises whatever is wrong with it."""
     if path.stat().st_uid != os.getuid():
         raise ElasticError("it belongs to another user")
     library = _library()
@@ -225,6 +227,6 @@ def _read(path: Path) -> tuple[bytes, list[torch.Tensor]]:
         library.load(content, checkpoint_id=path, no_dist=True)
     names = json.loads(content["malletrain.names"].numpy().tobytes())
     tensors = [content[name] for name in names]
-    if content["malletrain.sums"].tolist() != [digest(as_bytes(tensor)) for tensor in tensors]:
-        raise ElasticError("its sums differ: it is damaged")
+    if content["malletrain.sums"].tolist() != [checksum(as_bytes(tensor)) for tensor in tensors]:
+        raise ElasticError("its checksums differ: it is damaged")
     return content["malletrain.skeleton"].numpy().tobytes(), tensors

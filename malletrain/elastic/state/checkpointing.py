@@ -1,4 +1,4 @@
-"""When and by whom the state is saved."""
+"""Decides which process saves the training state, and when. `checkpoint_store` does the writing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Checkpointing:
     """One member's part in checkpoints.
 
     Args:
-        checkpoints: where they are kept; None where none are.
-        state: what is saved.
+        checkpoints: where checkpoints are kept; None if none are.
+        state: the state to save and restore.
         committer: of this member.
-        sharded: whether each process of a node holds a part of the model.
+        sharded: whether the model is sharded over the processes of a node.
     """
 
     def __init__(
@@ -24,46 +24,46 @@ class Checkpointing:
         self._state = state
         self._committer = committer
         self._sharded = sharded
-        self._agreed = False
+        self._requested = False
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process writes in this world."""
+        """Whether this process writes checkpoints in this world."""
         return self._committer.world.writes_checkpoints(sharded=self._sharded)
 
     def save(self) -> str | None:
-        """Write the state now; returns where, or None when none is kept."""
+        """Write a checkpoint now; returns its directory, or None if no checkpoints are kept."""
         self._state.position.rounds = self._committer.rounds_done
         return str(self._checkpoints.save(self._state)) if self._checkpoints else None
 
     def load(self) -> bool:
-        """Restore the newest checkpoint; whether there was one."""
+        """Restore the newest checkpoint; returns whether there was one."""
         return self._checkpoints is not None and self._checkpoints.load(self._state) is not None
 
     def discard(self) -> None:
-        """Training is over: nothing of it is needed any more."""
+        """Remove the checkpoints, on the main worker. Call it when training is over."""
         if self._checkpoints is not None and self._committer.world.rank == 0:
             self._checkpoints.discard()
 
     def is_due(self) -> bool:
-        """Whether the main worker finds that it is time for a checkpoint; the words of a round tell the others."""
+        """Whether it is time for a checkpoint, on the main worker; the control vector tells the other members."""
         return self._checkpoints is not None and self._committer.world.rank == 0 and self._checkpoints.is_due()
 
     def request(self) -> None:
-        """A round's words said that it is time."""
-        self._agreed = True
+        """Have `save_async` write a checkpoint between this step and the next: all members agreed that one is due."""
+        self._requested = True
 
     def confirm(self) -> None:
-        """All that was committed so far is committed at every member: a checkpoint of it may be found by others."""
+        """Confirm that every member has committed all steps so far: a checkpoint of them may be loaded."""
         if self._checkpoints is not None:
             self._checkpoints.confirm()
 
-    def save_beside(self) -> None:
-        """Between two steps, beside training, if that was agreed: nobody waits for it. Where each process of a node
-        has a part, all of them do so after the same step."""
-        agreed, self._agreed = self._agreed, False
-        if agreed and self._checkpoints is not None and self.is_writer:
+    def save_async(self) -> None:
+        """Write a requested checkpoint in the background. Call it between two steps; without a request it does
+        nothing."""
+        requested, self._requested = self._requested, False
+        if requested and self._checkpoints is not None and self.is_writer:
             self._state.position.rounds = self._committer.rounds_done
-            self._checkpoints.save_beside(self._state)
+            self._checkpoints.save_async(self._state)
             if self._committer.world.size == 1:
                 self._checkpoints.confirm()

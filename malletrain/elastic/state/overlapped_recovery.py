@@ -1,8 +1,9 @@
-"""The training state, given away while the script goes on.
+"""The training state as it is sent to newcomers while the sender makes its next step.
 
-From one step to the next gradients, large tensors change in the optimizer's step alone, and that comes after the sums
-of a round which every newcomer has its part in. So they can be read where they lie until then, if the script keeps
-to it; whether it does is looked at. What is small, and the model's buffers, which forward changes, are copied.
+Between two steps, parameters and optimizer state change in the optimizer's step only, and that follows the sums of a
+round in which every newcomer takes part. So large tensors are sent from where they lie, without a copy, if the script
+leaves them alone until then; `changed` detects whether it does. Small tensors and the model's buffers, which forward
+changes, are copied.
 """
 
 from __future__ import annotations
@@ -11,24 +12,25 @@ import torch
 
 from malletrain.elastic.state.training_state import TrainingState
 
-#: Smaller tensors are copied: that costs nothing.
-COPIED_BYTES = 1024 * 1024
+#: Smaller tensors are copied.
+MIN_SHARED_BYTES = 1024 * 1024
 
-#: Elements of a tensor that are compared, beside its version.
-LOOKED_AT = 64
+#: Elements of a tensor that are compared in addition to its version counter.
+SAMPLED_ELEMENTS = 64
 
 
 class OverlappedSnapshot:
-    """A state as it was when this was made.
+    """A snapshot of the training state that shares memory with the live state.
 
-    A change of a lent tensor shows in PyTorch's count of its changes in place; one made behind its back, by `.data`,
-    in elements spread over the tensor.
+    A change of a shared tensor shows in its version counter, and a change that bypasses it (through `.data`) in
+    elements sampled over the tensor.
 
     Args:
-        state: of this member, which holds it.
+        state: the state of this member.
 
     Attributes:
-        skeleton, tensors: what `transfer.give` takes.
+        skeleton: what `transfer.send_state` takes.
+        tensors: likewise.
     """
 
     def __init__(self, state: TrainingState) -> None:
@@ -37,21 +39,23 @@ class OverlappedSnapshot:
         self.tensors: list[torch.Tensor] = []
         self._watched: list[tuple[torch.Tensor, int, torch.Tensor]] = []
         for tensor in live:
-            if tensor.numel() * tensor.element_size() < COPIED_BYTES or tensor.data_ptr() in buffers:
+            if tensor.numel() * tensor.element_size() < MIN_SHARED_BYTES or tensor.data_ptr() in buffers:
                 self.tensors.append(tensor.clone())
             else:
                 self.tensors.append(tensor)
-                self._watched.append((tensor, tensor._version, _some(tensor)))
+                self._watched.append((tensor, tensor._version, _sample(tensor)))
 
     def changed(self) -> bool:
-        """Whether a tensor is not any more what it was."""
+        """Whether a shared tensor has changed since the snapshot was made."""
         return any(
-            tensor._version != version or not torch.equal(_some(tensor), some)
-            for tensor, version, some in self._watched
+            tensor._version != version or not torch.equal(_sample(tensor), sample)
+            for tensor, version, sample in self._watched
         )
 
 
-def _some(tensor: torch.Tensor) -> torch.Tensor:
-    """Elements from all over a tensor, in a copy."""
-    places = torch.linspace(0, tensor.numel() - 1, LOOKED_AT, dtype=torch.float64, device=tensor.device).long()
-    return tensor[torch.unravel_index(places, tensor.shape)].clone()
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of elements spread evenly over a tensor."""
+    indices = torch.linspace(
+        0, tensor.numel() - 1, SAMPLED_ELEMENTS, dtype=torch.float64, device=tensor.device
+    ).long()
+    return tensor[torch.unravel_index(indices, tensor.shape)].clone()

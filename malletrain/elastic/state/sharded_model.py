@@ -1,10 +1,10 @@
-"""A model whose parameters are sharded over the processes of a node (`fully_shard`), and whole in each node.
+"""Models sharded over the processes of a node (FSDP2's `fully_shard`) and replicated across nodes: hybrid sharding.
 
-Inside the node PyTorch's FSDP2 does as ever; across nodes the session sums what each process has: its shard. FSDP
-takes the mean over the node's processes as if all had as many samples. So what a backward pass begins with is scaled
-by this process's share of the batch, at the model's output.
+Inside the node FSDP works as usual; across nodes the session sums shards. FSDP averages gradients over the node's
+processes as if all had the same number of samples, so the gradient at the model's output is scaled by this process's
+share of the batch.
 
-(`fully_shard` is loaded by whoever uses it: here its types are known by name.)
+FSDP's modules are recognised by name: importing them is slow, and only scripts that use them need them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from malletrain.elastic.errors import ElasticError
 
 
 def is_sharded(tensor: object) -> bool:
-    """Whether a tensor is one of which several processes hold a part each."""
+    """Whether a tensor is a DTensor, of which each process holds a shard."""
     return type(tensor).__name__ == "DTensor"
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """What this process holds of it; shares its memory."""
+    """The shard that this process holds, or the tensor itself if it is not sharded; shares its memory."""
     if not is_sharded(tensor):
         whole: torch.Tensor = tensor
         return whole
@@ -34,7 +34,7 @@ def local(tensor: Any) -> torch.Tensor:
 
 
 def shard_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Global shape and stride, and the dimension that is cut (-1: none)."""
+    """Global shape, stride, and the sharded dimension (-1 if replicated)."""
     placement = tensor.placements[0]
     return tuple(tensor.shape), tuple(tensor.stride()), placement.dim if placement.is_shard() else -1
 
@@ -48,10 +48,10 @@ def rebuild(part: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...],
 
 
 def check(model: torch.nn.Module, local_rank: LocalRank) -> bool:
-    """Whether the model is sharded, over the processes of this node.
+    """Return whether the model is sharded over the processes of this node.
 
     Raises:
-        ElasticError: it is sharded in a way that cannot be trained so; a node that leaves would take its part.
+        ElasticError: it is sharded across nodes, or only in part: a node that leaves would take shards with it.
     """
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise ElasticError(
@@ -78,7 +78,13 @@ def check(model: torch.nn.Module, local_rank: LocalRank) -> bool:
 
 
 class OutputScale:
-    """Multiplies what a backward pass begins with, at the model's output, by a factor that changes with the step."""
+    """Scales the gradient at the model's output by a factor that is set for each step.
+
+    Args:
+        model: gets a forward hook.
+        local_rank: of this process.
+        mean: whether the script's loss is a mean over samples (else a sum).
+    """
 
     def __init__(self, model: torch.nn.Module, local_rank: LocalRank, *, mean: bool) -> None:
         self.factor: float | None = None
@@ -87,11 +93,12 @@ class OutputScale:
         model.register_forward_hook(self._hook)
 
     def begin(self, weight: int, batch: int) -> None:
-        """A step in which this process has `weight` of `batch` samples: FSDP will divide by the processes."""
+        """Begin a step in which this process has `weight` of `batch` samples. Undoes FSDP's division by the number of
+        processes."""
         self.factor = self._local_rank.size * (weight / batch if self._mean else float(weight > 0))
 
     def end(self) -> None:
-        """The step is over, well or ill."""
+        """End the step, whether it was committed or not."""
         self.factor = None
 
     def _hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> Any:
@@ -110,7 +117,7 @@ def _scaled(tensor: torch.Tensor, factor: Callable[[], float | None]) -> torch.T
 
 
 class _Scale(torch.autograd.Function):
-    """Itself; its gradient, times the factor of the moment of backward."""
+    """The identity, with the gradient multiplied by what `factor` returns during backward."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, factor: Callable[[], float | None]) -> torch.Tensor:

@@ -1,6 +1,7 @@
-"""The training state: what a newcomer must be given, and what a checkpoint holds.
+"""The training state: model, optimizer, position and tracked objects.
 
-It is a tree of plain values with tensors at some leaves; on its way it is a list of tensors and a small skeleton.
+It is a tree of plain values and tensors. To be sent or saved it is packed into a list of tensors and a small
+skeleton, the tree with placeholders for the tensors.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from malletrain.elastic.state.sharded_model import is_sharded, local, rebuild, s
 
 log = logging.getLogger("malletrain.elastic")
 
-#: Marks where a tensor was, and where a shard of one was.
+#: Placeholders in the skeleton, of a tensor and of a shard.
 _LEAF, _SHARD = "\0tensor", "\0shard"
 
 
 class Stateful(Protocol):
-    """Anything with PyTorch's pair of methods: schedulers, scalers, averaged models, metrics."""
+    """Anything with PyTorch's `state_dict` and `load_state_dict`: schedulers, scalers, averaged models, metrics."""
 
     def state_dict(self) -> Any: ...
 
@@ -36,7 +37,15 @@ class Stateful(Protocol):
 
 @dataclass(slots=True)
 class Position:
-    """Where training is: `cursor` samples of `epoch` are committed, `step` steps, `samples` and `rounds` in all."""
+    """How far training is.
+
+    Attributes:
+        epoch: the epoch in progress, from 0.
+        cursor: samples of it that are committed.
+        step: steps committed in total.
+        samples: samples committed in total.
+        rounds: rounds committed in total (see `comm.step_commit`).
+    """
 
     epoch: int = 0
     cursor: int = 0
@@ -46,7 +55,7 @@ class Position:
 
 
 def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
-    """A tree as skeleton and tensors.
+    """Pack a tree into skeleton and tensors; the tensors share memory with the tree.
 
     Raises:
         ElasticError: a leaf is neither a tensor nor a plain value.
@@ -76,18 +85,26 @@ def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 
 def names_of(skeleton: bytes) -> list[str]:
-    """Where in the tree each tensor is, with dots: `model.0.weight`."""
+    """The path of each tensor in the tree, separated by dots: `model.0.weight`."""
     names: list[str] = _load(skeleton)["names"]
     return [name if names.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(names)]
 
 
 def specs_of(skeleton: bytes) -> list[tuple[torch.dtype, tuple[int, ...]]]:
-    """Types and shapes of the tensors that belong to a skeleton."""
+    """Types and shapes of a skeleton's tensors."""
     return [(getattr(torch, name), tuple(shape)) for name, shape in _load(skeleton)["tensors"]]
 
 
 def unpack(skeleton: bytes, tensors: list[torch.Tensor], mesh: Any = None) -> Any:
-    """The inverse of `pack`; the tensors stay where they are. `mesh`: of the processes that hold the other shards."""
+    """The inverse of `pack`.
+
+    Args:
+        tensors: become part of the tree without a copy.
+        mesh: the device mesh of sharded tensors.
+
+    Raises:
+        ElasticError: the skeleton holds something else than plain data.
+    """
 
     def walk(node: Any) -> Any:
         if isinstance(node, tuple) and len(node) == 5 and node[0] == _SHARD:
@@ -115,28 +132,34 @@ def _load(skeleton: bytes) -> Any:
 
 
 class TrainingState:
-    """Model, optimizer, position, and whatever the script tracks."""
+    """Model, optimizer, position, and what the script tracks.
+
+    Attributes:
+        tracked: tracked objects by name.
+        has_state: whether this process holds the training state; False until a newcomer has received it.
+        terms: the session's settings that the result depends on, as text.
+        mesh: the device mesh of a sharded model; None if each process holds the whole model.
+    """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
         self.model = model
         self.optimizer = optimizer
         self.position = position
         self.tracked: dict[str, Stateful] = {}
-        self.has_state = False  #: whether this process holds it, or is still to get it
-        self.terms = ""  #: of training, as far as the result depends on them
+        self.has_state = False
+        self.terms = ""
         self._boundary: dict[str, Any] | None = None
         self._size: tuple[object, int] | None = None
-        #: Of the processes that hold the shards of a sharded model; None where each holds it whole.
         self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]
 
     def track(self, name: str, thing: Stateful) -> None:
-        """Make `thing` part of the state."""
+        """Make `thing` part of the state. Raises `ElasticError` if it has no state_dict and load_state_dict."""
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
             raise ElasticError(f"track({name}=...): {type(thing).__name__} has no state_dict and load_state_dict")
         self.tracked[name] = thing
 
     def signatures(self) -> dict[str, int]:
-        """What must be the same on every worker, by name: 63 bits each, which differ when it differs."""
+        """63-bit hashes, by name, of what must be the same on every worker."""
         model = [f"{n}:{tuple(p.shape)}:{p.dtype}" for n, p in self.model.named_parameters()]
         model += [f"{n}:{tuple(b.shape)}:{b.dtype}" for n, b in self.model.named_buffers()]
         optimizer = [type(self.optimizer).__name__, *(str(len(g["params"])) for g in self.optimizer.param_groups)]
@@ -153,17 +176,17 @@ class TrainingState:
         }
 
     def mark_boundary(self) -> None:
-        """Remember tracked objects as they are at the end of an epoch's batches: whoever joins or resumes later
-        runs the script's code after the batches anew, so it must not find its effects done."""
+        """Remember tracked objects as they are at the end of an epoch's batches. A worker that joins or resumes later
+        runs the script's code after the batches again, so it must get the state from before that code."""
         skeleton, tensors = pack({name: thing.state_dict() for name, thing in self.tracked.items()})
         self._boundary = unpack(skeleton, [tensor.clone() for tensor in tensors], self.mesh)
 
     def forget_boundary(self) -> None:
-        """The script asks for the next batch: what is tracked is in step with it again."""
+        """Forget what `mark_boundary` remembered: the next epoch has begun."""
         self._boundary = None
 
     def capture(self) -> tuple[bytes, list[torch.Tensor]]:
-        """The state as skeleton and tensors; the tensors are the live ones."""
+        """Pack the state; the tensors share memory with the live state."""
         tracked = self._boundary
         if tracked is None:
             tracked = {name: thing.state_dict() for name, thing in self.tracked.items()}
@@ -177,11 +200,12 @@ class TrainingState:
         )
 
     def specs(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
-        """Types and shapes of the tensors that `capture` gives now."""
+        """Types and shapes of the tensors that `capture` returns."""
         return [(tensor.dtype, tuple(tensor.shape)) for tensor in self.capture()[1]]
 
     def size_bytes(self) -> int:
-        """Of the tensors of model, optimizer and what is tracked: what a newcomer is sent. Looked at once a size."""
+        """Bytes of all tensors that a newcomer is sent. Cached until the number of parameters, of optimizer states or
+        of tracked objects changes."""
         parameters = sum(1 for _ in self.model.parameters()), len(self.optimizer.state), len(self.tracked)
         if self._size is None or self._size[0] != parameters:
             size = sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.specs())
@@ -189,10 +213,10 @@ class TrainingState:
         return self._size[1]
 
     def restore(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
-        """Take a state over. The tensors may become part of the live state.
+        """Load a packed state. The tensors may become part of the live state.
 
         Raises:
-            ElasticError: it is of another model or script.
+            ElasticError: it belongs to another model or optimizer.
         """
         tree = unpack(skeleton, tensors, self.mesh)
         try:
@@ -201,7 +225,9 @@ class TrainingState:
         except (RuntimeError, ValueError, KeyError) as error:
             raise ElasticError(f"the state is of another model or optimizer: {error}") from error
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # schedulers warn about order when they are loaded
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # schedulers warn about the order of calls when they are loaded
             for name, thing in self.tracked.items():
                 if name in tree["tracked"]:
                     thing.load_state_dict(tree["tracked"][name])

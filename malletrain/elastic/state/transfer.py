@@ -1,8 +1,7 @@
-"""Tensors from one member to others: in pieces, each summed, believed only when all sums agree.
+"""Sends a packed training state from one member to others, in pieces with checksums.
 
-TCP guards each byte; the sums guard against a giver that died and was mistaken for whole, and against two states
-mixed. A taker may hand each piece on while the next is on its way, so that many newcomers cost a giver no more than
-two do.
+TCP protects each byte; the checksums protect against a sender that died midway and against a mix of two states. A
+receiver can relay each piece while it receives the next, so that many newcomers cost a sender no more than `FAN_OUT`.
 """
 
 from __future__ import annotations
@@ -20,27 +19,28 @@ from malletrain.elastic.state.training_state import specs_of
 PIECE_BYTES = 16 * 1024 * 1024
 MAX_SKELETON_BYTES = 256 * 1024 * 1024
 
-#: So many takers have a giver to themselves; with more of them, takers hand on.
+#: Receivers that a member sends to; with more of them, receivers relay.
 FAN_OUT = 2
 
 
-def relay_tree(givers: Sequence[int], takers: Sequence[int]) -> dict[int, list[int]]:
-    """Who gives to whom: each taker has one giver, nobody more than `FAN_OUT` takers, and all givers take part."""
-    children: dict[int, list[int]] = {rank: [] for rank in [*givers, *takers]}
-    level, left = list(givers), list(takers)
+def relay_tree(senders: Sequence[int], receivers: Sequence[int]) -> dict[int, list[int]]:
+    """The ranks that each rank sends to. Each receiver has one sender, no rank has more than `FAN_OUT` receivers, and
+    all senders take part."""
+    children: dict[int, list[int]] = {rank: [] for rank in [*senders, *receivers]}
+    level, left = list(senders), list(receivers)
     while left:
         below: list[int] = []
         for _ in range(FAN_OUT):
-            for giver in level:
+            for sender in level:
                 if left:
                     below.append(left.pop(0))
-                    children[giver].append(below[-1])
+                    children[sender].append(below[-1])
         level = below
     return children
 
 
-class _Handing:
-    """Pieces on their way to some members, one at a time to each. A message's tag is the rank that takes it."""
+class _Relay:
+    """Sends pieces to several members, one at a time to each. A message's tag is the rank that receives it."""
 
     def __init__(self, group: Group, to: Sequence[int]) -> None:
         self._group = group
@@ -48,14 +48,14 @@ class _Handing:
         self._under_way: list[Background] = []
 
     def send(self, piece: torch.Tensor) -> None:
-        """Begin to send, once the piece before has gone. Raises `PeerLost`."""
-        self.settle()
-        for taker in self._to:
-            call = lambda taker=taker: self._group.send(piece, taker, taker)  # noqa: E731
+        """Wait until the previous piece is sent, and start to send this one. Raises `PeerLost`."""
+        self.finish()
+        for receiver in self._to:
+            call = lambda receiver=receiver: self._group.send(piece, receiver, receiver)  # noqa: E731
             self._under_way.append(Background(call, "give"))
 
-    def settle(self) -> None:
-        """Wait until the piece has gone. Raises `PeerLost`."""
+    def finish(self) -> None:
+        """Wait until the last piece is sent. Raises `PeerLost`."""
         for sending in self._under_way:
             while not sending.wait(60.0):
                 pass
@@ -63,37 +63,42 @@ class _Handing:
 
 
 def send_state(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[torch.Tensor]) -> None:
-    """Send a packed state to some members. Blocks.
+    """Send a packed state (`training_state.pack`) to several members. Blocks.
 
     Raises:
-        PeerLost: a taker is gone.
+        PeerLost: a receiver is lost.
     """
     text = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
-    handing = _Handing(group, to)
-    handing.send(torch.tensor([len(skeleton)]))
-    handing.send(text)
-    sums = [digest(text)]
+    relay = _Relay(group, to)
+    relay.send(torch.tensor([len(skeleton)]))
+    relay.send(text)
+    sums = [checksum(text)]
     for packet in packets(tensors):
         piece = packet.filled()
-        handing.send(piece)
-        sums.append(digest(piece))
-    handing.send(torch.tensor(sums, dtype=torch.int64))
-    handing.settle()
+        relay.send(piece)
+        sums.append(checksum(piece))
+    relay.send(torch.tensor(sums, dtype=torch.int64))
+    relay.finish()
 
 
 def receive_state(
     group: Group, source: int, on: Sequence[int] = (), buffer_pool: BufferPool | None = None
 ) -> tuple[bytes, list[torch.Tensor]]:
-    """Receive a packed state whole, into `room` where that fits, and hand each piece `on` to other members. Blocks.
+    """Receive a packed state. Blocks.
+
+    Args:
+        source: the rank that sends it.
+        on: ranks to relay each piece to.
+        buffer_pool: memory for the tensors.
 
     Raises:
-        PeerLost: the giver or a taker is gone, or what came is not what was sent.
+        PeerLost: the sender or a receiver is lost, or the checksums differ.
     """
-    handing = _Handing(group, on)
+    relay = _Relay(group, on)
 
     def receive(tensor: torch.Tensor) -> torch.Tensor:
         group.receive(tensor, source, group.rank)
-        handing.send(tensor)
+        relay.send(tensor)
         return tensor
 
     length = int(receive(torch.zeros(1, dtype=torch.int64)))
@@ -104,22 +109,22 @@ def receive_state(
     buffer_pool = buffer_pool or BufferPool(())
     tensors = [buffer_pool.tensor(dtype, shape) for dtype, shape in specs_of(skeleton)]
     sums: list[int] = []
-    summing = Background(lambda: sums.append(digest(text)), "sum")
+    summing = Background(lambda: sums.append(checksum(text)), "sum")
     for packet in packets(tensors):
-        piece = receive(packet.place())
+        piece = receive(packet.receive_buffer())
         summing.wait(60.0)
-        summing = Background(lambda piece=piece, packet=packet: sums.append(packet.settle(piece)), "sum")  # type: ignore[misc]
+        summing = Background(lambda piece=piece, packet=packet: sums.append(packet.scatter(piece)), "sum")  # type: ignore[misc]
     theirs = receive(torch.empty(1 + sum(1 for _ in packets(tensors)), dtype=torch.int64))
     while not summing.wait(60.0):
         pass
-    handing.settle()
+    relay.finish()
     if theirs.tolist() != sums:
-        raise PeerLost(f"the state from rank {source} is not whole: its sums differ")
+        raise PeerLost(f"the state from rank {source} is not whole: its checksums differ")
     return skeleton, tensors
 
 
 class Packet:
-    """What travels as one message: a slice of a large tensor, where it lies; or some small tensors, side by side."""
+    """The content of one message: a slice of a large tensor, in place, or several small tensors."""
 
     def __init__(self, parts: list[torch.Tensor]) -> None:
         self._parts = parts
@@ -128,24 +133,24 @@ class Packet:
         """The bytes to send."""
         return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
 
-    def place(self) -> torch.Tensor:
-        """Where the bytes are to be received; `settle` follows."""
+    def receive_buffer(self) -> torch.Tensor:
+        """Where to receive the bytes; call `scatter` afterwards."""
         if len(self._parts) == 1:
             return self._parts[0]
         return torch.empty(sum(part.numel() for part in self._parts), dtype=torch.uint8)
 
-    def settle(self, piece: torch.Tensor) -> int:
-        """Put what came where it belongs; its sum."""
+    def scatter(self, piece: torch.Tensor) -> int:
+        """Copy a received piece into its tensors, if it is not there already; returns its checksum."""
         if len(self._parts) > 1:
             begin = 0
             for part in self._parts:
                 part.copy_(piece[begin : begin + part.numel()])
                 begin += part.numel()
-        return digest(piece)
+        return checksum(piece)
 
 
 def packets(tensors: Sequence[torch.Tensor]) -> Iterator[Packet]:
-    """All the bytes of all tensors, in order, at most `PIECE_BYTES` at a time."""
+    """Divide the bytes of all tensors, in order, into packets of at most `PIECE_BYTES`."""
     small: list[torch.Tensor] = []
     for tensor in tensors:
         flat = as_bytes(tensor)
@@ -162,12 +167,12 @@ def packets(tensors: Sequence[torch.Tensor]) -> Iterator[Packet]:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's memory, on the host."""
+    """The bytes of a tensor, in host memory; shares memory with a contiguous CPU tensor."""
     return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
 
 
-def digest(piece: torch.Tensor) -> int:
-    """A sum of 64-bit words, wrapping: a pass at memory speed. The remainder counts too."""
+def checksum(piece: torch.Tensor) -> int:
+    """The sum of all 64-bit words and the remaining bytes, modulo 2^64: as fast as reading the memory."""
     words = piece.numel() // 8 * 8
     head = piece[:words]
     if head.data_ptr() % 8:

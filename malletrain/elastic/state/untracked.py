@@ -1,4 +1,4 @@
-"""Things with state that a script forgot to track: a newcomer would begin with fresh ones."""
+"""Finds objects with state that a script forgot to track; a newcomer would start with fresh ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = (torch.optim.lr_scheduler.LRScheduler, torch.optim.Optimizer, torch.amp
 
 
 def warn(model: torch.nn.Module, state: TrainingState) -> None:
-    """Log a line for each variable of the script that looks forgotten."""
+    """Log a warning for each variable of the script that looks untracked."""
     for name, thing in forgotten(model, state, _variables()):
         log.warning(
             "%s (%s) has state that newcomers will not get: s.track(%s=%s) before the first epoch, if training "
@@ -28,7 +28,7 @@ def warn(model: torch.nn.Module, state: TrainingState) -> None:
 
 
 def forgotten(model: torch.nn.Module, state: TrainingState, variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Schedulers, scalers, optimizers and modules that train, which are no part of the state."""
+    """Schedulers, gradient scalers, optimizers and trainable modules that are not part of the training state."""
     known = {id(thing) for thing in [state.optimizer, *state.tracked.values()]}
     parameters = {id(parameter) for parameter in model.parameters()}
     for thing in state.tracked.values():
@@ -45,12 +45,12 @@ def forgotten(model: torch.nn.Module, state: TrainingState, variables: dict[str,
 
 
 def _trains(module: torch.nn.Module, parameters: set[int]) -> bool:
-    """Whether it has something of its own that training may change; a frozen one is built alike everywhere."""
+    """Whether a module has trainable parameters of its own; a frozen one is built alike on every worker."""
     return any(each.requires_grad and id(each) not in parameters for each in module.parameters())
 
 
 def _variables() -> dict[str, Any]:
-    """Those of the script's function that called this package, and of its module."""
+    """Local and global variables of the innermost frame outside this package."""
     frame = sys._getframe()
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE):
         frame = frame.f_back
