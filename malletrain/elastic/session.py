@@ -397,7 +397,7 @@ class Session(Figures):
 
     def _top_up(self, tasks: int) -> None:
         if self._pilot is not None:
-            self._pilot.top_up(tasks, self._reports.say)
+            self._pilot.resubmitter(tasks, self._reports.say)
 
 
 def _end_surely(reconfigurer: Reconfigurer) -> None:

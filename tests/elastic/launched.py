@@ -9,8 +9,8 @@ from malletrain.wire import worker_client
 
 if __name__ == "__main__":
     worker_client.credential_for = lambda url: "credential-for-tests"
-    launcher.LINGER_S = 3.0
+    launcher.REQUEUE_TIMEOUT_S = 3.0  # type: ignore[attr-defined]  # for this process
     if sys.argv[1] == "--patience":
-        launcher.HELLO_S = float(sys.argv[2])
+        launcher.HELLO_TIMEOUT_S = float(sys.argv[2])
         del sys.argv[1:3]
     sys.exit(launcher.main(sys.argv[1:]))

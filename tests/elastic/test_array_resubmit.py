@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.elastic.launch.array_resubmit import outside
+from malletrain.elastic.launch.array_resubmit import environment_outside_pilot
 
 
 def test_new_tasks_know_the_cluster_and_nothing_of_this_pilot() -> None:
@@ -16,7 +16,7 @@ def test_new_tasks_know_the_cluster_and_nothing_of_this_pilot() -> None:
         "PATH": "/usr/bin",
         "MUNGE_SOCKET": "/run/munge",
     }
-    assert outside(environ) == {
+    assert environment_outside_pilot(environ) == {
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "PATH": "/usr/bin",
         "MUNGE_SOCKET": "/run/munge",

@@ -156,7 +156,12 @@ def test_a_script_that_comes_as_input_is_kept_and_input_is_empty_then() -> None:
 
 def test_only_a_descriptor_that_is_open_is_handed_on() -> None:
     reading, writing = os.pipe()
-    assert launcher.pmi({"PMI_FD": str(reading)}) == (reading,)
+    assert launcher.pmi_descriptors({"PMI_FD": str(reading)}) == (reading,)
     os.close(reading)
     os.close(writing)
-    assert launcher.pmi({"PMI_FD": str(reading)}) == launcher.pmi({"PMI_FD": "x"}) == launcher.pmi({}) == ()
+    assert (
+        launcher.pmi_descriptors({"PMI_FD": str(reading)})
+        == launcher.pmi_descriptors({"PMI_FD": "x"})
+        == launcher.pmi_descriptors({})
+        == ()
+    )

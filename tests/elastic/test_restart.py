@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import Event, EventKind
-from malletrain.elastic.launch.restart import contract, seconds_of, signal_named
+from malletrain.elastic.launch.restart import seconds_of, signal_named, torchrun_environment
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
@@ -98,7 +98,7 @@ def test_more_tasks_are_submitted_as_the_jobs_owner_when_they_run_out(tmp_path: 
 
 def test_the_environment_is_torchruns() -> None:
     plan = messages.Plan(9, (messages.Seat("a", "h1:1"), messages.Seat("b", "h2:2")), "h1:1")
-    given = contract(plan, 1)
+    given = torchrun_environment(plan, 1)
     assert given["MASTER_ADDR"] == "h1"
     assert given["MASTER_PORT"] == "1"
     assert given["RANK"] == "1"

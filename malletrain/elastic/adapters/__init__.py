@@ -1,4 +1,5 @@
-"""Frameworks that bring their own loop: each trains in an elastic session, with few changed lines.
+"""Adapters for frameworks with a training loop of their own: accelerate, Hugging Face Trainer and Lightning.
 
-Each module needs its framework, and nothing else here imports one: `pip install 'malletrain[adapters]'`.
+Each module imports its framework (`pip install 'malletrain[adapters]'`), and is imported by scripts only. They use
+`Session` through its public methods, and share `steps`.
 """

@@ -1,7 +1,7 @@
-"""Hugging Face accelerate: `ElasticAccelerator` for what a script asks of an Accelerator besides distribution.
+"""Hugging Face accelerate: `ElasticAccelerator` in place of `Accelerator`.
 
 Mixed precision, backward, clipping and devices are accelerate's; workers, batches and evaluation are the session's.
-So `prepare` takes model and optimizer, and the session makes the batches.
+So call `prepare` with model and optimizer only, and take batches from the session.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from malletrain.elastic.session import Session
 
 
 class ElasticAccelerator(Accelerator):
-    """An Accelerator that knows of a session which worker it is on: `attach(session)`.
+    """An Accelerator whose processes are the workers of a session; call `attach(session)` when it is made.
 
     Raises:
-        ElasticError: several processes were started by other means, or gradients would be accumulated twice.
+        ElasticError: the script was started by `accelerate launch` or torchrun, or `gradient_accumulation_steps` is
+            not 1.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -30,17 +31,17 @@ class ElasticAccelerator(Accelerator):
             raise ElasticError("accumulate by session.accumulate(): gradient_accumulation_steps must be 1")
 
     def attach(self, session: Session) -> None:
-        """From here on, the main process is the session's main worker."""
+        """Take processes and main process from `session` from now on."""
         self._session = session
 
     @property
     def num_processes(self) -> int:
-        """Workers that train now."""
+        """The number of processes that train now."""
         return 1 if self._session is None else self._session.size
 
     @property
     def process_index(self) -> int:
-        """0 on the main worker, 1 on every other one: ranks change, so nothing should be built on them."""
+        """0 on the main worker, 1 on every other: ranks change, so scripts must not rely on them."""
         return 0 if self.is_main_process else 1
 
     @property
@@ -52,18 +53,18 @@ class ElasticAccelerator(Accelerator):
         return self.is_main_process
 
     def print(self, *args: Any, **more: Any) -> None:
-        """By the main worker alone."""
+        """Print on the main worker only."""
         if self.is_main_process:
             print(*args, **more)
 
     def wait_for_everyone(self) -> None:
-        """Nothing: members meet at each step, and nowhere else."""
+        """Does nothing: workers synchronise in steps only."""
 
     def gather(self, tensor: Any) -> Any:
-        """Not to be had: members may come and go between two calls.
+        """Not supported: workers may come and go between two calls. Use `session.evaluate`.
 
         Raises:
-            ElasticError: always, among several workers.
+            ElasticError: a session is attached.
         """
         return self._alone("gather", tensor)
 

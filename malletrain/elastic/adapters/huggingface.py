@@ -1,7 +1,7 @@
-"""Hugging Face Trainer: `ElasticTrainer` instead of `Trainer`, and nothing else changes in the script.
+"""Hugging Face Trainer: use `ElasticTrainer` instead of `Trainer`; nothing else changes in the script.
 
 `per_device_train_batch_size` is the batch of all workers together. Every worker evaluates the whole evaluation set,
-so that all have the same metrics and stop at the same time; the main one logs and saves.
+so that all have the same metrics and stop at the same time; the main worker logs and saves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from malletrain.elastic.adapters.steps import Steps
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.session import Session
 
-#: Of TrainerState: what a newcomer must know.
+#: The fields of TrainerState that newcomers receive.
 _STATE = ("global_step", "best_metric", "best_global_step", "best_model_checkpoint", "num_input_tokens_seen",
           "total_flos", "log_history")  # fmt: skip
 
@@ -30,7 +30,7 @@ class ElasticTrainer(Trainer):
         session: further arguments of `malletrain.elastic.Session`, such as `seed` or `checkpoint_dir`.
 
     Raises:
-        ElasticError: the arguments ask for what cannot be had; the message says what to change.
+        ElasticError: an argument is not supported; the message says what to change.
     """
 
     def __init__(self, *args: Any, session: Mapping[str, Any] | None = None, **more: Any) -> None:
@@ -47,7 +47,7 @@ class ElasticTrainer(Trainer):
 
     @property
     def session(self) -> Session:
-        """The elastic session; there is one as soon as `train()` has begun."""
+        """The elastic session. Raises `ElasticError` before `train()`."""
         if self._steps is None:
             raise ElasticError("there is no session before train()")
         return self._steps.session
@@ -55,7 +55,11 @@ class ElasticTrainer(Trainer):
     # --- what Trainer calls -------------------------------------------------------------------------------------
 
     def train(self, *args: Any, **more: Any) -> Any:
-        """As of Trainer, whose `resume_from_checkpoint` is not needed: the session goes on where it was."""
+        """Train as Trainer does. The session resumes by itself, so `resume_from_checkpoint` is not accepted.
+
+        Raises:
+            ElasticError: it is given.
+        """
         if more.get("resume_from_checkpoint") or args:
             raise ElasticError("leave resume_from_checkpoint out: the session goes on where it was by itself")
         result = super().train()
@@ -64,7 +68,7 @@ class ElasticTrainer(Trainer):
         return result
 
     def get_train_dataloader(self) -> Any:
-        """Its length alone, until there is a session."""
+        """A placeholder that has a length only; training uses the session's batches."""
         return _Length(self.train_dataset, self.args.per_device_train_batch_size)
 
     def _prepare_for_training(self, *args: Any, **more: Any) -> tuple[Any, Any]:
@@ -86,16 +90,16 @@ class ElasticTrainer(Trainer):
         return model, self._steps
 
     def _run_epoch(self, *args: Any, **more: Any) -> None:
-        if more["epoch"] >= self.session.epoch:  # a newcomer was not there before
+        if more["epoch"] >= self.session.epoch:  # skip the epochs before a newcomer joined
             super()._run_epoch(*args, **more)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """The next batch, or none where a newcomer's epoch is over sooner."""
+        """The next batch, or none if a newcomer's first epoch is over sooner."""
         batch = next(epoch_iterator, None)
         return ([] if batch is None else [batch]), None
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward, until the step is committed."""
+        """Run forward and backward until the step is committed."""
         steps = self._steps
         if steps is None:
             raise ElasticError("training_step() before train()")
@@ -112,15 +116,16 @@ class ElasticTrainer(Trainer):
         return self._get_num_items_in_batch([batch], self.args.device)
 
     def _weight(self, batch: Any) -> int | None:
-        """Tokens, where the loss is their mean; else samples."""
+        """The number of tokens if the loss is a mean over tokens, else None."""
         counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         items = self._items(batch) if counts else None
         return None if items is None else int(items)
 
-    # --- one writes --------------------------------------------------------------------------------------------
+    # --- only the main worker writes
+    # --------------------------------------------------------------------------------------------
 
     def is_world_process_zero(self) -> bool:
-        """Whether this worker logs and saves: the session's main one."""
+        """Whether this is the session's main worker, which logs and saves."""
         return self._steps is None or self._steps.session.is_main
 
     def is_local_process_zero(self) -> bool:
@@ -131,13 +136,13 @@ class ElasticTrainer(Trainer):
             super()._save_checkpoint(*args, **more)
 
     def save_model(self, *args: Any, **more: Any) -> None:
-        """By the main worker alone."""
+        """Save on the main worker only."""
         if self.is_world_process_zero():
             super().save_model(*args, **more)
 
 
 class _Length:
-    """A loader that is only asked how long it is."""
+    """A data loader that only has a length."""
 
     def __init__(self, dataset: Any, batch_size: int) -> None:
         self.dataset, self.batch_size = dataset, batch_size
@@ -147,7 +152,7 @@ class _Length:
 
 
 class _TrainerState:
-    """The part of `trainer.state` that travels."""
+    """The part of `trainer.state` that is in the training state."""
 
     def __init__(self, trainer: ElasticTrainer) -> None:
         self._trainer = trainer
@@ -163,7 +168,7 @@ class _TrainerState:
 
 
 class _InStep(TrainerCallback):
-    """Keeps Trainer's own idea of where it is right for a worker that joined in the middle."""
+    """Keeps Trainer's progress and main process right on workers that join during training."""
 
     def __init__(self, trainer: ElasticTrainer) -> None:
         self._trainer = trainer

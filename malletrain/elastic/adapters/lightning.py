@@ -1,12 +1,12 @@
-"""Lightning: an `ElasticStrategy` for the Trainer, and `loader()` in place of the training data loader.
+"""Lightning: `ElasticStrategy` for the Trainer, and its `loader()` in place of the training data loader.
 
     strategy = ElasticStrategy(dataset, batch_size=64)
     trainer = Trainer(strategy=strategy, plugins=strategy.plugins(), max_epochs=20, num_sanity_val_steps=0)
     trainer.fit(module, strategy.loader())
 
-The module, callbacks and loggers stay as they are. Lightning's own loops are part of the training state: a worker
-that joins goes on where the others are, as Lightning does after a checkpoint in the middle of an epoch. Every worker
-validates on the whole set, so that callbacks decide alike on all.
+Module, callbacks and loggers stay as they are. Lightning's loops are part of the training state: a worker that joins
+continues where the others are, as Lightning does after a checkpoint within an epoch. Every worker validates on the
+whole set, so that callbacks decide alike on all of them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from malletrain.elastic.session import Session
 
 
 class ElasticStrategy(SingleDeviceStrategy):
-    """One device a node, any number of nodes.
+    """A strategy for one device a node and any number of nodes.
 
     Args:
-        dataset: map-style, to train on.
+        dataset: map-style data set to train on.
         batch_size: samples of one step, over all workers.
-        device: of this process; by default the GPU, if there is one.
+        device: of this process; by default the GPU if there is one.
         session: further arguments of `malletrain.elastic.Session`, such as `seed` or `virtual_shards`.
 
     Raises:
-        ElasticError: the Trainer was asked for what cannot be had; the message says what to change.
+        ElasticError: an option of the Trainer is not supported; the message says what to change.
     """
 
     def __init__(self, dataset: Any, batch_size: int, device: str | None = None, **session: Any) -> None:
@@ -48,24 +48,28 @@ class ElasticStrategy(SingleDeviceStrategy):
 
     @property
     def session(self) -> Session:
-        """The elastic session; there is one as soon as `fit()` has begun."""
+        """The elastic session. Raises `ElasticError` before `fit()`."""
         if self._steps is None:
             raise ElasticError("there is no session before fit()")
         return self._steps.session
 
     def loader(self) -> _Loader:
-        """For `trainer.fit(module, strategy.loader())`."""
+        """The data loader for `trainer.fit(module, strategy.loader())`."""
         return _Loader(self, self._dataset, self._more["batch_size"])
 
     def plugins(self) -> list[Any]:
-        """For `Trainer(plugins=...)`: one process, whatever Slurm's or MPI's environment says. Left to itself
-        Lightning would take a pilot for a job of its own, and requeue it on a signal."""
+        """The plugins for `Trainer(plugins=...)`. They make Lightning ignore Slurm's and MPI's environment; otherwise
+        it would treat a pilot as its own job, and requeue it on a signal."""
         return [LightningEnvironment()]
 
     # --- what Trainer calls -------------------------------------------------------------------------------------
 
     def setup(self, trainer: Any) -> None:
-        """Once model and optimizer are there: the session, and this worker's place in it."""
+        """Make the session and join its world, once model and optimizer exist. Called by the Trainer.
+
+        Raises:
+            ElasticError: an option of the Trainer is not supported; the message says what to change.
+        """
         super().setup(trainer)
         self._trainer = trainer
         if trainer.state.fn != TrainerFn.FITTING:
@@ -87,7 +91,7 @@ class ElasticStrategy(SingleDeviceStrategy):
         session.join()
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **more: Any) -> Any:
-        """Forward and backward until the step is committed, then the optimizer's own step, once."""
+        """Run forward and backward until the step is committed, then the optimizer's step once."""
         steps = self._steps
         if steps is None:
             raise ElasticError("a step before setup()")
@@ -103,7 +107,7 @@ class ElasticStrategy(SingleDeviceStrategy):
         return super().optimizer_step(optimizer, repeated, model, **more)
 
     def training_step(self, batch: Any, *args: Any, **more: Any) -> Any:
-        """On this worker's part of the batch, as it is by now."""
+        """Train on this worker's current part of the batch."""
         return super().training_step(self.batch_to_device(self._batch), *args, **more)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -112,7 +116,7 @@ class ElasticStrategy(SingleDeviceStrategy):
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this worker logs and saves: the session's main one."""
+        """Whether this is the session's main worker, which logs and saves."""
         return self._steps is None or self._steps.session.is_main
 
     def on_train_end(self) -> None:
@@ -122,7 +126,7 @@ class ElasticStrategy(SingleDeviceStrategy):
 
 
 class _Loader:
-    """Looks like a data loader; the batches are the session's."""
+    """A data loader that yields the session's batches."""
 
     def __init__(self, strategy: ElasticStrategy, dataset: Any, batch_size: int) -> None:
         self._strategy = strategy

@@ -1,7 +1,8 @@
-"""What all adapters share: a session's batches as the data loader of a framework, and steps that repeat themselves.
+"""Common to all adapters: a session's batches as a framework's data loader, and steps that are repeated until
+committed.
 
-A framework asks its loader for a batch and then trains on it once. Here the first part is a session's batch, and the
-second may have to be done again with another part of it, so the adapter's training step does that itself.
+A framework takes a batch from its loader and trains on it once. In a session a step may be aborted and has to be
+repeated with another part of the batch; `Steps.train_on` does that inside the framework's training step.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ T = TypeVar("T")
 
 
 class Steps:
-    """The batches of a session, epoch after epoch, and how to train on one of them until it is committed.
+    """The batches of a session: each iteration is one epoch.
+
+    Args:
+        session: the session.
+        dataset: its data set; frameworks expect it on a loader.
+        epochs: epochs to train in total.
 
     Attributes:
-        dataset: the session's; frameworks ask loaders for it.
+        batch_size: samples of a step.
         in_epoch: steps of a whole epoch.
 
     Raises:
-        ElasticError: the session's batch changes with the number of workers.
+        ElasticError: the session's batch size changes with the number of workers.
     """
 
     def __init__(self, session: Session, dataset: Any, epochs: int) -> None:
@@ -37,23 +43,26 @@ class Steps:
         self._batches: Iterator[Any] = iter(())
 
     def __len__(self) -> int:
-        """Steps of a whole epoch; a worker that joins in the middle of one gets fewer."""
+        """Steps of a whole epoch; a worker that joins during an epoch makes fewer in it."""
         return self.in_epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """What is left of the epoch under way, then each time another one."""
+        """The remaining batches of the epoch in progress, and at each later call those of the next epoch."""
         if next(self._epochs, None) is None:
             return
         self._batches = self.session.batches()
         yield from self._batches
 
     def train_on(self, batch: Any, train: Callable[[Any], T], weight: Callable[[Any], int | None]) -> T:
-        """Forward and backward on a batch, until the step is committed; with whatever this worker's part of it is by
-        then.
+        """Train on a batch until the step is committed; a repeated step uses this worker's new part of the batch.
 
         Args:
-            train: runs the model forward and backward.
-            weight: what `Session.step` takes, of a batch.
+            batch: from this iterator.
+            train: runs the model forward and backward on a batch.
+            weight: returns the `weight` that `Session.step` takes for a batch.
+
+        Returns:
+            What `train` returned in the committed step.
         """
         while True:
             before = self.session.steps_done

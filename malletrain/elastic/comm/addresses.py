@@ -16,14 +16,14 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def own_host(daemon_host: str | None, override: str | None) -> str:
+def own_host(daemon_host: str | None, override: str | None, family: int = socket.AF_UNSPEC) -> str:
     """The address at which peers reach this machine: `override` if given, else that of the interface that routes to
-    the daemon, else that of the host name."""
+    the daemon, else that of the host name. `family` restricts it to IPv4 or IPv6."""
     if override:
         return override
     if daemon_host:
-        for family, _, _, _, where in socket.getaddrinfo(daemon_host, 9, type=socket.SOCK_DGRAM):
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        for kind, _, _, _, where in socket.getaddrinfo(daemon_host, 9, family, socket.SOCK_DGRAM):
+            with socket.socket(kind, socket.SOCK_DGRAM) as probe:
                 probe.connect(where)
                 return str(probe.getsockname()[0])
     return socket.gethostbyname(socket.gethostname())

@@ -1,5 +1,5 @@
-"""More held tasks, submitted by a worker as its own user: preemption consumes a pilot's task, and a job that runs for
-days would run out of them."""
+"""Submits more held array tasks, as the job's user, on the daemon's request: preemption consumes a pilot's task, and
+a job that runs for days would run out of them. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from malletrain.wire.http import Http
 
 log = logging.getLogger("malletrain.elastic")
 
-MAX_TASKS = 1000
+MAX_ARRAY_TASKS = 1000
 
 
-def outside(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what tells a process that it is inside a pilot: new tasks must not take themselves for
-    this one. SLURM_CONF stays: it says which cluster."""
+def environment_outside_pilot(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the variables of this pilot, which new tasks must not inherit. SLURM_CONF stays: it
+    names the cluster."""
     inside = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "MALLETRAIN_")
     return {k: v for k, v in environ.items() if k == "SLURM_CONF" or not k.startswith(inside)}
 
 
 class ArrayResubmitter:
-    """Runs `sbatch` with this pilot's own script, and registers the array as `mtbatch` does; once for each demand.
+    """Runs `sbatch` with this pilot's script and registers the array as `mtbatch` does, once for each request.
 
     Args:
-        url: the daemon's.
+        url: of the daemon.
         job: the malleable job's number.
         environ: this process's environment.
     """
@@ -41,12 +41,18 @@ class ArrayResubmitter:
         self._answered = False
 
     def __call__(self, tasks: int, say: Callable[[messages.Message], None]) -> None:
-        """Begin to meet a demand; 0 is the daemon's word that there is none any more."""
+        """Start to submit `tasks` in the background. The daemon repeats a request until it is met, then sends 0.
+
+        Args:
+            say: called with the result, a `ToppedUp` message.
+        """
         if tasks == 0:
             self._answered = False
         elif not self._answered:
             self._answered = True
-            threading.Thread(target=self._run, args=(min(tasks, MAX_TASKS), say), name="malletrain-top-up").start()
+            threading.Thread(
+                target=self._run, args=(min(tasks, MAX_ARRAY_TASKS), say), name="malletrain-top-up"
+            ).start()
 
     def _run(self, tasks: int, say: Callable[[messages.Message], None]) -> None:
         try:
@@ -58,15 +64,15 @@ class ArrayResubmitter:
             say(messages.ToppedUp(array, tasks))
 
     def submit(self, tasks: int) -> int:
-        """The number of a new held array of so many tasks.
+        """Submit a held array of `tasks` tasks; returns its job id.
 
         Raises:
-            WireError: sbatch refused, or the daemon did; in the second case the array is cancelled again.
+            WireError: sbatch failed, or the daemon refused the array, which is cancelled then.
         """
         script = self._environ.get("MALLETRAIN_BATCH_SCRIPT", "")
         if not script:
             raise WireError("MALLETRAIN_BATCH_SCRIPT is not set: this pilot was not submitted by mtbatch")
-        clean = outside(self._environ)
+        clean = environment_outside_pilot(self._environ)
         directory = self._environ.get("SLURM_SUBMIT_DIR", os.curdir)
         command = ["sbatch", "--parsable", f"--chdir={directory}", f"--array=0-{tasks - 1}", script]
         done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60.0, check=False)

@@ -1,10 +1,10 @@
-"""What a pilot runs: `python -m malletrain.elastic.launch -- COMMAND...`. Standard library only, to start in 50 ms.
+"""The launcher: what each pilot runs, `python -m malletrain.elastic.launch -- COMMAND...`.
 
-It says hello to the daemon with a MUNGE credential, hands the token to the command through an inherited descriptor
-(never through arguments or environment, which others can read), and tells the daemon when the command is over, and
-how: of a process that was killed nobody else on this node can tell at once.
+It authenticates to the daemon with a MUNGE credential, passes the token to the command through an inherited
+descriptor (not through arguments or environment, which other users can read), and reports the command's exit status,
+so that the daemon learns at once when the command was killed. Standard library only, to start in 50 ms.
 
-Exit status: the command's own; 1 when the daemon will not have this pilot, or does not answer within a minute.
+Exit status: the command's; 1 if the daemon rejects this pilot or does not answer within a minute.
 """
 
 from __future__ import annotations
@@ -21,34 +21,29 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
+from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from malletrain.wire.munge import MungeUnavailable
 from malletrain.wire.worker_client import DaemonUnreachable, PilotIdentity, Rejected, TokenUnknown, WorkerClient
 
-#: A pilot without a daemon gives its node back after this.
-HELLO_S = 60.0
+#: A pilot gives its node back if the daemon does not answer for so long.
+HELLO_TIMEOUT_S = 60.0
 
-#: A worker that has left waits so long to be ended: the daemon requeues its task, which must still run for that.
-LINGER_S = 20.0
+#: Limit on reporting the exit status.
+EXIT_REPORT_TIMEOUT_S = 5.0
 
-#: The last report may take so long.
-FAREWELL_S = 5.0
-
-#: Large tensors lie in large pages where the system lends them (madvise(2), MADV_HUGEPAGE; torch, c10/core/impl/
-#: alloc_cpu.cpp): a page fault for each 2 MiB instead of each 4 KiB of every new gradient.
-MEMORY = {"THP_MEM_ALLOC_ENABLE": "1"}
-
-#: Of a script that was ended by SIGTERM (128 + 15): it left, or was told to.
-LEFT = 143
+#: Has torch allocate large tensors in huge pages where the system allows it (madvise(2), MADV_HUGEPAGE; torch,
+#: c10/core/impl/alloc_cpu.cpp): a page fault for each 2 MiB instead of each 4 KiB of every new gradient.
+HUGE_PAGE_ENVIRONMENT = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 
 class Launcher:
-    """One command, from hello to farewell.
+    """Runs one command as a pilot's worker.
 
     Args:
-        client: speaks for this pilot.
-        command: what to run.
+        client: this pilot's connection to the daemon.
+        command: the command to run.
         environ: its environment.
     """
 
@@ -57,50 +52,64 @@ class Launcher:
         self._command = list(command)
         self._environ = dict(environ)
         self._process: subprocess.Popen[bytes] | None = None
-        self._told_to_end = threading.Event()
+        self._must_end = threading.Event()
 
     def run(self) -> int:
-        """Returns the exit status to end with.
+        """Run the command to its end; returns the exit status for this process.
 
         Raises:
-            WireError: the daemon will not have this pilot, or there is none.
+            WireError: the daemon rejects this pilot or does not answer.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         welcome = self.hello()
         if welcome.mode == "restart":
-            from malletrain.elastic.launch.restart import Restarter  # most jobs do without
+            from malletrain.elastic.launch.restart import Restarter  # most jobs do not need it
 
-            return Restarter(self._client, self._command, self._environ, self._told_to_end).run()
+            return Restarter(self._client, self._command, self._environ, self._must_end).run()
         descriptor = leave_welcome(welcome)
-        self._environ = {**MEMORY, **self._environ, WELCOME_FD: str(descriptor), LAUNCHER: str(os.getpid())}
-        if self._told_to_end.is_set():
-            return LEFT
-        # A group of its own, so that all that the script started can be ended together.
+        self._environ = {
+            **HUGE_PAGE_ENVIRONMENT,
+            **self._environ,
+            WELCOME_FD: str(descriptor),
+            LAUNCHER: str(os.getpid()),
+        }
+        if self._must_end.is_set():
+            return TERMINATED_STATUS
+        # A process group of its own, so that everything the script starts can be ended together.
         self._process = subprocess.Popen(
-            self._command, env=self._environ, pass_fds=(descriptor, *pmi(self._environ)), start_new_session=True
+            self._command,
+            env=self._environ,
+            pass_fds=(descriptor, *pmi_descriptors(self._environ)),
+            start_new_session=True,
         )
         os.close(descriptor)
         status = self._process.wait()
         self._say_exited(status)
-        if status in (LEFT, -signal.SIGTERM):
-            self._told_to_end.wait(LINGER_S)
+        if status in (TERMINATED_STATUS, -signal.SIGTERM):
+            self._must_end.wait(REQUEUE_TIMEOUT_S)
         self._end_group()
         return status if status >= 0 else 128 - status
 
     def hello(self) -> messages.Welcome:
-        """Present this pilot; again and again for a minute while there is no answer."""
-        end = time.monotonic() + HELLO_S
+        """Register this pilot, retrying for `HELLO_TIMEOUT_S` while the daemon does not answer.
+
+        Raises:
+            WireError: the daemon rejects this pilot or does not answer.
+        """
+        end = time.monotonic() + HELLO_TIMEOUT_S
         while True:
             try:
                 return self._client.hello()
             except (DaemonUnreachable, MungeUnavailable) as error:
-                if time.monotonic() > end or self._told_to_end.is_set():
-                    raise WireError(f"given up after {HELLO_S:.0f} s, the node is free again: {error}") from error
-                self._told_to_end.wait(1.0)
+                if time.monotonic() > end or self._must_end.is_set():
+                    raise WireError(
+                        f"given up after {HELLO_TIMEOUT_S:.0f} s, the node is free again: {error}"
+                    ) from error
+                self._must_end.wait(1.0)
 
     def _say_exited(self, status: int) -> None:
-        end = time.monotonic() + FAREWELL_S
+        end = time.monotonic() + EXIT_REPORT_TIMEOUT_S
         while time.monotonic() < end:
             try:
                 self._client.report([messages.Exited(status)])
@@ -115,22 +124,22 @@ class Launcher:
                 return
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Slurm signals every process of the step; someone else may have signalled this one alone."""
-        self._told_to_end.set()
+        """Forward a signal. Slurm signals every process of the step, but others may have signalled this one only."""
+        self._must_end.set()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
     def _end_group(self) -> None:
-        """What the script left behind must not hold the node."""
+        """Kill what the script left running, so that it does not hold the node."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def keep_script(descriptor: int) -> str:
-    """Where the script can be read, as long as this process lives, that comes to its end at `descriptor`: Slurm lays
-    a batch script on the first node of a job alone."""
+    """Read the batch script from `descriptor`, and return a path at which it can be read while this process runs.
+    (Slurm stores a batch script on the first node of a job only.)"""
     kept = os.memfd_create("malletrain-script", os.MFD_CLOEXEC)
     while part := os.read(descriptor, 65536):
         os.write(kept, part)
@@ -140,8 +149,8 @@ def keep_script(descriptor: int) -> str:
     return f"/proc/{os.getpid()}/fd/{kept}"
 
 
-def pmi(environ: Mapping[str, str]) -> tuple[int, ...]:
-    """The descriptor at which `srun --mpi=pmi2` tells MPI who the processes of the step are, if there is one."""
+def pmi_descriptors(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """The descriptor of `srun --mpi=pmi2` that MPI reads the step's processes from, if there is one."""
     number = environ.get("PMI_FD", "")
     if not number.isdecimal():
         return ()
@@ -153,7 +162,7 @@ def pmi(environ: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def leave_welcome(welcome: messages.Welcome) -> int:
-    """A descriptor of anonymous memory that holds the welcome; children that inherit it can read it, nobody else."""
+    """Write the welcome into anonymous memory; returns its descriptor, which only inheriting children can read."""
     descriptor = os.memfd_create("malletrain-welcome", os.MFD_CLOEXEC)
     os.write(descriptor, json.dumps(messages.to_json(welcome)).encode())
     os.set_inheritable(descriptor, True)
@@ -161,14 +170,14 @@ def leave_welcome(welcome: messages.Welcome) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if len(given) < 2 or given[0] != "--":
         print("usage: python -m malletrain.elastic.launch -- COMMAND [ARGUMENT...]", file=sys.stderr)
         return 2
     try:
         url = os.environ.get("MALLETRAIN_URL", "")
-        # One launcher a node; a step that the script starts inside may number its processes anew.
+        # There is one launcher a node; a step that the script starts inside numbers its processes again.
         environ = {**os.environ, "MALLETRAIN_PART": os.environ.get("SLURM_NODEID", "0")}
         command = given[1:]
         if environ.pop("MALLETRAIN_SCRIPT_FROM", "") == "stdin":

@@ -1,9 +1,9 @@
-"""torch's compiler, imported when something is compiled rather than with the first optimizer.
+"""Defers the import of torch's compiler (`torch._dynamo`) from the first optimizer to the first compilation.
 
-`torch.optim` asks `torch._dynamo` to leave some of its functions alone when it compiles, and imports it to ask: two
-seconds of processor time and 900 modules, nearly as much as `import torch` itself, before the first step of every
-worker, also of those that compile nothing (torch 2.7 to 2.13; docs/adr/0007). Until `torch._dynamo` is imported
-nothing can be compiled, so these functions are called as they are; from then on torch's own way is taken.
+`torch.optim` excludes some of its functions from compilation, and imports the compiler for that: two seconds of CPU
+time and 900 modules, nearly as much as `import torch`, before the first step of every worker, whether it compiles
+anything or not (torch 2.7 to 2.13; docs/adr/0007). Nothing can be compiled until `torch._dynamo` is imported, so
+until then these functions run as they are; afterwards torch's own code runs.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-COMPILER = "torch._dynamo"
+COMPILER_MODULE = "torch._dynamo"
 
-#: Set to 1, the compiler is imported with the first optimizer, as torch does it.
-EAGER = "MALLETRAIN_EAGER_COMPILER"
+#: Environment variable: 1 imports the compiler with the first optimizer, as torch does.
+EAGER_VARIABLE = "MALLETRAIN_EAGER_COMPILER"
 
-#: `torch._compile._disable_dynamo` keeps its answer here and asks the compiler only where there is none.
-_ANSWER = "__dynamo_disable"
+#: Attribute in which `torch._compile._disable_dynamo` caches the compiler's answer.
+_CACHE_ATTRIBUTE = "__dynamo_disable"
 
 
 def is_imported() -> bool:
-    """Whether anything can be compiled yet."""
-    return COMPILER in sys.modules
+    """Whether the compiler is imported."""
+    return COMPILER_MODULE in sys.modules
 
 
 def defer_import() -> None:
-    """Let `torch.optim` do without the compiler until somebody imports it. Again is harmless; with a release of torch
-    whose optimizers look otherwise nothing is changed."""
-    if is_imported() or os.environ.get(EAGER) == "1":
+    """Patch torch's optimizers to run without the compiler until something imports it.
+
+    May be called again, after new optimizer classes were defined. With a release of torch whose optimizers are built
+    otherwise it changes nothing.
+    """
+    if is_imported() or os.environ.get(EAGER_VARIABLE) == "1":
         return
     from torch.optim import Optimizer
 
@@ -63,22 +66,22 @@ def _imports_on_call(function: object) -> bool:
 
 
 def _answer_for_now(asking: Any) -> None:
-    """An answer that takes itself back when the compiler is there, so that it is asked."""
+    """Cache an answer that removes itself once the compiler is imported, so that torch asks the compiler then."""
     plain = asking.__wrapped__
 
     def until_compiled(*args: Any, **kwargs: Any) -> Any:
         if not is_imported():
             return plain(*args, **kwargs)
-        if getattr(plain, _ANSWER, None) is until_compiled:
-            delattr(plain, _ANSWER)
+        if getattr(plain, _CACHE_ATTRIBUTE, None) is until_compiled:
+            delattr(plain, _CACHE_ATTRIBUTE)
         return asking(*args, **kwargs)
 
-    if getattr(plain, _ANSWER, None) is None:
-        setattr(plain, _ANSWER, until_compiled)
+    if getattr(plain, _CACHE_ATTRIBUTE, None) is None:
+        setattr(plain, _CACHE_ATTRIBUTE, until_compiled)
 
 
 def _without_import(importing: Any) -> Callable[..., Any]:
-    """`torch.optim`'s step of an optimizer, less the marks it sets for a compiler that is not there."""
+    """`torch.optim`'s wrapper of an optimizer's step, without the graph breaks it sets for the compiler."""
     import torch
 
     plain = importing.__wrapped__

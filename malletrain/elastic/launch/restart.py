@@ -1,14 +1,16 @@
-"""Restart mode: any script that saves on a signal, relaunched at the new size. Standard library only.
+"""Restart mode (`mtbatch --elastic=restart`): relaunches any script that saves on a signal at each new size.
 
-Each pilot's launcher is a member by itself. On a new plan it signals its script, waits for it, and starts it again
-with the environment that torchrun gives (PyTorch's "torchrun" manual, Environment Variables): one process a node, the
-oldest member's node as MASTER_ADDR. It costs what the script needs to save, start, import and load, every time.
+Here the launcher is the member of the world. On a new plan it signals its script, waits until that has ended, and
+starts it again with torchrun's environment variables (PyTorch's "torchrun" manual, Environment Variables): one
+process a node, the oldest member's node as MASTER_ADDR. Each resize costs what the script needs to save, start,
+import and load.
 
     MALLETRAIN_SIGNAL   the signal that makes the script save and end (TERM)
-    MALLETRAIN_GRACE_S  seconds it is given for that before it is killed (60)
+    MALLETRAIN_GRACE_S  seconds until a script that has not ended is killed (60)
+    MALLETRAIN_READY    a file that the script may create after its first step, so that the cost is measured;
+                        otherwise only the time to save and end is known
 
-What that is, only the script can tell: it creates the file MALLETRAIN_READY after its first step. Without it, the
-time to save and end is all that is known of a relaunch.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from malletrain.elastic.comm.addresses import join_address, own_host, split_address
+from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.wire import messages
@@ -35,25 +39,22 @@ from malletrain.wire.worker_client import WorkerClient
 
 log = logging.getLogger("malletrain.elastic")
 
-LEFT = 143
-LINGER_S = 20.0
-
-#: A script that fails so often in a row, each time within `SOON_S` of its start, will not do better.
+#: The job fails when its script fails so often in a row, each time within `EARLY_FAILURE_S` of its start.
 MAX_FAILURES = 3
-SOON_S = 60.0
+EARLY_FAILURE_S = 60.0
 
 
 class Restarter:
-    """One pilot of a job in restart mode; implements `link.Answers`.
+    """One pilot of a job in restart mode; implements what `link.daemon_link` needs of a worker.
 
     Args:
-        client: speaks for this pilot, and has said hello.
+        client: this pilot's connection to the daemon, already registered.
         command: the script.
-        environ: its environment, to which rank and size are added.
-        told_to_end: set when this process was told to end.
+        environ: its environment; torchrun's variables are added.
+        must_end: set when this process was asked to end.
 
     Raises:
-        WireError: MALLETRAIN_SIGNAL or MALLETRAIN_GRACE_S cannot be right.
+        WireError: MALLETRAIN_SIGNAL or MALLETRAIN_GRACE_S is not valid.
     """
 
     def __init__(
@@ -61,13 +62,13 @@ class Restarter:
         client: WorkerClient,
         command: Sequence[str],
         environ: Mapping[str, str],
-        told_to_end: threading.Event,
+        must_end: threading.Event,
     ) -> None:
         self._client = client
-        self._top_up = ArrayResubmitter(environ.get("MALLETRAIN_URL", ""), client.identity.job, environ)
+        self._resubmitter = ArrayResubmitter(environ.get("MALLETRAIN_URL", ""), client.identity.job, environ)
         self._command = list(command)
         self._environ = dict(environ)
-        self._told_to_end = told_to_end
+        self._must_end = must_end
         self._signal = signal_named(environ.get("MALLETRAIN_SIGNAL", "TERM"))
         self._grace_s = seconds_of(environ, "MALLETRAIN_GRACE_S", 60.0)
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,17 +76,17 @@ class Restarter:
         self._started_at = 0.0
         self._failures = 0
         self._ready = Path(tempfile.mkdtemp(prefix="malletrain-")) / "ready"
-        #: Since when nothing is trained, because of a relaunch that is not over yet; and whether it added nodes.
+        #: When the relaunch in progress began, and whether it added nodes; None without one.
         self._relaunch: tuple[float, bool] | None = None
         self._link = Link(client, self)
 
     # --- link.Answers -----------------------------------------------------------------------------------------
 
     def on_plan(self, plan: messages.Plan) -> None:
-        """The main thread sees it."""
+        """Nothing to do: the main thread polls the link's plan."""
 
     def check_in(self, number: int) -> messages.CheckedIn:
-        """The launcher is there as long as the node is."""
+        """Answer for the launcher, which is alive as long as its node is."""
         return messages.CheckedIn(number, self._plan.generation, 0, self._process is not None)
 
     def standing(self) -> messages.Standing | None:
@@ -95,30 +96,32 @@ class Restarter:
         return messages.Standing(plan.generation, plan.members, 0, "", plan.generation)
 
     def on_top_up(self, tasks: int) -> None:
-        self._top_up(tasks, self._link.say)
+        self._resubmitter(tasks, self._link.say)
 
     def while_away(self) -> messages.Plan | None:
-        """Without the daemon nothing is relaunched: what runs, runs on."""
+        """Nothing to do: without the daemon the script runs on as it is."""
         return None
 
     # --- the main thread --------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """From the first plan to the end. Returns the exit status to end with."""
+        """Run until the job is over or this pilot leaves; returns the exit status for this process."""
         self._link.start()
-        host = own_host(self._environ)
-        self._link.say(messages.Warm(f"{host}:{free_port()}"))
+        environ = self._environ
+        daemon = urlsplit(environ["MALLETRAIN_URL"]).hostname or "localhost"
+        host = own_host(daemon, environ.get("MALLETRAIN_ADDRESS"), socket.AF_INET)
+        self._link.say(messages.Warm(join_address(host, free_port())))
         try:
             while True:
-                status = self._wait_for_news()
+                status = self._poll()
                 if status is not None:
                     return status
         finally:
             shutil.rmtree(self._ready.parent, ignore_errors=True)
 
-    def _wait_for_news(self) -> int | None:
+    def _poll(self) -> int | None:
         link, plan = self._link, self._link.plan
-        if link.end is not None or self._told_to_end.is_set():
+        if link.end is not None or self._must_end.is_set():
             return self._leave(link.end or "told to end", 0)
         if plan is not None and plan.generation > self._plan.generation:
             if self._seat(plan) is not None:
@@ -142,7 +145,7 @@ class Restarter:
         self._link.say(messages.Switched(self._plan.generation, 0, len(self._plan.members), pause_s, grew))
 
     def _take(self, plan: messages.Plan) -> None:
-        """Stop the script, start it in the new world."""
+        """Stop the script and start it in the world of a new plan."""
         before, began = len(self._plan.members), time.monotonic()
         self._stop()
         self._ready.unlink(missing_ok=True)
@@ -150,7 +153,7 @@ class Restarter:
         rank, size = self._seat(plan) or 0, len(plan.members)
         self._process = subprocess.Popen(
             self._command,
-            env={**self._environ, **contract(plan, rank), "MALLETRAIN_READY": str(self._ready)},
+            env={**self._environ, **torchrun_environment(plan, rank), "MALLETRAIN_READY": str(self._ready)},
             start_new_session=True,
         )
         self._started_at = time.monotonic()
@@ -158,7 +161,7 @@ class Restarter:
         self._say_switched(self._started_at - began if before else 0.0, grew=size > before)
 
     def _ended(self, status: int) -> int | None:
-        """The script is over by itself."""
+        """Handle the end of the script; returns the exit status for this process, or None to go on."""
         self._kill_rest()
         self._process = None
         if status == 0:
@@ -166,27 +169,27 @@ class Restarter:
                 self._link.say(messages.Finished({}))
             self._link.flush(10.0)
             return 0
-        soon = time.monotonic() - self._started_at < SOON_S
-        self._failures = self._failures + 1 if soon else 1
+        early = time.monotonic() - self._started_at < EARLY_FAILURE_S
+        self._failures = self._failures + 1 if early else 1
         if self._failures >= MAX_FAILURES:
             self._link.say(
                 messages.Failed(0, f"the script ended with status {status}, {self._failures} times in a row")
             )
             self._link.flush(10.0)
             return status if status > 0 else 128 - status
-        # Most often because a peer is gone: whoever is left begins again together.
+        # Usually because a peer is lost: the remaining members start again together.
         self._link.say(messages.Fault(self._plan.generation, 0, "closed", f"the script ended with status {status}"))
         return self._wait_for_another()
 
     def _wait_for_another(self) -> int | None:
-        """Until there is a plan to begin again with."""
+        """Wait for a newer plan; returns an exit status if none comes."""
         end = time.monotonic() + 60.0
         while time.monotonic() < end:
             plan = self._link.plan
             if self._link.end is not None or (plan is not None and plan.generation > self._plan.generation):
                 return None
-            if self._told_to_end.wait(0.1):
-                return LEFT
+            if self._must_end.wait(0.1):
+                return TERMINATED_STATUS
         return 1
 
     def _leave(self, reason: str, generation: int) -> int:
@@ -194,11 +197,11 @@ class Restarter:
         self._link.say(messages.Left(generation, 0))
         self._link.flush(2.0)
         log.info("left: %s", reason)
-        self._told_to_end.wait(LINGER_S)
-        return LEFT
+        self._must_end.wait(REQUEUE_TIMEOUT_S)
+        return TERMINATED_STATUS
 
     def _stop(self) -> None:
-        """Let the script save and end; kill it when it takes too long."""
+        """Have the script save and end; kill it after the grace period."""
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -221,13 +224,13 @@ class Restarter:
         return names.index(self._client.worker) if self._client.worker in names else None
 
 
-def contract(plan: messages.Plan, rank: int) -> dict[str, str]:
-    """The variables that torchrun gives to a process, for one process a node."""
-    host, _, port = plan.store.rpartition(":")
+def torchrun_environment(plan: messages.Plan, rank: int) -> dict[str, str]:
+    """The environment variables that torchrun sets, for one process a node."""
+    host, port = split_address(plan.store)
     size = str(len(plan.members))
     return {
         "MASTER_ADDR": host,
-        "MASTER_PORT": port,
+        "MASTER_PORT": str(port),
         "RANK": str(rank),
         "WORLD_SIZE": size,
         "LOCAL_RANK": "0",
@@ -243,7 +246,7 @@ def contract(plan: messages.Plan, rank: int) -> dict[str, str]:
 
 
 def signal_named(name: str) -> signal.Signals:
-    """`TERM`, `SIGUSR2` or a number.
+    """Parse a signal: `TERM`, `SIGUSR2` or a number.
 
     Raises:
         WireError: there is no such signal.
@@ -255,10 +258,10 @@ def signal_named(name: str) -> signal.Signals:
 
 
 def seconds_of(environ: Mapping[str, str], name: str, default: float) -> float:
-    """A duration out of the environment.
+    """Parse a duration from the environment.
 
     Raises:
-        WireError: not a number from 0 to a day.
+        WireError: it is not a number of seconds from 0 to a day.
     """
     text = environ.get(name, "")
     if not text:
@@ -272,17 +275,8 @@ def seconds_of(environ: Mapping[str, str], name: str, default: float) -> float:
     return value
 
 
-def own_host(environ: Mapping[str, str]) -> str:
-    """The address at which peers reach this node: the one that faces the daemon, unless MALLETRAIN_ADDRESS says."""
-    if environ.get("MALLETRAIN_ADDRESS"):
-        return environ["MALLETRAIN_ADDRESS"]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((urlsplit(environ["MALLETRAIN_URL"]).hostname or "localhost", 9))
-        return str(probe.getsockname()[0])
-
-
 def free_port() -> int:
-    """A port that nobody uses now; the script's rank 0 will listen there."""
+    """A port that is free now; the script's rank 0 listens there."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,5 @@
-"""How a worker begins: what its environment says, its link to the daemon, and a rehearsal off the path."""
+"""What a session does before it joins a world, and as it ends: reads its environment, connects to the daemon, checks
+and warms up the model, handles SIGTERM."""
 
 from __future__ import annotations
 
@@ -39,12 +40,21 @@ _LOADED_AT = time.monotonic()
 
 @dataclass(slots=True)
 class PilotContext:
-    """This process's place in a job: who it is, and where peers and daemon find it. `store`: of the first process of
-    a node; `local_leader`: the others, if there are."""
+    """What a process in a pilot needs to take part in its job.
+
+    Attributes:
+        client: the pilot's connection to the daemon.
+        host: the address at which peers reach this machine.
+        resubmitter: submits more array tasks.
+        local_rank: of this process.
+        meeting: the socket name at which the processes of this node meet.
+        store: the store that this process serves; local rank 0 only.
+        local_leader: the other processes of this node; local rank 0 only, None if there are none.
+    """
 
     client: WorkerClient
     host: str
-    top_up: ArrayResubmitter
+    resubmitter: ArrayResubmitter
     local_rank: LocalRank
     meeting: str
     store: StoreServer | None
@@ -55,7 +65,7 @@ class PilotContext:
         return self.client.worker
 
     def open(self, answers: LocalPeer) -> Link | Follower:
-        """Begin to talk with the daemon, or with the process that does."""
+        """Connect to the daemon, or to the local leader if another process of this node is that."""
         if not self.local_rank.is_leader:
             follower = Follower(self.meeting, self.local_rank, answers)
             follower.start()
@@ -69,17 +79,17 @@ class PilotContext:
         return link
 
     def wait_warm(self) -> str:
-        """Until all processes of this node are warm; the address of its store."""
+        """Wait until all processes of this node are warm; returns the address of this node's store."""
         if self.local_leader is not None:
             self.local_leader.wait_warm()
         return self.store.address if self.store is not None else ""
 
 
 def find_pilot_context(environ: Mapping[str, str]) -> PilotContext | None:
-    """Where this process belongs, or None when it runs by itself, outside any pilot.
+    """Read the environment of a pilot; None outside any pilot.
 
     Raises:
-        WireError: the environment is that of a pilot, and wrong.
+        WireError: the environment is that of a pilot, but not valid.
     """
     url = environ.get("MALLETRAIN_URL")
     if not url or "MALLETRAIN_JOB" not in environ:
@@ -100,13 +110,14 @@ def find_pilot_context(environ: Mapping[str, str]) -> PilotContext | None:
 
 
 def find_own_local_rank(environ: Mapping[str, str]) -> LocalRank:
-    """This process's place in its node. Outside a pilot only torchrun says that processes belong together: the tasks
-    of an srun may well be trainings of their own."""
+    """The local rank of this process. Outside a pilot only torchrun's variables count: the tasks of an srun may be
+    independent trainings."""
     return find_local_rank(environ) if "LOCAL_RANK" in environ or "MALLETRAIN_URL" in environ else LocalRank()
 
 
 def read_welcome(environ: Mapping[str, str]) -> messages.Welcome | None:
-    """The welcome that the launcher got, from the descriptor that it left open; reading does not use it up."""
+    """Read the welcome that the launcher received from the descriptor it left open; None without a launcher. May be
+    read by several processes."""
     number = environ.get(WELCOME_FD)
     if number is None or not number.isdecimal():
         return None
@@ -119,8 +130,8 @@ def read_welcome(environ: Mapping[str, str]) -> messages.Welcome | None:
 
 
 def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[str] | None) -> Path | None:
-    """Where the state is kept: as given, else MALLETRAIN_CHECKPOINT_DIR, else beside the job's script; None outside
-    a job."""
+    """The directory of checkpoints: `given`, else MALLETRAIN_CHECKPOINT_DIR, else `.malletrain/JOB` in the directory
+    of submission; None outside a pilot."""
     if given is not None:
         return Path(given)
     if environ.get("MALLETRAIN_CHECKPOINT_DIR"):
@@ -131,7 +142,11 @@ def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[st
 
 
 def check_model(model: torch.nn.Module, local_rank: LocalRank) -> bool:
-    """Refuse what cannot be right; whether the model is sharded over the processes of this node."""
+    """Check a model; returns whether it is sharded over the processes of this node.
+
+    Raises:
+        ElasticError: it is wrapped for data parallelism, sharded across nodes, or has nothing to train.
+    """
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         raise ElasticError(
             f"give Session the plain model, not one in {type(model).__name__}: it does that part itself"
@@ -145,10 +160,13 @@ def check_model(model: torch.nn.Module, local_rank: LocalRank) -> bool:
 def warm_up(
     model: torch.nn.Module, loader: SampleLoader, sampler: Sampler, rehearse: Callable[[Any], Any] | None
 ) -> None:
-    """Load a batch, run the model forward and backward once, and leave no trace: the first true step is then as
-    quick as any. A model that the default cannot call just begins a little slower.
+    """Load a batch and run the model forward and backward, so that the first step is as fast as any. Gradients,
+    buffers and random state are as before afterwards. A compiled model runs with several batch sizes, so that it is
+    compiled here for every share that may come.
 
-    A compiled one is run with several sizes, so that its graphs are made here, for every share that may come.
+    Args:
+        rehearse: called with the batch instead of the model; returns tensors to run backward from. Without it, a
+            model that cannot be called with the batch's first part is skipped.
     """
     rng = torch.get_rng_state()
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
@@ -174,9 +192,9 @@ def warm_up(
 
 
 def _sizes(model: torch.nn.Module, batch_size: int) -> list[int]:
-    """Samples of each rehearsal. torch.compile makes a graph for the first size that it sees, at the second one a
-    graph for any, and one for a single sample, which layers like BatchNorm may refuse: that comes last."""
-    # By name: loading the compiler takes seconds, and where nothing is compiled nobody has loaded it.
+    """The batch sizes to run. torch.compile makes a graph for the first size, at the second one a graph for any size,
+    and another for a single sample, which layers such as BatchNorm may refuse: that one comes last."""
+    # Compiled modules are recognised by name: importing the compiler takes seconds.
     compiled = any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()
@@ -204,15 +222,15 @@ def _floats(out: Any) -> list[torch.Tensor]:
 
 
 def on_terminate(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    """Call `handler` on SIGTERM; only the main thread can arrange that."""
+    """Call `handler` on SIGTERM. Does nothing outside the main thread, where Python cannot set handlers."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 
 
 def end_script(environ: Mapping[str, str]) -> None:
-    """This worker has left: the commands that follow it in the batch script are not to run here.
+    """End the batch script, so that the commands after this worker do not run. Call it when the worker has left.
 
-    Under elastic.launch the script has a process group of its own and ends itself on SIGTERM.
+    Does nothing outside `elastic.launch`, which gives the script a process group of its own.
     """
     if WELCOME_FD not in environ:
         return
@@ -224,20 +242,21 @@ def end_script(environ: Mapping[str, str]) -> None:
 
 
 def _script_of(launcher: str) -> int | None:
-    """The process group of the script, which is the launcher's only child (proc(5), children). torchrun and srun give
-    workers groups of their own, so that this one's says nothing."""
+    """The process group of the script, which is the launcher's only child (proc(5), children). Under torchrun and
+    srun it is not the group of this process."""
     try:
         children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
         for child in children:
             if f"{LAUNCHER}={launcher}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
                 return int(child)
     except OSError:
-        pass  # on another node, or with another view of the processes
+        pass  # the launcher is on another node or in another PID namespace
     return None
 
 
 def stages() -> dict[str, float]:
-    """Seconds from this process's start to now, and to when this module was loaded (/proc, where there is one)."""
+    """Seconds from this process's start to now ("all") and to the import of this module ("import"), from /proc; empty
+    where that is missing."""
     now = time.monotonic()
     try:
         ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])

@@ -27,7 +27,7 @@ from malletrain.elastic.comm.gloo_group import GlooGroup, make_group
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.gradients.reducer import GradientReducer
-from malletrain.elastic.launch.launcher import MEMORY
+from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from scripts.bench.elastic.train_large import build
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4166)
     parser.add_argument("--batch", type=int, default=64)
     options = parser.parse_args()
-    os.environ.update({**MEMORY, **os.environ})
+    os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
     server = StoreServer("127.0.0.1")
     with tempfile.TemporaryDirectory() as directory:
         spawn(worker, (options, server.address, directory), nprocs=options.workers)

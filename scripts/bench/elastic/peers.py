@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from malletrain.elastic.launch.launcher import MEMORY
+from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from scripts.bench.elastic.resize import Field, waited
 from tests.elastic.coordinator import ROOT, free_port, wait_until
 
@@ -274,7 +274,7 @@ def main() -> None:
         "torchrun": lambda d: Torchrun(d, options.width),
         "torchft": lambda d: Torchft(d, options.width, options.torchft_python),
     }
-    os.environ.update({**MEMORY, **os.environ})
+    os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
     found, plays = kept(options.json)
     for number in range(options.repeats):
         for name in options.systems.split(","):

@@ -43,7 +43,7 @@ import torch
 from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.gloo_group import all_closed, make_group
 from malletrain.elastic.comm.peer_store import StoreServer
-from malletrain.elastic.launch.launcher import MEMORY
+from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.elastic.state.transfer import PIECE_BYTES
 from malletrain.loop.membership.reports import MembershipSettings
 from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod, free_port, wait_until
@@ -261,7 +261,7 @@ def main() -> None:
     bandwidth = link_bandwidth()
     model = 1.5 * state_bytes(options.width) / bandwidth + 0.05
     print(f"link {bandwidth / 1e9:.2f} GB/s, so growing may take {model:.3f} s", flush=True)
-    os.environ.update({**MEMORY, **os.environ})
+    os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
     results = {kind: kept(options.keep).get(kind, []) for kind in options.only.split(",")}
     with tempfile.TemporaryDirectory() as directory:
         field = Field(Path(directory), options.width, large, waits=options.wait, batch=options.batch)
