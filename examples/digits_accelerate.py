@@ -1,4 +1,4 @@
-"""A loop of accelerate on digits: mixed precision and clipping by accelerate, workers and batches by the session."""
+"""Digits with accelerate: mixed precision and clipping are accelerate's, workers and batches the session's."""
 
 from __future__ import annotations
 

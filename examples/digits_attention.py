@@ -1,4 +1,4 @@
-"""A small transformer that reads an image row by row; gradients accumulated over two parts of a batch."""
+"""A small transformer that reads digits row by row, with gradient accumulation over two parts of each batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from malletrain import elastic
 
 
 class RowReader(nn.Module):
-    """Eight rows of eight pixels are eight tokens."""
+    """A transformer whose tokens are the eight rows of an image."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def main() -> None:
                 optimizer.zero_grad()
                 half = len(labels) // 2
                 if half:
-                    with s.accumulate():  # sums of parts over the whole: parts need not be equal
+                    with s.accumulate():  # each part is divided by the whole: parts may differ in size
                         part = nn.functional.cross_entropy(model(pixels[:half]), labels[:half], reduction="sum")
                         (part / len(labels)).backward()
                 rest = nn.functional.cross_entropy(model(pixels[half:]), labels[half:], reduction="sum")

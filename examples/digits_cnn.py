@@ -1,4 +1,4 @@
-"""A small convolutional network with a learning-rate schedule, on images that are shifted at random."""
+"""A small convolutional network on digits, with random augmentation and a learning-rate schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scikit-learn's 1,797 handwritten digits (8 x 8, from the UCI repository), for training and for testing."""
+"""Scikit-learn's 1,797 handwritten digits (8 x 8 pixels, from the UCI repository)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 
 def digits(*, image: bool, dtype: torch.dtype = torch.float32) -> tuple[TensorDataset, TensorDataset]:
-    """Four fifths to train on, one fifth to test with; always the same ones."""
+    """Training set (four fifths) and test set (one fifth), always with the same split."""
     raw = load_digits()
     pixels = torch.tensor(raw.data, dtype=dtype) / 16
     if image:
@@ -20,8 +20,8 @@ def digits(*, image: bool, dtype: torch.dtype = torch.float32) -> tuple[TensorDa
 
 
 class Shifted(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Each image moved by up to one pixel, anew in each epoch. Random numbers are drawn as anywhere: the session
-    sees to it that a sample gets the same ones whoever loads it."""
+    """Shifts each image at random by up to one pixel. It uses torch's random numbers as any data set does: the
+    session seeds them for each sample, so that a sample does not depend on which worker loads it."""
 
     def __init__(self, images: TensorDataset) -> None:
         self._images = images

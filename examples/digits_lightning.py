@@ -1,4 +1,4 @@
-"""Lightning on digits: a plain LightningModule; the Trainer gets an elastic strategy."""
+"""Digits with Lightning: a plain LightningModule, and a Trainer with `ElasticStrategy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A small fully connected network. Alone: `python examples/digits_mlp.py`; in the holes of a cluster: mtbatch."""
+"""A small fully connected network on digits. Run it with `python examples/digits_mlp.py`, or submit it with
+mtbatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hugging Face Trainer on digits: a small vision transformer of transformers, made anew (nothing is downloaded)."""
+"""Digits with Hugging Face Trainer: a small vision transformer, randomly initialised (nothing is downloaded)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from malletrain.elastic.adapters.huggingface import ElasticTrainer
 
 
 class Named(Dataset[dict[str, torch.Tensor]]):
-    """The digits under the names that the model has for its inputs."""
+    """Digits as dictionaries with the names of the model's inputs."""
 
     def __init__(self, images: Dataset[tuple[torch.Tensor, ...]]) -> None:
         self._images = images

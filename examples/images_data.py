@@ -1,4 +1,5 @@
-"""Images from a folder: CIFAR-10 as its makers pack it, or one folder a class (as ImageNet's) with train and val."""
+"""Images from a folder: CIFAR-10 in its original format, or `train` and `val` with one folder a class (as
+ImageNet)."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ Images = Dataset[tuple[torch.Tensor, ...]]
 
 
 def images(folder: str, size: int = 64) -> tuple[Images, Images, int, int]:
-    """To train on, to test with, channels, classes.
+    """Training set, test set, number of channels, number of classes.
 
     `folder` holds `data_batch_1` ... `test_batch` (CIFAR-10, https://www.cs.toronto.edu/~kriz/cifar.html, python
-    version, unpacked: trust where it came from, pickles run code), or `train/CLASS/*.jpg` and `val/CLASS/*.jpg`,
+    version, unpacked; loading pickles runs code, so trust its origin), or `train/CLASS/*.jpg` and `val/CLASS/*.jpg`,
     which torchvision reads and scales to `size`.
     """
     path = Path(folder)
@@ -40,7 +41,7 @@ def _cifar(files: list[Path]) -> TensorDataset:
     pixels, labels = [], []
     for file in files:
         with file.open("rb") as stream:
-            batch = pickle.load(stream, encoding="bytes")  # noqa: S301 - as CIFAR-10 is packed
+            batch = pickle.load(stream, encoding="bytes")  # noqa: S301 - the format of CIFAR-10
         pixels.append(np.asarray(batch[b"data"], dtype=np.float32).reshape(-1, 3, 32, 32) / 255)
         labels.append(np.asarray(batch[b"labels"], dtype=np.int64))
     return TensorDataset(torch.from_numpy(np.concatenate(pixels)), torch.from_numpy(np.concatenate(labels)))

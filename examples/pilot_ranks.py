@@ -1,7 +1,7 @@
-"""Who shares this pilot: ranks by MPI where there is one (mtbatch --mpi=pmi2 or pmix), else by Slurm's environment.
+"""Ranks inside a pilot of several nodes, from MPI (mtbatch --mpi=pmi2 or pmix) or from Slurm's environment.
 
-Where the site lets one pilot hold several nodes, one process runs on each. Here they share out a folder of files that
-each node is to keep at hand. Alone: `python examples/pilot_ranks.py`.
+Where the site allows pilots with several nodes, one process runs on each. Here they divide a list of files, so that
+each node caches its part. Run it without a cluster: `python examples/pilot_ranks.py`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import os
 
 
 def ranks(by: str) -> tuple[int, int]:
-    """(rank, size) of this process among those of its pilot."""
+    """Rank of this process in its pilot, and number of processes."""
     if by == "mpi":
-        from mpi4py import MPI  # pip install 'malletrain[mpi]', and MPI's library
+        from mpi4py import MPI  # pip install 'malletrain[mpi]'; needs MPI's library
 
-        # MPI says so itself: every process adds one.
+        # Count the processes over MPI, which shows that it works.
         return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allreduce(1)
     return int(os.environ.get("SLURM_NODEID", "0")), int(os.environ.get("SLURM_NNODES", "1"))
 

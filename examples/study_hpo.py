@@ -1,4 +1,4 @@
-"""Hyper-parameters of a small network on handwritten digits.
+"""A hyper-parameter search for a small network on digits.
 
 malletrain study run examples/study_hpo.py --trials 30            as malleable jobs
 malletrain study run examples/study_hpo.py --trials 30 --local    as processes of this machine

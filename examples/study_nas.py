@@ -1,7 +1,7 @@
-"""An architecture of convolutional cells for images: accuracy against the number of parameters.
+"""An architecture search for convolutional networks on images: accuracy against the number of parameters.
 
 On scikit-learn's digits, or with NAS_DATA=FOLDER on CIFAR-10 or folders of images (see images_data.py). With
-NAS_INHERIT=1 a child begins with those weights of the best one before it that have the same name and shape.
+NAS_INHERIT=1 a child starts from the weights of the best child so far that have the same name and shape.
 
 malletrain study run examples/study_nas.py --trials 30
 malletrain study best examples/study_nas.py --json > best.json
@@ -31,7 +31,7 @@ nodes = "1-4"
 
 
 class Cell(nn.Module):
-    """One cell: an operation, a norm, an activation, and perhaps a way around them."""
+    """One cell: an operation, a norm, an activation, and optionally a residual connection."""
 
     def __init__(self, kind: str, inputs: int, outputs: int, activation: str, skip: bool) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def build(architecture: dict[str, Any], inputs: int = 1, classes: int = 10) -> n
 
 
 def inherit(model: nn.Module, parent: str) -> int:
-    """Take over the parent's weights of the same name and shape; how many tensors that were."""
+    """Copy the parent's weights of the same name and shape; returns the number of tensors."""
     theirs, own = torch.load(parent, weights_only=True)["state"], model.state_dict()
     same = {name: value for name, value in theirs.items() if name in own and own[name].shape == value.shape}
     model.load_state_dict({**own, **same})
@@ -76,7 +76,7 @@ def inherit(model: nn.Module, parent: str) -> int:
 
 
 def fit(architecture: dict[str, Any], epochs: int, export: str = "", data: str = "", parent: str = "") -> None:
-    """An ordinary elastic training."""
+    """Train one architecture in an elastic session."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     channels, classes = 1, 10
@@ -131,7 +131,7 @@ def objective(trial: optuna.Trial) -> tuple[float, float]:
 
 
 def best_so_far(trial: optuna.Trial) -> str:
-    """The weights of the most accurate child that has completed; empty where there is none."""
+    """The weights of the most accurate completed child; empty if there is none."""
     done = trial.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     kept = [each for each in done if Path(each.user_attrs.get("weights", "")).is_file()]
     return str(max(kept, key=lambda each: each.values[0]).user_attrs["weights"]) if kept else ""

@@ -1,7 +1,8 @@
-"""The elastic runtime: what a training script uses. `from malletrain import elastic; s = elastic.Session(...)`.
+"""The elastic runtime for training scripts: `from malletrain import elastic; s = elastic.Session(...)`.
 
-Importing this package costs nothing; torch is loaded with the first name that needs it. Where torch is loaded
-already, and in a pilot's workers, its compiler is kept from loading before something is compiled (see late_compiler).
+The names below are the public interface. Importing the package is cheap: torch is imported with the first name that
+needs it. If torch is imported already, and in a pilot's workers, the import of torch's compiler is deferred until
+something is compiled (see `launch.lazy_dynamo`).
 """
 
 from __future__ import annotations
@@ -12,18 +13,23 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from malletrain.elastic.comm.mpi_group import mpi_world
+    from malletrain.elastic.comm.static_rendezvous import environment_world
     from malletrain.elastic.data.batch_size import Chosen, PerWorker
     from malletrain.elastic.errors import ElasticError
     from malletrain.elastic.gradients.learning_rate import LearningRate, Schedule
     from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
     from malletrain.elastic.session import Session
 
-__all__ = ["Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "sync_batchnorm"]
+__all__ = [
+    "Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "environment_world", "mpi_world",
+    "sync_batchnorm",
+]  # fmt: skip
 
-#: Names the file descriptor on which elastic.launch left the daemon's welcome, a secret, for the script's process.
+#: Environment variable: the descriptor from which the script's process reads the daemon's welcome, a secret.
 WELCOME_FD = "MALLETRAIN_WELCOME_FD"
 
-#: Names the process of elastic.launch, for the processes of its script.
+#: Environment variable: the process id of elastic.launch, for the processes of its script.
 LAUNCHER = "MALLETRAIN_LAUNCHER"
 
 _HOMES = {
@@ -33,6 +39,8 @@ _HOMES = {
     "PerWorker": "malletrain.elastic.data.batch_size",
     "Schedule": "malletrain.elastic.gradients.learning_rate",
     "Session": "malletrain.elastic.session",
+    "environment_world": "malletrain.elastic.comm.static_rendezvous",
+    "mpi_world": "malletrain.elastic.comm.mpi_group",
     "sync_batchnorm": "malletrain.elastic.gradients.sync_batchnorm",
 }
 

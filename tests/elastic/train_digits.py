@@ -18,8 +18,6 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from malletrain import elastic
-from malletrain.elastic.comm.mpi_group import mpi_world
-from malletrain.elastic.comm.static_rendezvous import environment_world
 
 
 class Digits(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
@@ -102,9 +100,9 @@ def main() -> None:
     dataset = Digits(dtype)
     world = None
     if options.world == "environment":
-        world = environment_world(os.environ)
+        world = elastic.environment_world(os.environ)
     elif options.world == "mpi":
-        world = mpi_world()
+        world = elastic.mpi_world()
     s = elastic.Session(
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None,
         balance=options.balance, checkpoint_s=options.checkpoint_s, seed=options.seed, world=world,
