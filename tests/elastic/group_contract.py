@@ -1,6 +1,6 @@
-"""What every group must do, whatever carries its bytes. `check(group)` is called by all members at once.
+"""The contract suite of `malletrain.elastic.comm.group.Group`: all members call `check(group)` at once.
 
-Run as a script under `mpiexec`, it checks the group of MPI.
+Run as a script under `mpiexec`, it checks MPI's group. A new transport calls `check` from a test of its own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ def done(pending: Work) -> None:
 
 
 def check(group: Group, rings: Sequence[Sequence[int]] = ()) -> None:
-    """Raises `AssertionError` where the group is not one. `rings`: where messages do not go between any two, lists of
-    members between which they go, this one among them."""
+    """Raise `AssertionError` if the group breaks its contract.
+
+    Args:
+        rings: for groups in which not every pair of members is connected, lists of members that are, each with this
+            member in it.
+    """
     for part in (_sums, _many_at_once, _gathers):
         part(group)
     for ring in rings or [range(group.size)]:
@@ -38,10 +42,10 @@ def _sums(group: Group) -> None:
         tensor = torch.full((5, 3), group.rank + 1).to(dtype)
         done(group.all_reduce(tensor))
         assert torch.equal(tensor, torch.full((5, 3), members).to(dtype)), dtype
-    words = torch.tensor([2**60 + group.rank])  # a sum by way of floating-point numbers would lose the rank
+    large = torch.tensor([2**60 + group.rank])  # a sum in floating point would lose the rank
     if group.size < 8:
-        done(group.all_reduce(words))
-        assert int(words) == group.size * 2**60 + sum(range(group.size))
+        done(group.all_reduce(large))
+        assert int(large) == group.size * 2**60 + sum(range(group.size))
     scalar, empty = torch.tensor(1.5), torch.zeros(0)
     done(group.all_reduce(scalar))
     done(group.all_reduce(empty))
@@ -49,12 +53,12 @@ def _sums(group: Group) -> None:
 
 
 def _many_at_once(group: Group) -> None:
-    """Begun in one order by all, waited for in another by each."""
+    """Started in the same order by all members, waited for in a different order by each."""
     tensors = [torch.full((100_000 * (i % 3) + 7,), float(i + group.rank), dtype=torch.float64) for i in range(9)]
     pending = [group.all_reduce(tensor) for tensor in tensors]
     for i in [*range(group.rank, 9), *range(group.rank)]:
         done(pending[i])
-        assert pending[i].wait(0.0), "one that is done stays so"
+        assert pending[i].wait(0.0), "a complete operation stays complete"
         assert tensors[i].eq(i * group.size + sum(range(group.size))).all()
 
 
@@ -66,7 +70,7 @@ def _gathers(group: Group) -> None:
 
 
 def _messages(group: Group, ring: Sequence[int]) -> None:
-    """Each to its neighbour, two at once under different tags, from threads; sizes from a byte to megabytes."""
+    """Each member sends to its neighbour from two threads with different tags, from a byte to megabytes."""
     if group.size == 1:
         return
     mine = list(ring).index(group.rank)
@@ -90,7 +94,7 @@ def _messages(group: Group, ring: Sequence[int]) -> None:
 
 
 def _waits_in_slices(group: Group, ring: Sequence[int]) -> None:
-    """A slice that is over says so, and the operation goes on."""
+    """A wait that times out returns False, and the operation goes on."""
     if group.size == 1:
         return
     tensor = torch.ones(4)
@@ -107,7 +111,7 @@ def _waits_in_slices(group: Group, ring: Sequence[int]) -> None:
 
 
 def _alike_after_messages(group: Group) -> None:
-    """Bit for bit the same sum everywhere: members decide by it."""
+    """All members get bitwise the same sum."""
     generator = torch.Generator().manual_seed(group.rank)
     tensor = torch.randn(10_001, generator=generator)
     done(group.all_reduce(tensor))
@@ -131,7 +135,7 @@ def _ends(group: Group) -> None:
             call()
         except PeerLost:
             continue
-        raise AssertionError("a group that was given up still takes calls")
+        raise AssertionError("an abandoned group still takes calls")
 
 
 if __name__ == "__main__":

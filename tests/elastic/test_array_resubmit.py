@@ -1,11 +1,11 @@
-"""The environment in which more tasks are submitted."""
+"""The environment in which sbatch runs to submit more tasks."""
 
 from __future__ import annotations
 
 from malletrain.elastic.launch.array_resubmit import environment_outside_pilot
 
 
-def test_new_tasks_know_the_cluster_and_nothing_of_this_pilot() -> None:
+def test_new_tasks_inherit_the_cluster_but_no_variable_of_this_pilot() -> None:
     environ = {
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "SLURM_JOB_ID": "7",

@@ -1,4 +1,4 @@
-"""Memory made ready before anybody waits for it; and for how long one waits."""
+"""Buffers that are allocated in advance, and the timeout for stalled peers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LARGE = (MIN_POOLED_BYTES // 4,)
 
 
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=4).map(tuple))))
-def test_a_description_travels_as_text(specs: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
+def test_specs_survive_encoding(specs: list[tuple[torch.dtype, tuple[int, ...]]]) -> None:
     assert specs_from_text(specs_to_text(specs)) == specs
 
 
 @given(st.text() | st.sampled_from(['[["no_such", [1]]]', "[1]", "{}x", '[["float32", ["a"]]]', "null"]))
-def test_any_other_text_is_refused(text: str) -> None:
+def test_other_text_is_refused(text: str) -> None:
     try:
         specs_from_text(text)
     except ValueError:
@@ -33,7 +33,7 @@ def test_any_other_text_is_refused(text: str) -> None:
     assert text.strip() in ("[]", "{}", '""')
 
 
-def test_each_piece_of_memory_is_given_once() -> None:
+def test_each_buffer_is_handed_out_once() -> None:
     buffer_pool = BufferPool([(torch.float32, LARGE), (torch.float32, LARGE), (torch.float32, (3,))])
     got = [buffer_pool.tensor(torch.float32, LARGE) for _ in range(3)]
     assert len({tensor.data_ptr() for tensor in got}) == 3
@@ -42,8 +42,8 @@ def test_each_piece_of_memory_is_given_once() -> None:
 
 
 @given(st.floats(0.01, 100.0))
-def test_a_frozen_peer_is_out_in_time(step: float) -> None:
-    """Waiting begins up to a step after it froze, and it is given two seconds to answer."""
+def test_a_frozen_peer_is_removed_in_time(step: float) -> None:
+    """Waiting begins up to a step after it froze, and it has two seconds to check in."""
     committer = StepCommitter(Calm())
     committer.record_step_time(step)
     assert step + committer.stall_timeout_s() + 2.0 <= max(5.0, 10 * step) + 1e-9
@@ -51,8 +51,8 @@ def test_a_frozen_peer_is_out_in_time(step: float) -> None:
 
 
 @pytest.mark.parametrize("asked_for", [False, True], ids=["all in the same round", "someone lags"])
-def test_after_a_fault_sums_that_nobody_needs_lend_their_memory(asked_for: bool) -> None:
-    """And only those: sums that a laggard may ask for stay as they are."""
+def test_after_an_abort_buffers_of_unneeded_sums_are_reused(asked_for: bool) -> None:
+    """Sums that a member may still ask for stay as they are."""
 
     def act(group: Group) -> list[bool]:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The state on disk: whole or not at all."""
+"""Checkpoints on disk: complete or absent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_other_programs_find_tensors_by_name(tmp_path: Path) -> None:
     assert torch.equal(found["model.0.weight"], kept.model.get_parameter("0.weight"))
 
 
-def test_one_beside_training_is_of_the_moment_when_it_began(tmp_path: Path) -> None:
+def test_an_async_checkpoint_has_the_state_of_the_moment_it_began(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path / "c", every_s=0.0)
     kept = state(3)
     want = state(3)
@@ -67,7 +67,7 @@ def test_one_beside_training_is_of_the_moment_when_it_began(tmp_path: Path) -> N
     assert not CheckpointStore(tmp_path / "c", every_s=100.0).is_due()
 
 
-def test_one_beside_training_is_found_when_its_step_stands_everywhere(tmp_path: Path) -> None:
+def test_an_async_checkpoint_is_found_once_its_step_is_confirmed(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path / "c", every_s=0.0)
     checkpoints.save_async(state(3))
     wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
@@ -78,7 +78,7 @@ def test_one_beside_training_is_found_when_its_step_stands_everywhere(tmp_path: 
     assert (tmp_path / "c" / "step-3").is_dir()
 
 
-def test_what_was_written_aside_by_a_worker_that_was_lost_is_removed(tmp_path: Path) -> None:
+def test_unfinished_checkpoints_of_lost_workers_are_removed(tmp_path: Path) -> None:
     CheckpointStore(tmp_path / "c", every_s=0.0).save_async(state(3))
     wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
     (tmp_path / "c" / ".step-9.other.1").mkdir()
@@ -86,7 +86,7 @@ def test_what_was_written_aside_by_a_worker_that_was_lost_is_removed(tmp_path: P
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"step-4", ".step-9.other.1"}
 
 
-def test_the_newest_two_are_kept_and_all_are_discarded(tmp_path: Path) -> None:
+def test_the_newest_two_are_kept_and_discard_removes_all(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path / "c")
     for step in (1, 2, 10):
         checkpoints.save(state(step))
@@ -97,7 +97,7 @@ def test_the_newest_two_are_kept_and_all_are_discarded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "no metadata"])
-def test_a_damaged_one_is_refused_and_an_older_one_taken(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_refused_for_an_older_one(tmp_path: Path, damage: str) -> None:
     checkpoints = CheckpointStore(tmp_path / "c")
     checkpoints.save(state(1))
     path = checkpoints.save(state(2))
@@ -118,7 +118,7 @@ def test_a_damaged_one_is_refused_and_an_older_one_taken(tmp_path: Path, damage:
     assert same(state(1), other)
 
 
-def test_nothing_readable_is_an_error_not_a_new_beginning(tmp_path: Path) -> None:
+def test_only_unreadable_checkpoints_are_an_error(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path / "c")
     path = checkpoints.save(state(1))
     (path / ".metadata").write_bytes(b"x")
@@ -127,7 +127,7 @@ def test_nothing_readable_is_an_error_not_a_new_beginning(tmp_path: Path) -> Non
     assert CheckpointStore(tmp_path / "none").load(state()) is None
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file")
     with pytest.raises(ElasticError, match=r"c/step-1: the state cannot be saved: "):
         CheckpointStore(tmp_path / "c").save(state(1))

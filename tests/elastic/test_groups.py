@@ -1,4 +1,4 @@
-"""One contract for all that carries bytes between members, and worlds of processes that were started together."""
+"""Every process group satisfies the contract; worlds of processes that were started together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.elastic.test_transfer import run
 
 
 def mpi() -> list[str]:
-    """`mpiexec -n 3 python`, or skip. MALLETRAIN_TEST_MPI: a python that has mpi4py, if it is not this one."""
+    """The command `mpiexec -n 3 python`; skips the test without MPI. MALLETRAIN_TEST_MPI names a python with
+    mpi4py."""
     python = os.environ.get("MALLETRAIN_TEST_MPI", sys.executable)
     beside = Path(python).parent / "mpiexec"
     command = str(beside) if beside.exists() else shutil.which("mpiexec")
@@ -36,7 +37,7 @@ def mpi() -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_gloo_keeps_the_contract(size: int) -> None:
+def test_gloo_group_satisfies_the_contract(size: int) -> None:
     def act(group: Group) -> str:
         try:
             group_contract.check(group)
@@ -47,7 +48,7 @@ def test_gloo_keeps_the_contract(size: int) -> None:
     assert run(size, act) == ["kept"] * size
 
 
-def test_mpi_keeps_the_contract() -> None:
+def test_mpi_group_satisfies_the_contract() -> None:
     command = [*mpi(), group_contract.__file__]
     done = subprocess.run(command, env=outside_slurm(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -64,7 +65,7 @@ def test_processes_of_one_mpiexec_train_as_one(tmp_path: Path, static: Static) -
 
 
 def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static) -> None:
-    """By Slurm's environment, and the same by torchrun's names."""
+    """One rank from Slurm's variables, one from torchrun's."""
     options = ["--epochs", "2", "--clip"]
     ways = [
         {
@@ -90,22 +91,22 @@ def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static) -> N
 
 
 @given(st.lists(st.integers(0, 99), min_size=1), st.sampled_from(["n", "rack-a", "gpu1x"]), st.booleans())
-def test_the_first_node_of_a_list(numbers: list[int], prefix: str, padded: bool) -> None:
+def test_first_node_is_that_of_clustershell(numbers: list[int], prefix: str, padded: bool) -> None:
     names = NodeSet.fromlist(f"{prefix}{number:03}" if padded else f"{prefix}{number}" for number in numbers)
     assert first_node(str(names)) == names[0]
 
 
 @given(st.text("abn0123[],-", max_size=30))
-def test_any_text_is_some_first_node(text: str) -> None:
+def test_first_node_accepts_any_text(text: str) -> None:
     assert "," not in first_node(text.replace("[", "").replace("]", ""))
 
 
-def test_names_after_the_brackets() -> None:
+def test_first_node_keeps_what_follows_the_brackets() -> None:
     assert first_node("r[1-2]c[07-09,12],login") == "r1c07"
     assert first_node("n[3,5]-ib0") == "n3-ib0"
 
 
-def test_where_and_who_by_the_environment() -> None:
+def test_rank_and_rendezvous_address_come_from_the_environment() -> None:
     slurm = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "n[7-8]"}
     assert rank_and_size(slurm) == (3, 4)
     assert rendezvous_address(slurm | {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1"}) == f"n7:{20000 + 156}"

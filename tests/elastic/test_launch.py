@@ -1,4 +1,4 @@
-"""What a pilot runs: token by descriptor, how the script ended, and what is left behind."""
+"""The launcher: passes the token by descriptor, reports the exit status, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from malletrain.elastic.launch import launcher
 from tests.elastic.coordinator import ARRAY, HERE, JOB, free_port, outside_slurm, running, wait_until
 from tests.elastic.digits import SCRIPT
 
-#: As a shell takes them: a checkout's path may have a space.
+#: Quoted for a shell: the path of a checkout may contain a space.
 PYTHON, QUOTED = shlex.quote(sys.executable), shlex.quote(SCRIPT)
 
 
@@ -58,7 +58,7 @@ def launched(url: str, directory: Path, *command: str, patience: str = "60") -> 
     ("exit 3", 3, EventKind.JOB_FAILED),
     ("kill -9 $$", 137, EventKind.WORKER_LOST),
 ])  # fmt: skip
-def test_it_tells_how_the_script_ended(tmp_path: Path, script: str, status: int, kind: EventKind) -> None:
+def test_the_exit_status_is_reported(tmp_path: Path, script: str, status: int, kind: EventKind) -> None:
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", script) as process:
         assert process.wait(30) == status
         assert daemon.seen(EventKind.WORKER_JOINED)[0].pilot == f"{ARRAY}_0"
@@ -86,7 +86,7 @@ def test_without_a_daemon_it_gives_the_node_back(tmp_path: Path) -> None:
     assert len(out.strip().splitlines()) == 1
 
 
-def test_a_stranger_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_rejected_pilot_prints_one_line(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, _):
         daemon.gate.end_job(JOB, "cancelled by its owner")
         with launched(daemon.url, tmp_path, "--", "/bin/true") as process:
@@ -96,14 +96,14 @@ def test_a_stranger_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--"], ["/bin/true"]])
-def test_its_usage(arguments: list[str], tmp_path: Path) -> None:
+def test_usage(arguments: list[str], tmp_path: Path) -> None:
     with launched("http://127.0.0.1:9", tmp_path, *arguments) as process:
         out, _ = process.communicate(timeout=30)
     assert process.returncode == 2
     assert out.startswith("usage:")
 
 
-def test_outside_a_pilot_it_says_what_is_missing(tmp_path: Path) -> None:
+def test_outside_a_pilot_missing_variables_are_named(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "malletrain.elastic.launch", "--", "/bin/true"],
         env=outside_slurm(), capture_output=True, text=True, timeout=30,
@@ -113,7 +113,7 @@ def test_outside_a_pilot_it_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Path) -> None:
-    """The batch script goes on after python: not here, once the worker has left."""
+    """Commands after python in the batch script do not run once the worker has left."""
     body = f"trap 'exit 143' TERM; {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1; touch {tmp_path}/after"
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
         daemon.wait_world([0])
@@ -127,7 +127,7 @@ def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Pa
     assert not (tmp_path / "after").exists()
 
 
-def test_a_killed_trainer_is_known_at_once(tmp_path: Path) -> None:
+def test_a_killed_script_is_reported_at_once(tmp_path: Path) -> None:
     body = f"echo $$ > {tmp_path}/pid; exec {PYTHON} {QUOTED} --epochs 100 --step-seconds 0.1"
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
         daemon.wait_world([0])
@@ -136,7 +136,7 @@ def test_a_killed_trainer_is_known_at_once(tmp_path: Path) -> None:
         assert process.wait(30) == 137
 
 
-def test_a_script_that_comes_as_input_is_kept_and_input_is_empty_then() -> None:
+def test_a_script_from_stdin_is_kept_and_stdin_is_empty_afterwards() -> None:
     text = b"#!/bin/bash\necho kept\n" * 10_000
     reading, writing = os.pipe()
 
@@ -154,7 +154,7 @@ def test_a_script_that_comes_as_input_is_kept_and_input_is_empty_then() -> None:
     os.close(reading)
 
 
-def test_only_a_descriptor_that_is_open_is_handed_on() -> None:
+def test_only_an_open_pmi_descriptor_is_inherited() -> None:
     reading, writing = os.pipe()
     assert launcher.pmi_descriptors({"PMI_FD": str(reading)}) == (reading,)
     os.close(reading)

@@ -1,4 +1,4 @@
-"""Workers start without torch's compiler, train to the same bits, and have the compiler when they want it."""
+"""Workers start without torch's compiler, train to bitwise the same result, and compile when they want to."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ except ValueError:
 
 @pytest.mark.parametrize(("environment", "loaded"), [({}, "False"), ({"MALLETRAIN_WELCOME_FD": "9"}, "True")])
 def test_torch_is_loaded_by_the_package_in_workers_only(environment: dict[str, str], loaded: str) -> None:
-    """A worker loads it anyway, and a script that imports it after this package gains too."""
+    """A worker imports torch anyway, and a script that imports it after this package gains too."""
     assert said("import sys; from malletrain import elastic; print('torch' in sys.modules)", **environment) == [
         loaded
     ]

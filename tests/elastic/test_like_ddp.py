@@ -1,4 +1,4 @@
-"""Accumulation with clipping, step by step, beside DistributedDataParallel in the same processes."""
+"""Gradient accumulation with clipping, compared with DistributedDataParallel after every step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build() -> nn.Module:
 
 
 def both(rank: int, address: str, directory: str) -> None:
-    """One rank: trains the same model both ways, and compares after every step."""
+    """One rank: trains the same model both ways and compares them after every step."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{directory}/meet", rank=rank, world_size=RANKS)
     theirs, ours = build(), build()

@@ -1,4 +1,4 @@
-"""Newcomers get the state while the others make a step; and where a script does not allow that, they do not."""
+"""Newcomers receive the state while the others make a step, unless the script changes it within steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scripts.bench.elastic.overhead import Calm
 from tests.elastic.coordinator import running
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary, wait_lines
 
-#: Tensors of so many columns are too large to be copied; steps with them are long, so there are fewer.
+#: Tensors with so many columns are shared, not copied; their steps are long, so there are fewer.
 WIDE = "2048"
 EPOCHS = "8"
 
@@ -62,7 +62,7 @@ def of_the_optimizer(kept: TrainingState) -> None:
 
 
 @pytest.mark.parametrize("change", [step, in_place, behind_the_back, of_the_optimizer])
-def test_a_change_of_what_is_lent_is_seen(change: Callable[[TrainingState], None]) -> None:
+def test_a_change_of_shared_tensors_is_detected(change: Callable[[TrainingState], None]) -> None:
     kept = state()
     lent = OverlappedSnapshot(kept)
     assert not lent.changed()
@@ -70,7 +70,7 @@ def test_a_change_of_what_is_lent_is_seen(change: Callable[[TrainingState], None
     assert lent.changed()
 
 
-def test_a_step_up_to_its_gradients_changes_nothing_that_is_given() -> None:
+def test_forward_and_backward_change_no_shared_tensor() -> None:
     kept = state()
     lent = OverlappedSnapshot(kept)
     before = [tensor.clone() for tensor in lent.tensors]
@@ -92,7 +92,7 @@ def test_donors_of_one_mind_lend_to_newcomers_alone(entries: list[Entry], sharde
 
 
 @given(st.integers(1, 40), st.integers(2, 9), st.data())
-def test_beside_listeners_the_others_take_all_of_a_batch(batch: int, size: int, data: st.DataObject) -> None:
+def test_during_recovery_the_others_share_the_whole_batch(batch: int, size: int, data: st.DataObject) -> None:
     recovering_ranks = data.draw(st.frozensets(st.integers(1, size - 1), min_size=1))
     dataset = torch.utils.data.TensorDataset(torch.arange(100))
     sampler = Sampler(100, batch, seed=3, shuffle=True, drop_last=False)

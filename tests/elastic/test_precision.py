@@ -1,5 +1,4 @@
-"""Runs in numbers of fewer digits: float32 within its rounding, autocast within its own noise; and how good a model
-is in the end."""
+"""Runs in lower precision: float32 within rounding, autocast within the noise of its seeds; final accuracy."""
 
 from __future__ import annotations
 

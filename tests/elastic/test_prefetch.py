@@ -1,4 +1,4 @@
-"""Batches loaded ahead: dropped when they are another's, never taken twice, and nobody left behind."""
+"""Batches loaded ahead: dropped when the share changes, never used twice, and no process left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTH = 50
 
 
 class Noisy(Dataset[tuple[int, torch.Tensor]]):
-    """With random augmentation; notes which process reads what."""
+    """A data set with random augmentation that records which process reads which sample."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
@@ -39,7 +39,7 @@ class Noisy(Dataset[tuple[int, torch.Tensor]]):
 
 
 def orders(sizes: list[int]) -> Iterator[tuple[LoadRequest, list[LoadRequest]]]:
-    """Of the first member, as the world takes one size after the other; and what it would load next."""
+    """The requests of rank 0 as the world changes its size, each with those it would load next."""
     sampler = Sampler(LENGTH - 1, 8, seed=3, shuffle=True, drop_last=False)
     place = (0, 0)
     for size in sizes:
@@ -51,7 +51,7 @@ def orders(sizes: list[int]) -> Iterator[tuple[LoadRequest, list[LoadRequest]]]:
         place = sampler.following(*place)
 
 
-def test_a_batch_is_the_same_whether_loaded_ahead_anew_or_at_once(tmp_path: Path) -> None:
+def test_a_batch_does_not_depend_on_when_it_is_loaded(tmp_path: Path) -> None:
     loader = SampleLoader(Noisy(tmp_path / "notes"), 5, None)
     prefetch = Prefetcher(loader, 2)
     for order, coming in orders([1, 1, 2, 2, 2, 1, 3, 3, 3, 3]):
@@ -63,14 +63,14 @@ def test_a_batch_is_the_same_whether_loaded_ahead_anew_or_at_once(tmp_path: Path
     assert len(readers - {os.getpid()}) == 2
 
 
-def test_what_the_data_set_raises_is_raised_here(tmp_path: Path) -> None:
+def test_errors_of_the_data_set_are_raised_by_load(tmp_path: Path) -> None:
     prefetch = Prefetcher(SampleLoader(Noisy(tmp_path / "notes"), 5, None), 1)
     assert prefetch.load([(0, (1, 2))], [(0, (49,))])[0][0].tolist() == [1, 2]
     with pytest.raises(LookupError, match="no sample 49"):
         prefetch.load([(0, (49,))], [])
 
 
-def test_a_lost_loader_is_an_error_and_no_hang(tmp_path: Path) -> None:
+def test_a_lost_worker_process_is_an_error_and_no_hang(tmp_path: Path) -> None:
     prefetch = Prefetcher(SampleLoader(Noisy(tmp_path / "notes"), 5, None), 1)
     prefetch.load([(0, (1,))], [])
     reader = int((tmp_path / "notes").read_text().split()[0])

@@ -12,7 +12,7 @@ from malletrain.elastic.errors import ElasticError
 
 
 @given(st.integers(0, 10_000), st.lists(st.floats(0.01, 100.0), min_size=1, max_size=40))
-def test_all_is_given_out_and_nobody_is_off_by_one(count: int, parts: list[float]) -> None:
+def test_shares_add_up_and_are_within_one_of_the_exact_ones(count: int, parts: list[float]) -> None:
     given_out = apportion(count, parts)
     assert sum(given_out) == count
     for share, part in zip(given_out, parts, strict=True):
@@ -45,7 +45,7 @@ def test_even_ones_stay_even_and_a_new_world_begins_even() -> None:
     assert proportional_shares.shares(60) is None
 
 
-def test_it_is_off_unless_asked_for() -> None:
+def test_shares_are_even_without_balance() -> None:
     proportional_shares = ProportionalShares(balance=False)
     proportional_shares.reset(2)
     told(proportional_shares, [100, 300], 3 * STEPS_BETWEEN_REBALANCES)
@@ -53,7 +53,7 @@ def test_it_is_off_unless_asked_for() -> None:
     assert proportional_shares.samples_per_s()[1] == pytest.approx(1e9 / 300)
 
 
-def test_what_others_committed_in_another_world_is_left_out() -> None:
+def test_figures_from_another_world_are_ignored() -> None:
     proportional_shares = ProportionalShares(balance=True)
     proportional_shares.reset(2)
     proportional_shares.update(STEPS_BETWEEN_REBALANCES, [1, 2, 3])
@@ -61,7 +61,7 @@ def test_what_others_committed_in_another_world_is_left_out() -> None:
     assert proportional_shares.samples_per_s() == [0.0, 0.0]
 
 
-def test_a_member_without_samples_holds_nothing_up() -> None:
+def test_a_member_without_samples_delays_no_rebalance() -> None:
     proportional_shares = ProportionalShares(balance=True)
     proportional_shares.reset(2)
     told(proportional_shares, [100, 0], 2 * STEPS_BETWEEN_REBALANCES)

@@ -1,4 +1,4 @@
-"""Restart mode: a script that knows nothing of this package, relaunched at each new size."""
+"""Restart mode: a script without any use of this package is relaunched at each new size."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sizes(directory: Path) -> list[int]:
 
 
 def assert_pauses_end_with_a_step(switched: Sequence[Event]) -> None:
-    """Of each relaunch is told what ending the script took, and then what it took until the script trained again."""
+    """Each relaunch is reported twice: the time to end the script, and the time until it trained again."""
     first = switched[0].data["generation"]
     for generation in {event.data["generation"] for event in switched} - {first}:
         ended, trains = [e.data["pause_s"] for e in switched if e.data["generation"] == generation]
@@ -73,7 +73,7 @@ def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
 
 
 def test_more_tasks_are_submitted_as_the_jobs_owner_when_they_run_out(tmp_path: Path) -> None:
-    """With a stand-in for sbatch, which notes what it is asked for; on a real Slurm: scripts/bench/arrivals."""
+    """With a fake sbatch that records its arguments; with a real Slurm: scripts/bench/arrivals."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("sbatch", "scancel"):
@@ -96,7 +96,7 @@ def test_more_tasks_are_submitted_as_the_jobs_owner_when_they_run_out(tmp_path: 
     assert asked[0].endswith("--array=0-7 /home/alice/train.sh")
 
 
-def test_the_environment_is_torchruns() -> None:
+def test_the_environment_is_that_of_torchrun() -> None:
     plan = messages.Plan(9, (messages.Seat("a", "h1:1"), messages.Seat("b", "h2:2")), "h1:1")
     given = torchrun_environment(plan, 1)
     assert given["MASTER_ADDR"] == "h1"
@@ -106,7 +106,7 @@ def test_the_environment_is_torchruns() -> None:
     assert given["LOCAL_RANK"] == "0"
 
 
-def test_wrong_settings_are_named() -> None:
+def test_invalid_settings_are_named() -> None:
     assert signal_named("USR2") is signal.SIGUSR2
     assert signal_named("SIGTERM") is signal.SIGTERM
     assert signal_named("10") is signal.SIGUSR1

@@ -1,4 +1,4 @@
-"""The state on its way: down a tree, in pieces, believed only when its sums agree."""
+"""Transfer of the training state: along a tree, in pieces, accepted only if all checksums agree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from malletrain.elastic.state.transfer import FAN_OUT, checksum, packets, receiv
 
 
 @given(st.integers(1, 20), st.integers(0, 300))
-def test_a_tree_reaches_everyone_once_and_is_not_deep(givers: int, takers: int) -> None:
+def test_the_tree_reaches_each_receiver_once_and_is_shallow(givers: int, takers: int) -> None:
     children = relay_tree(range(givers), range(givers, givers + takers))
     reached = [taker for below in children.values() for taker in below]
     assert sorted(reached) == list(range(givers, givers + takers))
@@ -33,7 +33,7 @@ def test_a_tree_reaches_everyone_once_and_is_not_deep(givers: int, takers: int) 
     assert givers * (2 ** (depth + 1) - 2) >= takers > (givers * (2**depth - 2) if depth else -1)
 
 
-def test_with_enough_givers_each_newcomer_has_its_own() -> None:
+def test_with_enough_senders_each_receiver_has_its_own() -> None:
     assert [len(below) for below in relay_tree([0, 1, 2, 3], [4, 5]).values()] == [1, 1, 0, 0, 0, 0]
 
 
@@ -48,7 +48,7 @@ def test_packets_hold_every_byte_in_order(sizes: list[int]) -> None:
     assert all(torch.equal(left, right) for left, right in zip(tensors, taken, strict=True))
 
 
-def test_a_sum_tells_any_byte() -> None:
+def test_the_checksum_detects_a_change_of_any_byte() -> None:
     piece = torch.arange(101, dtype=torch.uint8)
     for place in range(101):
         other = piece.clone()
@@ -62,7 +62,7 @@ STATE = {"model": MODEL, "half": [HALF, True, "text"]}
 
 
 def run(size: int, act: Callable[[Group], object]) -> list[object]:
-    """`act(group)` in a thread for each member of a real group; results or errors by rank."""
+    """Run `act(group)` in a thread for each member of a real group; returns results or errors by rank."""
     server = StoreServer("127.0.0.1")
     results: list[object] = [None] * size
 
@@ -96,7 +96,9 @@ def hand_down(group: Group, givers: int) -> object:
 
 @pytest.mark.parametrize("piece_bytes", [512, 16 * 1024 * 1024], ids=["many pieces", "one piece"])
 @pytest.mark.parametrize(("givers", "size"), [(1, 8), (2, 5)])
-def test_everyone_gets_all_of_it(monkeypatch: pytest.MonkeyPatch, givers: int, size: int, piece_bytes: int) -> None:
+def test_every_receiver_gets_the_whole_state(
+    monkeypatch: pytest.MonkeyPatch, givers: int, size: int, piece_bytes: int
+) -> None:
     monkeypatch.setattr(transfer, "PIECE_BYTES", piece_bytes)
     for got in run(size, lambda group: hand_down(group, givers)):
         assert isinstance(got, dict), got
@@ -106,7 +108,7 @@ def test_everyone_gets_all_of_it(monkeypatch: pytest.MonkeyPatch, givers: int, s
         assert got["half"][1:] == [True, "text"]
 
 
-def test_what_changed_on_its_way_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_changed_in_transit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = transfer.Packet.scatter
 
     def scatter(self: transfer.Packet, piece: torch.Tensor) -> int:
