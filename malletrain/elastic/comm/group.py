@@ -100,6 +100,12 @@ class _Complete:
         return True
 
 
+def wait_complete(work: Work) -> None:
+    """Wait for an operation without a limit of one's own. Raises `PeerLost`."""
+    while not work.wait(60.0):
+        pass
+
+
 def abandoned() -> PeerLost:
     """The error that every call on an abandoned group raises."""
     return PeerLost("the group was given up")

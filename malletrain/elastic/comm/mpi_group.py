@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
+from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned, wait_complete
 from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: Pause between two tests of MPI requests, doubled from the first to the second. MPI makes progress only during
@@ -107,9 +107,7 @@ class MpiGroup:
         return _Requests(self._mpi, requests, settle, tensors)
 
     def _through(self, begin: Callable[[Any, torch.Tensor], Any], flat: torch.Tensor) -> None:
-        pending = self._pending([flat], begin)
-        while not pending.wait(60.0):
-            pass
+        wait_complete(self._pending([flat], begin))
 
     def _call(self, begin: Callable[[Any], list[Any]]) -> list[Any]:
         if self._communicator is None:

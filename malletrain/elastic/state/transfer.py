@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.group import Group, wait_complete
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.state.buffer_pool import BufferPool
 from malletrain.elastic.state.training_state import specs_of
@@ -57,8 +57,7 @@ class _Relay:
     def finish(self) -> None:
         """Wait until the last piece is sent. Raises `PeerLost`."""
         for sending in self._under_way:
-            while not sending.wait(60.0):
-                pass
+            wait_complete(sending)
         self._under_way = []
 
 
@@ -112,11 +111,10 @@ def receive_state(
     summing = Background(lambda: sums.append(checksum(text)), "sum")
     for packet in packets(tensors):
         piece = receive(packet.receive_buffer())
-        summing.wait(60.0)
+        wait_complete(summing)
         summing = Background(lambda piece=piece, packet=packet: sums.append(packet.scatter(piece)), "sum")  # type: ignore[misc]
     theirs = receive(torch.empty(1 + sum(1 for _ in packets(tensors)), dtype=torch.int64))
-    while not summing.wait(60.0):
-        pass
+    wait_complete(summing)
     relay.finish()
     if theirs.tolist() != sums:
         raise PeerLost(f"the state from rank {source} is not whole: its checksums differ")
