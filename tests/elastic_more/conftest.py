@@ -1,4 +1,5 @@
-"""Tests that train in several processes do not run beside others: their deadlines are those of training."""
+"""Tests that train in several processes do not run in parallel with others: their deadlines assume an idle
+machine."""
 
 from __future__ import annotations
 

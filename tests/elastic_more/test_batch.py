@@ -1,4 +1,4 @@
-"""The batch by the number of workers, and what follows for rates, momentum, averages and schedules."""
+"""The batch as the number of workers changes, and learning rates, momentum, averages and schedules that follow it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_batch_stays_within_its_rule(each: int, limit: int, workers: int, chos
     assert Fixed(each).batch(workers, chosen, 1) == each
 
 
-def test_without_a_word_from_the_daemon_the_batch_stays() -> None:
+def test_without_a_choice_of_the_daemon_the_batch_stays() -> None:
     assert Chosen(256, low=64, high=1024).batch(4, 0, 512) == 512
     assert Chosen(256).batch(4, 4096, 256) == 4096
 
@@ -82,7 +82,7 @@ def test_adascale_is_the_papers_gain() -> None:
     assert LearningRate("adascale").gain(b, b0, variance_of_one / signal) == pytest.approx(paper)
 
 
-def test_much_noise_gives_linear_and_none_gives_the_reference() -> None:
+def test_adascale_is_linear_with_much_noise_and_constant_without() -> None:
     rule = LearningRate("adascale")
     assert rule.gain(1024, 64, 1e12) == pytest.approx(16.0)
     assert rule.gain(1024, 64, 1e-9) == pytest.approx(1.0)
@@ -133,7 +133,7 @@ def test_the_script_sees_its_own_rate_and_the_step_takes_the_gain(make: Callable
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_momentum_reaches_over_as_many_samples_and_a_change_makes_no_jump(nesterov: bool) -> None:
-    """With a constant gradient and linear rates, the way per sample is the same before and after each change."""
+    """With a constant gradient and linear rates, the update per sample is the same before and after each change."""
     weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, nesterov=nesterov)
     rates = LearningRateScaling(LearningRate("linear", momentum=True), 32, unknown)
@@ -172,7 +172,7 @@ def test_adams_betas_reach_over_as_many_samples() -> None:
     assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
 
 
-def test_the_state_goes_on_where_it_was() -> None:
+def test_a_restored_state_continues_alike() -> None:
     one = LearningRateScaling(LearningRate("linear", warm_up=500), 100, unknown)
     one.change(300)
     one.committed(300)
@@ -187,7 +187,7 @@ class _At:
 
 
 def test_a_schedule_does_not_depend_on_the_batch() -> None:
-    """However samples are cut into steps, after as many of them the rate is the same."""
+    """After the same number of samples the rate is the same, however they were divided into steps."""
     ends = []
     for cuts in ([64] * 40, [16] * 160, [64, 256, 256, 16, 16, 32] * 4):
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)

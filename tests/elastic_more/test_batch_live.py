@@ -17,7 +17,7 @@ SCRIPT = str(HERE / "train_batches.py")
 
 
 def replayed(directory: Path, lines: list[Line], *options: str) -> State:
-    """The same script alone, with the batches that the diaries tell of."""
+    """Run the same script in one process with the batches recorded in the diaries."""
     home = directory / "replayed"
     home.mkdir()
     batches = {line["step"]: line["batch"] for line in lines}
@@ -61,7 +61,7 @@ def test_the_batch_follows_the_workers_and_the_result_is_that_of_its_batches(tmp
 
 
 def test_the_daemon_chooses_the_batch_with_the_world(tmp_path: Path) -> None:
-    """What the loop chooses goes into the next generation, to every member, after the same step."""
+    """The daemon's choice takes effect with the next generation, on every member after the same step."""
     epochs = 8
     options = ["--rule", "chosen", "--rate", "sqrt", "--epochs", str(epochs)]
     slow = ["--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]

@@ -1,4 +1,4 @@
-"""torch.compile where each size has other shares: compiled while warming up, never on the path, equal to eager."""
+"""torch.compile with shares that change: compiled during the warm-up, never during training, equal to eager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPT = str(Path(__file__).parent / "train_compiled.py")
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.nightly)])
-def test_a_compiled_model_meets_every_share_without_compiling_anew(tmp_path: Path, backend: str) -> None:
+def test_a_compiled_model_takes_every_share_without_recompiling(tmp_path: Path, backend: str) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             pod.spawn(daemon.url, task, [SCRIPT, backend], TORCHINDUCTOR_CACHE_DIR=str(tmp_path / f"cache-{task}"))
@@ -37,7 +37,7 @@ def test_a_compiled_model_meets_every_share_without_compiling_anew(tmp_path: Pat
 
 
 @pytest.mark.nightly
-def test_a_newcomer_told_to_end_while_it_compiles(tmp_path: Path) -> None:
+def test_a_newcomer_can_be_ended_while_it_compiles(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             (tmp_path / f"start-{task}").touch()

@@ -1,4 +1,5 @@
-"""A stream is refused with the way out, and the way out works: shards indexed once, records read by number."""
+"""An iterable data set is refused with a solution in the message, and that works: index shards, read records by
+number."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from malletrain.elastic.errors import ElasticError
 
 
 class Stream(IterableDataset[dict[str, Any]]):
-    """What a script has: shards read from end to end."""
+    """An iterable data set: shards read from start to end."""
 
     def __init__(self, shards: list[Path]) -> None:
         self.shards = shards
@@ -30,7 +31,7 @@ class Stream(IterableDataset[dict[str, Any]]):
 
 
 class Indexed(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """The documented way: where each record begins, found once; then a record by its number."""
+    """The documented solution: finds the offset of each record once, then reads records by number."""
 
     def __init__(self, shards: list[Path]) -> None:
         self.places = []

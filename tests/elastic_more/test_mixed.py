@@ -1,4 +1,4 @@
-"""Autocast, a loss scaler, unused parameters and accumulation in one loop: as a plain loop does it."""
+"""Autocast, a gradient scaler, unused parameters and accumulation in one loop: equal to a plain loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from malletrain import elastic
 
 
 class Branches(nn.Module):
-    """Uses one of two layers, by turns; the third one never."""
+    """Alternates between two layers and never uses the third."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The gradient noise scale: unbiased where the truth is known, cheap, and out of the way."""
+"""The gradient noise scale: unbiased where the true value is known, and part of the training state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gradients(
 
 @pytest.mark.parametrize("weights", [[16, 16], [5, 20, 7], [1, 63], [8, 0, 8]], ids=str)
 @pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
-def test_finds_the_truth_at_uneven_shares(weights: list[int], mean: bool) -> None:
+def test_the_estimate_is_unbiased_with_uneven_shares(weights: list[int], mean: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     signal = 0.1 * torch.ones(LENGTH, dtype=torch.float64)
     truth = LENGTH * 0.5**2 / float(signal @ signal)
@@ -44,7 +44,7 @@ def test_finds_the_truth_at_uneven_shares(weights: list[int], mean: bool) -> Non
     assert noise.samples == pytest.approx(truth, rel=0.25)
 
 
-def test_finds_the_truth_alone_by_steps_that_follow_each_other() -> None:
+def test_a_single_worker_estimates_it_from_consecutive_steps() -> None:
     generator = torch.Generator().manual_seed(2)
     signal = 0.1 * torch.ones(LENGTH, dtype=torch.float64)
     noise = NoiseScale()
@@ -73,7 +73,7 @@ def test_tokens_are_counted_in_samples() -> None:
     assert by_samples.samples == pytest.approx(2 * by_tokens.samples)
 
 
-def test_says_nothing_too_early_nor_of_one_member() -> None:
+def test_there_is_no_estimate_too_early_or_from_one_member() -> None:
     noise = NoiseScale()
     assert noise.samples is None
     row = torch.tensor([4.0, 0.1, 1.0], dtype=torch.float64)
@@ -89,7 +89,7 @@ def test_an_overflow_is_not_counted() -> None:
     assert noise.state_dict()["taken"] == 0
 
 
-def test_its_state_travels() -> None:
+def test_its_state_is_restored() -> None:
     one, two = NoiseScale(), NoiseScale()
     row = torch.tensor([4.0, 0.4, 2.0], dtype=torch.float64)
     for _ in range(MIN_MEASUREMENTS):

@@ -1,4 +1,4 @@
-"""SyncBatchNorm at changing sizes, over lost nodes and missed rounds: that of one process, in real processes."""
+"""SyncBatchNorm in real processes, through resizes, lost nodes and missed rounds: equal to one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rehearsal before a worker joins: enough of it for compiled models, no trace of it, for any."""
+"""The warm-up before a worker joins: compiles what training needs, and leaves no trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from malletrain.elastic.launch.worker_start import warm_up
 
 
 class Counted(nn.Module):
-    """Counts the sizes that it was called with."""
+    """Records the batch sizes it is called with."""
 
     def __init__(self) -> None:
         super().__init__()
