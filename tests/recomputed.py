@@ -19,7 +19,7 @@ from malletrain.domain.job import JobView, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
 from malletrain.sizing.objective import Objective
-from malletrain.sizing.problem import Policy
+from malletrain.sizing.problem import Need, Policy
 
 #: What a pilot that does not count stands on: its node is to be given back.
 _GIVEN_UP = "given-up"
@@ -46,7 +46,7 @@ def recomputed(events: Iterable[Event], policy: Policy, rules: Rules) -> Iterato
     Raises:
         InvalidInput: the policy plans ahead by the holes of that moment, which no journal keeps.
     """
-    if getattr(policy, "looks_ahead", False):
+    if policy.looks_ahead:
         raise InvalidInput("policy", f"{policy.name} plans ahead by holes that the journal does not keep")
     ledger = Ledger()
     for event in events:
@@ -73,7 +73,7 @@ def _again(event: Event, ledger: Ledger, policy: Policy, rules: Rules) -> Recomp
         used=ledger.used(now) if rules.objective is Objective.FAIR else {},
         spent=ledger.spent(rules.budgets, now),
         known=ledger.known(),
-        supply=ledger.pool.supply(rules) if policy.name == "deadline" else (),
+        supply=ledger.pool.supply(rules) if Need.DEADLINES in policy.needs else (),
     )
     # The reserve and the limit on pilots are in the number of nodes already.
     plain = replace(

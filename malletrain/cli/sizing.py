@@ -17,7 +17,7 @@ from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import fit_curve
 from malletrain.learn.samples import MAX_NODES, accepted_rates
 from malletrain.sizing import registry
-from malletrain.sizing.problem import Problem
+from malletrain.sizing.problem import Problem, inputs_of, require_inputs
 from malletrain.sizing.problem_file import MAX_TEXT_BYTES, parse
 
 
@@ -57,6 +57,7 @@ def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
 
     Read: {"horizon_s", "nodes", "value", "alpha", "constraints", "jobs": [{"id", "current", "min", "max", "sizes",
     "weight", "grow_s", "shrink_s", "activate_s", "remaining_samples", "throughput": {"n": samples_per_s}}]}.
+    A policy that needs more (batch sizes, budgets, node classes, deadlines, lifetimes) is refused without it.
     Printed: {"status", "objective", "bound", "sizes": {JOB: n}, "reason", "work"}.
     """
     policy = registry.policy(name)
@@ -68,6 +69,9 @@ def plan(problem: IO[bytes], name: str, lp_file: Path | None) -> None:
         click.echo(f"malletrain: warning: {problem.name}: {field} is not understood and not used", err=True)
     if lp_file is not None:
         _write_lp(parsed, lp_file)
+    if parsed.jobs:
+        remedy = "add them to the problem, or choose another --policy"
+        require_inputs(policy, inputs_of(parsed), problem.name, remedy)
     answer = policy.size(parsed)
     out: dict[str, object] = {
         "status": answer.status.value,

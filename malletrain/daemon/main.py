@@ -25,7 +25,6 @@ from malletrain.daemon.describe import describe
 from malletrain.daemon.notify import Notifier
 from malletrain.daemon.timers import Timers, schedule
 from malletrain.domain.errors import MalletrainError
-from malletrain.sizing.registry import policy
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
 
@@ -67,7 +66,9 @@ def command(
         raise click.UsageError("--actuator steers for another daemon: it goes with --config alone")
     settings = read_config(file, user_mode=user_mode, environ=os.environ)
     if check_config:
-        policy(settings.sizing.policy)
+        from malletrain.daemon.site_rules import policy_from
+
+        policy_from(settings)
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
     log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)

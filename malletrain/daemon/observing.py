@@ -18,14 +18,13 @@ from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.poll_backoff import PollBackoff
-from malletrain.daemon.site_rules import rules_from
+from malletrain.daemon.site_rules import policy_from, rules_from
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.journalled import announced
 from malletrain.loop.tick import Loop
 from malletrain.observe.report import observation
 from malletrain.observe.shadow import NOBODY, ShadowCluster, ShadowWorkers
-from malletrain.sizing.registry import policy as policy_named
 from malletrain.slurm import site_facts
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
@@ -78,7 +77,7 @@ class Observing:
             self._workers,
             self._journal,
             clock,
-            policy_named(config.sizing.policy),
+            policy_from(config),
             rules,
             guard=threading.RLock(),
         )

@@ -23,7 +23,7 @@ from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.poll_backoff import REST, PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
-from malletrain.daemon.site_rules import breaker_rules, harvest_of, rules_from
+from malletrain.daemon.site_rules import breaker_rules, harvest_of, policy_from, rules_from
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.errors import Refused
@@ -37,7 +37,6 @@ from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.rollout import summary
 from malletrain.loop.tick import Loop
-from malletrain.sizing.registry import policy as policy_named
 from malletrain.slurm import site_facts
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
@@ -126,7 +125,7 @@ class Service:
             self._gate,
             journal,
             self._clock,
-            policy_named(config.sizing.policy),
+            policy_from(config),
             rules_from(config, facts),
             act=act,
             guard=self._facts,

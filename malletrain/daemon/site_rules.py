@@ -12,6 +12,8 @@ from malletrain.domain.job import Profile
 from malletrain.learn.advisor import ProbeRules
 from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective
+from malletrain.sizing.problem import Need, Policy, require_inputs
+from malletrain.sizing.registry import policy
 from malletrain.slurm.held_task_limits import HeldTaskLimits
 from malletrain.slurm.site_facts import Harvest, SiteFacts
 
@@ -84,6 +86,24 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
         exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
     )
+
+
+def policy_from(config: Config) -> Policy:
+    """The policy that sizes jobs here.
+
+    Raises:
+        InvalidInput: it is not known, or needs what no daemon has, or what this configuration lacks.
+    """
+    found = policy(config.sizing.policy)
+    # Jobs bring their batches, noise scales and deadlines; the forecast is always there.
+    given = {Need.BATCHES, Need.NOISE_SCALE, Need.DEADLINES, Need.LIFETIMES}
+    remedy = "choose another"
+    if config.sizing.budgets:
+        given.add(Need.BUDGETS)
+    elif Need.BUDGETS in found.needs:
+        remedy = "add [[sizing.budgets]], or choose another"
+    require_inputs(found, given, "sizing.policy", remedy)
+    return found
 
 
 def breaker_rules(config: Config) -> BreakerRules:

@@ -8,23 +8,23 @@ from collections.abc import Iterable, Sequence
 from malletrain.decide.demand import due_of
 from malletrain.domain.job import Curve, JobView
 from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share, supply_probability
-from malletrain.sizing.problem import JobDemand
+from malletrain.sizing.problem import JobDemand, Need, Policy
 
 #: The pool must have been watched so long before it says what is likely.
 MIN_OBSERVED_S = 6 * 3600.0
 
 
 def admission_refusal(
-    wanted: JobView, others: Iterable[JobView], supply: Sequence[int], seen_s: float, now: float, policy: str
+    wanted: JobView, others: Iterable[JobView], supply: Sequence[int], seen_s: float, now: float, policy: Policy
 ) -> str:
     """Why `wanted`, whose job has a deadline, is not taken; '' where it is.
 
     `others`: the jobs that are not over. `supply`: equally likely numbers of nodes, from `seen_s` seconds of
-    watching. `policy`: what sizes the jobs here: only `deadline` keeps promises.
+    watching. `policy`: what sizes the jobs here; one that takes no deadlines keeps none.
     """
     job = wanted.job
-    if policy != "deadline":
-        return f"this site keeps no deadlines (its sizing.policy is {policy}): leave --deadline out"
+    if Need.DEADLINES not in policy.needs:
+        return f"this site keeps no deadlines (its sizing.policy is {policy.name}): leave --deadline out"
     if job.total_samples is None or job.given_curve is None:
         return "a deadline needs to know the work and the speed: give --total-samples and --curve too"
     if seen_s < MIN_OBSERVED_S:

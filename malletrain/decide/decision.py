@@ -190,9 +190,8 @@ def decide(situation: Situation, policy: Policy, rules: Rules, memo: DecisionCac
         budgets=budgets.left,
         lifetimes=_lifetimes(policy, holes.values(), situation, nodes),
         supply=situation.supply,
-        memo=memo.rows,
     )
-    advice = advice_for(problem, training, known, now, rules)
+    advice = advice_for(problem, training, known, now, rules, memo.rows)
     answer, put_off = memo.sized(policy, with_advice(problem, advice))
     refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
@@ -252,7 +251,7 @@ def _lifetimes(
     policy: Policy, holes: Iterable[Hole], situation: Situation, nodes: int
 ) -> tuple[tuple[float, int], ...]:
     """For policies that plan ahead: how many of the nodes last how long."""
-    if situation.forecast is None or not getattr(policy, "looks_ahead", False):
+    if situation.forecast is None or not policy.looks_ahead:
         return ()
     return lifetimes_of_holes(holes, situation.open_holes, situation.forecast, situation.now, nodes)
 

@@ -93,7 +93,7 @@ class DecisionCache:
         the same answer."""
         last = self._sized
         if last is None or last[0] is not policy or last[1] != problem:
-            last = self._sized = (policy, problem, size_within_constraints(policy, problem))
+            last = self._sized = (policy, problem, size_within_constraints(policy, problem, self.rows))
         return last[2]
 
     def standing(self, view: JobView) -> JobHoldings:

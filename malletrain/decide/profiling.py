@@ -11,7 +11,7 @@ from malletrain.learn.advisor import Advice, Candidate, JobKnowledge, advise, ma
 from malletrain.learn.curve import expected_speedup
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.problem import JobDemand, Problem
-from malletrain.sizing.values import permitted_sizes, value_table
+from malletrain.sizing.values import ValueRowCache, permitted_sizes, value_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,14 @@ def within_reach(demand: JobDemand, view: JobView, known: JobKnowledge, share: i
 
 
 def advice_for(
-    problem: Problem, views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], now: float, rules: Rules
+    problem: Problem,
+    views: Mapping[int, JobView],
+    known: Mapping[int, JobKnowledge],
+    now: float,
+    rules: Rules,
+    cache: ValueRowCache | None = None,
 ) -> Advice:
-    """What the advisor says to a problem without bonuses."""
+    """What the advisor says to a problem without bonuses. `cache`: that of `value_table`."""
     candidates = []
     for demand in problem.jobs:
         job = int(demand.id)
@@ -59,7 +64,9 @@ def advice_for(
             candidates.append(_candidate(demand, views[job], known[job], problem.nodes, rules))
     if not any(c.profile is Profile.ACTIVE and (c.known.fit or c.known.probe) for c in candidates):
         return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
-    price = best_price(value_table(problem), problem.nodes).node / problem.horizon_s if problem.horizon_s else 0.0
+    price = 0.0
+    if problem.horizon_s:
+        price = best_price(value_table(problem, cache), problem.nodes).node / problem.horizon_s
     return advise(candidates, price, problem.nodes, problem.horizon_s, now, rules.probing)
 
 

@@ -40,7 +40,7 @@ from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.loop.trackers.hole_history import hole_events
 from malletrain.loop.trackers.planned_starts import PlanMemory
 from malletrain.sizing.objective import Objective
-from malletrain.sizing.problem import Policy
+from malletrain.sizing.problem import Need, Policy
 
 T = TypeVar("T")
 
@@ -101,9 +101,7 @@ class Loop:
             return ""
         pool, views = self.ledger.pool, [view for view in self.views.values() if not view.phase.is_over]
         wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve)
-        return admission_refusal(
-            wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy.name
-        )
+        return admission_refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy)
 
     def restore(self) -> int:
         """Fold the whole journal; returns how many events it held."""
@@ -244,7 +242,7 @@ class Loop:
             drained=self.ledger.drained(now),
             used=used,
             spent=spent,
-            supply=self.ledger.pool.supply(self.rules) if self.policy.name == "deadline" else (),
+            supply=self.ledger.pool.supply(self.rules) if Need.DEADLINES in self.policy.needs else (),
             resting={**self.ledger.unstarted.resting(now), **self.ledger.paces.resting(now)},
             slow=self.ledger.paces.slow(),
             known=known,

@@ -22,7 +22,7 @@ from malletrain.replay.main_delay import Reaction
 from malletrain.replay.options import EngineKind, NodeOrder, Options
 from malletrain.replay.result import Result
 from malletrain.replay.score import Score, Watts, score
-from malletrain.replay.sizer import PolicyChoice, sizer
+from malletrain.replay.sizer import PolicyChoice, require_replay_inputs, sizer
 from malletrain.replay.warnings import doubts
 from malletrain.replay.workload import TrainingJob, shifted
 
@@ -94,13 +94,14 @@ def replay(
     """Replays each policy. Deterministic but for the seconds that it took; `processes` 1 stays in this process.
 
     Raises:
-        InvalidInput: no jobs, a policy twice, or something that the engine asked for does not do.
+        InvalidInput: no jobs, a policy twice or without its inputs, or something that the engine does not do.
     """
     if not jobs:
         raise InvalidInput("--jobs", "there is no job to train")
     names = [choice.name for choice in choices]
     if len(set(names)) < len(names) or not names:
         raise InvalidInput("--policy", "each policy once, and at least one")
+    require_replay_inputs(choices, jobs)
     on_clock = tuple(shifted(jobs, trace.start))
     workers = min(len(choices), processes or os.cpu_count() or 1)
     run = _here if workers == 1 else _in_processes

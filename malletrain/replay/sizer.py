@@ -21,7 +21,7 @@ from malletrain.replay.rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest
-from malletrain.sizing.problem import Due, JobDemand, Policy, Problem, Value
+from malletrain.sizing.problem import Due, JobDemand, Need, Policy, Problem, Value, require_inputs
 from malletrain.sizing.registry import policy as registered
 
 Ints = NDArray[np.int64]
@@ -30,13 +30,9 @@ Ints = NDArray[np.int64]
 BFTRAINER_HORIZON_S = 10.0
 
 ONE_NODE = "one-node"
-DEADLINE = "deadline"
 
 #: Rules of a pool of which all may be harvested: what stays idle has been taken off before.
 _ALL = Rules(harvest_partition="replay", max_pilots=sys.maxsize)
-
-#: Policies that are the exact core where there are no side constraints, as in a replay: it is asked at once.
-_EXACT = frozenset({"auto", "exact"})
 
 
 class Sizer(Protocol):
@@ -115,10 +111,10 @@ class PolicySizer:
         #: What time it is (Unix seconds), for policies that keep deadlines.
         self.clock: Callable[[], float] | None = None
         self._pool = PoolLevels()
-        self._looks_ahead = bool(getattr(self._policy, "looks_ahead", False))
         self._rows: KeptRows | None = None
         self._price = 0.0
-        if choice.policy in _EXACT and choice.objective is not Objective.JCT:
+        # A replay has no side constraints: the core is asked at once.
+        if self._policy.is_knapsack and choice.objective is not Objective.JCT:
             self._rows = KeptRows(jobs, self._demand, choice.horizon_s, choice.value, choice.alpha)
 
     def __call__(
@@ -133,12 +129,12 @@ class PolicySizer:
         if any(pending):
             demands = tuple(map(_still, demands, pending))
         supply: tuple[int, ...] = ()
-        if choice.policy == DEADLINE and self.clock is not None and self.left is not None:
+        if Need.DEADLINES in self._policy.needs and self.clock is not None and self.left is not None:
             now = self.clock()
             demands = tuple(self._due(j, each, now, self.left(j)) for j, each in zip(live, demands, strict=True))
             self._pool.apply(Event(now, EventKind.POOL, data={"idle": nodes}))
             supply = self._pool.supply(_ALL)
-        ahead = self._lifetimes(nodes) if self._looks_ahead else ()
+        ahead = self._lifetimes(nodes) if self._policy.looks_ahead else ()
         problem = Problem(
             choice.horizon_s, nodes, demands, choice.value, choice.alpha, lifetimes=ahead, supply=supply
         )
@@ -203,6 +199,25 @@ class OneNode:
                 sizes[i] = least
                 nodes -= least
         return sizes
+
+
+def require_replay_inputs(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> None:
+    """Refuse policies that lack inputs: a replay has the lifetimes of nodes, and the deadlines that jobs have.
+
+    Raises:
+        InvalidInput: naming the policy, and what is missing.
+    """
+    given = {Need.LIFETIMES}
+    if any(each.job.deadline is not None for each in jobs):
+        given.add(Need.DEADLINES)
+    for choice in choices:
+        if choice.policy == ONE_NODE:
+            continue
+        policy = registered(choice.policy)
+        if missing := policy.needs - given:
+            in_jobs = "give jobs a deadline_s in --jobs, or "
+            remedy = f"{in_jobs if missing == {Need.DEADLINES} else 'a replay has none, '}choose another policy"
+            require_inputs(policy, given, "--policy", remedy)
 
 
 def sizer(choice: PolicyChoice, jobs: Sequence[TrainingJob]) -> Sizer:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from malletrain.replay.sizer import PolicyChoice
+from malletrain.replay.sizer import ONE_NODE, PolicyChoice
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import Value
-
-#: Policies that weigh a change by the horizon, costs included (`malletrain.sizing.values`, `elastic`).
-_BY_HORIZON = frozenset({"auto", "exact", "milp", "lp", "greedy", "goodput", "deadline"})
+from malletrain.sizing.registry import policy
 
 
 def doubts(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> tuple[str, ...]:
     """One sentence for each policy whose horizon forbids what it is there for."""
     warnings: list[str] = []
     for choice in choices:
-        if choice.policy not in _BY_HORIZON or choice.value is not Value.ELASTIC:
+        if choice.policy == ONE_NODE or choice.value is not Value.ELASTIC or not policy(choice.policy).weighs_horizon:
             continue
         horizon = choice.horizon_s
         never = sum(each.costs.activate_s >= horizon for each in jobs)

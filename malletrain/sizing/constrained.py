@@ -14,17 +14,18 @@ from dataclasses import replace
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import check
 from malletrain.sizing.problem import Constraint, JobDemand, LinearLimit, Policy, Problem, Sizes
-from malletrain.sizing.values import permitted_sizes
+from malletrain.sizing.values import ValueRowCache, permitted_sizes
 
-#: Policies that look at side constraints themselves, and those whose best plan is then that of another.
-_KNOWING = frozenset({"auto", "milp", "lp"})
-_INSTEAD = {"exact": "auto"}
+#: The policy that finds the best sizes within those of another that keep every constraint.
+EXACT_UNDER_CONSTRAINTS = "milp"
 
 
-def size_within_constraints(policy: Policy, problem: Problem) -> tuple[Sizes, tuple[str, ...]]:
+def size_within_constraints(
+    policy: Policy, problem: Problem, cache: ValueRowCache | None = None
+) -> tuple[Sizes, tuple[str, ...]]:
     """The policy's sizes within the problem's constraints, and the names of those that had to be put off."""
     put_off: tuple[str, ...] = ()
-    answer = _within(policy, problem)
+    answer = _within(policy, problem, cache)
     for dropped in (_is_share, _is_resizes):
         if answer.status is not SizingStatus.FALLBACK or not problem.constraints:
             break
@@ -32,23 +33,23 @@ def size_within_constraints(policy: Policy, problem: Problem) -> tuple[Sizes, tu
         if len(left) < len(problem.constraints):
             put_off += tuple(each.name for each in problem.constraints if dropped(each))
             problem = replace(problem, constraints=left)
-            answer = _within(policy, problem)
+            answer = _within(policy, problem, cache)
     return answer, put_off
 
 
-def _within(policy: Policy, problem: Problem) -> Sizes:
+def _within(policy: Policy, problem: Problem, cache: ValueRowCache | None) -> Sizes:
     from malletrain.sizing.registry import policy as named
 
-    if problem.constraints and policy.name in _INSTEAD:
-        policy = named(_INSTEAD[policy.name])
-    if not problem.constraints or policy.name in _KNOWING:
-        return policy.size(problem)
-    free = policy.size(replace(problem, constraints=()))
+    if problem.constraints and policy.constrained_form:
+        policy = named(policy.constrained_form)
+    if not problem.constraints or policy.handles_constraints:
+        return policy.size(problem, cache)
+    free = policy.size(replace(problem, constraints=()), cache)
     wrong = check(problem, free.sizes)
     if not wrong:
         return free
     jobs = tuple(_at_most(job, free.sizes[job.id], problem.nodes) for job in problem.jobs)
-    cut = named("milp").size(replace(problem, jobs=jobs))
+    cut = named(EXACT_UNDER_CONSTRAINTS).size(replace(problem, jobs=jobs), cache)
     if cut.status is SizingStatus.FALLBACK:
         return cut
     reason = f"{free.reason}; cut to keep {_names(problem.constraints)}"

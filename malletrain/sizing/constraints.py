@@ -1,15 +1,19 @@
-"""Side constraints: how they are made, the check of every policy's answer, and the answer when there is none."""
+"""Side constraints: how they are made, the check of every policy's answer, and the answer when there is none; for
+linear solvers, the constraints as rows over the table of values, and ties between equally good plans."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+
+import numpy as np
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, Problem, ResizeLimit, Sizes
-from malletrain.sizing.values import permitted_sizes, value_table
+from malletrain.sizing.values import Floats, Ints, ValueTable, permitted_sizes, value_table
 
 #: A bound may be exceeded by this much, relative to it: sums of decimal coefficients are not exact.
 TOLERANCE = 1e-9
@@ -105,3 +109,73 @@ def checked(problem: Problem, answer: Sizes) -> Sizes:
     if not wrong or answer.status is SizingStatus.FALLBACK:
         return answer
     return fallback(problem, "; ".join(wrong[:3]))
+
+
+@dataclass(frozen=True)
+class ConstraintRows:
+    """sum over chosen rows of `coefficient[:, row]` <= `upper`, one line a constraint.
+
+    The nodes come first. A bound from below is a line with its signs turned. Lines are scaled to a largest
+    coefficient of 1.
+    """
+
+    names: tuple[str, ...]
+    coefficient: Floats  # (constraints, rows)
+    upper: Floats
+
+    def use(self, rows: Ints) -> Floats:
+        """How much of each limit one row a job uses."""
+        total: Floats = self.coefficient[:, rows].sum(axis=1)
+        return total
+
+    def hold(self, rows: Ints) -> bool:
+        """Whether one row a job keeps every limit."""
+        return bool(np.all(self.use(rows) <= self.upper + 1e-9 * np.maximum(1.0, np.abs(self.upper))))
+
+
+def constraint_rows(problem: Problem, table: ValueTable) -> ConstraintRows:
+    """The problem's nodes and side constraints over the rows of its table."""
+    lines: list[tuple[str, Floats, float]] = [("nodes", table.size.astype(np.float64), float(problem.nodes))]
+    for constraint in problem.constraints:
+        if isinstance(constraint, LinearLimit):
+            each = np.array([constraint.coefficients.get(job, 0.0) for job in table.ids], dtype=np.float64)
+            use = each[table.row_job] * table.size
+            if math.isfinite(constraint.upper):
+                lines.append((constraint.name, use, constraint.upper))
+            if math.isfinite(constraint.lower):
+                lines.append((constraint.name, -use, -constraint.lower))
+        else:
+            free = np.array([not must_change(job) for job in problem.in_order()], dtype=np.bool_)
+            counted = (table.changed & free[table.row_job]).astype(np.float64)
+            lines.append((constraint.name, counted, float(constraint.at_most)))
+    largest = [max(float(np.abs(use).max(initial=0.0)), 1e-300) if np.any(use) else 1.0 for _, use, _ in lines]
+    return ConstraintRows(
+        tuple(name for name, _, _ in lines),
+        np.array([use / most for (_, use, _), most in zip(lines, largest, strict=True)]),
+        np.array([upper / most for (_, _, upper), most in zip(lines, largest, strict=True)]),
+    )
+
+
+def lower_ids_first(problem: Problem, table: ValueTable, rows: Ints) -> Ints:
+    """Among jobs that differ in nothing but their id, gives the larger sizes to the lower ids."""
+    groups: dict[object, list[int]] = defaultdict(list)
+    for i, job in enumerate(problem.in_order()):
+        groups[_all_but_id(problem, job)].append(i)
+    out = rows.copy()
+    for alike in groups.values():
+        offsets = np.sort(rows[alike] - table.start[alike])[::-1]
+        out[alike] = table.start[alike] + offsets
+    return out
+
+
+def _all_but_id(problem: Problem, job: JobDemand) -> object:
+    return (
+        job.current, job.min, job.max, tuple(sorted(job.sizes)), job.weight, job.grow_s, job.shrink_s, job.activate_s,
+        job.remaining_samples, job.curve,
+        tuple(_coefficient(problem, i, job.id) for i in range(len(problem.constraints))),
+    )  # fmt: skip
+
+
+def _coefficient(problem: Problem, index: int, job: JobId) -> float:
+    constraint = problem.constraints[index]
+    return constraint.coefficients.get(job, 0.0) if hasattr(constraint, "coefficients") else 0.0

@@ -19,20 +19,20 @@ DEFAULT = "auto"
 
 #: Imported when asked for: a solver costs a tenth of a second to load.
 _SHIPPED = {
-    "auto": "malletrain.sizing.auto:Auto",
+    "auto": "malletrain.sizing.policies.exact:Auto",
     "budget": "malletrain.sizing.policies.budget:Budget",
     "deadline": "malletrain.sizing.policies.deadline:Deadline",
-    "efficiency": "malletrain.sizing.policies.autoscaling:Efficiency",
-    "elastic_batch": "malletrain.sizing.policies.elastic_batch:ElasticBatch",
-    "equal": "malletrain.sizing.policies.equal:Equal",
+    "efficiency": "malletrain.sizing.policies.max_min:Efficiency",
+    "elastic_batch": "malletrain.sizing.policies.batch_size:ElasticBatch",
+    "equal": "malletrain.sizing.policies.max_min:Equal",
     "exact": "malletrain.sizing.policies.exact:Exact",
-    "goodput": "malletrain.sizing.policies.goodput:Goodput",
+    "goodput": "malletrain.sizing.policies.batch_size:Goodput",
     "greedy": "malletrain.sizing.policies.greedy:Greedy",
     "ladder": "malletrain.sizing.policies.ladder:Ladder",
     "lp": "malletrain.sizing.policies.lp:Lp",
     "matching": "malletrain.sizing.policies.matching:Matching",
     "milp": "malletrain.sizing.policies.milp:Milp",
-    "utility": "malletrain.sizing.policies.autoscaling:Utility",
+    "utility": "malletrain.sizing.policies.max_min:Utility",
 }
 
 
@@ -65,5 +65,7 @@ def _load(entry: EntryPoint) -> Policy:
     except Exception as error:  # a plug-in may fail in any way; the name of the culprit is what helps
         raise InvalidInput("policy", f"{entry.name!r} ({entry.value}) does not load: {error}") from error
     if not isinstance(made, Policy):
-        raise InvalidInput("policy", f"{entry.name!r} ({entry.value}) has no name or no size(problem)")
+        raise InvalidInput(
+            "policy", f"{entry.name!r} ({entry.value}) is not a policy: subclass malletrain.sizing.problem.Policy"
+        )
     return made

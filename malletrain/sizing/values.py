@@ -108,7 +108,7 @@ class ValueRowCache:
     """The rows of the last problem's jobs, for the next one: most jobs are the same, and so are their rows. `price`:
     of a node in its answer, near which the next one's is looked for.
 
-    With a memo or without, the table is the same. Not thread-safe; one loop has one.
+    With a cache or without, the table is the same. Not thread-safe; each caller has its own.
     """
 
     price: float = 0.0
@@ -139,10 +139,10 @@ class ValueRowCache:
         return start, row_job, size, value
 
 
-def value_table(problem: Problem) -> ValueTable:
-    """Values of every permitted size of every job."""
+def value_table(problem: Problem, cache: ValueRowCache | None = None) -> ValueTable:
+    """Values of every permitted size of every job. `cache`: the caller's, which takes these rows in."""
     jobs = problem.in_order()
-    start, row_job, size, value = (problem.memo or ValueRowCache()).rows(problem, jobs)
+    start, row_job, size, value = (cache or ValueRowCache()).rows(problem, jobs)
     _add_profiling_terms(jobs, problem.nodes, start, size, value)
     current = np.array([job.current for job in jobs], dtype=np.int64)
     return ValueTable(tuple(job.id for job in jobs), current, start, row_job, size, value, size != current[row_job])

@@ -38,8 +38,9 @@ from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot,
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.policies.greedy import Greedy
-from malletrain.sizing.problem import Problem, Sizes
+from malletrain.sizing.problem import Policy, Problem, Sizes
 from malletrain.sizing.registry import policy as policy_named
+from malletrain.sizing.values import ValueRowCache
 from scripts.bench import sizing
 
 START = 1.7e9
@@ -150,17 +151,18 @@ class Machine:
         return Situation(snapshot, dict(self.views), self.now, open_holes=dict(self.holes), forecast=Forecast())
 
 
-class Keeping:
+class Keeping(Policy):
     """A policy that remembers the last problem, for the peers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.problem: Problem | None = None
         self._policy = policy_named(name)
+        self.looks_ahead = self._policy.looks_ahead
 
-    def size(self, problem: Problem) -> Sizes:
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         self.problem = problem
-        return self._policy.size(problem)
+        return self._policy.size(problem, cache)
 
 
 def main() -> int:

@@ -35,14 +35,14 @@ import numpy as np
 
 from malletrain.domain.job import Curve
 from malletrain.replay.curves import POLLUX_SAMPLES
-from malletrain.sizing.policies.autoscaling import Efficiency
+from malletrain.sizing.policies.batch_size import ElasticBatch
 from malletrain.sizing.policies.budget import Budget
 from malletrain.sizing.policies.deadline import Deadline
-from malletrain.sizing.policies.elastic_batch import ElasticBatch
-from malletrain.sizing.policies.equal import Equal
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.matching import Matching
+from malletrain.sizing.policies.max_min import Efficiency, Equal
 from malletrain.sizing.problem import Due, JobDemand, JobId, NodeBudget, Policy, Problem, Sizes, Synchronous
+from malletrain.sizing.values import ValueRowCache
 from scripts.bench import sizing
 
 GPUS = 64
@@ -291,13 +291,14 @@ def _sizes(curve: Curve) -> tuple[int, ...]:
     return tuple(n for n, rate in curve.points if rate > 0)
 
 
-class FixedBatch:
+class FixedBatch(Policy):
     """`elastic_batch` without its choice: the paper's baseline."""
 
     name = "fixed_batch"
 
-    def size(self, problem: Problem) -> Sizes:
-        return ElasticBatch().size(replace(problem, jobs=tuple(replace(j, batches=()) for j in problem.jobs)))
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        fixed = replace(problem, jobs=tuple(replace(j, batches=()) for j in problem.jobs))
+        return ElasticBatch().size(fixed, cache)
 
 
 def batch(args: argparse.Namespace) -> Found:

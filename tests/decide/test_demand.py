@@ -19,8 +19,9 @@ from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.hole_forecast import Forecast
-from malletrain.sizing.problem import Problem, Sizes
+from malletrain.sizing.problem import Policy, Problem, Sizes
 from malletrain.sizing.registry import policy
+from malletrain.sizing.values import ValueRowCache
 from tests.world import START, job, main_job, node
 
 PHASES = [JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.RUNNING, JobPhase.HELD]
@@ -136,13 +137,13 @@ def test_a_demand_counts_in_speedups_and_has_no_more_nodes_than_tasks() -> None:
 
 
 def test_a_world_that_stands_still_is_not_sized_again() -> None:
-    class Counting:
+    class Counting(Policy):
         name = "counting"
 
         def __init__(self) -> None:
             self.asked = 0
 
-        def size(self, problem: Problem) -> Sizes:
+        def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
             self.asked += 1
             return policy("auto").size(problem)
 

@@ -11,7 +11,7 @@ from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings
-from malletrain.sizing.policies.elastic_batch import ElasticBatch
+from malletrain.sizing.policies.batch_size import ElasticBatch
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import Policy
 from tests.world import World, job

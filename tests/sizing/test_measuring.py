@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
-from malletrain.sizing.auto import Auto
 from malletrain.sizing.constraints import check
-from malletrain.sizing.policies.exact import Exact
+from malletrain.sizing.policies.exact import Auto, Exact
 from malletrain.sizing.policies.lp import Lp
 from malletrain.sizing.policies.milp import Milp
 from malletrain.sizing.problem import Problem

@@ -10,12 +10,11 @@ from hypothesis import given
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
-from malletrain.sizing.auto import Auto
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.constraints import cap, check
-from malletrain.sizing.policies.equal import Equal
-from malletrain.sizing.policies.exact import Exact
+from malletrain.sizing.policies.exact import Auto, Exact
 from malletrain.sizing.policies.lp import Lp
+from malletrain.sizing.policies.max_min import Equal
 from malletrain.sizing.policies.milp import Milp
 from malletrain.sizing.problem import Policy, Problem, Sizes, Value, id_order
 from malletrain.sizing.values import value_table

@@ -29,13 +29,13 @@ def _installed(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> No
 
 
 def test_other_packages_add_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    _installed(monkeypatch, ("ours", "malletrain.sizing.policies.equal:Equal"))
+    _installed(monkeypatch, ("ours", "malletrain.sizing.policies.max_min:Equal"))
     assert registry.policy("ours").name == "equal"
     assert "ours" in registry.names()
 
 
 def test_a_shipped_policy_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    _installed(monkeypatch, ("exact", "malletrain.sizing.policies.equal:Equal"))
+    _installed(monkeypatch, ("exact", "malletrain.sizing.policies.max_min:Equal"))
     assert registry.policy("exact").name == "exact"
 
 

@@ -92,11 +92,11 @@ def test_alpha_lifts_the_fairness_of_unequal_jobs() -> None:
 @given(st.lists(problems(), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_a_table_with_a_memory_is_the_one_without(given_problems: list[Problem], random: Random) -> None:
     """Jobs come, go and stay from problem to problem; so do horizon, nodes and objective."""
-    memo, pool = ValueRowCache(), [job for each in given_problems for job in each.jobs]
+    cache, pool = ValueRowCache(), [job for each in given_problems for job in each.jobs]
     for each in [*given_problems, *given_problems]:
         jobs = {job.id: job for job in random.sample(pool, random.randint(0, len(pool)))}
-        problem = replace(each, jobs=tuple(jobs.values()), constraints=(), memo=None)
-        alone, helped = value_table(problem), value_table(replace(problem, memo=memo))
+        problem = replace(each, jobs=tuple(jobs.values()), constraints=())
+        alone, helped = value_table(problem), value_table(problem, cache)
         assert alone.ids == helped.ids
         for name in ("current", "start", "row_job", "size", "value", "changed"):
             assert np.array_equal(getattr(alone, name), getattr(helped, name)), name

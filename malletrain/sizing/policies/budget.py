@@ -27,20 +27,21 @@ import numpy as np
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.problem import Problem, Sizes
-from malletrain.sizing.values import Bools, Floats, Ints, ValueTable, rates, value_table
+from malletrain.sizing.problem import Need, Policy, Problem, Sizes
+from malletrain.sizing.values import Bools, Floats, Ints, ValueRowCache, ValueTable, rates, value_table
 
 MAX_BISECTIONS = 100
 MAX_PRICE = 1e12
 
 
-class Budget:
+class Budget(Policy):
     """A width for each job at the price of a node-second that just spends the budget."""
 
     name = "budget"
+    needs = frozenset({Need.BUDGETS})
 
-    def size(self, problem: Problem) -> Sizes:
-        table = value_table(problem)
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        table = value_table(problem, cache)
         if not table.ids:
             return Sizes(SizingStatus.FEASIBLE, 0.0, math.inf, {}, "no jobs")
         widths = _Widths.of(problem, table)

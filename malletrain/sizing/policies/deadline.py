@@ -19,26 +19,28 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import checked
 from malletrain.sizing.deadlines import MIN_PROBABILITY, DeadlineGuarantee, deadline_guarantees, satisfactory_share
-from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes, id_order
-from malletrain.sizing.values import value_table
+from malletrain.sizing.problem import JobDemand, JobId, Need, Policy, Problem, Sizes, id_order
+from malletrain.sizing.values import ValueRowCache, value_table
 
 
-class Deadline:
+class Deadline(Policy):
     """Shares for deadlines, then the best plan."""
 
     name = "deadline"
+    needs = frozenset({Need.DEADLINES})
+    weighs_horizon = True
 
     def __init__(self, least: float = MIN_PROBABILITY) -> None:
         self._least = least
 
-    def size(self, problem: Problem) -> Sizes:
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         given = deadline_guarantees(problem.jobs, problem.supply, problem.nodes, self._least)
         shares = _shares_now(problem, given)
         kept = tuple(_kept(job, shares[job.id]) if job.id in shares else job for job in problem.jobs)
-        table = value_table(replace(problem, jobs=kept))
+        table = value_table(replace(problem, jobs=kept), cache)
         best = knapsack.solve(table, problem.nodes)
         sizes: dict[JobId, int] = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
-        own = value_table(problem)
+        own = value_table(problem, cache)
         worth = own.worth(own.rows_of(sizes)) if own.has(sizes) else best.objective
         reason = _said(problem.jobs, {each.job: each for each in given}, self._least)
         return checked(problem, Sizes(SizingStatus.FEASIBLE, worth, float("inf"), sizes, reason, best.work))

@@ -1,27 +1,54 @@
-"""Policy `exact`: the best plan where only counts matter, in milliseconds."""
+"""Policies `exact` and `auto`: the best plan where only counts matter, in milliseconds; `auto`, the default, turns to
+`milp` once a side constraint binds."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
-from malletrain.sizing.constraints import checked, fallback
-from malletrain.sizing.problem import Problem, Sizes
+from malletrain.sizing.constrained import EXACT_UNDER_CONSTRAINTS
+from malletrain.sizing.constraints import check, checked, fallback
+from malletrain.sizing.problem import Policy, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, value_table
 
 
-class Exact:
-    """The multiple-choice knapsack core (`malletrain.sizing.knapsack`). It knows no side constraints."""
+class Exact(Policy):
+    """The multiple-choice knapsack core (`malletrain.sizing.knapsack`), which takes no side constraints."""
 
     name = "exact"
+    constrained_form = "auto"
+    weighs_horizon = True
+    is_knapsack = True
 
-    def size(self, problem: Problem) -> Sizes:
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         if problem.constraints:
             return fallback(problem, "policy exact knows no side constraints; use auto, milp or lp")
-        table = value_table(problem)
-        memo = problem.memo or ValueRowCache()
-        best = knapsack.solve(table, problem.nodes, memo.price)
-        memo.price = best.price
+        cache = cache or ValueRowCache()
+        table = value_table(problem, cache)
+        best = knapsack.solve(table, problem.nodes, cache.price)
+        cache.price = best.price
         sizes = dict(zip(table.ids, table.size[best.rows].tolist(), strict=True))
         return checked(
             problem, Sizes(SizingStatus.OPTIMAL, best.objective, best.bound, sizes, "proven best", best.work)
         )
+
+
+class Auto(Policy):
+    """Chooses the solver, not the answer: both find the same best plan."""
+
+    name = "auto"
+    handles_constraints = True
+    weighs_horizon = True
+    is_knapsack = True
+
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        from malletrain.sizing.registry import policy
+
+        free = Exact().size(replace(problem, constraints=()), cache)
+        if not problem.constraints:
+            return free
+        # Constraints that do not bind leave the best plan as it is.
+        if free.status is SizingStatus.OPTIMAL and not check(problem, free.sizes):
+            return replace(free, reason=f"{free.reason}; no side constraint binds")
+        return policy(EXACT_UNDER_CONSTRAINTS).size(problem, cache)

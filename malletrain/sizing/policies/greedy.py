@@ -13,17 +13,18 @@ import numpy as np
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.problem import Problem, Sizes
-from malletrain.sizing.values import Floats, Ints, value_table
+from malletrain.sizing.problem import Policy, Problem, Sizes
+from malletrain.sizing.values import Floats, Ints, ValueRowCache, value_table
 
 
-class Greedy:
+class Greedy(Policy):
     """Steps along the hulls in falling order of gain a node, each taken if it still fits and its job is that far."""
 
     name = "greedy"
+    weighs_horizon = True
 
-    def size(self, problem: Problem) -> Sizes:
-        table = value_table(problem)
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        table = value_table(problem, cache)
         steps: list[tuple[float, int, int, int]] = []  # -gain a node, job, row before, row after
         at = np.empty(len(table.ids), dtype=np.int64)
         for job in range(len(table.ids)):

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked, fallback
-from malletrain.sizing.problem import JobId, Problem, Sizes, Value
-from malletrain.sizing.values import Floats, permitted_sizes, rates, value_table
+from malletrain.sizing.problem import JobId, Need, Policy, Problem, Sizes, Value
+from malletrain.sizing.values import Floats, ValueRowCache, permitted_sizes, rates, value_table
 
 Ints = NDArray[np.int64]
 
@@ -55,13 +55,14 @@ class Planned:
     work: dict[str, int]
 
 
-class Ladder:
+class Ladder(Policy):
     """Sizes for now that are best if nodes last as long as is likely."""
 
     name = "ladder"
+    needs = frozenset({Need.LIFETIMES})
     looks_ahead = True
 
-    def size(self, problem: Problem) -> Sizes:
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         found = planned(problem)
         if found is None:
             return fallback(problem, "no whole plan was found within the work allowed")
@@ -69,7 +70,7 @@ class Ladder:
         sizes.update({job: of[0] for job, of in found.sizes.items()})
         gap = max(0.0, found.bound - found.worth) / max(abs(found.bound), 1e-300)
         reason = f"best for {max(1, len(problem.lifetimes))} periods ahead, within {gap:.1e}"
-        table = value_table(problem)
+        table = value_table(problem, cache)
         worth = table.worth(table.rows_of(sizes)) if table.has(sizes) else found.worth
         return checked(problem, Sizes(SizingStatus.FEASIBLE, worth, math.inf, sizes, reason, found.work))
 

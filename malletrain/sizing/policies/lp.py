@@ -27,10 +27,9 @@ import pulp
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
-from malletrain.sizing.constraints import checked, fallback, must_change
-from malletrain.sizing.problem import JobId, LinearLimit, Problem, Sizes
-from malletrain.sizing.ties import lower_ids_first
-from malletrain.sizing.values import ValueTable, value_table
+from malletrain.sizing.constraints import checked, fallback, lower_ids_first, must_change
+from malletrain.sizing.problem import JobId, LinearLimit, Policy, Problem, Sizes
+from malletrain.sizing.values import ValueRowCache, ValueTable, value_table
 
 GROUP = "malletrain.lp_constraints"
 #: Seconds after which the solver is stopped in any case.
@@ -95,10 +94,12 @@ def statement(problem: Problem, table: ValueTable, scale: float = 1.0) -> Statem
     return Statement(problem, model, run, nodes)
 
 
-class Lp:
+class Lp(Policy):
     """PuLP with HiGHS, one thread, gaps 0. For reading, checking and extending, not for speed."""
 
     name = "lp"
+    handles_constraints = True
+    weighs_horizon = True
 
     def __init__(self, extensions: Sequence[Extend] | None = None) -> None:
         self._extensions = site_extensions() if extensions is None else tuple(extensions)
@@ -107,8 +108,8 @@ class Lp:
         """Writes the model in the LP format that every solver reads."""
         self._stated(problem, value_table(problem), 1.0).model.writeLP(str(file))
 
-    def size(self, problem: Problem) -> Sizes:
-        table = value_table(problem)
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        table = value_table(problem, cache)
         if not table.ids:
             return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
         scale = float(np.abs(table.value).max(initial=0.0)) or 1.0

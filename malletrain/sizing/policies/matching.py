@@ -25,22 +25,23 @@ from scipy.sparse import csr_array
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked, fallback
-from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes
-from malletrain.sizing.values import Floats, Ints, permitted_sizes, value_table
+from malletrain.sizing.problem import JobDemand, JobId, Need, Policy, Problem, Sizes
+from malletrain.sizing.values import Floats, Ints, ValueRowCache, permitted_sizes, value_table
 
 DEFAULT_SAMPLES = 64
 _ONE_CLASS = "node"
 
 
-class Matching:
+class Matching(Policy):
     """The best of `samples` categories, each matched at its market's prices."""
 
     name = "matching"
+    needs = frozenset({Need.NODE_CLASSES})
 
     def __init__(self, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> None:
         self._samples, self._seed = samples, seed
 
-    def size(self, problem: Problem) -> Sizes:
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         market = _Market.of(problem)
         if not market.jobs:
             return fallback(problem, "no job's minimum fits")

@@ -14,7 +14,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.sizing.matrix import ConstraintRows
+from malletrain.sizing.constraints import ConstraintRows
 from malletrain.sizing.policies.milp.pricing import Prices
 from malletrain.sizing.values import Floats, ValueTable
 

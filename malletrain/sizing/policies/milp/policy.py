@@ -8,8 +8,7 @@ import numpy as np
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
-from malletrain.sizing.constraints import check, checked, fallback
-from malletrain.sizing.matrix import ConstraintRows, constraint_rows
+from malletrain.sizing.constraints import ConstraintRows, check, checked, constraint_rows, fallback, lower_ids_first
 from malletrain.sizing.policies.milp.model import (
     FEW_BRANCHES,
     MAX_BRANCHED_ROWS,
@@ -20,9 +19,8 @@ from malletrain.sizing.policies.milp.model import (
     least_loss,
 )
 from malletrain.sizing.policies.milp.pricing import NoPlan, Prices, best_prices
-from malletrain.sizing.problem import Problem, Sizes
-from malletrain.sizing.ties import lower_ids_first
-from malletrain.sizing.values import Ints, ValueTable, value_table
+from malletrain.sizing.problem import Policy, Problem, Sizes
+from malletrain.sizing.values import Ints, ValueRowCache, ValueTable, value_table
 
 #: Plans within this part of the best are equally good, and the one with the fewest changes is taken.
 RELATIVE_TIE = 1e-11
@@ -30,7 +28,7 @@ RELATIVE_TIE = 1e-11
 MAX_EXCHANGES = 200
 
 
-class Milp:
+class Milp(Policy):
     """Exact under any linear side constraint.
 
     1. Column generation prices the nodes and every constraint, and bounds the objective.
@@ -43,9 +41,11 @@ class Milp:
     """
 
     name = "milp"
+    handles_constraints = True
+    weighs_horizon = True
 
-    def size(self, problem: Problem) -> Sizes:
-        table = value_table(problem)
+    def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        table = value_table(problem, cache)
         if not table.ids:
             return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
         lines = constraint_rows(problem, table)
