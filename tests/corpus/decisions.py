@@ -36,6 +36,8 @@ def cases() -> Iterator[Case]:
                 single.append(history.elsewise(tick))
         yield from history.cases()
         yield from single
+    for seed in range(3):
+        yield from observed(seed)
 
 
 class History:
@@ -227,6 +229,26 @@ class History:
             f"{policy}: {_words(made)}",
             tick == 11 and self.name in ("01", "05", "08"),
         )
+
+
+def observed(seed: int) -> Iterator[Case]:
+    """What the daemon would have done that only looks, and what it tells of that."""
+    at = random.Random(seed)
+    names = [f"n{i}" for i in range(6)]
+    site = doors.ObservedSite([doors.node(name, cpus=8) for name in names], doors.rules(keep_idle=seed), 5)
+    running: dict[int, tuple[int, list[str]]] = {}
+    for tick in range(20):
+        running = {number: (left - 1, nodes) for number, (left, nodes) in running.items() if left > 1}
+        free = [name for name in names if all(name not in nodes for _, nodes in running.values())]
+        if free and at.random() < 0.5:
+            running[100 + tick] = (at.randint(1, 6), at.sample(free, at.randint(1, len(free))))
+        rows = [doors.main_job(number, nodes=nodes) for number, (_, nodes) in running.items()]
+        if at.random() < 0.4:
+            rows.append(doors.main_job(500 + tick, count=at.randint(1, 3)))
+        site.tick(at.choice([10.0, 60.0]), rows)
+    events = site.events()
+    yield Case(f"observed-{seed}/journal", lines(events), f"{len(events)} events")
+    yield Case(f"observed-{seed}/told", canonical(site.told()), whole=seed == 0)
 
 
 class Trained:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from malletrain.api.worker_routes import _deliver, _on_the_wire
 from malletrain.cli.main import main as malletrain_main
 from malletrain.daemon.explain import explain
 from malletrain.decide.budgets import AccountBudget, Period
@@ -42,8 +43,11 @@ from malletrain.loop.membership.reports import Membership
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
+from malletrain.observe.report import observation
+from malletrain.observe.shadow import ShadowCluster, ShadowWorkers
 from malletrain.sizing import registry
 from malletrain.sizing.objective import Objective
+from malletrain.wire.messages import message_of, to_json
 
 Json = dict[str, Any]
 
@@ -462,6 +466,43 @@ class Site:
         return decision_row(decided) | {"advice": dict(loop.advice)}
 
 
+class ObservedSite:
+    """The loop over imagined pilots, as under --observe: one endless job, on a cluster that is only looked at."""
+
+    def __init__(self, nodes: Iterable[Node], site: Rules, tasks: int) -> None:
+        self._clock = ManualClock(START)
+        self._cluster = MemoryCluster(nodes, self._clock)
+        self._imagined = ShadowCluster(self._cluster, "harvest", self._clock.now)
+        self._journal = MemoryJournal()
+        workers = ShadowWorkers(self._imagined, 11, self._clock.now)
+        policy = registry.policy("auto")
+        self._loop = Loop(self._imagined, workers, self._journal, self._clock, policy, site)
+        self._imagined.submit(10, tasks)
+        wanted = job(1, most=tasks, curve=[(1, 1.0), (tasks, 0.9 * tasks)])
+        begun = event(START, "daemon_started", look_s=2.0, leave_s=2.0, keep_idle=0, max_pilots=200)
+        announcement = Event(START, EventKind.JOB_ANNOUNCED, 1, data=announced(wanted))
+        self._loop.record(
+            [begun, announcement, event(START, "tasks_added", 1, array_id=10, tasks=list(range(tasks)))]
+        )
+
+    def tick(self, seconds: float, main: Iterable[SlurmJob]) -> None:
+        """The main queue becomes this; then a light look, and a whole one."""
+        self._cluster.set_main(main)
+        self._clock.advance(2.0)
+        self._loop.watch()
+        self._clock.advance(seconds)
+        self._loop.tick()
+        self._loop.record([event(self._clock.now(), "main_started", jobs=self._imagined.take_main_started())])
+
+    def events(self) -> list[Json]:
+        """The journal, as it is recorded."""
+        return [event_row(it) for it in self._journal.events]
+
+    def told(self) -> Mapping[str, Any]:
+        """What `malletrain observed --json` tells of it."""
+        return observation(self._journal.events).to_json()
+
+
 # --- Membership -----------------------------------------------------------------------------------------------
 
 
@@ -607,6 +648,14 @@ class Members:
             "end": it.end,
             "top_up": it.top_up,
         }
+
+    def deliver(self, worker: str, body: Json) -> None:
+        """A message of a worker's report, as it came."""
+        _deliver(self._it, worker, message_of(body))
+
+    def directive_sent(self, worker: str) -> str:
+        """What is wanted of the worker, as it is sent."""
+        return json.dumps(to_json(_on_the_wire(self._it.directive_for(worker))))
 
     def world(self, job: int) -> Json | None:
         """The plan that trains now."""

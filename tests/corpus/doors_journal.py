@@ -21,6 +21,7 @@ from malletrain.sizing import registry
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
 from tests.corpus import doors
+from tests.corpus.cases import canonical
 from tests.recomputed import recomputed
 
 Json = dict[str, Any]
@@ -39,6 +40,14 @@ def journal(path: Path, events: Iterable[Event]) -> Iterator[SqliteJournal]:
 def rebuild(opened: SqliteJournal) -> int:
     """Fold the tables anew; how many events that took."""
     return opened.rebuild()
+
+
+def untimed(done: doors.Done) -> str:
+    """The figures that a command printed as JSON, without how long it took."""
+    if done.status:
+        return done.text
+    figures = {key: value for key, value in done.json.items() if key not in ("solve_s", "wall_s")}
+    return canonical(figures) + done.err
 
 
 def read_back(opened: SqliteJournal) -> list[Json]:

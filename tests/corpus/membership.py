@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.corpus import doors
-from tests.corpus.cases import Case, lines
+from tests.corpus.cases import Case, canonical, lines
 
 Json = dict[str, Any]
 
@@ -19,10 +19,19 @@ SEATS = 8
 
 def cases() -> Iterator[Case]:
     """Scenes, then plays."""
+    sent: dict[str, list[str]] = {}
     for scene in SCENES:
         told = Told()
         scene(told)
         yield Case(f"scene-{scene.__name__}", lines(told.rows), told.words, len(told.rows) < 16)
+        sent[scene.__name__] = [told.members.directive_sent(name) for name in told.names]
+    yield Case("directives-at-the-ends-of-scenes", canonical(sent))
+    for report in REPORTS:
+        told = Told()
+        names = told.trains(2)
+        told.members.deliver(names[0], report)
+        told.look(*names)
+        yield Case(f"report-{report['type']}", lines(told.rows), told.words)
     for seed in range(10):
         play = Play(seed)
         play.run(40)
@@ -42,6 +51,11 @@ class Told:
         self.members = doors.Members(**terms)
         self._seen.clear()
         self.plans: dict[int, Json] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The workers that were let in since the beginning."""
+        return sorted(self._seen)
 
     @property
     def words(self) -> str:
@@ -390,6 +404,26 @@ SCENES: tuple[Callable[[Told], None], ...] = (
     the_script_fails_once, the_script_fails_everywhere, the_script_ends_with_a_status, training_finishes,
     the_job_is_cancelled, a_term_signal, one_leaves_by_itself, top_ups_and_batches, few_sizes, a_daemon_is_restarted,
     measured_on_the_way_up, a_climb_is_given_up, the_daemon_slept, relaunched_at_each_size,
+)  # fmt: skip
+
+
+#: One message of each kind that a worker reports.
+REPORTS: tuple[Json, ...] = (
+    {"type": "warm", "address": "h0:2", "stages": {"import": 2.5}},
+    {"type": "checkedin", "answers": 1, "generation": 1, "step": 7, "whole": True, "stuck_s": 0.5},
+    {"type": "fault", "generation": 1, "step": 7, "how": "closed", "detail": "peer 1"},
+    {"type": "switched", "generation": 1, "step": 8, "nodes": 2, "pause_s": 0.2, "grew": True, "state_bytes": 99},
+    {"type": "leaving", "why": "SIGTERM"},
+    {"type": "left", "generation": 0, "step": 9, "saved": "/scratch/1"},
+    {
+        "type": "samples", "step": 9, "nodes": 2, "samples": 64, "seconds": 1.5, "steps": 2, "total": 640,
+        "parts": {"data": 0.1}, "noise_scale": 12.5, "rates": {"9_0.0": 40.0}, "memory_bytes": 10,
+    },
+    {"type": "metric", "name": "loss", "value": None, "samples": 640},
+    {"type": "finished", "result": {"loss": 0.5}},
+    {"type": "failed", "step": 9, "message": "ValueError: bad batch"},
+    {"type": "exited", "status": -9},
+    {"type": "toppedup", "array_id": 8, "tasks": 4},
 )  # fmt: skip
 
 

@@ -36,6 +36,15 @@ def cases() -> Iterator[Case]:
         yield Case("command/summary", told, done.out.split("\n")[0][:120], whole=True)
         begun = (folder / "events.csv").read_text().split("\n")[:31]  # the daemon's loop takes its time
         (folder / "begun.csv").write_text("\n".join(begun))
+        for policy in ("auto", "equal"):
+            done = doors.malletrain(
+                "replay", "begun.csv", "--engine", "loop", "--mix", "hpo:2", "--policy", policy, "--json", "-"
+            )
+            answer = done.json
+            for figures in answer["policies"].values():
+                for key in ("wall_s", "solve_s"):
+                    figures.pop(key, None)
+            yield Case(f"loop/command-{policy}", canonical(answer) + done.err)
         events = doors_journal.loop_replayed(folder / "begun.csv", "hpo:2", (2.0, 0.3, 0.1), "exact")
         listed = [doors.event_row(it) for it in events]
         yield Case("loop/journal", lines(listed), f"{len(listed)} events")

@@ -30,6 +30,8 @@ def cases() -> Iterator[Case]:
             for what, rows in doors_journal.people_read(path, history.site.now + 60.0).items():
                 yield Case(f"{name}/read-{what.replace(' ', '-')}", canonical(rows))
             yield Case(f"{name}/journal-read-back", lines(doors_journal.read_back(opened)))
+            done = doors.malletrain("score", "journal.db", "--json")
+            yield Case(f"{name}/score", doors_journal.untimed(done), whole=seed == 1)
             before = [rows for _, _, rows in doors_journal.tables(path)]
             count = doors_journal.rebuild(opened)
             same = "as before" if [rows for _, _, rows in doors_journal.tables(path)] == before else "differs"
