@@ -94,11 +94,10 @@ def check() -> None:
         probe, env={"PATH": SYSTEM_PATH}, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
     )
     if done.returncode:
-        folder, shown = next(iter(covered.items()))
         raise UsageError(
-            f"{shown[0]}: other users cannot enter {folder} (mode {_mode(folder)}), and root may not mount here "
-            f"({last_line(done.stderr)}): move the checkout to where they can, such as /opt, "
-            f"or chmod o+x {_quoted(folder)}"
+            f"other users cannot enter {', '.join(f'{folder} (mode {_mode(folder)})' for folder in covered)}, "
+            f"and root may not mount here ({last_line(done.stderr)}): move the checkout to where they can, as /opt, "
+            f"or chmod o+x {' '.join(map(_quoted, covered))}"
         )
 
 

@@ -44,7 +44,7 @@ class Identity:
 def check_rights() -> None:
     """UsageError unless this process may make users and run jobs as them."""
     if os.geteuid() != 0:
-        raise UsageError("--users: only root can run jobs as several users: run it as root (sudo), or leave it out")
+        raise UsageError("only root can run jobs as several users: run it as root (sudo)")
 
 
 def ensure(names: tuple[str, ...]) -> None:
