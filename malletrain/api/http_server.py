@@ -91,16 +91,18 @@ def serve(app: ASGIApp, host: str, port: int) -> HttpServer:
     """Serve `app` in a thread; returns when it answers.
 
     Raises:
-        InvalidInput: the address cannot be listened on.
-        Unavailable: the server did not start.
+        InvalidInput: this user may not listen on that port.
+        Unavailable: the address is taken, or not there yet; or the server did not start.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise InvalidInput(
-            f"api.host, api.port {host}:{port}", f"cannot be listened on ({error.strerror}): choose another"
-        ) from error
+        where = f"api.host, api.port {host}:{port}"
+        why = f"cannot be listened on ({error.strerror}): choose another"
+        if isinstance(error, PermissionError):
+            raise InvalidInput(where, why) from error
+        raise Unavailable(f"{where}: {why}") from error
     config = uvicorn.Config(
         app,
         http=PatientProtocol,

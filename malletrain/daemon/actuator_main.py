@@ -25,8 +25,8 @@ from malletrain.slurm.command import Commands
 GOODBYE_S = 3.0
 
 
-def steer(settings: Config, environ: Mapping[str, str]) -> None:
-    """Carry out the listener's orders until SIGTERM or SIGINT.
+def steer(settings: Config, environ: Mapping[str, str]) -> int:
+    """Carry out the listener's orders until SIGTERM or SIGINT; the exit status.
 
     Raises:
         MalletrainError: there is no socket to serve, Slurm does not answer, or pilots may not run on this site.
@@ -53,6 +53,7 @@ def steer(settings: Config, environ: Mapping[str, str]) -> None:
         notifier.ready(f"steering for {settings.actuator.listener} as user {os.geteuid()}")
         server.run()
         notifier.stopping()
+        return 0
     finally:
         server.close()
         log.info("stopping")

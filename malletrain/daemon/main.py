@@ -18,13 +18,15 @@ import click
 import structlog
 
 from malletrain import __version__, config
+from malletrain.api.ports import Unavailable
 from malletrain.config import Config, ConfigError
 from malletrain.daemon import log
 from malletrain.daemon.actuator_main import steer
 from malletrain.daemon.describe import describe
 from malletrain.daemon.notify import Notifier
 from malletrain.daemon.timers import Timers, schedule
-from malletrain.domain.errors import MalletrainError
+from malletrain.domain.errors import ClusterUnavailable, MalletrainError
+from malletrain.store.errors import JournalInUse
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
 
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 #: Errors whose message is for the reader: printed as they are, exit status 2 (1 for a refusal).
 _TOLD = (MalletrainError, WireError, ConfigError)
+
+#: What may be otherwise a little later, after a power cut for example. A service then ends with 1, and systemd starts
+#: it again; 2 is for what stays wrong until somebody mends it.
+_PASSING = (ClusterUnavailable, JournalInUse, Unavailable)
 
 _STOP, _RELOAD, _API_ENDED = "stop", "reload", "api-ended"
 
@@ -73,14 +79,14 @@ def command(
         return
     log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)
     if actuator:
-        steer(settings, os.environ)
-        return
+        sys.exit(_exit_status(partial(steer, settings, os.environ)))
     if user_mode and not dry_run:  # a service's folder is its unit's business (StateDirectory=)
         Path(settings.store.path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if once or dry_run:
         _look_once(settings, dry_run=dry_run, user_mode=user_mode)
         return
-    sys.exit(DaemonProcess(settings, file=file, observe=observe, user_mode=user_mode, environ=os.environ).run())
+    daemon = DaemonProcess(settings, file=file, observe=observe, user_mode=user_mode, environ=os.environ)
+    sys.exit(_exit_status(daemon.run))
 
 
 def read_config(file: Path | None, *, user_mode: bool, environ: Mapping[str, str]) -> Config:
@@ -92,6 +98,15 @@ def read_config(file: Path | None, *, user_mode: bool, environ: Mapping[str, str
     if user_mode:
         return config.load_for_user(environ, file)
     return config.load(file or config.SYSTEM_FILE)
+
+
+def _exit_status(serve: Callable[[], int]) -> int:
+    """The exit status of a service that may be started again."""
+    try:
+        return serve()
+    except _PASSING as error:
+        _tell(error)
+        return 1
 
 
 def _look_once(settings: Config, *, dry_run: bool, user_mode: bool) -> None:
@@ -247,7 +262,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except _TOLD as error:
-        for line in str(error).splitlines():
-            click.echo(f"malletraind: {line}", err=True)
+        _tell(error)
         sys.exit(error.exit_status)
     sys.exit(0)
+
+
+def _tell(error: Exception) -> None:
+    for line in str(error).splitlines():
+        click.echo(f"malletraind: {line}", err=True)

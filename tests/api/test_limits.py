@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.api.http_server import serve
+from malletrain.api.ports import Unavailable
 from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
-from malletrain.domain.errors import InvalidInput
+from malletrain.api.roles import user_name
 from tests.api.house import Caller, House
 
 
@@ -121,8 +122,8 @@ def test_the_log_tells_who_asked_what_and_no_secret(house: House, caplog: pytest
         caller.post("/v1/session", json={"credential": credential})
     records = [vars(r) for r in caplog.records if r.name == "malletrain.api" and r.message == "request"]
     assert [(r["method"], r["path"], r["status"], r["user"]) for r in records[:2]] == [
-        ("GET", "/v1/events", 200, "1001"),
-        ("GET", "/v1/explain/a%09b", 404, "1001"),
+        ("GET", "/v1/events", 200, user_name(1001)),
+        ("GET", "/v1/explain/a%09b", 404, user_name(1001)),
     ]
     written = repr(records)
     assert token not in written
@@ -144,7 +145,7 @@ def test_a_failure_is_told_without_its_innards(house: House, caplog: pytest.LogC
 
 
 def test_a_taken_port_is_told(house: House) -> None:
-    with pytest.raises(InvalidInput, match=f"127.0.0.1:{house.server.port}: cannot be listened on"):
+    with pytest.raises(Unavailable, match=f"127.0.0.1:{house.server.port}: cannot be listened on"):
         serve(house.app, "127.0.0.1", house.server.port)
 
 

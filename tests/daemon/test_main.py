@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,14 +72,21 @@ def test_wrong_options_are_one_line(tmp_path: Path, argv: list[str]) -> None:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-def test_slurm_that_does_not_answer_is_one_line(tmp_path: Path, file: Path) -> None:
+@pytest.mark.parametrize(
+    ("argv", "status"), [((), 1), (("--observe",), 1), (("--actuator",), 1), (("--once",), 2), (("--dry-run",), 2)]
+)
+def test_slurm_that_does_not_answer_is_one_line(
+    tmp_path: Path, file: Path, argv: tuple[str, ...], status: int
+) -> None:
+    """A service is started again, for slurmctld may be up later; after 2 it never would be."""
     fakes = tmp_path / "bin"
     fakes.mkdir()
     (fakes / "scontrol").write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2\nexit 1\n")
     (fakes / "scontrol").chmod(0o755)
+    file.write_text(f'{file.read_text()}[actuator]\nsocket = "{tmp_path}/socket"\nlistener = "nobody"\n')
     environ = environment(tmp_path, PATH=f"{fakes}:{os.environ['PATH']}")
-    done = run(tmp_path, "--config", str(file), environ=environ)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = run(tmp_path, *argv, "--config", str(file), environ=environ)
+    assert (done.returncode, done.stdout) == (status, "")
     said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert len(said) == 1
     assert "Unable to contact" in said[0]
@@ -151,13 +159,40 @@ def test_a_reload_takes_the_new_file_and_keeps_the_old_one_where_it_is_wrong(
 
 
 @pytest.mark.slurm
+def test_a_reload_while_slurm_is_away_ends_so_that_systemd_starts_it_again(
+    start: Callable[..., Running], file: Path, tmp_path: Path
+) -> None:
+    fakes, away = tmp_path / "bin", tmp_path / "away"
+    fakes.mkdir()
+    (fakes / "scontrol").write_text(f'#!/bin/sh\ntest -e {away} && exit 1\nexec {shutil.which("scontrol")} "$@"\n')
+    (fakes / "scontrol").chmod(0o755)
+    running = start("--config", str(file), PATH=f"{fakes}:{os.environ['PATH']}")
+    away.touch()
+    running.process.send_signal(signal.SIGHUP)
+    assert running.process.wait(60) == 1
+    assert "Traceback" not in running.log.read_text()
+
+
+@pytest.mark.slurm
+def test_a_port_that_is_taken_is_one_line_and_tried_again_by_systemd(tmp_path: Path, file: Path, lab: Lab) -> None:
+    port = int(url_of(file).rpartition(":")[2])
+    environ = {**lab.env, **environment(tmp_path), "PATH": lab.env["PATH"]}
+    with socket.create_server(("127.0.0.1", port)):
+        done = run(tmp_path, "--config", str(file), environ=environ)
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(said) == 1
+    assert f"127.0.0.1:{port}: cannot be listened on (Address already in use" in said[0]
+
+
+@pytest.mark.slurm
 def test_a_second_daemon_on_the_same_journal_is_refused(
     start: Callable[..., Running], file: Path, tmp_path: Path, lab: Lab
 ) -> None:
     start("--config", str(file))
     environ = {**lab.env, **environment(tmp_path), "PATH": lab.env["PATH"]}
     done = run(tmp_path, "--config", str(file), environ=environ)
-    assert done.returncode == 2
+    assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert len(said) == 1
     assert "journal" in said[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,6 +111,20 @@ def test_the_shipped_unit_serves_survives_and_ends(site: Site) -> None:
     systemctl("stop", NAME)
     assert (of_unit("Result"), of_unit("MainPID")) == ("success", "0")
     assert '"event"' in said()
+
+
+def test_it_is_started_again_until_slurm_and_its_port_are_there(site: Site) -> None:
+    """As after a power cut: slurmctld comes up later, on another machine; and another program may hold the port."""
+    lab = site.lab
+    lab.kill("slurmctld")
+    lab.wait_for(lambda: not lab.is_running("slurmctld"), 30, "the end of slurmctld")
+    assert systemctl("start", NAME, check=False).returncode != 0
+    lab.wait_for(partial(has_restarted, 2), 120, "a new start while slurmctld is away")
+    assert of_unit("ExecMainStatus") in ("0", "1")
+    with socket.create_server(("127.0.0.1", site.port)):
+        lab.start("slurmctld")
+        lab.wait_for(lambda: "cannot be listened on" in said(), 120, "a start while the port is taken")
+    lab.wait_for(lambda: site.is_up() and of_unit("ActiveState") == "active", 120, "the daemon")
 
 
 def test_a_wrong_configuration_is_not_tried_again(site: Site) -> None:
