@@ -1,4 +1,4 @@
-"""In which sense a resized run is a static one: four classes, and what in a model decides between them."""
+"""In which sense a resized run equals a static one: four classes, and how a model is assigned to one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNorm
 
 
 class Equality(StrEnum):
-    """From strong to weak."""
+    """The classes, from strong to weak."""
 
-    ADDITIVE = "additive"  #: the loss adds up over samples: equal up to rounding
+    ADDITIVE = "additive"  #: the loss is a sum over samples: equal up to rounding
     VIRTUAL_SHARDS = "virtual shards"  #: equal up to rounding to a static run with the same shards
     SYNC_BATCHNORM = "sync batchnorm"  #: equal up to rounding, statistics over the whole batch
     STATISTICAL = "statistical"  #: the same in distribution, not in numbers
@@ -22,16 +22,22 @@ class Equality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The class, and why it is no stronger one; `cure` says what would make it stronger."""
+    """The class of a session.
+
+    Attributes:
+        equality: the class.
+        because: why it is no stronger one.
+        remedy: what would make it stronger, or "".
+    """
 
     equality: Equality
     because: tuple[str, ...] = ()
-    cure: str = ""
+    remedy: str = ""
 
     def __str__(self) -> str:
         if self.equality is not Equality.STATISTICAL:
             return f"{self.equality.value}: {_MEANING[self.equality]}"
-        return f"statistical: {_MEANING[self.equality]}, because {'; '.join(self.because)}. {self.cure}".rstrip()
+        return f"statistical: {_MEANING[self.equality]}, because {'; '.join(self.because)}. {self.remedy}".rstrip()
 
 
 _MEANING = {
@@ -43,32 +49,33 @@ _MEANING = {
 
 
 def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool) -> Judgement:
-    """The class of a session.
+    """Assign a session to its class.
 
     Args:
-        shards: whether it has virtual shards.
+        model: to train.
+        shards: whether the session has virtual shards.
         fixed_batch: whether the batch is the same at every size.
-        additive: whether the loss adds up over samples, as the script says.
+        additive: whether the loss is a sum or mean over samples, as the script declares.
     """
     because = []
     batch = [] if shards else whole_batch_layers(model)
     chance = [] if shards else random_layers(model)
-    cures = []
+    remedies = []
     if batch:
         because.append(f"{_some(batch)} look at the part of the batch that a worker has")
-        cures.append("GroupNorm or LayerNorm, sync_batchnorm(model), or virtual_shards=N")
+        remedies.append("GroupNorm or LayerNorm, sync_batchnorm(model), or virtual_shards=N")
     if chance:
         because.append(f"{_some(chance)} draw random numbers by worker")
-        cures.append("virtual_shards=N")
+        remedies.append("virtual_shards=N")
     if not additive and not shards:
         because.append("the loss compares samples of a batch with each other (additive_loss=False)")
-        cures.append("virtual_shards=N")
+        remedies.append("virtual_shards=N")
     if not fixed_batch:
         because.append("the batch changes with the number of workers")
-        cures.append("a batch_size that is a number")
+        remedies.append("a batch_size that is a number")
     if because:
-        cure = f"Where equality matters: {'; '.join(dict.fromkeys(cures))}."
-        return Judgement(Equality.STATISTICAL, tuple(because), cure)
+        remedy = f"Where equality matters: {'; '.join(dict.fromkeys(remedies))}."
+        return Judgement(Equality.STATISTICAL, tuple(because), remedy)
     if shards:
         return Judgement(Equality.VIRTUAL_SHARDS)
     synced = any(isinstance(module, SyncBatchNorm) for module in model.modules())
@@ -76,7 +83,7 @@ def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool) 
 
 
 def whole_batch_layers(model: nn.Module) -> list[str]:
-    """Layers in which a sample's result, or a running statistic, depends on the others of the local batch."""
+    """Layers whose output or running statistics for a sample depend on the other samples of the local batch."""
     return [
         f"{name or 'the model'} ({type(module).__name__})"
         for name, module in model.named_modules()
@@ -86,7 +93,7 @@ def whole_batch_layers(model: nn.Module) -> list[str]:
 
 
 def random_layers(model: nn.Module) -> list[str]:
-    """Layers that draw random numbers in training. What a forward draws by itself cannot be seen."""
+    """Layers that draw random numbers in training. Random numbers drawn in a `forward` itself are not found."""
     return [
         f"{name or 'the model'} ({type(module).__name__})" for name, module in model.named_modules() if _draws(module)
     ]
@@ -97,7 +104,7 @@ def _draws(module: nn.Module) -> bool:
         return module.p > 0
     if isinstance(module, nn.RReLU):
         return True
-    # Attention and recurrent layers, of PyTorch and of others, drop out inside.
+    # Attention and recurrent layers have dropout as an attribute, not as a submodule.
     dropout = getattr(module, "dropout", 0.0)
     return isinstance(dropout, float) and dropout > 0 and isinstance(module, nn.MultiheadAttention | nn.RNNBase)
 
@@ -106,6 +113,6 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def layers_of(model: torch.nn.Module) -> list[SyncBatchNorm]:
-    """The layers that `sync_batchnorm` made, in order."""
+def synced_layers(model: torch.nn.Module) -> list[SyncBatchNorm]:
+    """The `SyncBatchNorm` layers of a model, in order."""
     return [module for module in model.modules() if isinstance(module, SyncBatchNorm)]

@@ -1,4 +1,4 @@
-"""Errors of the elastic runtime, and the two signals that unwind a step."""
+"""Exceptions of the elastic runtime. A script sees `ElasticError` and `Released`; the others stay in this package."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ from malletrain.wire.errors import WireError
 
 
 class ElasticError(WireError):
-    """The script or its setting cannot be trained this way; the message says what to change."""
+    """The script or its settings cannot be trained this way; the message says what to change."""
 
 
 class PeerLost(Exception):
-    """A group operation failed: the connection to a peer is gone. The group is of no more use."""
+    """A group operation failed because a peer is unreachable. The group cannot be used again."""
 
 
 class Aborted(Exception):
-    """The round under way is void; it is done again in another world. Never seen outside this package."""
+    """The commit round under way is void and is repeated in another world. Internal."""
 
 
 class JobOver(Exception):
-    """The main worker has finished while this one was about to. Never seen outside this package."""
+    """The main worker finished the job while this worker was in its last commit round. Internal."""
 
 
 class Released(SystemExit):
-    """This worker's part is over: it left, was given up, or its job ended. Ends the process in order."""
+    """This worker's part is over: it left, was given up, or its job ended. Ends the process in order.
 
-    STATUS = 143  #: as of a script that SIGTERM ended
+    Attributes:
+        reason: why, for people.
+    """
+
+    STATUS = 143  #: exit status of a script that SIGTERM ended
 
     def __init__(self, reason: str) -> None:
         super().__init__(self.STATUS)

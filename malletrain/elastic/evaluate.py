@@ -1,28 +1,29 @@
-"""A mean over a data set, by all members together, the same to the last bit at every size.
+"""Means over a data set, computed by all members together and bit-identical at every size.
 
-The data set is cut into chunks. In one round each member fills in its chunks' rows of a table that is then summed;
-every row has one writer, so the sum is exact, and the final figure is added up in the order of the chunks.
+The data set is cut into chunks. In each commit round every member fills the rows of its chunks in a table, which is
+then summed over members. Each row has one writer, so the sum is exact; the rows are added up in the order of chunks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import Aborted, ElasticError
+from malletrain.elastic.runtime import Runtime
 
-if TYPE_CHECKING:
-    from malletrain.elastic.session import Session
+#: Chunks a member computes in one round: at most these are computed again after a fault.
+CHUNKS_PER_MEMBER = 8
 
-#: Chunks of one round for each member: after a fault, at most these are worked out again.
-CHUNKS_A_MEMBER = 8
+#: A round has the chunks of this many members at every size: when it is repeated in another world, they are the same.
+MEMBERS_PER_ROUND = 8
 
 
 def evaluate(
-    session: Session, loader: SampleLoader, metrics: Callable[[Any], Mapping[str, Any]], batch_size: int
+    runtime: Runtime, loader: SampleLoader, metrics: Callable[[Any], Mapping[str, Any]], batch_size: int
 ) -> dict[str, float]:
     """See `Session.evaluate`."""
     length = len(loader.dataset)
@@ -31,43 +32,40 @@ def evaluate(
     starts = list(range(0, length, batch_size))
     names: list[str] = []
     rows: list[list[float]] = []
-    was_training = session.model.training
-    session.model.eval()
+    was_training = runtime.model.training
+    runtime.model.eval()
     try:
         with torch.no_grad():
             while len(rows) < len(starts):
-                session._lifecycle.between_rounds()
-                many = min(len(starts) - len(rows), CHUNKS_A_MEMBER * ROUND_MEMBERS)
+                runtime.lifecycle.between_rounds()
+                many = min(len(starts) - len(rows), CHUNKS_PER_MEMBER * MEMBERS_PER_ROUND)
                 table, names = _fill(
-                    session, loader, metrics, batch_size, starts[len(rows) : len(rows) + many], names
+                    runtime, loader, metrics, batch_size, starts[len(rows) : len(rows) + many], names
                 )
-                summed = session._lifecycle.sum(table)
+                summed = runtime.lifecycle.sum(table)
                 if summed is not None:
                     rows.extend(summed.tolist())
     finally:
-        session.model.train(was_training)
+        runtime.model.train(was_training)
     return {name: sum(row[column] for row in rows) / length for column, name in enumerate(names)}
 
 
-#: Commit rounds are cut alike at every size, so that a member of another world can take part in the next.
-ROUND_MEMBERS = 8
-
-
 def _fill(
-    session: Session,
+    runtime: Runtime,
     loader: SampleLoader,
     metrics: Callable[[Any], Mapping[str, Any]],
     batch_size: int,
     starts: list[int],
     names: list[str],
 ) -> tuple[torch.Tensor, list[str]]:
-    world = session._committer.world
+    """A table with this member's rows, and the names of its columns."""
+    world = runtime.committer.world
     table: torch.Tensor | None = None
     length = len(loader.dataset)
-    # Every member works out at least one chunk, to know the names of the figures. Where the model is sharded over a
-    # node, its processes must call it equally often.
+    # Every member computes at least one chunk, to get the names of the metrics. Processes that share a sharded model
+    # must call it equally often.
     mine = list(range(world.rank, len(starts), world.size))
-    often = -(-len(starts) // world.size) if session._sharded else 1
+    often = -(-len(starts) // world.size) if runtime.sharded else 1
     mine += [0] * (often - len(mine))
     for number in mine:
         begin = starts[number]

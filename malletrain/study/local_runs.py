@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from malletrain.elastic.link.standalone_record import RECORD
+from malletrain.elastic.link.standalone_record import RECORD_VARIABLE
 from malletrain.study import training_errors
 from malletrain.study.trial_endings import Ending, Figure, TrialEnd
 from malletrain.study.trial_main import LIFELINE_FD
@@ -53,7 +53,7 @@ class LocalRun:
             with (folder / "output.txt").open("ab") as output:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "malletrain.study.trial_main", order.folder],
-                    env={**passed, RECORD: name, LIFELINE_FD: str(theirs), "PYTHONUNBUFFERED": "1"},
+                    env={**passed, RECORD_VARIABLE: name, LIFELINE_FD: str(theirs), "PYTHONUNBUFFERED": "1"},
                     cwd=Path(order.file).parent,
                     stdin=subprocess.DEVNULL,
                     stdout=output,

@@ -42,15 +42,15 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "rehearsal": (worker_start, "_call"),
     "warm": (worker_start, "stages"),
     "build": (reconfigure, "make_world_group"),
-    "roll": (state_recovery.StateRecovery, "call_roll"),
-    "give": (state_recovery, "give"),
+    "roll": (state_recovery.StateRecovery, "recover"),
+    "give": (state_recovery, "send_state"),
     "lent": (OverlappedSnapshot, "changed"),
-    "take": (state_recovery, "take"),
+    "take": (state_recovery, "receive_state"),
     "step": (GradientReducer, "arm"),
     "backward": (GradientReducer, "_begin"),
     "sums": (GradientReducer, "_complete"),
     "evaluation": (evaluate, "_fill"),
-    "finish": (WorkerLifecycle, "meet"),
+    "finish": (WorkerLifecycle, "barrier"),
 }
 
 
@@ -140,9 +140,9 @@ def main(arguments: list[str]) -> None:
     if "TROUBLE" in os.environ:
         trouble(os.environ["TROUBLE"])
     if "PATIENCE" in os.environ:
-        reconfigure.ORPHANED_S = float(os.environ["PATIENCE"])
+        reconfigure.RECOVERY_SILENCE_LIMIT_S = float(os.environ["PATIENCE"])
     if "APART" in os.environ:
-        local_group.APART_S = float(os.environ["APART"])
+        local_group.SPLIT_TIMEOUT_S = float(os.environ["APART"])
     if "LONG" in os.environ:
         lifecycle.LONG_STEP_S = float(os.environ["LONG"])
     sys.argv = list(arguments)

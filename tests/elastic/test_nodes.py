@@ -22,7 +22,7 @@ from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
 from malletrain.elastic.comm.node_group import make_world_group
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
-from malletrain.elastic.resize.recovery_plan import Entry, read
+from malletrain.elastic.resize.recovery_plan import MemberState, plan_recovery
 from tests.elastic import group_contract
 from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
@@ -80,24 +80,26 @@ def test_everyone_gets_the_state_from_where_there_is_a_connection(
     places: int, said: list[tuple[bool, int]], sharded: bool
 ) -> None:
     """`said`: of each node whether it holds the state, and of its last process whether it is a round ahead."""
-    entries = [
-        Entry(whole, 7 + (ahead if place == places - 1 else 0), 3) for whole, ahead in said for place in range(places)
+    states = [
+        MemberState(whole, 7 + (ahead if place == places - 1 else 0), 3)
+        for whole, ahead in said
+        for place in range(places)
     ]
-    roll = read(entries, places, sharded=sharded)
-    assert sorted([*roll.donors, *roll.behind, *roll.fresh]) == list(range(len(entries)))
-    got = list(roll.donors)
-    for giver, takers in roll.givers().items():
+    plan = plan_recovery(states, places, sharded=sharded)
+    assert sorted([*plan.donors, *plan.behind, *plan.fresh]) == list(range(len(states)))
+    got = list(plan.donors)
+    for giver, takers in plan.receivers().items():
         for taker in takers:
             same_part = giver % places == taker % places
             assert same_part or (giver // places == taker // places and not sharded)
-            assert taker in roll.fresh
+            assert taker in plan.fresh
             got.append(taker)
     assert len(got) == len(set(got)), "nobody is given it twice"
-    assert {rank // places for rank in roll.fresh if rank not in got} == roll.stranded()
+    assert {rank // places for rank in plan.fresh if rank not in got} == plan.stranded()
     mixed = {node for node, (whole, ahead) in enumerate(said) if whole and ahead and places > 1}
-    assert roll.apart() == (mixed & {rank // places for rank in roll.behind} if sharded else set())
-    if not roll.behind:
-        assert not roll.stranded()
+    assert plan.split_nodes() == (mixed & {rank // places for rank in plan.behind} if sharded else set())
+    if not plan.behind:
+        assert not plan.stranded()
 
 
 def test_where_a_process_stands() -> None:

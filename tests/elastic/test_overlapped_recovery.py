@@ -6,23 +6,27 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome, TrainingWorld
+from malletrain.elastic.comm.group import Group, SoloGroup
+from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
+from malletrain.elastic.resize.pending_groups import PendingGroups
 from malletrain.elastic.resize.reconfigure import Reconfigurer
-from malletrain.elastic.resize.recovery_plan import Entry, read
+from malletrain.elastic.resize.recovery_plan import MemberState, plan_recovery
 from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
 from malletrain.elastic.state.training_state import Position, TrainingState
+from malletrain.wire import messages
 from scripts.bench.elastic.overhead import Calm
 from tests.elastic.coordinator import running
 from tests.elastic.digits import SCRIPT, Static, assert_equal, assert_every_sample_once, diary, wait_lines
@@ -82,13 +86,17 @@ def test_forward_and_backward_change_no_shared_tensor() -> None:
 
 
 @given(
-    st.lists(st.builds(Entry, st.booleans(), st.integers(0, 3), st.just(4), st.booleans()), min_size=1, max_size=6),
+    st.lists(
+        st.builds(MemberState, st.booleans(), st.integers(0, 3), st.just(4), st.booleans()), min_size=1, max_size=6
+    ),
     st.booleans(),
 )
-def test_donors_of_one_mind_lend_to_newcomers_alone(entries: list[Entry], sharded: bool) -> None:
-    roll = read(entries, 1, sharded=sharded)
-    allowed = not sharded and roll.newest > 0 and bool(roll.fresh) and not roll.behind
-    assert roll.lends == (allowed and all(entries[rank].lends for rank in roll.donors))
+def test_recovery_is_overlapped_only_for_newcomers_and_if_all_donors_can(
+    states: list[MemberState], sharded: bool
+) -> None:
+    plan = plan_recovery(states, 1, sharded=sharded)
+    allowed = not sharded and plan.newest > 0 and bool(plan.fresh) and not plan.behind
+    assert plan.overlapped == (allowed and all(states[rank].can_overlap for rank in plan.donors))
 
 
 @given(st.integers(1, 40), st.integers(2, 9), st.data())
@@ -110,41 +118,63 @@ def test_during_recovery_the_others_share_the_whole_batch(batch: int, size: int,
     assert all(loaded[0].tolist() == share.indices and share.indices for share, loaded in shares)
 
 
-class Worlds(Calm):
-    """What `WorkerLifecycle` asks of a switch whose world has a newcomer."""
+class Pair(SoloGroup):
+    """A group of two that does nothing."""
+
+    size = 2
+
+
+class FakeMember(Calm):
+    """A member without a daemon, which records what is done with it."""
 
     def __init__(self) -> None:
         self.committer = StepCommitter(self)
-        self.committer.world = TrainingWorld(3, ("a", "b"), recovering_ranks=frozenset({1}))
-        self.link, self.finishing = None, False
+        self.worker, self.local_rank = "a", LocalRank()
+        self.pending_groups = PendingGroups(lambda generation, reason: None)
+        self.link, self.local_leader, self.finishing = None, None, False
         self.calls: list[str] = []
 
     def check(self, generation: int) -> None:
         self.calls.append("go on")
 
-    def announce(self, pause_s: float, before: int) -> None:
-        self.calls.append("announce")
+    def need_link(self) -> Any:
+        return SimpleNamespace(say=lambda message: self.calls.append("report"))
 
-    def taken_in(self, *, changed: bool) -> None:
+    # --- of a StateRecovery whose second rank receives the state during the first step
+
+    def recover(self, plan: messages.Plan, group: Group) -> frozenset[int]:
+        self.calls.append("recover")
+        return frozenset({1})
+
+    def first_round_committed(self, *, changed: bool) -> None:
         self.calls.append(f"changed: {changed}")
-
-    def level(self) -> None:
-        self.calls.append("level")
 
 
 @pytest.mark.parametrize("follows", ["between_steps", "between_rounds"])
 @pytest.mark.parametrize("changed", [False, True])
 def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(follows: str, changed: bool) -> None:
     """The step may be the last of its epoch, and an evaluation come next."""
-    worlds = Worlds()
-    silent: Any = SimpleNamespace(stands=lambda: None, confirm=lambda: None)
-    course = WorkerLifecycle(cast(Reconfigurer, worlds), silent, lambda: None, silent, None, in_pilot=True)
-    course.begin()
-    course.committed(StepOutcome([], torch.zeros(8), agreed=0, ending=0, save_due=False, state_changed=changed))
-    getattr(course, follows)()
-    getattr(course, follows)()
-    leveled = ["level"] if changed else []
-    assert worlds.calls == [f"changed: {changed}", "announce", *leveled, "go on", "go on"]
+    fake: Any = FakeMember()
+    silent: Any = SimpleNamespace(send_held=lambda: None, stands=lambda: None)
+    reconfigurer = Reconfigurer(
+        fake,
+        state(),
+        fake,
+        silent,
+        silent,
+        entered=lambda: None,
+        prepare=lambda: None,
+        top_up=lambda _: None,
+        peer_store=None,
+    )
+    lifecycle = WorkerLifecycle(fake, reconfigurer, silent, silent, in_pilot=True)
+    reconfigurer.enter_static_world(Pair())
+    lifecycle.begin()
+    lifecycle.committed(StepOutcome([], torch.zeros(8), agreed=0, ending=0, save_due=False, state_changed=changed))
+    getattr(lifecycle, follows)()
+    getattr(lifecycle, follows)()
+    again = ["recover"] if changed else []
+    assert fake.calls == ["recover", f"changed: {changed}", "report", *again, "go on", "go on"]
 
 
 @pytest.mark.parametrize("how", [("--baseline",), ("--meddle",)], ids=["left alone", "meddled with"])

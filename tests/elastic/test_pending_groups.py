@@ -1,4 +1,4 @@
-"""Plans are heard by one thread and entered by another, in any order: one group is made for each."""
+"""Plans arrive on one thread and are entered on another, in any order: each gets one group."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def plan(generation: int, *, urgent: bool = False) -> messages.Plan:
     return messages.Plan(generation, seats, "here:1", urgent=urgent)
 
 
-class Grave(SoloGroup):
-    """A group that remembers whether it was given up."""
+class Fake(SoloGroup):
+    """A group that records whether it was abandoned."""
 
     def __init__(self, *, breaks: bool = False) -> None:
         self.is_abandoned = False
@@ -46,20 +46,20 @@ class Grave(SoloGroup):
 
 
 class Maker:
-    """Makes groups when it is let to, and counts."""
+    """Makes groups once `let` is set, and records them."""
 
     def __init__(self, *, breaks: bool = False) -> None:
         self.breaks = breaks
-        self.groups: dict[int, Grave] = {}
+        self.groups: dict[int, Fake] = {}
         self.made: list[int] = []
         self.failed: list[int] = []
         self.let = threading.Event()
-        self.pending_groups = PendingGroups(self.make, lambda generation, why: self.failed.append(generation))
+        self.pending_groups = PendingGroups(lambda generation, why: self.failed.append(generation))
 
     def make(self, wanted: messages.Plan) -> Group:
         self.made.append(wanted.generation)
         self.let.wait(10)
-        group = self.groups[wanted.generation] = Grave(breaks=self.breaks)
+        group = self.groups[wanted.generation] = Fake(breaks=self.breaks)
         return group
 
     def wait_ready(self, generation: int) -> None:
@@ -69,7 +69,9 @@ class Maker:
     def entering(self, wanted: messages.Plan) -> Iterator[list[Group | None]]:
         """The training thread asks for a plan's group, and waits for it until the end."""
         got: list[Group | None] = []
-        thread = threading.Thread(target=lambda: got.append(self.pending_groups.group(wanted, lambda: None)))
+        thread = threading.Thread(
+            target=lambda: got.append(self.pending_groups.group(wanted, self.make, lambda: None))
+        )
         thread.start()
         wait_until(lambda: wanted.generation in self.made, 10, "the group is being made")
         yield got
@@ -82,7 +84,7 @@ def test_a_plan_heard_after_it_is_entered_is_made_once(urgent: bool) -> None:
     """Found by a world that waited a minute for a member whose two groups stood in each other's way."""
     maker = Maker()
     with maker.entering(plan(1, urgent=urgent)) as got:
-        maker.pending_groups.hear(plan(1, urgent=urgent), seated=True)
+        maker.pending_groups.hear(plan(1, urgent=urgent), maker.make)
     assert len(got) == 1
     assert isinstance(got[0], SoloGroup), "and it is not given up"
     assert maker.made == [1]
@@ -93,8 +95,8 @@ def test_a_plan_heard_when_its_world_trains_already_is_not_made_again() -> None:
     with maker.entering(plan(1)):
         pass
     maker.pending_groups.entered(1)
-    maker.pending_groups.hear(plan(1), seated=True)
-    maker.pending_groups.hear(plan(2), seated=True)
+    maker.pending_groups.hear(plan(1), maker.make)
+    maker.pending_groups.hear(plan(2), maker.make)
     maker.wait_ready(2)
     assert maker.made == [1, 2]
     assert maker.failed == []
@@ -102,38 +104,38 @@ def test_a_plan_heard_when_its_world_trains_already_is_not_made_again() -> None:
 
 def test_a_newer_plan_gives_up_the_older() -> None:
     maker = Maker()
-    maker.pending_groups.hear(plan(1), seated=True)
+    maker.pending_groups.hear(plan(1), maker.make)
     wait_until(lambda: maker.made == [1], 10, "the older one is being made")
-    maker.pending_groups.hear(plan(2), seated=True)
+    maker.pending_groups.hear(plan(2), maker.make)
     maker.let.set()
     maker.wait_ready(2)
     assert maker.made == [1, 2]
 
 
-def test_a_group_that_is_made_after_a_newer_one_was_entered_is_buried() -> None:
+def test_a_group_that_is_made_after_a_newer_one_was_entered_is_abandoned() -> None:
     maker = Maker()
-    maker.pending_groups.hear(plan(1), seated=True)
+    maker.pending_groups.hear(plan(1), maker.make)
     wait_until(lambda: maker.made == [1], 10, "the older one is being made")
     maker.pending_groups.entered(2)
     maker.let.set()
-    wait_until(lambda: 1 in maker.groups and maker.groups[1].is_abandoned, 10, "it is buried")
+    wait_until(lambda: 1 in maker.groups and maker.groups[1].is_abandoned, 10, "it is abandoned")
 
 
 def test_only_the_group_that_is_entered_is_kept() -> None:
     maker = Maker()
     maker.let.set()
     for generation in (1, 2):
-        maker.pending_groups.hear(plan(generation), seated=True)
+        maker.pending_groups.hear(plan(generation), maker.make)
         maker.wait_ready(generation)
     maker.pending_groups.entered(2)
     assert maker.groups[1].is_abandoned
     assert not maker.groups[2].is_abandoned
 
 
-def test_a_group_whose_barrier_breaks_is_buried() -> None:
+def test_a_group_whose_barrier_breaks_is_abandoned() -> None:
     maker = Maker(breaks=True)
     maker.let.set()
-    maker.pending_groups.hear(plan(1), seated=True)
+    maker.pending_groups.hear(plan(1), maker.make)
     wait_until(lambda: maker.failed == [1], 10, "it is said")
     assert maker.groups[1].is_abandoned
 
@@ -160,9 +162,9 @@ def test_nothing_is_kept_of_a_group_that_nobody_else_came_to() -> None:
         now = held(os.getpid())
         return now.threads <= before.threads and now.files <= before.files and now.sockets <= before.sockets
 
-    pending_groups = PendingGroups(make, lambda generation, why: failed.append(generation))
+    pending_groups = PendingGroups(lambda generation, why: failed.append(generation))
     before = held(os.getpid())
-    pending_groups.hear(plan(1), seated=True)
+    pending_groups.hear(plan(1), make)
     wait_until(lambda: failed == [1], 10, "nobody came")
     pending_groups.entered(1)
     wait_until(nothing_more, 10, f"as before: {before}")

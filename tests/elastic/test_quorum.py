@@ -1,4 +1,4 @@
-"""While the daemon is away: a majority mends its world by itself, a minority stops."""
+"""While the daemon is away, a majority recovers from a fault and a minority stops."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def meet(names: str, dead: str, *, bound: int = 5, entered: int = 5, base: str =
     got: dict[str, Plan | None] = {}
 
     def hold(name: str) -> None:
-        muster = Quorum(bound, seats(names), tuple(base or names), Vote(name, entered, bound + ord(name)))
-        got[name] = muster.hold(wall.at(f"{name}:1"), wall.at)
+        quorum = Quorum(bound, seats(names), tuple(base or names), Vote(name, entered, bound + ord(name)))
+        got[name] = quorum.hold(wall.at(f"{name}:1"), wall.at)
 
     threads = [threading.Thread(target=hold, args=(name,)) for name in names if name not in dead]
     for thread in threads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.elastic.link.throughput_meter import DROP_STEPS, MIN_STEPS, Meter
+from malletrain.elastic.link.throughput_meter import DROPPED_STEPS, MIN_WINDOW_STEPS, Meter
 from malletrain.wire.messages import Samples
 
 
@@ -20,14 +20,14 @@ class Bench:
 
 def test_the_first_steps_of_a_world_do_not_count() -> None:
     bench = Bench()
-    bench.steps(DROP_STEPS, seconds=9.0)
-    bench.steps(MIN_STEPS)
+    bench.steps(DROPPED_STEPS, seconds=9.0)
+    bench.steps(MIN_WINDOW_STEPS)
     assert bench.sent == [Samples(14, 2, 100, 5.0, 10, 140, True, {"step": 5.0})]
 
 
 def test_a_window_is_never_short_in_time() -> None:
     bench = Bench()
-    bench.steps(DROP_STEPS + 299, seconds=0.01)
+    bench.steps(DROPPED_STEPS + 299, seconds=0.01)
     assert bench.sent == []
     bench.steps(2, seconds=0.01)
     assert bench.sent[0].seconds >= 3.0
@@ -35,20 +35,20 @@ def test_a_window_is_never_short_in_time() -> None:
 
 def test_a_switch_cuts_a_window_off_as_progress() -> None:
     bench = Bench()
-    bench.steps(DROP_STEPS + 3)
+    bench.steps(DROPPED_STEPS + 3)
     bench.meter.disturbed()
     bench.meter.disturbed()
     assert [(s.steady, s.total, s.nodes) for s in bench.sent] == [(False, 70, 2)], "once"
-    bench.steps(DROP_STEPS + MIN_STEPS, nodes=4)
+    bench.steps(DROPPED_STEPS + MIN_WINDOW_STEPS, nodes=4)
     assert [(s.steady, s.nodes, s.samples) for s in bench.sent[1:]] == [(True, 4, 100)]
 
 
 def test_time_between_epochs_is_in_no_window() -> None:
     bench = Bench()
-    bench.steps(DROP_STEPS + 3)
+    bench.steps(DROPPED_STEPS + 3)
     bench.meter.paused()
     bench.at += 1000
-    bench.steps(1 + MIN_STEPS)
+    bench.steps(1 + MIN_WINDOW_STEPS)
     assert [(s.steady, s.steps, s.seconds) for s in bench.sent] == [(True, 10, 5.0)], "over the pause, without it"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from malletrain.elastic import session, step
+from malletrain.elastic import runtime, session, step
 
 HOME = Path(os.environ["MALLETRAIN_TEST_DIR"])
 ME = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
@@ -25,10 +25,10 @@ ME = f"{os.environ.get('SLURM_ARRAY_TASK_ID', 'x')}.{os.environ.get('SLURM_RESTA
 
 def watch() -> None:
     enter, leave, finish = step.Step.__enter__, step.Step.__exit__, session.Session.finish
-    join = session.Session._join
+    join = runtime.Runtime.join
 
-    def told(self: session.Session) -> None:
-        if "SLURM_JOB_ID" in os.environ and not self._joined:
+    def told(self: runtime.Runtime) -> None:
+        if "SLURM_JOB_ID" in os.environ and not self.joined:
             (HOME / f"ready-{ME}").touch()
             while not (HOME / f"start-{ME}").exists():
                 time.sleep(0.01)
@@ -42,15 +42,15 @@ def watch() -> None:
     def noted(
         self: step.Step, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        s = self._session
-        before = s._share
+        r = self._runtime
+        before = r.share
         swallowed = leave(self, kind, error, trace)
         if not swallowed and kind is None:
             assert before is not None
             line = {
-                "step": s.steps_done,
-                "epoch": s.epoch,
-                "size": s.size,
+                "step": r.position.step,
+                "epoch": r.position.epoch,
+                "size": r.committer.world.size,
                 "indices": before.indices[: before.weight],
             }
             with (HOME / f"diary-{ME}.jsonl").open("a") as diary:
@@ -66,7 +66,7 @@ def watch() -> None:
     step.Step.__enter__ = slow  # type: ignore[method-assign]
     step.Step.__exit__ = noted  # type: ignore[method-assign]
     session.Session.finish = kept  # type: ignore[method-assign]
-    session.Session._join = told  # type: ignore[method-assign]
+    runtime.Runtime.join = told  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ EARLY_FAILURE_S = 60.0
 
 
 class Restarter:
-    """One pilot of a job in restart mode; implements what `link.daemon_link` needs of a worker.
+    """One pilot of a job in restart mode; implements `LinkHandler`.
 
     Args:
         client: this pilot's connection to the daemon, already registered.
@@ -80,7 +80,7 @@ class Restarter:
         self._relaunch: tuple[float, bool] | None = None
         self._link = Link(client, self)
 
-    # --- link.Answers -----------------------------------------------------------------------------------------
+    # --- LinkHandler -----------------------------------------------------------------------------------------
 
     def on_plan(self, plan: messages.Plan) -> None:
         """Nothing to do: the main thread polls the link's plan."""

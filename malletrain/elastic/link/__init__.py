@@ -1,1 +1,1 @@
-"""The worker's link to the daemon and to the processes of its node, and what it reports."""
+"""Connections outside the process group: to the daemon, and to the other processes of the node."""

@@ -1,7 +1,7 @@
-"""The worker's link to the daemon: two threads, one that polls and one that reports. Training never waits for it.
+"""The worker's connection to the daemon: one thread polls for directives, another reports. Training never waits.
 
-The daemon may be away for as long as it likes: the link keeps trying, training goes on, and when a restarted daemon
-does not know the token any more, the link says hello again and tells it which world it finds here.
+While the daemon is unreachable, both threads retry and training goes on. A restarted daemon rejects the old token;
+the link then says hello again and names the world in which this worker trains.
 """
 
 from __future__ import annotations
@@ -17,49 +17,51 @@ from malletrain.wire.worker_client import DaemonUnreachable, Rejected, TokenUnkn
 
 log = logging.getLogger("malletrain.elastic")
 
+#: A poll waits this long for a directive (long poll).
 POLL_WAIT_S = 20.0
-MAX_QUEUED = 1024
+MAX_QUEUED_MESSAGES = 1024
+MAX_REPORT_MESSAGES = 128
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
 
 
-class Answers(Protocol):
-    """What the link asks of the runtime, from its own threads; must return at once."""
+class LinkHandler(Protocol):
+    """Callbacks of the link. They run on its threads and, but for `while_away`, must return at once."""
 
     def on_plan(self, plan: messages.Plan) -> None:
-        """A plan that was not seen before."""
+        """Take a plan that is newer than all before."""
         ...
 
     def check_in(self, number: int) -> messages.CheckedIn:
-        """Where this worker stands."""
+        """Answer the daemon's question `number`: is this worker alive, and where is it?"""
         ...
 
     def standing(self) -> messages.Standing | None:
-        """The world this worker trains in, for a daemon that may have forgotten it; None without one."""
+        """The world in which this worker trains, for a daemon that has lost it; None without one."""
         ...
 
     def on_top_up(self, tasks: int) -> None:
-        """So many held tasks more are wanted, or 0; told with every directive."""
+        """Submit `tasks` more held tasks. Called with every directive, mostly with 0."""
         ...
 
     def while_away(self) -> messages.Plan | None:
-        """The daemon does not answer: an urgent plan that the members have made without it, if there is one. May
-        block for seconds."""
+        """Called while the daemon is unreachable: an urgent plan that a quorum has made, or None. May block for
+        seconds."""
         ...
 
 
-class Wanted:
-    """What the daemon wants of a process, however it came to hear of it.
+class Directives:
+    """The daemon's present directives for this process.
 
     Attributes:
         plan: the newest plan.
-        end: the reason to stop, once there is one.
+        end: why training must stop, once it must.
         leave: why this worker is asked to leave, if it is.
-        away_since: since when the daemon does not answer (monotonic); None while it does.
+        away_since: monotonic time since which the daemon is unreachable; None while it answers.
         changed: notified when `plan` or `end` change.
     """
 
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
+    def __init__(self, handler: LinkHandler) -> None:
+        self._handler = handler
         self.plan: messages.Plan | None = None
         self.end: str | None = None
         self.leave: str | None = None
@@ -67,20 +69,28 @@ class Wanted:
         self.away_since: float | None = None
 
     def _take(self, plan: messages.Plan) -> None:
-        """A plan was heard; one that is not newer than the last changes nothing."""
+        """Make `plan` the present one, unless it is not newer."""
         with self.changed:
             if self.plan is not None and plan.generation <= self.plan.generation:
                 return
             self.plan = plan
             self.changed.notify_all()
-        self._answers.on_plan(plan)
+        self._handler.on_plan(plan)
 
 
-class Link(Wanted):
-    """What the daemon wants, and what it is told."""
+class Link(Directives):
+    """Polls for directives and delivers messages.
 
-    def __init__(self, client: WorkerClient, answers: Answers) -> None:
-        super().__init__(answers)
+    Args:
+        client: of the daemon's HTTP interface.
+        handler: gets what the daemon asks.
+
+    Attributes:
+        last_contact: monotonic time of the daemon's last answer.
+    """
+
+    def __init__(self, client: WorkerClient, handler: LinkHandler) -> None:
+        super().__init__(handler)
         self._client = client
         self.last_contact = time.monotonic()
         self._must_greet = False
@@ -96,20 +106,20 @@ class Link(Wanted):
         ]
 
     def start(self) -> None:
-        """Begin to poll and report."""
+        """Start both threads."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Stop both threads soon; what is queued is lost."""
+        """Stop both threads without waiting for them. Queued messages are lost; see `flush`."""
         self._closed.set()
         with self._filled:
             self._filled.notify_all()
 
     def say(self, message: messages.Message) -> None:
-        """Queue a message. Samples and metrics are dropped, oldest first, when the daemon is away for long."""
+        """Queue a message. When the queue is full, the oldest samples or metric is dropped first."""
         with self._filled:
-            if len(self._queue) >= MAX_QUEUED:
+            if len(self._queue) >= MAX_QUEUED_MESSAGES:
                 for position, old in enumerate(self._queue):
                     if isinstance(old, messages.Samples | messages.Metric):
                         del self._queue[position]
@@ -120,7 +130,7 @@ class Link(Wanted):
             self._filled.notify()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was said has been delivered; False when that takes longer than `seconds`."""
+        """Wait until the queue is delivered; returns False after `seconds`, or when the link is closed."""
         end = time.monotonic() + seconds
         with self._filled:
             while self._queue or self._sending:
@@ -136,7 +146,7 @@ class Link(Wanted):
         after, retry, epoch = 0, FIRST_RETRY_S, 0
         while not self._closed.is_set():
             if epoch != self._epoch:
-                after, epoch = 0, self._epoch  # another daemon counts anew
+                after, epoch = 0, self._epoch  # a restarted daemon numbers its directives anew
             try:
                 if self._must_greet:
                     self._greet(epoch, retry)
@@ -158,25 +168,25 @@ class Link(Wanted):
                 self._closed.wait(retry)
                 retry = min(LAST_RETRY_S, 2 * retry)
             except Exception:
-                # A directive that this release cannot read must not end the link; the daemon tells all again.
-                log.exception("a directive could not be taken")
+                # A directive of another release must not end the link: the daemon repeats the present state.
+                log.exception("a directive could not be processed")
                 self._closed.wait(LAST_RETRY_S)
 
     def _in_contact(self) -> None:
         self.last_contact, self.away_since = time.monotonic(), None
 
     def _is_away(self) -> None:
-        """Members may help themselves meanwhile; the daemon is told of their world as soon as it is back."""
+        """Let the members form a world without the daemon; `_greet` reports it when the daemon is back."""
         self.away_since = self.away_since or time.monotonic()
-        plan = self._answers.while_away()
+        plan = self._handler.while_away()
         if plan is not None:
             self._must_greet = True
             self._take(plan)
 
     def _act(self, directive: messages.Directive) -> None:
         if directive.check_in is not None:
-            self.say(self._answers.check_in(directive.check_in))
-        self._answers.on_top_up(directive.top_up)
+            self.say(self._handler.check_in(directive.check_in))
+        self._handler.on_top_up(directive.top_up)
         with self.changed:
             self.leave = directive.leave
             self.end = directive.end or self.end
@@ -192,7 +202,7 @@ class Link(Wanted):
                     self._filled.wait()
                 if self._closed.is_set():
                     return
-                batch = [self._queue.popleft() for _ in range(min(len(self._queue), 128))]
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_REPORT_MESSAGES))]
                 self._sending = len(batch)
             try:
                 epoch = self._epoch
@@ -216,12 +226,12 @@ class Link(Wanted):
                     self._filled.notify_all()
 
     def _greet(self, epoch: int, retry: float) -> None:
-        """Say hello again, once for both threads."""
+        """Say hello again; the two threads do it once between them."""
         with self._greeting:
             if epoch != self._epoch:
                 return
             try:
-                self._client.hello(self._answers.standing())
+                self._client.hello(self._handler.standing())
                 self._epoch += 1
                 self._must_greet = False
                 self._in_contact()

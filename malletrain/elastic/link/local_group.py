@@ -1,8 +1,8 @@
-"""How the processes of one node stand by each other: the first one has the link to the daemon, the others follow.
+"""The processes of one node: the leader has the link to the daemon, the followers get directives from the leader.
 
-They are joined by Unix sockets, so that each knows at once when another is gone. The first one tells what the daemon
-wants, always whole, and asks whether the others are there when the daemon asks; they tell what they find wrong. A
-node is one member: when one of its processes is lost, all of them end.
+They are connected by Unix sockets, so that the loss of a process is seen at once. The leader sends the complete
+present directives at every change, and forwards the daemon's check-ins; followers send faults. A node is one member:
+when one of its processes is lost, all of them end.
 """
 
 from __future__ import annotations
@@ -21,61 +21,64 @@ from typing import Any, Protocol
 
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.link.daemon_link import Answers, Link, Wanted
+from malletrain.elastic.link.daemon_link import Directives, Link, LinkHandler
 from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
 
-#: A process that does not answer within this, when the daemon asks, is not there (the node has 2 s to answer).
-SILENT_S = 1.5
+#: A process counts as lost when it does not answer a check-in within this time (the node itself has 2 s).
+CHECK_IN_TIMEOUT_S = 1.5
 
-#: One process mends a broken world, and another is in a collective of FSDP's in the step after or before: neither can
-#: be done. After so long the node ends, and the others train on.
-APART_S = 20.0
+#: One process recovers from a fault while another waits in a collective of FSDP in the step before or after: neither
+#: can succeed. After this time the node ends, and the others train on.
+SPLIT_TIMEOUT_S = 20.0
 
-#: The processes of a node wait so long for each other to come.
-MEET_S = 300.0
+#: How long the processes of a node wait for each other to start.
+START_TIMEOUT_S = 300.0
 
-#: Status of a process that ends because another of its node is lost.
-LOST = 1
+#: Exit status of a process that ends because another one of its node is lost.
+PEER_LOST_STATUS = 1
 
 
-#: What tells this pilot's processes on this node from all others.
-_NAMES = (
+#: Environment variables that together identify this pilot's part of this node.
+_PILOT_VARIABLES = (
     "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "SLURMD_NODENAME", "MALLETRAIN_PART",
     "TORCHELASTIC_RUN_ID",
 )  # fmt: skip
 
 
 def meeting_name(environ: Mapping[str, str]) -> str:
-    """Where the processes of this node meet: a name in Linux' abstract namespace, of this user and this pilot."""
-    pilot = "-".join(environ.get(name, "") for name in _NAMES)
+    """Socket address of this node's leader: a name in Linux' abstract namespace, of this user and this pilot."""
+    pilot = "-".join(environ.get(name, "") for name in _PILOT_VARIABLES)
     return f"\0malletrain-{os.getuid()}-{pilot}"[:107]
 
 
-class LocalPeer(Answers, Protocol):
-    """What the processes of a node ask of the runtime in each."""
+class LocalPeer(LinkHandler, Protocol):
+    """Callbacks of the connections within a node."""
 
-    def mending_s(self) -> float:
-        """For how long this process has been mending a broken world, where each process of the node holds a part of
-        the model; else 0."""
+    def recovering_s(self) -> float:
+        """Seconds since this process began to recover from a fault, where the model is sharded over the node; else
+        0."""
         ...
 
 
 class LocalLeader:
-    """At the first process of a node: the others, and what the daemon is told of them all.
+    """The first process of a node: speaks to the daemon for all of them.
 
     Args:
-        name: where they meet.
-        place: of this process.
+        name: see `meeting_name`.
+        local_rank: of this process.
+
+    Raises:
+        ElasticError: another process leads this node.
     """
 
     def __init__(self, name: str, local_rank: LocalRank) -> None:
         self._local_rank = local_rank
         self._link: Link | None = None
-        self._said: dict[str, Any] = {}
+        self._present: dict[str, Any] = {}
         self._asked = 0
-        #: The last question that each has answered, whether it held the training state, and `LocalPeer.mending_s`.
+        #: By rank: the last check-in answered, whether it held the training state, and `LocalPeer.recovering_s`.
         self._answered: dict[int, tuple[int, bool, float]] = {}
         self._warm: set[int] = set()
         self._gone: set[int] = set()
@@ -91,48 +94,53 @@ class LocalLeader:
                 f"another process leads this node already ({error}): give each a LOCAL_RANK"
             ) from error
         self._server.listen(local_rank.size)
-        threading.Thread(target=self._accept, name="malletrain-leader", daemon=True).start()
+        threading.Thread(target=self._accept, name="malletrain-accept", daemon=True).start()
 
     def lead(self, link: Link) -> None:
-        """From now on tell the others what `link` hears."""
+        """Begin to forward the directives of `link`."""
         self._link = link
         threading.Thread(target=self._tell, name="malletrain-tell", daemon=True).start()
 
     def wait_warm(self) -> None:
-        """Until all processes of this node are.
+        """Wait until all processes of this node have warmed up.
 
         Raises:
-            ElasticError: they are not within `MEET_S`.
+            ElasticError: one has not within `START_TIMEOUT_S`.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._warm) == self._local_rank.size - 1, MEET_S):
+            if not self._changed.wait_for(lambda: len(self._warm) == self._local_rank.size - 1, START_TIMEOUT_S):
                 missing = set(range(1, self._local_rank.size)) - self._warm
-                raise ElasticError(f"processes {sorted(missing)} of this node are not ready after {MEET_S:.0f} s")
+                raise ElasticError(
+                    f"processes {sorted(missing)} of this node are not ready after {START_TIMEOUT_S:.0f} s"
+                )
 
-    def check(self, mending_s: float) -> bool:
-        """Whether all hold the training state; ends the node when one of them is not there, or not where the others
-        are. `mending_s`: of this process (`LocalPeer.mending_s`)."""
+    def check(self, recovering_s: float) -> bool:
+        """Ask every process. Returns whether all of them hold the training state; ends the node when one is lost, or
+        cannot reach the step of the others.
+
+        Args:
+            recovering_s: of this process (`LocalPeer.recovering_s`).
+        """
         with self._changed:
             self._asked += 1
             number = self._asked
-        self._put({**self._said, "ask": number})
-        mates = range(1, self._local_rank.size)
+        self._put({**self._present, "ask": number})
+        others = range(1, self._local_rank.size)
 
         def late() -> list[int]:
-            return [rank for rank in mates if self._answered.get(rank, (0, False, 0.0))[0] < number]
+            return [rank for rank in others if self._answered.get(rank, (0, False, 0.0))[0] < number]
 
         with self._changed:
-            if not self._changed.wait_for(lambda: not late(), SILENT_S):
-                self._lost(late()[0], f"was silent for {SILENT_S} s")
-            mending = {0: mending_s, **{rank: self._answered[rank][2] for rank in mates}}
-            if max(mending.values()) > APART_S and not all(mending.values()):
-                stuck = min(mending, key=lambda rank: mending[rank])
+            if not self._changed.wait_for(lambda: not late(), CHECK_IN_TIMEOUT_S):
+                self._lost(late()[0], f"was silent for {CHECK_IN_TIMEOUT_S} s")
+            recovering = {0: recovering_s, **{rank: self._answered[rank][2] for rank in others}}
+            if max(recovering.values()) > SPLIT_TIMEOUT_S and not all(recovering.values()):
+                stuck = min(recovering, key=lambda rank: recovering[rank])
                 self._lost(stuck, "is held in a step whose world is gone")
-            return all(self._answered[rank][1] for rank in mates)
+            return all(self._answered[rank][1] for rank in others)
 
     def wait_entered(self, generation: int, in_vain: Callable[[], bool]) -> bool:
-        """Until all processes of this node train in a generation; False once that is `in_vain`. What the daemon does
-        next, it does to nodes that have arrived whole."""
+        """Wait until all processes of this node train in a generation. Returns False as soon as `in_vain()`."""
         with self._changed:
             while not all(self._entered.get(rank, 0) >= generation for rank in range(1, self._local_rank.size)):
                 if in_vain():
@@ -141,24 +149,24 @@ class LocalLeader:
         return True
 
     def wait_gone(self, seconds: float) -> None:
-        """Until the others have ended in order, or for so long: the node is given back when this process says so."""
+        """Wait up to `seconds` until the others have ended: the node is given back when this process reports it."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._gone) == self._local_rank.size - 1, seconds)
 
     def end(self) -> None:
-        """This process was told to end: so are the others."""
+        """Ask the other processes to leave, as SIGTERM asks this one."""
         self._put({"ending": True})
 
     def close(self) -> None:
-        """What happens to the others is of no more interest; they are told that this is the end."""
+        """Tell the others that this process ends, and ignore them from now on."""
         self._closed = True
         self._put({"bye": True})
         with contextlib.suppress(OSError):
             self._server.close()
 
-    def _put(self, said: Mapping[str, Any]) -> None:
+    def _put(self, values: Mapping[str, Any]) -> None:
         for stream in list(self._streams.values()):
-            stream.put(said)
+            stream.put(values)
 
     # --- threads ----------------------------------------------------------------------------------------------
 
@@ -179,7 +187,7 @@ class LocalLeader:
             if "rank" in line:
                 rank = int(line["rank"])
                 self._streams[rank] = stream
-                stream.put(self._said)
+                stream.put(self._present)
             with self._changed:
                 if "answer" in line:
                     self._answered[rank] = (int(line["answer"]), bool(line["whole"]), float(line["mending_s"]))
@@ -199,7 +207,7 @@ class LocalLeader:
 
     def _heard(self, message: messages.Message) -> None:
         if isinstance(message, messages.Leaving):
-            os.kill(os.getpid(), signal.SIGTERM)  # the node leaves as one
+            os.kill(os.getpid(), signal.SIGTERM)  # a node leaves as a whole
         elif self._link is not None:
             self._link.say(message)
 
@@ -208,52 +216,56 @@ class LocalLeader:
         if self._link is not None:
             self._link.say(messages.Exited(-signal.SIGKILL))
             self._link.flush(1.0)
-        os._exit(LOST)
+        os._exit(PEER_LOST_STATUS)
 
     def _tell(self) -> None:
-        """What is wanted, whole, at every change."""
+        """Send the complete directives at every change."""
         link = self._link
         while link is not None and not self._closed:
-            wanted = link.plan, link.end, link.leave
-            plan, end, leave = wanted
-            self._said = {"end": end, "leave": leave, "plan": messages.to_json(plan) if plan is not None else None}
-            self._put(self._said)
+            present = link.plan, link.end, link.leave
+            plan, end, leave = present
+            self._present = {"end": end, "leave": leave, "plan": messages.to_json(plan) if plan is not None else None}
+            self._put(self._present)
             with link.changed:
-                while (link.plan, link.end, link.leave) == wanted and not self._closed:
+                while (link.plan, link.end, link.leave) == present and not self._closed:
                     link.changed.wait(1.0)
 
 
-class Follower(Wanted):
-    """At the other processes of a node: has what `Link` has, from the first process.
+class Follower(Directives):
+    """Any other process of a node: gets the directives from the leader. Replaces `Link` there.
 
     Args:
-        name: where they meet.
-        place: of this process.
-        answers: of the runtime.
+        name: see `meeting_name`.
+        local_rank: of this process.
+        handler: gets what the leader asks.
+
+    Raises:
+        ElasticError: the leader did not start, or is of another user.
     """
 
-    def __init__(self, name: str, local_rank: LocalRank, answers: LocalPeer) -> None:
-        super().__init__(answers)
-        self._peer = answers
+    def __init__(self, name: str, local_rank: LocalRank, handler: LocalPeer) -> None:
+        super().__init__(handler)
+        self._peer = handler
         self._closed = False
         self._stream = _Stream(_connect(name))
         self._stream.put({"rank": local_rank.rank})
 
     @property
     def last_contact(self) -> float:
-        """Now: how long to wait for the daemon is for the first process to say."""
+        """Always now: the leader decides when the daemon has been silent for too long."""
         return time.monotonic()
 
     def start(self) -> None:
+        """Start to listen to the leader."""
         threading.Thread(target=self._hear, name="malletrain-follow", daemon=True).start()
 
     def close(self) -> None:
-        """What happens to the first process is of no more interest."""
+        """Tell the leader that this process ends, and ignore it from now on."""
         self._closed = True
         self._stream.put({"bye": True})
 
     def say(self, message: messages.Message) -> None:
-        """What is wrong is passed on; the rest is for the first process to say."""
+        """Forward faults and progress to the leader; it reports the rest itself."""
         if isinstance(message, messages.Warm):
             self._stream.put({"warm": True})
         elif isinstance(message, messages.Switched):
@@ -262,7 +274,7 @@ class Follower(Wanted):
             self._stream.put({"say": messages.to_json(message)})
 
     def flush(self, seconds: float) -> bool:
-        """Nothing is kept back here."""
+        """Nothing is queued here: returns True."""
         return True
 
     # --- threads ----------------------------------------------------------------------------------------------
@@ -281,29 +293,29 @@ class Follower(Wanted):
                 os.kill(os.getpid(), signal.SIGTERM)
             if "ask" in line:
                 peer = self._peer
-                said = {"answer": line["ask"], "whole": peer.check_in(0).whole, "mending_s": peer.mending_s()}
-                self._stream.put(said)
+                answer = {"answer": line["ask"], "whole": peer.check_in(0).whole, "mending_s": peer.recovering_s()}
+                self._stream.put(answer)
             if line.get("bye"):
                 return
         if not self._closed:
             log.error("the first process of this node is gone: so is this one")
-            os._exit(LOST)
+            os._exit(PEER_LOST_STATUS)
 
 
 class _Stream:
-    """JSON objects, one a line, in both directions."""
+    """JSON objects in both directions, one a line."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._writing = threading.RLock()  # a signal's handler may write in the middle of it
+        self._writing = threading.RLock()  # a signal handler may write during a write
 
-    def put(self, said: Mapping[str, Any]) -> None:
-        """Send; a peer that is gone is noticed where lines are read."""
+    def put(self, values: Mapping[str, Any]) -> None:
+        """Send an object. Raises nothing: `lines` ends when the peer is gone."""
         with self._writing, contextlib.suppress(OSError):
-            self._connection.sendall(json.dumps(said).encode() + b"\n")
+            self._connection.sendall(json.dumps(values).encode() + b"\n")
 
     def lines(self) -> Any:
-        """All that comes, until the other side is gone."""
+        """Objects as they arrive, until the peer is gone."""
         with contextlib.suppress(OSError), self._connection.makefile("rb") as stream:
             for line in stream:
                 if not line.endswith(b"\n"):
@@ -312,7 +324,7 @@ class _Stream:
 
 
 def _connect(name: str) -> socket.socket:
-    end = time.monotonic() + MEET_S
+    end = time.monotonic() + START_TIMEOUT_S
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -330,6 +342,6 @@ def _connect(name: str) -> socket.socket:
 
 
 def _user_of(connection: socket.socket) -> int:
-    """Who is at the other end (unix(7), SO_PEERCRED)."""
+    """User id of the peer (unix(7), SO_PEERCRED)."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])

@@ -1,7 +1,7 @@
-"""What a worker tells of its training.
+"""Messages about training: samples, metrics, results.
 
-What tells of a step waits until the next round is committed: that needs every member, so the step stands with all of
-them, and whoever is lost from then on takes nothing back that was told.
+A message about a step is held until the next commit round is done. That round needs every member, so the step is then
+committed everywhere and the loss of a worker cannot undo what was reported.
 """
 
 from __future__ import annotations
@@ -9,58 +9,50 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.data.proportional_shares import ProportionalShares
-from malletrain.elastic.link.standalone_record import Record
 from malletrain.elastic.link.throughput_meter import memory_bytes
-from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.wire import messages
 
 
 class Reports:
-    """To the daemon, or into a record where there is none.
+    """Sends messages as soon as what they report is final.
 
     Args:
-        switch: has the link to the daemon.
-        record: where there is no pilot; None where nobody reads.
-        paces: of the members.
-        noise_scale: the gradient noise scale in samples; None while it is not known.
+        say: queues a message without blocking.
+        committer: of this member.
+        proportional_shares: computing speed of every member.
+        noise_scale: returns the gradient noise scale in samples, or None while it is unknown.
     """
 
     def __init__(
         self,
-        reconfigurer: Reconfigurer,
-        record: Record | None,
+        say: Callable[[messages.Message], None],
+        committer: StepCommitter,
         proportional_shares: ProportionalShares,
         noise_scale: Callable[[], float | None],
     ) -> None:
-        self._reconfigurer = reconfigurer
-        self._record = record
+        self.say = say
+        self._committer = committer
         self._proportional_shares = proportional_shares
         self._noise_scale = noise_scale
         self._held: list[messages.Message] = []
 
     def hold(self, message: messages.Message) -> None:
-        """Say it when what it tells of stands."""
+        """Send `message` once the steps it reports are committed at every member."""
         self._held.append(message)
-        if self._reconfigurer.committer.world.size == 1:
-            self.stands()
+        if self._committer.world.size == 1:
+            self.send_held()
 
-    def stands(self) -> None:
-        """All that was committed so far is committed everywhere, or it is too late to ask: say what was held."""
+    def send_held(self) -> None:
+        """Send what was held. Call it when all steps so far are committed everywhere, and at the end."""
         held, self._held = self._held, []
         for message in held:
             self.say(message)
 
-    def say(self, message: messages.Message) -> None:
-        """Queue a message; training does not wait for it."""
-        if self._reconfigurer.link is not None:
-            self._reconfigurer.link.say(message)
-        elif self._record is not None:
-            self._record.say(message)
-
     def samples(self, window: messages.Samples) -> None:
-        """A window of training. What every member knows, the main one tells."""
-        world = self._reconfigurer.committer.world
+        """Report a window of training; does nothing on other workers than the main one."""
+        world = self._committer.world
         if world.rank != 0:
             return
         by_process = self._proportional_shares.samples_per_s()

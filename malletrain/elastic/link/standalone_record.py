@@ -1,6 +1,6 @@
-"""What a script says that runs by itself, outside any pilot: figures and its result, one JSON object a line.
+"""Reports of a script that runs outside a pilot, written to a file as one JSON object a line.
 
-A search that tries a script in a process of its own reads there what the daemon would be told otherwise.
+A study that runs its trials as plain processes reads this file instead of the daemon's journal.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from pathlib import Path
 
 from malletrain.wire import messages
 
-#: Names the file; nothing is recorded without it.
-RECORD = "MALLETRAIN_RECORD"
+#: Environment variable with the file's path; without it nothing is recorded.
+RECORD_VARIABLE = "MALLETRAIN_RECORD"
 
 _finished = False
 
 
-class Record:
-    """Messages as lines of a file, each written whole."""
+class StandaloneRecord:
+    """A file of messages.
+
+    Args:
+        path: created on the first message.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def say(self, message: messages.Message) -> None:
-        """Add one line."""
+        """Append one message in a single write."""
         line = json.dumps(messages.to_json(message)) + "\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -34,14 +38,14 @@ class Record:
             os.close(descriptor)
 
 
-def find_record(environ: Mapping[str, str]) -> Record | None:
-    """Where to write, or None where nobody reads."""
-    path = environ.get(RECORD)
-    return Record(Path(path)) if path else None
+def find_record(environ: Mapping[str, str]) -> StandaloneRecord | None:
+    """The record that the environment asks for, or None."""
+    path = environ.get(RECORD_VARIABLE)
+    return StandaloneRecord(Path(path)) if path else None
 
 
 def note_finish() -> None:
-    """The training of this process has come to its end."""
+    """Remember that the training of this process is complete."""
     global _finished
     _finished = True
 

@@ -1,1 +1,1 @@
-"""One resize: pending groups, state recovery, quorum, and the worker's lifecycle."""
+"""Resizes and faults: how a worker gets from one world to the next, and how its part ends."""

@@ -1,6 +1,6 @@
-"""Plans that were heard, and the groups of the worlds to come: each is made beside training.
+"""Groups of worlds to come, each made on a thread of its own while training goes on.
 
-A builder thread of its own makes a group and passes a barrier in it, so that being ready is known and not hoped.
+A group counts as ready once a barrier has passed in it: then it works at every member.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
 
-#: Tries that fail at once do not follow each other at once.
-BETWEEN_TRIES_S = 0.5
+#: A group that cannot be made is reported no sooner, so that failing plans do not follow each other at once.
+FAILURE_DELAY_S = 0.5
+
+#: Makes the group of a plan. Blocks until the other members come; raises `PeerLost` when they do not.
+MakeGroup = Callable[[messages.Plan], Group]
 
 
 class _Build:
-    """A group in the making."""
+    """A group being made."""
 
-    def __init__(self, plan: messages.Plan, make: Callable[[], Group]) -> None:
+    def __init__(self, plan: messages.Plan, make: MakeGroup) -> None:
         self.plan = plan
         self.group: Group | None = None
         self.given_up = False
@@ -35,10 +38,10 @@ class _Build:
         self._lock = threading.Lock()
         self._work = Background(lambda: self._make(make), f"build-{plan.generation}")
 
-    def _make(self, make: Callable[[], Group]) -> None:
-        group = make()
+    def _make(self, make: MakeGroup) -> None:
+        group = make(self.plan)
         try:
-            barrier = group.all_reduce(torch.zeros(group.size))  # an element for each, so that all take part
+            barrier = group.all_reduce(torch.zeros(group.size))  # one element a member, so that each takes part
             while not (met := barrier.wait(POLL_INTERVAL_S)) and not self.given_up:
                 pass
         except PeerLost:
@@ -51,7 +54,7 @@ class _Build:
         group.abandon()
 
     def abandon(self) -> None:
-        """Give up the group, made or not."""
+        """Drop the group, made or not."""
         self.given_up = True
         with self._lock:
             self._abandoned = True
@@ -60,27 +63,25 @@ class _Build:
             group.abandon()
 
     def done(self, seconds: float) -> bool:
-        """Whether it is made. Raises `PeerLost` when it cannot be."""
+        """Wait up to `seconds`; returns whether the thread has come to its end. Raises what it raised."""
         return self._work.wait(seconds)
 
     def is_over(self, seconds: float) -> bool:
-        """Whether nothing runs for it any more."""
+        """Like `done`, without raising."""
         return self._work.is_over(seconds)
 
 
 class PendingGroups:
-    """What one member prepares.
+    """The plans that arrived at one member, and their groups.
 
     Args:
-        make: the group of a plan; blocks until the others come, raises `PeerLost` when they do not.
-        failed: told which generation cannot be built, and why.
+        failed: called with generation and reason when a group cannot be made.
 
     Attributes:
         ready: the generation that this member could switch to at once, or 0.
     """
 
-    def __init__(self, make: Callable[[messages.Plan], Group], failed: Callable[[int, str], None]) -> None:
-        self._make = make
+    def __init__(self, failed: Callable[[int, str], None]) -> None:
         self._failed = failed
         self._plans: dict[int, messages.Plan] = {}
         self._builds: dict[int, _Build] = {}
@@ -88,16 +89,21 @@ class PendingGroups:
         self._entered = 0
         self.ready = 0
 
-    def hear(self, plan: messages.Plan, *, seated: bool) -> None:
-        """Begin to prepare a plan, and give up older ones. Who has no seat has nothing to build."""
+    def hear(self, plan: messages.Plan, make: MakeGroup | None) -> None:
+        """Begin to make the group of `plan`, and give up those of older plans.
+
+        Args:
+            plan: that arrived.
+            make: makes its group; None where this worker has no seat in it.
+        """
         with self._lock:
             if plan.generation <= self._entered:
-                return  # the training thread was quicker
+                return  # the training thread got it first
             self._plans[plan.generation] = plan
             for generation, older in self._builds.items():
                 if generation < plan.generation:
                     older.given_up = True
-            build = self._build(plan) if seated else None
+            build = self._build(plan, make) if make is not None else None
         if plan.urgent:
             return
         if build is None:
@@ -106,23 +112,28 @@ class PendingGroups:
             threading.Thread(target=self._await, args=(build,), name="malletrain-ready", daemon=True).start()
 
     def plan(self, generation: int) -> messages.Plan:
-        """One that was heard."""
+        """The plan of `generation`, which must have been heard."""
         return self._plans[generation]
 
-    def group(self, plan: messages.Plan, check: Callable[[], None]) -> Group | None:
-        """The group of a plan, once it is made; None when it was given up. `check` is called while nothing happens.
+    def group(self, plan: messages.Plan, make: MakeGroup, check: Callable[[], None]) -> Group | None:
+        """Wait for the group of `plan`. Returns None when it was given up.
+
+        Args:
+            plan: to be entered.
+            make: makes the group, unless that has begun already.
+            check: called while nothing happens; may raise.
 
         Raises:
             PeerLost: it cannot be made.
         """
         with self._lock:
-            build = self._build(plan)
+            build = self._build(plan, make)
         while not build.done(POLL_INTERVAL_S):
             check()
         return build.group
 
     def entered(self, generation: int) -> None:
-        """What is older is of no more use."""
+        """Drop everything older than `generation`, which trains now."""
         with self._lock:
             self._entered = generation
             self._plans = {number: plan for number, plan in self._plans.items() if number >= generation}
@@ -132,7 +143,7 @@ class PendingGroups:
                     build.abandon()
 
     def give_up(self, seconds: float) -> bool:
-        """Give up every group in the making; whether none is being made any more after so long."""
+        """Give up every group that is being made. Returns whether all threads end within `seconds`."""
         with self._lock:
             builds = list(self._builds.values())
         end = time.monotonic() + seconds
@@ -140,11 +151,11 @@ class PendingGroups:
             build.given_up = True
         return all(build.is_over(max(0.0, end - time.monotonic())) for build in builds)
 
-    def _build(self, plan: messages.Plan) -> _Build:
-        """Of a plan: begun by whoever asks first, the training thread or the one that hears of plans."""
+    def _build(self, plan: messages.Plan, make: MakeGroup) -> _Build:
+        """One for each plan, whether the training thread or the link's asks first."""
         build = self._builds.get(plan.generation)
         if build is None:
-            build = self._builds[plan.generation] = _Build(plan, lambda: self._make(plan))
+            build = self._builds[plan.generation] = _Build(plan, make)
         return build
 
     def _await(self, build: _Build) -> None:
@@ -157,8 +168,8 @@ class PendingGroups:
             log.debug("generation %d: ready", generation)
             self.ready = max(self.ready, generation)
         except ElasticError:
-            return  # the training thread meets it
+            return  # `group` raises it on the training thread
         except PeerLost as lost:
             if not build.given_up:
-                time.sleep(BETWEEN_TRIES_S)
+                time.sleep(FAILURE_DELAY_S)
                 self._failed(generation, str(lost))

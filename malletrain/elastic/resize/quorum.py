@@ -1,11 +1,11 @@
-"""A broken world that mends itself while the daemon is away: a strict majority goes on, a minority stops.
+"""How members recover from a fault while the daemon is away: a strict majority trains on, a minority stops.
 
-Members meet at the store that the lowest rank still there serves; who meets there says which world it trained in last
-and the highest generation that it has heard of. If they are more than half of the world that trained last, the lowest
-makes a plan of them, which is taken like an urgent one of the daemon's.
+Members vote at the store of the lowest-ranked one still alive. A vote names the world in which the member trained
+last and the highest generation it has seen. If the voters are more than half of the world that trained last, the
+lowest-ranked makes a plan of them, which is entered like an urgent plan of the daemon.
 
-Two such plans never both come to train: to train, every member must take part, two majorities share a member, and a
-member is bound to the last plan whose group it began to build: it meets for no older world any more.
+Two such plans never both come to train. To train, every member of a plan must take part; two majorities share a
+member; and a member is bound to the last plan whose group it began to make, so it votes for no older world.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
 
-#: Own numbers are so far beyond the daemon's that none can be given twice; the daemon goes on beyond them (it adds
-#: `loop.membership.GENERATION_GAP` to what it is told).
-OWN_GAP = 500
+#: A quorum's generation exceeds every one seen by this much, so that the daemon cannot have given the same number.
+#: The daemon goes on beyond it (`loop.membership.reports.GENERATION_GAP`).
+QUORUM_GENERATION_GAP = 500
 
-#: For how long the lowest rank waits for the others. They look every `link.LAST_RETRY_S` whether they are called.
-COLLECT_S = 4.0
+#: How long the lowest rank collects votes. The others look for a call every `daemon_link.LAST_RETRY_S`.
+COLLECT_TIMEOUT_S = 4.0
 
-#: A member that called another waits for its plan.
-PLAN_S = 3 * COLLECT_S
+#: How long a member that has voted waits for the plan.
+PLAN_TIMEOUT_S = 3 * COLLECT_TIMEOUT_S
 
-PAUSE_S = 0.1
+VOTE_POLL_S = 0.1
 
 
-class Board(Protocol):
-    """A store that a member serves, seen from another. Every call raises `PeerLost` when it does not answer."""
+class VoteStore(Protocol):
+    """The store of a member. Every call raises `PeerLost` when the member does not answer."""
 
     def put(self, key: str, text: str) -> None: ...
 
@@ -45,7 +45,13 @@ class Board(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What a member says: the generation that it trained in last, and the highest that it has heard of."""
+    """A member that is alive.
+
+    Attributes:
+        worker: its name.
+        entered: the generation in which it trained last.
+        seen: the highest generation it has seen.
+    """
 
     worker: str
     entered: int
@@ -54,13 +60,13 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """One meeting: of the seats of the plan that its members are bound to.
+    """One vote among the members of the plan to which this member is bound.
 
     Attributes:
         bound: the generation of that plan.
         seats: its members, in rank order.
-        base: workers of the world that this member trained in last.
-        mine: what this member says.
+        base: workers of the world in which this member trained last.
+        mine: this member's vote.
     """
 
     bound: int
@@ -68,26 +74,26 @@ class Quorum:
     base: tuple[str, ...]
     mine: Vote
 
-    def called(self, own: Board) -> bool:
-        """Whether another member waits for this one here."""
+    def called(self, own: VoteStore) -> bool:
+        """Whether another member has called this one to vote."""
         return own.get(f"muster-{self.bound}") is not None
 
-    def hold(self, own: Board, connect: Callable[[str], Board]) -> messages.Plan | None:
-        """Meet the others. Blocks for seconds.
+    def hold(self, own: VoteStore, connect: Callable[[str], VoteStore]) -> messages.Plan | None:
+        """Vote, and wait for the result. Blocks for seconds.
 
         Args:
-            own: the store that this member serves.
-            connect: to the store at an address; raises `PeerLost`.
+            own: the store of this member.
+            connect: returns the store at an address; raises `PeerLost`.
 
         Returns:
-            The plan of a majority, or None: too few came, or this member came too late.
+            The plan of a majority; None when too few voted, or this member voted too late.
         """
         for seat in self.seats:
             if seat.worker == self.mine.worker:
                 return self._lead(own, connect)
             try:
                 there = connect(seat.address)
-                there.put(self._key(self.mine.worker), _say(self.mine))
+                there.put(self._key(self.mine.worker), _encode(self.mine))
                 there.put(f"muster-{self.bound}", self.mine.worker)
                 plan = self._await_plan(there)
             except PeerLost as lost:
@@ -97,9 +103,9 @@ class Quorum:
             return plan if seated else None
         return None
 
-    def _lead(self, own: Board, connect: Callable[[str], Board]) -> messages.Plan | None:
-        """Collect the others, decide, tell them."""
-        stands = {self.mine.worker: self.mine}
+    def _lead(self, own: VoteStore, connect: Callable[[str], VoteStore]) -> messages.Plan | None:
+        """Call the others, collect their votes, decide, and publish the plan."""
+        votes = {self.mine.worker: self.mine}
         missing = [seat for seat in self.seats if seat.worker != self.mine.worker]
         reached = []
         for seat in missing:
@@ -109,20 +115,20 @@ class Quorum:
                 reached.append(seat)
             except PeerLost as lost:
                 log.info("%s does not answer: %s", seat.worker, lost)
-        end = time.monotonic() + COLLECT_S
-        while len(stands) <= len(reached) and time.monotonic() < end:
+        end = time.monotonic() + COLLECT_TIMEOUT_S
+        while len(votes) <= len(reached) and time.monotonic() < end:
             for seat in missing:
-                if seat.worker not in stands and (said := own.get(self._key(seat.worker))) is not None:
-                    stands[seat.worker] = _heard(said)
-            time.sleep(PAUSE_S)
+                if seat.worker not in votes and (text := own.get(self._key(seat.worker))) is not None:
+                    votes[seat.worker] = _decode(text)
+            time.sleep(VOTE_POLL_S)
         address = next(seat.address for seat in self.seats if seat.worker == self.mine.worker)
-        plan = decide(self.bound, self.seats, self.base, list(stands.values()), address)
+        plan = decide(self.bound, self.seats, self.base, list(votes.values()), address)
         own.put(f"{self._key('')}plan", "" if plan is None else json.dumps(messages.to_json(plan)))
         return plan
 
-    def _await_plan(self, there: Board) -> messages.Plan | None:
-        """None when too few came. Raises `PeerLost` when it does not say."""
-        end = time.monotonic() + PLAN_S
+    def _await_plan(self, there: VoteStore) -> messages.Plan | None:
+        """The published plan, or None when too few voted. Raises `PeerLost` when none is published in time."""
+        end = time.monotonic() + PLAN_TIMEOUT_S
         while time.monotonic() < end:
             text = there.get(f"{self._key('')}plan")
             if text == "":
@@ -132,40 +138,47 @@ class Quorum:
                     return messages.parse(messages.Plan, json.loads(text))
                 except (ValueError, messages.MessageError) as error:
                     raise PeerLost(f"its plan cannot be read: {error}") from error
-            time.sleep(PAUSE_S)
-        raise PeerLost(f"no plan within {PLAN_S:.0f} s")
+            time.sleep(VOTE_POLL_S)
+        raise PeerLost(f"no plan within {PLAN_TIMEOUT_S:.0f} s")
 
     def _key(self, worker: str) -> str:
         return f"muster-{self.bound}/{worker}"
 
 
 def decide(
-    bound: int, seats: Sequence[messages.Seat], base: Sequence[str], stands: Sequence[Vote], store: str
+    bound: int, seats: Sequence[messages.Seat], base: Sequence[str], votes: Sequence[Vote], store: str
 ) -> messages.Plan | None:
-    """The plan of those who came, or None when they are too few.
+    """The plan of the voters, or None when they are too few.
 
-    They must be more than half of the world that trained last: of `bound`'s if any of them has trained in it (then
-    all of its members were bound to it), else of the one before, `base`.
+    They must be more than half of the world that trained last. That is the world of `bound` if any voter has trained
+    in it (then all of its members were bound to it), else `base`, the one before.
+
+    Args:
+        bound: generation of the plan to which all voters are bound.
+        seats: its members, in rank order.
+        base: workers of the world before it.
+        votes: one a voter.
+        store: address of the store at which the new world meets.
     """
-    there = {stand.worker for stand in stands}
-    electorate = [seat.worker for seat in seats] if any(s.entered == bound for s in stands) else list(base)
+    there = {vote.worker for vote in votes}
+    electorate = [seat.worker for seat in seats] if any(v.entered == bound for v in votes) else list(base)
     voters = [worker for worker in electorate if worker in there]
     if 2 * len(voters) <= len(electorate):
         log.warning("the daemon is away, and %d of %d are too few to go on", len(voters), len(electorate))
         return None
     members = tuple(seat for seat in seats if seat.worker in there)
     reason = f"the daemon is away; {len(members)} of {len(electorate)} go on"
-    number = max(bound, *(stand.seen for stand in stands)) + OWN_GAP
+    number = max(bound, *(vote.seen for vote in votes)) + QUORUM_GENERATION_GAP
     return messages.Plan(number, members, store, reason, urgent=True)
 
 
-def _say(stand: Vote) -> str:
-    return json.dumps([stand.worker, stand.entered, stand.seen])
+def _encode(vote: Vote) -> str:
+    return json.dumps([vote.worker, vote.entered, vote.seen])
 
 
-def _heard(text: str) -> Vote:
+def _decode(text: str) -> Vote:
     try:
         worker, entered, seen = json.loads(text)
         return Vote(str(worker), int(entered), int(seen))
     except (ValueError, TypeError) as error:
-        raise PeerLost(f"a member says {text[:100]!r}") from error
+        raise PeerLost(f"a vote cannot be read: {text[:100]!r}") from error

@@ -1,5 +1,4 @@
-"""What the roll call of a new world says: who holds the training state, who is a round behind, who has nothing, and
-so who gives what to whom."""
+"""Who sends the training state to whom when a world begins. Pure: every member computes the same plan."""
 
 from __future__ import annotations
 
@@ -10,23 +9,37 @@ from malletrain.elastic.state.transfer import relay_tree
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What a process says: whether it holds the state, how many rounds it has committed, how long the words of the
-    last one were; whether it can give the state away while it trains on."""
+class MemberState:
+    """What one process holds when a world begins.
+
+    Attributes:
+        has_state: whether it holds the training state.
+        done: commit rounds it has committed.
+        control_length: entries of the last round's control vector.
+        can_overlap: whether it can send the state while it trains on.
+    """
 
     has_state: bool
     done: int
     control_length: int
-    lends: bool = False
+    can_overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """Ranks, in order. `newest`: the round that donors hold; -1 in a world that begins.
+    """Ranks by what they need, each list in order.
 
-    `places`: processes a node. A node of which not all processes hold the state counts as one that has nothing.
-    `sharded`: each place holds another part of the state. `lends`: newcomers can be given it while the donors make
-    their next step.
+    A node of which some process lacks the state counts as one without it.
+
+    Attributes:
+        donors: hold the newest state.
+        behind: hold the state of the round before, and need the last round's sums.
+        fresh: hold no state.
+        newest: the round of the donors; -1 in a world that begins.
+        local_size: processes a node.
+        control_length: entries of the donors' last control vector.
+        sharded: whether the processes of a node hold different parts of the state.
+        overlapped: whether fresh ranks can get the state while the others make the next step.
     """
 
     donors: list[int]
@@ -36,11 +49,11 @@ class RecoveryPlan:
     local_size: int
     control_length: int = 0
     sharded: bool = False
-    lends: bool = False
+    overlapped: bool = False
 
-    def givers(self) -> dict[int, list[int]]:
-        """The state's way: to each fresh process from one giver, which is at the same place of another node, or in
-        the same node. Processes that nobody can reach are left out (see `stranded`)."""
+    def receivers(self) -> dict[int, list[int]]:
+        """The state's way through the world: the ranks to which each rank sends. Every fresh rank receives once, from
+        a rank at the same place of another node or in its own node, except those that none can reach (`stranded`)."""
         if self.local_size == 1:
             return relay_tree(self.donors, self.fresh)
         ways: dict[int, list[int]] = {}
@@ -59,43 +72,43 @@ class RecoveryPlan:
                 ways.setdefault(giver, []).extend(takers)
         return ways
 
-    def apart(self) -> set[int]:
-        """Nodes whose processes are in two steps of a sharded model: its collectives would never meet."""
+    def split_nodes(self) -> set[int]:
+        """Nodes whose processes are in two steps of a sharded model: its collectives could not complete."""
         if not self.sharded:
             return set()
         return {rank // self.local_size for rank in self.behind} & {rank // self.local_size for rank in self.donors}
 
     def stranded(self) -> set[int]:
-        """Nodes that nobody can give the state to: who held their part of it has committed no round more."""
-        reached = {taker for takers in self.givers().values() for taker in takers}
+        """Nodes that cannot get the state: the processes with their part of it are a round behind."""
+        reached = {taker for takers in self.receivers().values() for taker in takers}
         return {rank // self.local_size for rank in self.fresh if rank not in reached}
 
 
-def read(entries: Sequence[Entry], local_size: int, *, sharded: bool = False) -> RecoveryPlan:
-    """The roll of a world.
+def plan_recovery(states: Sequence[MemberState], local_size: int, *, sharded: bool = False) -> RecoveryPlan:
+    """The plan for a world.
 
     Args:
-        entries: by rank.
-        places: processes a node.
-        sharded: whether each place holds another part of the state.
+        states: of its processes, by rank.
+        local_size: processes a node.
+        sharded: whether the processes of a node hold different parts of the state.
     """
-    # Who knows where to begin when nobody holds the state: the oldest member, with all its parts.
+    # Where no process holds the state, training begins at the oldest member (all its processes, if sharded).
     first = range(local_size) if sharded else range(1)
-    nodes = [range(n, n + local_size) for n in range(0, len(entries), local_size)]
-    holders = [rank for node in nodes if all(entries[rank].has_state for rank in node) for rank in node]
-    newest = max((entries[rank].done for rank in holders), default=-1)
-    donors = [rank for rank in holders if entries[rank].done == newest] or list(first)
+    nodes = [range(n, n + local_size) for n in range(0, len(states), local_size)]
+    holders = [rank for node in nodes if all(states[rank].has_state for rank in node) for rank in node]
+    newest = max((states[rank].done for rank in holders), default=-1)
+    donors = [rank for rank in holders if states[rank].done == newest] or list(first)
     behind = [rank for rank in holders if rank not in donors]
-    fresh = [rank for rank in range(len(entries)) if rank not in holders and rank not in donors]
-    # In a world that begins, and where someone makes the last round good, there is nothing to train on with.
-    lends = newest > 0 and local_size == 1 and not sharded and not behind and bool(fresh)
+    fresh = [rank for rank in range(len(states)) if rank not in holders and rank not in donors]
+    # Without a committed round, or while a rank repeats the last one, no step can be made meanwhile.
+    overlapped = newest > 0 and local_size == 1 and not sharded and not behind and bool(fresh)
     return RecoveryPlan(
         donors,
         behind,
         fresh,
         newest,
         local_size,
-        entries[donors[0]].control_length,
+        states[donors[0]].control_length,
         sharded,
-        lends and all(entries[rank].lends for rank in donors),
+        overlapped and all(states[rank].can_overlap for rank in donors),
     )

@@ -1,10 +1,11 @@
-"""All members of a new world come to the same state: the roll call, and what it makes them give and take.
+"""Brings all members of a new world to the same training state.
 
-Who holds the training state, as of which round, and is everyone like the others? Members that hold the newest give it
-to those that hold none, and their last sums to those that missed the last round.
+Every member says what it holds; all compute the same `RecoveryPlan` from that. Members with the newest state send it
+to those without one, and the sums of the last commit round to those that missed it.
 
-Where it can be, the state is lent: who gives it makes the next step meanwhile, in which newcomers have an empty part
-that they add when the state is there. A newcomer counts as one that holds it when that round is done.
+Where possible the state is sent while training goes on (overlapped recovery): its donors make the next step, in which
+the receiving ranks have an empty part that they add once the state has arrived. When that round is committed, the
+receiving ranks hold the state.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import NoReturn, Protocol
 
 import torch
 
@@ -21,9 +21,10 @@ from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Group, Work
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.peer_store import PeerStore
-from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, StepCommitter
+from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S
 from malletrain.elastic.errors import ElasticError, PeerLost
-from malletrain.elastic.resize.recovery_plan import Entry, RecoveryPlan, read
+from malletrain.elastic.resize.member import Member
+from malletrain.elastic.resize.recovery_plan import MemberState, RecoveryPlan, plan_recovery
 from malletrain.elastic.state.buffer_pool import BufferPool, specs_from_text, specs_to_text
 from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
 from malletrain.elastic.state.training_state import TrainingState, pack, unpack
@@ -32,74 +33,46 @@ from malletrain.wire import messages
 
 log = logging.getLogger("malletrain.elastic")
 
-#: For how long a member waits for another's store, when it asks for what is written there.
-MEET_PATIENCE = timedelta(seconds=1)
+#: How long a member waits for an answer of another one's store.
+STORE_TIMEOUT = timedelta(seconds=1)
 
-#: Where on its board a member says what the state looks like, and how many processes its node has.
+#: Keys of a member's peer_store: types and shapes of the state, and the number of processes of its node.
 STATE_KEY, PLACES_KEY = "state", "places"
 
 
-class Watch(Protocol):
-    """What a member looks at while others let it wait, and whom it tells."""
-
-    def check(self, generation: int) -> None:
-        """Raise `Aborted` when the world of `generation` was given up, `Released` when this worker has to go."""
-        ...
-
-    def check_newer(self, plan: messages.Plan) -> None:
-        """The same, before the roll was called: others may have dropped the plan for another."""
-        ...
-
-    def fault(self, generation: int, how: str, detail: str) -> None:
-        """Tell the daemon that the world of `generation` does not work."""
-        ...
-
-    def release(self, reason: str) -> NoReturn:
-        """End this process."""
-        ...
-
-
 class StateRecovery:
-    """One member's part in roll calls.
+    """One member's part in state recoveries.
 
     Args:
-        worker: this worker's name.
-        state: what is handed over; `state.has_state` tells whether this member holds it.
-        committer: of this member.
-        place: of this process in its node.
-        watch: what may end the waiting.
-        load: restore the newest checkpoint; whether there was one.
-        board: in the store that this worker serves.
+        member: whose state is recovered.
+        state: sent or received; `state.has_state` says which.
+        load: restores the newest checkpoint; returns whether there was one.
+        peer_store: of this worker, if it serves one.
+
+    Attributes:
+        can_overlap: whether this member may send its state while it trains on, provided that the script changes the
+            state only after backward. The first change seen at another time clears it.
     """
 
     def __init__(
-        self,
-        worker: str,
-        state: TrainingState,
-        committer: StepCommitter,
-        local_rank: LocalRank,
-        watch: Watch,
-        load: Callable[[], bool],
-        peer_store: PeerStore | None,
+        self, member: Member, state: TrainingState, load: Callable[[], bool], peer_store: PeerStore | None
     ) -> None:
-        self._worker = worker
+        self._member = member
         self._state = state
-        self._committer = committer
-        self._local_rank = local_rank
-        self._watch = watch
+        self._committer = member.committer
         self._load = load
         self._peer_store = peer_store
         self._described = False
         self._buffer_pool: BufferPool | None = None
-        self._lent: OverlappedSnapshot | None = None
-        #: Whether this member's script leaves the state alone between one step and the next gradients.
-        self.lends = False
-        committer.overlapped_state_changed = lambda: self._lent is not None and self._lent.changed()
+        self._snapshot: OverlappedSnapshot | None = None
+        self.can_overlap = False
+        self._committer.overlapped_state_changed = self._sent_state_changed
         if peer_store is not None:
-            peer_store.put(PLACES_KEY, str(local_rank.size))
+            peer_store.put(PLACES_KEY, str(member.local_rank.size))
 
     def describe(self) -> None:
-        """Say once, after a step, what the state looks like, so that newcomers have the memory for it at hand."""
+        """Publish once what the state looks like, so that newcomers can allocate memory for it. Call it after a step;
+        does not block."""
         if self._described or self._peer_store is None:
             return
         self._described, peer_store, text = True, self._peer_store, specs_to_text(self._state.specs())
@@ -112,148 +85,165 @@ class StateRecovery:
 
         Background(put, "describe")
 
-    def allocate_buffers(self, plan: messages.Plan) -> None:
-        """A newcomer gets the memory for the state that the members of `plan` will give it.
+    def allocate(self, plan: messages.Plan) -> None:
+        """At a newcomer, allocate memory for the state that it will receive in the world of `plan`.
 
         Raises:
-            ElasticError: its node has another number of processes than theirs.
+            ElasticError: its node has another number of processes than the others.
         """
-        if not self._state.has_state and self._buffer_pool is None and plan.members[0].worker != self._worker:
-            self._buffer_pool = _make_buffer_pool(plan.store, self._local_rank)
+        if not self._state.has_state and self._buffer_pool is None and plan.members[0].worker != self._member.worker:
+            self._buffer_pool = _find_buffer_pool(plan.store, self._member.local_rank)
 
-    def call_roll(self, plan: messages.Plan, group: Group) -> frozenset[int]:
-        """Call the roll in a plan's group, and give and take; the ranks whose state comes during the next round (see
-        `taken_in`).
+    def recover(self, plan: messages.Plan, group: Group) -> frozenset[int]:
+        """Bring this member and the others of a plan's group to the same state.
+
+        Returns:
+            The ranks that get the state during the next commit round (see `first_round_committed`).
 
         Raises:
             Aborted: the plan was dropped.
             PeerLost: a member is lost.
-            ElasticError: this worker is not like the others.
-            Released: nobody can bring this worker to the others' state.
+            ElasticError: this worker differs from the others in its script.
+            Released: no member can bring this worker to the others' state.
         """
-        committer, local_size = self._committer, self._local_rank.size
-        self._lent = None
-        signatures = self._state.signatures()
-        control = committer.last_sums[-1].numel() if committer.last_sums else 0
-        says = [int(self._state.has_state), committer.rounds_done, control, int(self.lends)]
-        mine = torch.tensor([*says, *signatures.values()], dtype=torch.int64)
-        table = [torch.zeros_like(mine) for _ in range(group.size)]
-        began = time.monotonic()
-        self._wait(group.all_gather(table, mine), plan)
-        log.debug("generation %d: roll called after %.3f s", plan.generation, time.monotonic() - began)
-        said = [row.tolist() for row in table]
-        entries = [Entry(bool(row[0]), row[1], row[2], bool(row[3])) for row in said]
-        roll = read(entries, local_size, sharded=self._state.mesh is not None)
-        if roll.newest < 0 and group.rank in roll.donors:
-            # A world that begins, or begins again: its oldest member knows where.
-            if not self._load() and self._state.position.rounds:
-                self._watch.release("who gave it the state is lost, and nobody can say whether it is right")
-            committer.rounds_done = self._state.position.rounds
-            self._state.has_state = True
-        theirs = said[roll.donors[0]][len(says) :]
-        odd = [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
+        committer, state, local_size = self._committer, self._state, self._member.local_rank.size
+        self._snapshot = None
+        recovery, odd = self._exchange(plan, group)
+        if recovery.newest < 0 and group.rank in recovery.donors:
+            # Training begins, or resumes from a checkpoint.
+            if not self._load() and state.position.rounds:
+                self._member.release("who gave it the state is lost, and nobody can say whether it is right")
+            committer.rounds_done = state.position.rounds
+            state.has_state = True
         if odd:
-            this, model = (plan.members[rank // local_size].worker for rank in (group.rank, roll.donors[0]))
+            this, model = (plan.members[rank // local_size].worker for rank in (group.rank, recovery.donors[0]))
             raise ElasticError(
                 f"{this} is not like {model} in its {', '.join(odd)}: every worker must run the same script, with "
                 "the same arguments and releases"
             )
-        if group.rank in roll.behind and committer.rounds_done < roll.newest - 1:
-            self._watch.release("fell behind: the others are more than one round ahead")
-        if group.rank // local_size in roll.apart():
-            self._watch.release("the processes of this node are in two steps of a model that is sharded over them")
-        if group.rank // local_size in roll.stranded():
-            self._watch.release("nobody can give the training state in the middle of a step that some have committed")
-        if roll.behind and local_size > 1:
-            self._hear_words(plan, group, roll)
-        lent = roll.lends and not plan.urgent
-        self._move(plan, group, roll, lent=lent)
-        if not roll.behind:
-            committer.last_sums = []  # all are in the same round: nobody will ask for the sums of the one before
+        if group.rank in recovery.behind and committer.rounds_done < recovery.newest - 1:
+            self._member.release("fell behind: the others are more than one round ahead")
+        if group.rank // local_size in recovery.split_nodes():
+            self._member.release("the processes of this node are in two steps of a model that is sharded over them")
+        if group.rank // local_size in recovery.stranded():
+            self._member.release(
+                "nobody can give the training state in the middle of a step that some have committed"
+            )
+        if recovery.behind and local_size > 1:
+            self._share_control_vector(plan, group, recovery)
+        overlapped = recovery.overlapped and not plan.urgent
+        self._transfer(plan, group, recovery, overlapped=overlapped)
+        if not recovery.behind:
+            committer.last_sums = []  # all members have committed the same round, so its sums are not needed again
             committer.complete_sums = []
-        return frozenset(roll.fresh) if lent else frozenset()
+        return frozenset(recovery.fresh) if overlapped else frozenset()
 
-    def taken_in(self, *, changed: bool) -> None:
-        """The round is done in which newcomers were given the state. `changed`: it was not the others' state any more
-        when they had it; so the roll has to be called again, and nothing is lent from now on."""
+    def first_round_committed(self, *, changed: bool) -> None:
+        """The round is committed during which ranks received the state.
+
+        Args:
+            changed: whether the state changed while it was sent. Then what they received is wrong: call `recover`
+                again. Later recoveries are not overlapped.
+        """
         if changed:
             log.info("the script changes its state within a step: from now on all wait while newcomers are given it")
-            self.lends = False
+            self.can_overlap = False
         else:
             self._state.has_state = True
-        self._lent = None
+        self._snapshot = None
 
-    def _hear_words(self, plan: messages.Plan, group: Group, roll: RecoveryPlan) -> None:
-        """Whoever lacks the last round has its sums already: of the words, the donors tell all."""
-        control = torch.zeros(roll.control_length, dtype=torch.int64)
-        if group.rank == roll.donors[0]:
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _sent_state_changed(self) -> bool:
+        return self._snapshot is not None and self._snapshot.changed()
+
+    def _exchange(self, plan: messages.Plan, group: Group) -> tuple[RecoveryPlan, list[str]]:
+        """Gather what every process holds; returns the plan, and in what this worker's script differs."""
+        committer, signatures = self._committer, self._state.signatures()
+        control_length = committer.last_sums[-1].numel() if committer.last_sums else 0
+        holds = [int(self._state.has_state), committer.rounds_done, control_length, int(self.can_overlap)]
+        mine = torch.tensor([*holds, *signatures.values()], dtype=torch.int64)
+        table = [torch.zeros_like(mine) for _ in range(group.size)]
+        began = time.monotonic()
+        self._wait(group.all_gather(table, mine), plan)
+        log.debug("generation %d: members met after %.3f s", plan.generation, time.monotonic() - began)
+        rows = [row.tolist() for row in table]
+        states = [MemberState(bool(row[0]), row[1], row[2], bool(row[3])) for row in rows]
+        recovery = plan_recovery(states, self._member.local_rank.size, sharded=self._state.mesh is not None)
+        theirs = rows[recovery.donors[0]][len(holds) :]
+        return recovery, [name for (name, own), other in zip(signatures.items(), theirs, strict=True) if own != other]
+
+    def _share_control_vector(self, plan: messages.Plan, group: Group, recovery: RecoveryPlan) -> None:
+        """Complete the last round at ranks behind: they have its sums, and get its control vector from the donors."""
+        control = torch.zeros(recovery.control_length, dtype=torch.int64)
+        if group.rank == recovery.donors[0]:
             control.copy_(self._committer.last_sums[-1])
-        self._wait(group.all_reduce(control), plan, firm=True)
-        if group.rank in roll.behind:
+        self._wait(group.all_reduce(control), plan, met=True)
+        if group.rank in recovery.behind:
             if not self._committer.complete_sums:
-                self._watch.release("the sums of a round that others have committed are not here")
+                self._member.release("the sums of a round that others have committed are not here")
             self._committer.received_sums = [*self._committer.complete_sums[:-1], control]
 
-    def _move(self, plan: messages.Plan, group: Group, roll: RecoveryPlan, *, lent: bool) -> None:
-        """Give and take, all at once: the state down a tree to newcomers, the last sums to those that lack them. What
-        is `lent` nobody waits for but the newcomers."""
+    def _transfer(self, plan: messages.Plan, group: Group, recovery: RecoveryPlan, *, overlapped: bool) -> None:
+        """Send and receive in parallel: the state down a tree to fresh ranks, the last sums to ranks behind. If
+        `overlapped`, donors do not wait until the state is sent."""
         work: list[Background] = []
         got: list[tuple[bytes, list[torch.Tensor]]] = []
-        givers, donors = roll.givers(), roll.donors
-        source = {taker: giver for giver, takers in givers.items() for taker in takers}
-        behind = roll.behind if self._local_rank.size == 1 else []
+        receivers, donors = recovery.receivers(), recovery.donors
+        source = {taker: giver for giver, takers in receivers.items() for taker in takers}
+        behind = recovery.behind if self._member.local_rank.size == 1 else []
         source |= {taker: donors[n % len(donors)] for n, taker in enumerate(behind)}
         late = [taker for taker in behind if source[taker] == group.rank]
-        on = givers.get(group.rank, [])
-        if group.rank in donors and on:
+        onward = receivers.get(group.rank, [])
+        if group.rank in donors and onward:
             self._state.position.rounds = self._committer.rounds_done
-            self._lent = OverlappedSnapshot(self._state) if lent else None
-            whole = (self._lent.skeleton, self._lent.tensors) if self._lent else self._state.capture()
-            giving = Background(lambda: send_state(group, on, *whole), "give")
-            if not lent:  # else who takes it tells of a fault
-                work.append(giving)
+            self._snapshot = OverlappedSnapshot(self._state) if overlapped else None
+            state = (self._snapshot.skeleton, self._snapshot.tensors) if self._snapshot else self._state.capture()
+            sending = Background(lambda: send_state(group, onward, *state), "give")
+            if not overlapped:  # else the receiving rank reports a fault
+                work.append(sending)
         if late:
             sums = pack(self._committer.last_sums)
             work.append(Background(lambda: send_state(group, late, *sums), "give"))
         if group.rank in source:
             work.append(
                 Background(
-                    lambda: got.append(receive_state(group, source[group.rank], on, self._buffer_pool)), "take"
+                    lambda: got.append(receive_state(group, source[group.rank], onward, self._buffer_pool)), "take"
                 )
             )
         for each in work:
-            self._wait(each, plan, firm=True)
+            self._wait(each, plan, met=True)
         if not got:
             return
-        if group.rank in roll.fresh:
+        if group.rank in recovery.fresh:
             self._state.restore(*got[0])
             self._committer.rounds_done = self._state.position.rounds
-            self._state.has_state, self._buffer_pool = not lent, None
+            self._state.has_state, self._buffer_pool = not overlapped, None
         else:
             self._committer.received_sums = list(unpack(*got[0]))
 
-    def _wait(self, operation: Work, plan: messages.Plan, *, firm: bool = False) -> None:
-        """`firm`: the roll has been called, so the others have come, and go on unless the world breaks."""
+    def _wait(self, operation: Work, plan: messages.Plan, *, met: bool = False) -> None:
+        """Wait for an operation. Once all members have `met`, they leave the plan only if its world fails."""
         limit = time.monotonic() + self._committer.stall_timeout_s()
         while not operation.wait(POLL_INTERVAL_S):
-            if firm:
-                self._watch.check(plan.generation)
+            if met:
+                self._member.check(plan.generation)
             else:
-                self._watch.check_newer(plan)
+                self._member.check_newer(plan)
             if time.monotonic() > limit:
-                self._watch.fault(plan.generation, "stalled", "in the roll call")
+                self._member.fault(plan.generation, "stalled", "in the roll call")
                 limit = time.monotonic() + self._committer.stall_timeout_s()
 
 
-def _make_buffer_pool(store: str, local_rank: LocalRank) -> BufferPool | None:
-    """Memory for the state that the member at `store` described; without a description there is none, and the
-    transfer takes a little longer.
+def _find_buffer_pool(store: str, local_rank: LocalRank) -> BufferPool | None:
+    """Memory for the state that the member at `store` has described; None without a description, which makes the
+    transfer a little slower.
 
     Raises:
         ElasticError: its node has another number of processes.
     """
     try:
-        peer_store = PeerStore.at(store, MEET_PATIENCE)
+        peer_store = PeerStore.at(store, STORE_TIMEOUT)
         local_size = peer_store.get(PLACES_KEY)
         if local_size is not None and local_size != str(local_rank.size):
             raise ElasticError(
@@ -262,6 +252,6 @@ def _make_buffer_pool(store: str, local_rank: LocalRank) -> BufferPool | None:
             )
         text = peer_store.get(STATE_KEY)
         return BufferPool(specs_from_text(text)) if text is not None else None
-    except (PeerLost, ValueError, RuntimeError) as error:  # the last: there is not so much memory
-        log.info("no room is made for the state beforehand: %s", error)
+    except (PeerLost, ValueError, RuntimeError) as error:  # the last: out of memory
+        log.info("no memory is allocated for the state beforehand: %s", error)
         return None

@@ -43,7 +43,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     s = elastic.Session(model, optimizer, data(), batch_size=options.batch)
     if options.wait:
-        s._reconfigurer._recovery.lends = False
+        s._runtime.recovery.can_overlap = False
     me = f"{os.environ['SLURM_ARRAY_TASK_ID']}.{os.environ['SLURM_RESTART_COUNT']}"
     with (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"commits-{me}").open("a", buffering=1) as diary:
         for _ in s.epochs(10**6):

@@ -1,0 +1,168 @@
+"""This process as a member of its world: its name, its connection to the daemon, and how its part ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.step_commit import StepCommitter
+from malletrain.elastic.errors import Aborted, ElasticError, JobOver, Released
+from malletrain.elastic.link.daemon_link import Link
+from malletrain.elastic.link.local_group import Follower, LocalLeader
+from malletrain.elastic.link.standalone_record import StandaloneRecord
+from malletrain.elastic.resize.pending_groups import PendingGroups
+from malletrain.elastic.state.training_state import TrainingState
+from malletrain.wire import messages
+
+log = logging.getLogger("malletrain.elastic")
+
+#: When a node leaves, its first process waits for the others this long; longer where each of them saves a part.
+PEERS_LEAVE_TIMEOUT_S, PEERS_SAVE_TIMEOUT_S = 1.0, 60.0
+
+
+class Member:
+    """One process of the world. Implements `step_commit.WorldMonitor`.
+
+    Args:
+        worker: this worker's name.
+        host: the address at which peers reach this machine.
+        local_rank: of this process in its node.
+        state: the training state.
+        local_leader: connects the other processes of the node; at the first one only.
+        record: gets the messages of a process outside a pilot; None where they are dropped.
+        end_script: ends the batch script around this process.
+
+    Attributes:
+        link: to the daemon, or to the process of this node that has one; None outside a pilot, and before it is open.
+        committer: makes the commit rounds of this member, and holds its present world.
+        pending_groups: groups of the worlds to come.
+        broken: the highest generation that has failed at this member.
+        released: whether this process is about to end.
+        finishing: whether this worker is in its last commit round.
+        ending: name of the signal that asked this process to end, or "".
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        host: str,
+        local_rank: LocalRank,
+        state: TrainingState,
+        local_leader: LocalLeader | None,
+        record: StandaloneRecord | None,
+        end_script: Callable[[], None],
+    ) -> None:
+        self.worker = worker
+        self.host = host
+        self.local_rank = local_rank
+        self.local_leader = local_leader
+        self._state = state
+        self._record = record
+        self._end_script = end_script
+        self.link: Link | Follower | None = None
+        self.committer = StepCommitter(self)
+        self.pending_groups = PendingGroups(self._build_failed)
+        self.broken = 0
+        self.released = False
+        self.finishing = False
+        self.ending = ""
+
+    def say(self, message: messages.Message) -> None:
+        """Queue a message to the daemon, or write it to the record. Does not block training."""
+        if self.link is not None:
+            self.link.say(message)
+        elif self._record is not None:
+            self._record.say(message)
+
+    def need_link(self) -> Link | Follower:
+        """The link. Raises `ElasticError` where there is none."""
+        if self.link is None:
+            raise ElasticError("no daemon: this process trains alone")
+        return self.link
+
+    def has_seat(self, plan: messages.Plan) -> bool:
+        """Whether this worker takes part in the world of `plan`."""
+        return any(seat.worker == self.worker for seat in plan.members)
+
+    # --- step_commit.WorldMonitor ---------------------------------------------------------------------------------
+
+    def check(self, generation: int) -> None:
+        """Raise if the world of `generation` must not go on.
+
+        Raises:
+            Aborted: an urgent plan replaces it.
+            JobOver: the job is over and this worker is in its last round.
+            Released: the daemon ends this worker.
+        """
+        link = self.link
+        if link is None:
+            return
+        if link.end is not None:
+            if self.finishing:
+                raise JobOver(link.end)
+            self.release(link.end)
+        plan = link.plan
+        if plan is not None and plan.voids(generation):
+            raise Aborted(plan.reason)
+
+    def check_newer(self, plan: messages.Plan) -> None:
+        """Like `check`, for a world that does not train yet: a newcomer also drops it for any newer plan."""
+        self.check(plan.generation)
+        latest = self.link.plan if self.link is not None else None
+        if not self._state.has_state and latest is not None and latest.generation > plan.generation:
+            raise Aborted("superseded")
+
+    def fault(self, generation: int, how: str, detail: str) -> None:
+        """Report that the world of `generation` has failed."""
+        self.broken = max(self.broken, generation)
+        if self.link is not None:
+            self.link.say(messages.Fault(generation, self._state.position.step, how, detail[:400]))
+
+    def ready_for(self) -> int:
+        """The generation that this member could switch to at once, or 0."""
+        return self.pending_groups.ready
+
+    def is_ending(self) -> bool:
+        """Whether a signal asked this process to end."""
+        return bool(self.ending)
+
+    def _build_failed(self, generation: int, reason: str) -> None:
+        self.fault(generation, "build", reason)
+
+    # --- ends -------------------------------------------------------------------------------------------------
+
+    def leave(self, generation: int, saved: str | None) -> NoReturn:
+        """Report that this worker is out, and end the process.
+
+        Args:
+            generation: whose plan has no seat for this worker; 0 where it leaves for another reason.
+            saved: where it has saved the state, if it has.
+
+        Raises:
+            Released: always.
+        """
+        link = self.need_link()
+        if self.local_leader is not None:
+            self.local_leader.wait_gone(PEERS_SAVE_TIMEOUT_S if saved else PEERS_LEAVE_TIMEOUT_S)
+        link.say(messages.Left(generation, self._state.position.step, saved))
+        self.committer.world.group.abandon()
+        link.flush(2.0)
+        self.release(link.leave or self.ending or "left")
+
+    def release(self, reason: str) -> NoReturn:
+        """End the process and the script around it, without a report.
+
+        Raises:
+            Released: always.
+        """
+        log.info("%s ends: %s", self.worker, reason)
+        self.released = True
+        if self.local_leader is not None:
+            self.local_leader.close()
+        if isinstance(self.link, Follower):
+            self.link.close()  # the first process of the node ends the script once it has reported
+        else:
+            self._end_script()
+        raise Released(reason)

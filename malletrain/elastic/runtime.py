@@ -1,0 +1,331 @@
+"""Everything that the parts of one training session share, made in one place and in order."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from malletrain.elastic.comm.gloo_group import all_closed
+from malletrain.elastic.comm.group import Group, SoloGroup
+from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.node_group import NodeGroup
+from malletrain.elastic.comm.static_rendezvous import environment_world
+from malletrain.elastic.data.batch_loader import BatchLoader
+from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
+from malletrain.elastic.data.proportional_shares import ProportionalShares
+from malletrain.elastic.data.sample_loader import SampleLoader
+from malletrain.elastic.data.sampler import Sampler, Share
+from malletrain.elastic.data.virtual_shards import VirtualShards
+from malletrain.elastic.equality import Equality, judge, synced_layers, whole_batch_layers
+from malletrain.elastic.errors import ElasticError, JobOver, Released
+from malletrain.elastic.gradients.learning_rate import LearningRate
+from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
+from malletrain.elastic.launch import worker_start
+from malletrain.elastic.link import standalone_record
+from malletrain.elastic.link.reports import Reports
+from malletrain.elastic.link.throughput_meter import Meter
+from malletrain.elastic.resize.lifecycle import WorkerLifecycle
+from malletrain.elastic.resize.member import Member
+from malletrain.elastic.resize.reconfigure import Reconfigurer
+from malletrain.elastic.resize.state_recovery import StateRecovery
+from malletrain.elastic.state import untracked
+from malletrain.elastic.state.checkpoint_store import CheckpointStore
+from malletrain.elastic.state.checkpointing import Checkpointing
+from malletrain.elastic.state.sharded_model import OutputScale
+from malletrain.elastic.state.training_state import Position, TrainingState
+from malletrain.wire import messages
+
+log = logging.getLogger("malletrain.elastic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The keyword arguments of `Session`; see there."""
+
+    batch_size: int | BatchRule
+    learning_rate: LearningRate | None
+    noise_scale: bool | None
+    seed: int
+    shuffle: bool
+    drop_last: bool
+    collate: Callable[[list[Any]], Any] | None
+    reduction: Literal["mean", "sum"]
+    warm_up: Callable[[Any], Any] | None
+    checkpoint_dir: str | os.PathLike[str] | None
+    checkpoint_s: float
+    virtual_shards: int | None
+    additive_loss: bool
+    balance: bool
+    must_be_finite: bool | None
+    world: Group | None
+    loaders: int
+
+
+class Runtime:
+    """One training session: its parts, and the step under way.
+
+    Args:
+        model: to train.
+        optimizer: of its parameters.
+        dataset: map-style.
+        settings: of the session.
+
+    Attributes:
+        share: the samples of the batch under way that this worker has; None between steps.
+        committed: whether the step under way is committed.
+        load_s: seconds that loading the batch took.
+        joined: whether training has begun.
+
+    Raises:
+        ElasticError: it cannot be trained this way; the message says what to change.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, settings: Settings
+    ) -> None:
+        environ, mean = os.environ, settings.reduction == "mean"
+        self._began = time.monotonic()
+        self._settings = settings
+        local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
+        self.model = model
+        self.sharded = worker_start.check_model(model, local_rank)
+        self.share: Share | None = None
+        self.committed = True
+        self.load_s = 0.0
+        self.joined = False
+        self.when_main: list[Callable[[], object]] = []
+        self._was_main = False
+
+        # What is trained: data, batch, state.
+        self.loader = SampleLoader(dataset, settings.seed, settings.collate)
+        self.session_batch = SessionBatch(as_rule(settings.batch_size), settings.learning_rate, settings.noise_scale)
+        norms = synced_layers(model)
+        self._check_settings(bool(norms))
+        self.sampler = Sampler(
+            len(dataset),
+            self.session_batch.rule.reference,
+            seed=settings.seed,
+            shuffle=settings.shuffle,
+            drop_last=settings.drop_last,
+        )
+        self.position = Position()
+        self.state = TrainingState(model, optimizer, self.position)
+        self.state.terms = repr(
+            (len(dataset), self.session_batch.rule.reference, settings.seed, settings.shuffle, settings.drop_last,
+             settings.reduction, settings.virtual_shards, settings.balance)
+        )  # fmt: skip
+        self.session_batch.attach(self.state, optimizer)
+
+        # Who trains: this process as a member of a world.
+        self._pilot = pilot = worker_start.find_pilot_context(environ)
+        self._static_world = None if pilot is not None else settings.world
+        if pilot is None and settings.world is None and local_rank.size > 1:
+            # Processes that torchrun started on one node, without a daemon.
+            self._static_world = NodeGroup(environment_world(environ), SoloGroup())
+        self.member = Member(
+            pilot.worker if pilot else "alone",
+            pilot.host if pilot else "127.0.0.1",
+            local_rank,
+            self.state,
+            pilot.local_leader if pilot else None,
+            standalone_record.find_record(environ) if pilot is None else None,
+            functools.partial(worker_start.end_script, environ),
+        )
+        self.committer = self.member.committer
+        directory = worker_start.checkpoint_directory(environ, settings.checkpoint_dir)
+        part = (local_rank.rank, local_rank.size) if self.sharded else None
+        checkpoints = CheckpointStore(directory, settings.checkpoint_s, part) if directory else None
+        self.checkpointing = Checkpointing(checkpoints, self.state, self.committer, sharded=self.sharded)
+        self.committer.save_is_due = self.checkpointing.is_due
+
+        # How a step is made: gradients, and this member's share of each batch.
+        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.reducer = GradientReducer(
+            trained, self.committer, mean, lambda: self.position.step, sharded=self.sharded
+        )
+        if self.session_batch.noise is not None:
+            self.reducer.measure_noise(self.session_batch.noise)
+        self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
+        self.proportional_shares = ProportionalShares(balance=settings.balance)
+        self.shards = (
+            VirtualShards(settings.virtual_shards, model, self.reducer, settings.seed, mean)
+            if settings.virtual_shards
+            else None
+        )
+        self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
+        whole = bool(whole_batch_layers(model))
+        self._batch_loader = BatchLoader(
+            self.sampler, self.loader, self.proportional_shares, self.shards, settings.loaders, whole=whole
+        )
+        self.judgement = judge(
+            model,
+            shards=bool(settings.virtual_shards),
+            fixed_batch=self.session_batch.fixed,
+            additive=settings.additive_loss,
+        )
+
+        # How the world changes, and what is reported.
+        self.reports = Reports(
+            self.member.say, self.committer, self.proportional_shares, self.session_batch.noise_scale
+        )
+        self.meter = Meter(self.reports.samples)
+        peer_store = pilot.store.peer_store if pilot and pilot.store else None
+        self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, peer_store)
+        fixed = self.session_batch.fixed and self.session_batch.noise is None
+        self.recovery.can_overlap = fixed and not (settings.virtual_shards or norms or self.sharded)
+        self.reconfigurer = Reconfigurer(
+            self.member,
+            self.state,
+            self.recovery,
+            self.checkpointing,
+            self.reports,
+            entered=self._entered,
+            prepare=self.reducer.allocate_buffers,
+            top_up=self._top_up,
+            peer_store=peer_store,
+        )
+        self.lifecycle = WorkerLifecycle(
+            self.member, self.reconfigurer, self.checkpointing, self.reports, in_pilot=pilot is not None
+        )
+        worker_start.on_terminate(self.lifecycle.terminated)
+        atexit.register(_end_process, self.member)
+
+    def _check_settings(self, norms: bool) -> None:
+        """Raise `ElasticError` for settings that exclude each other."""
+        settings = self._settings
+        if settings.drop_last and not self.session_batch.fixed:
+            raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
+        if self.sharded and (settings.virtual_shards or norms or self.session_batch.noise is not None):
+            raise ElasticError(
+                "a sharded model bears neither virtual_shards nor sync_batchnorm nor a measured noise scale (a batch "
+                "that changes measures it: noise_scale=False)"
+            )
+        if settings.balance and settings.virtual_shards:
+            raise ElasticError("balance and virtual_shards exclude each other: shards are of one size")
+        if norms and settings.virtual_shards:
+            raise ElasticError("virtual_shards and sync_batchnorm: one of the two, both make BatchNorm equal")
+
+    def join(self) -> None:
+        """Warm up and enter the first world. Later calls do nothing."""
+        if self.joined:
+            return
+        untracked.warn(self.model, self.state)
+        must_be_finite = self._settings.must_be_finite
+        if must_be_finite is None:
+            must_be_finite = not any(isinstance(t, torch.amp.GradScaler) for t in self.state.tracked.values())
+        self.reducer.must_be_finite = must_be_finite
+        if self._pilot is None:
+            self._join_without_daemon()
+            return
+        weak = self.judgement.equality is Equality.STATISTICAL
+        log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
+        imported = time.monotonic() - self._began
+        began = time.monotonic()
+        self._warm_up()
+        stages = {"build": imported, "warm_up": time.monotonic() - began, **worker_start.stages()}
+        self.member.link = link = self._pilot.open(self.reconfigurer)
+        link.say(messages.Warm(self._pilot.wait_warm(), stages))
+        self.reconfigurer.join()
+        self.joined = True
+        self.lifecycle.begin()
+
+    @property
+    def in_pilot(self) -> bool:
+        """Whether a daemon decides about this worker."""
+        return self._pilot is not None
+
+    def loader_of(self, dataset: Any) -> SampleLoader:
+        """A loader of `dataset` with the session's seed and collate function; of the training data if it is None."""
+        return self.loader if dataset is None else SampleLoader(dataset, self._settings.seed, self._settings.collate)
+
+    def load_batch(self) -> Any:
+        """Do what is due between two steps, then load this worker's part of the next batch, and begin its step.
+
+        Raises:
+            Released: this worker's part is over.
+        """
+        self.lifecycle.between_steps()
+        began = time.monotonic()
+        world = self.committer.world
+        repeats = self.committer.received_sums is not None
+        self.session_batch.update(self.sampler, world.size, world.chosen_batch, owes_a_step=repeats)
+        at = self.position.epoch, self.position.cursor
+        self.share, batch = self._batch_loader.load(*at, world.rank, world.size, world.recovering_ranks)
+        self.checkpointing.save_async()
+        self.committed = False
+        self.load_s = time.monotonic() - began
+        return batch
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        """Wait until every member has committed its last step, then report the result and close all connections."""
+        self.join()
+        self.member.finishing = True
+        try:
+            self.lifecycle.barrier()
+        except JobOver as over:
+            # The main worker completed the last round and reported it before this one noticed.
+            log.info("the job is over: %s", over)
+        if self.committer.world.rank == 0:
+            self.meter.flush()
+            self.reports.send_held()
+            self.member.say(messages.Finished(messages.plain(dict(result or {}), "result")))
+        standalone_record.note_finish()
+        if self.member.link is not None:
+            self.member.link.flush(10.0)
+            self.member.link.close()
+        if self.member.local_leader is not None:
+            self.member.local_leader.close()
+        self.checkpointing.discard()
+        worker_start.on_terminate(signal.SIG_DFL)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _warm_up(self) -> None:
+        worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
+
+    def _join_without_daemon(self) -> None:
+        """Enter the world of processes that were started together, or train alone."""
+        if self._static_world is not None and self._static_world.size > 1:
+            self._warm_up()
+            self.reconfigurer.enter_static_world(self._static_world)
+        else:
+            self.checkpointing.load()
+            self.state.has_state = True
+            self.committer.world.workers = ("alone",)
+        self.joined = True
+        self._entered()
+
+    def _entered(self) -> None:
+        """Training begins in a world."""
+        world = self.committer.world
+        self.meter.disturbed()
+        self.proportional_shares.reset(world.size)
+        is_main = world.rank == 0
+        if is_main and not self._was_main:
+            for callback in self.when_main:
+                callback()
+        self._was_main = is_main
+
+    def _top_up(self, tasks: int) -> None:
+        if self._pilot is not None:
+            self._pilot.resubmitter(tasks, self.member.say)
+
+
+def _end_process(member: Member) -> None:
+    """At exit, end at once where the usual way fails or takes long: a group that is stuck in an operation aborts the
+    process, and a worker that leaves holds a node that a main job may wait for."""
+    if member.released or not member.pending_groups.give_up(1.0) or not all_closed(1.0):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1 if hasattr(sys, "last_value") else Released.STATUS if member.released else 0)
