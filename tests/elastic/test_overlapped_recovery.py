@@ -155,7 +155,7 @@ class FakeMember(Calm):
 def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(follows: str, changed: bool) -> None:
     """The step may be the last of its epoch, and an evaluation come next."""
     fake: Any = FakeMember()
-    silent: Any = SimpleNamespace(send_held=lambda: None, stands=lambda: None)
+    silent: Any = SimpleNamespace(send_held=lambda: None, confirm=lambda: None)
     reconfigurer = Reconfigurer(
         fake,
         state(),
