@@ -60,9 +60,8 @@ class Session:
             shares are equal.
         must_be_finite: whether gradients that are nan or infinite raise an error that names the worker. Default: yes,
             unless a tracked `GradScaler` expects them.
-        world: outside a pilot, the group of the processes that were started together
-            (`elastic.environment_world`, `elastic.mpi_world`). Default: this process trains
-            alone.
+        world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`,
+            `elastic.mpi_world`). Default: this process trains alone.
         loaders: number of processes that load batches ahead. Default: batches are loaded between steps.
         checkpoint_dir: where to save the state while the job has no nodes. Default: `.malletrain/JOB` in the
             directory of submission.
