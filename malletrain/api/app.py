@@ -17,11 +17,12 @@ from malletrain.api.auth import Auth, NotAuthenticated
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.people_routes import PeopleRoutes, make_people_router
-from malletrain.api.ports import Clock, Conflict, NotFound, Requests, Unavailable, Views
+from malletrain.api.ports import Conflict, NotFound, Requests, Unavailable, Views
 from malletrain.api.rate_limits import AddressLimits, BoundedBody, RateLimits, TooManyRequests
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import answers, object_of
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
+from malletrain.loop.ports import Clock
 
 __all__ = ["METRICS_TYPE", "AccessLog", "HttpServer", "create_app", "serve"]
 

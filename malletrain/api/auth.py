@@ -13,9 +13,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from malletrain.api.ports import Clock, Identity, Unavailable
+from malletrain.api.ports import Identity, Unavailable
 from malletrain.api.roles import Roles
 from malletrain.domain.errors import MalletrainError
+from malletrain.loop.ports import Clock
 from malletrain.wire import munge
 from malletrain.wire.http import SESSION_PURPOSE
 from malletrain.wire.messages import WORKER_PURPOSE

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 
 from malletrain.api.auth import Auth
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.ports import Clock, Conflict, Identity, NotFound, Requests, Views
+from malletrain.api.ports import Conflict, Identity, NotFound, Requests, Views
 from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import (
@@ -27,6 +27,7 @@ from malletrain.api.schemas import (
     object_of,
     row_schema,
 )
+from malletrain.loop.ports import Clock
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
 
 #: Seconds that a long poll may wait.

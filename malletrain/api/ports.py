@@ -132,15 +132,3 @@ class Views(Protocol):
     def last_event(self) -> int: ...
 
     def usage(self, at: float, since: str = "", until: str = "", uid: int | None = None) -> tuple[UsageRow, ...]: ...
-
-
-class Clock(Protocol):
-    """Time, passed in (`loop.ports.Clock`)."""
-
-    def now(self) -> float:
-        """Unix seconds."""
-        ...
-
-    def elapsed(self) -> float:
-        """Seconds of a clock that never jumps."""
-        ...

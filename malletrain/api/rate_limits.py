@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from malletrain.api.ports import Clock
 from malletrain.domain.errors import MalletrainError
+from malletrain.loop.ports import Clock
 
 
 class TooManyRequests(MalletrainError):

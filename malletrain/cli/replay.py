@@ -17,13 +17,13 @@ import click
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay.how import HOW
-from malletrain.replay.placement import Placement
-from malletrain.replay.queue import Schedule
+from malletrain.replay.assumed_placement import AssumedPlacement
+from malletrain.replay.main_queue import MainSchedule
 from malletrain.replay.run import Progress
+from malletrain.replay.traces.how import HOW
 
 if TYPE_CHECKING:
-    from malletrain.replay.score import Watts
+    from malletrain.replay.scoring.figures import Watts
     from malletrain.replay.sensitivity import Setting
 
 _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
@@ -84,14 +84,14 @@ Examples:
 )
 @click.option(
     "--placement",
-    type=click.Choice([rule.value for rule in Placement]),
+    type=click.Choice([rule.value for rule in AssumedPlacement]),
     default="first-fit",
     show_default=True,
     help="Where jobs ran, for logs that do not say.",
 )
 @click.option(
     "--schedule",
-    type=click.Choice([how.value for how in Schedule]),
+    type=click.Choice([how.value for how in MainSchedule]),
     default="logged",
     show_default=True,
     help="Simulate the main queue instead of taking its starts from the log.",
@@ -211,12 +211,13 @@ def replay(
     if engine == "loop" and report_dir is not None:
         raise click.UsageError("--report draws what the fast engine records: leave out --engine loop")
     # Imported here so that --help and --how need not wait for numpy.
-    from malletrain.replay import cluster, run, sizer, workload
-    from malletrain.replay.main_delay import Reaction, parse_reaction
+    from malletrain.replay import run, sizer, workload
+    from malletrain.replay.machine import Window, cluster_trace
     from malletrain.replay.options import EngineKind, NodeOrder, Options
-    from malletrain.replay.report import write_report
+    from malletrain.replay.report.page import write_report
+    from malletrain.replay.report.summary import summary
+    from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
     from malletrain.replay.sensitivity import sensitivity as sensitivities
-    from malletrain.replay.summary import summary
     from malletrain.replay.traces import JobRecords, read_trace
     from malletrain.replay.traces.outages import read_outages
     from malletrain.replay.warnings import doubts
@@ -236,12 +237,13 @@ def replay(
     else:
         jobs = workload.read_jobs(jobs_file, costs, zone)
     log = read_trace(trace, zone, frozenset(ignore_partition))
-    window = cluster.Window(
+    window = Window(
         start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
-        procs_per_node=procs_per_node, placement=Placement(placement), seed=seed, schedule=Schedule(schedule),
+        procs_per_node=procs_per_node, placement=AssumedPlacement(placement), seed=seed,
+        schedule=MainSchedule(schedule),
     )  # fmt: skip
     down = read_outages(outages, zone) if outages else None
-    machine = cluster.cluster_trace(log, window, down)
+    machine = cluster_trace(log, window, down)
     for warning in [*machine.account.warnings, *machine.warnings, *doubts(choices, jobs)]:
         click.echo(f"warning: {warning}", err=True)
     options = Options(
@@ -254,7 +256,7 @@ def replay(
     if sensitivity:
         placed = None
         if isinstance(log, JobRecords) and not log.has_node_lists:
-            placed = lambda rule: cluster.cluster_trace(  # noqa: E731
+            placed = lambda rule: cluster_trace(  # noqa: E731
                 log, dataclasses.replace(window, placement=rule), down
             )
         with _bar(["other assumptions"]) as progress:
@@ -289,7 +291,7 @@ def _measured(journal: Path | None) -> ResizeCosts:
         return ResizeCosts()
     if not journal.is_file():
         raise InvalidInput("--costs-from", f"{journal} is not a file; it is the daemon's store.path")
-    from malletrain.replay.measured import measured_costs
+    from malletrain.replay.scoring.measured_costs import measured_costs
     from malletrain.store.event_reader import read_events
 
     found = measured_costs(read_events(journal), ResizeCosts())
@@ -315,7 +317,7 @@ def _costs(rescale: str | None, activate: float | None, costs: ResizeCosts) -> R
 
 
 def _watts(text: str | None) -> Watts | None:
-    from malletrain.replay.score import Watts
+    from malletrain.replay.scoring.figures import Watts
 
     if text is None:
         return None

@@ -31,8 +31,8 @@ def score(journal: Path, until: datetime | None, as_json: bool) -> None:
     compared.
     """
     # Imported here so that --help need not wait for numpy.
-    from malletrain.replay.score_journal import score_journal
-    from malletrain.replay.summary import table
+    from malletrain.replay.report.summary import table
+    from malletrain.replay.scoring.journal_score import score_journal
     from malletrain.store.event_reader import read_events
 
     if not journal.is_file():

@@ -12,19 +12,36 @@ In a notebook:
 from __future__ import annotations
 
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay.cluster import ClusterTrace, Window, cluster_trace
+from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.engine import Engine
+from malletrain.replay.machine import ClusterTrace, Window, cluster_trace
 from malletrain.replay.options import NodeOrder, Options
-from malletrain.replay.placement import Placement
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay, replay
-from malletrain.replay.score import Score
+from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import PolicyChoice, PolicySizer, parse_policy
 from malletrain.replay.traces import read_trace
 from malletrain.replay.workload import TrainingJob, mix, read_jobs, training_job
 
 __all__ = [
-    "ClusterTrace", "Engine", "NodeOrder", "Options", "Placement", "PolicyChoice", "PolicySizer", "Replay",
-    "ResizeCosts", "Result", "Score", "TrainingJob", "Window", "cluster_trace", "mix", "parse_policy", "read_jobs",
-    "read_trace", "replay", "training_job",
+    "AssumedPlacement",
+    "ClusterTrace",
+    "Engine",
+    "NodeOrder",
+    "Options",
+    "PolicyChoice",
+    "PolicySizer",
+    "Replay",
+    "ResizeCosts",
+    "Result",
+    "Score",
+    "TrainingJob",
+    "Window",
+    "cluster_trace",
+    "mix",
+    "parse_policy",
+    "read_jobs",
+    "read_trace",
+    "replay",
+    "training_job",
 ]  # fmt: skip

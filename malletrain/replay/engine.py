@@ -20,13 +20,13 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.cluster import ClusterTrace
-from malletrain.replay.ideal import Ideal
+from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.oracle import Lives
 from malletrain.replay.plans import PlanBook
 from malletrain.replay.preference import Preference
 from malletrain.replay.result import Cause, Log, Result, Totals
+from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import PolicySizer, Sizer, rate_of_one, speedups
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob

@@ -22,10 +22,10 @@ from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
 from malletrain.loop.journalled import announced
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
-from malletrain.replay.cluster import ClusterTrace
+from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.options import NodeOrder, Options
-from malletrain.replay.score import Score
-from malletrain.replay.score_journal import score_journal
+from malletrain.replay.scoring.figures import Score
+from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob

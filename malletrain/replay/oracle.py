@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.cluster import ClusterTrace
+from malletrain.replay.machine import ClusterTrace
 
 Ints = NDArray[np.int64]
 

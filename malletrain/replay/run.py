@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.fairness import finish_time_fairness
 from malletrain.replay.loop_engine import score_by_loop
-from malletrain.replay.main_delay import Reaction
+from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.options import EngineKind, NodeOrder, Options
 from malletrain.replay.result import Result
-from malletrain.replay.score import Score, Watts, score
+from malletrain.replay.scoring.fairness import finish_time_fairness
+from malletrain.replay.scoring.figures import Score, Watts, score
+from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.sizer import PolicyChoice, require_replay_inputs, sizer
 from malletrain.replay.warnings import doubts
 from malletrain.replay.workload import TrainingJob, shifted

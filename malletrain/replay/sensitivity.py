@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from malletrain.replay.cluster import ClusterTrace
-from malletrain.replay.placement import Placement
+from malletrain.replay.assumed_placement import AssumedPlacement
+from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.run import Replay
 from malletrain.replay.run import replay as replayed
-from malletrain.replay.score import Score
+from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice
 from malletrain.replay.workload import TrainingJob
 
@@ -19,7 +19,7 @@ ACTIVATIONS = (0.0, 2.0, 6.0, 20.0)
 STALLS = ((0.2, 0.2), (4.0, 4.0), (18.0, 12.0), (60.0, 40.0))
 
 #: Makes the machine anew by another placement rule.
-Placed = Callable[[Placement], ClusterTrace]
+Placed = Callable[[AssumedPlacement], ClusterTrace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Setting:
 
 
 def sensitivity(
-    answer: Replay, placed: Placed | None = None, placement: Placement = Placement.FIRST_FIT,
+    answer: Replay, placed: Placed | None = None, placement: AssumedPlacement = AssumedPlacement.FIRST_FIT,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[Setting, ...]:  # fmt: skip
     """Replays the first policy of `answer` again, with other horizons, costs and, where `placed` is given (a log
@@ -86,13 +86,13 @@ def _with_costs(answer: Replay, first: PolicyChoice, changed: Mapping[str, float
     return lambda: _again(answer, first, jobs, answer.trace)
 
 
-def _placements(answer: Replay, first: PolicyChoice, placed: Placed | None, asked: Placement) -> _Plan:
+def _placements(answer: Replay, first: PolicyChoice, placed: Placed | None, asked: AssumedPlacement) -> _Plan:
     if placed is None:
         return
-    for rule in Placement:
+    for rule in AssumedPlacement:
         run = None if rule is asked else _placed(answer, first, placed, rule)
         yield "placement of main jobs", rule.value, run
 
 
-def _placed(answer: Replay, first: PolicyChoice, placed: Placed, rule: Placement) -> Callable[[], Score]:
+def _placed(answer: Replay, first: PolicyChoice, placed: Placed, rule: AssumedPlacement) -> Callable[[], Score]:
     return lambda: _again(answer, first, answer.jobs, placed(rule))

@@ -17,7 +17,7 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.learn.supply_forecast import lifetimes
 from malletrain.loop.trackers.supply_history import PoolLevels
-from malletrain.replay.rows import KeptRows
+from malletrain.replay.value_rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest

@@ -25,7 +25,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from malletrain.domain.event import Event, EventKind
-from malletrain.replay.score_journal import score_journal
+from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.store.event_reader import read_events
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up
 from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary

@@ -40,11 +40,11 @@ from numpy.typing import NDArray
 from malletrain.domain.job import Curve, ThroughputSample
 from malletrain.learn.curve import fit_curve
 from malletrain.replay import (
+    AssumedPlacement,
     ClusterTrace,
     Engine,
     NodeOrder,
     Options,
-    Placement,
     ResizeCosts,
     Window,
     cluster_trace,
@@ -339,7 +339,7 @@ def sites() -> Rows:
             ("Gaia", "UniLu-Gaia-2014-1.swf.gz", 30))  # fmt: skip
     for site, file, day in logs:
         log = read_trace(DATA / "swf" / file)
-        for rule in Placement:
+        for rule in AssumedPlacement:
             trace = cluster_trace(log, Window(start_after=day * DAY, end_after=(day + 7) * DAY, placement=rule))
             jobs = 10 if site == "Gaia" else 30
             rows += compare("sites", f"{site}, days {day}-{day + 7}, {rule}, {jobs} jobs, 18/12 s, activation 0",

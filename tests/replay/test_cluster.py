@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.replay.cluster import ClusterTrace, Window, cluster_trace
-from malletrain.replay.placement import Placement, place_jobs
+from malletrain.replay.assumed_placement import AssumedPlacement, place_jobs
+from malletrain.replay.machine import ClusterTrace, Window, cluster_trace
 from malletrain.replay.traces import JobRecords, read_trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, Account
 from tests.replay.small import START, changes, traces
@@ -88,7 +88,7 @@ def test_without_a_machine_size_the_peak_is_taken() -> None:
 
 def test_small_jobs_share_nodes_and_large_ones_do_not() -> None:
     placed = place_jobs(records([(0, 100, 8), (1, 100, 8), (2, 100, 1), (3, 100, 16)], nodes=4, per_node=16), 4, 16,
-                        Placement.FIRST_FIT, 0)  # fmt: skip
+                        AssumedPlacement.FIRST_FIT, 0)  # fmt: skip
     assert placed.node.tolist() == [0, 0, 1, 2]
 
 
@@ -97,22 +97,24 @@ def test_the_rules_choose_as_they_say() -> None:
     rows: list[tuple[float, float, int]] = [(0, 10, 1), (0, 30, 1), (0, 20, 1), (50, 60, 1)]
     log = records(rows, nodes=5)
 
-    def last(rule: Placement) -> int:
+    def last(rule: AssumedPlacement) -> int:
         return int(place_jobs(log, 5, 1, rule, 0).node[3])
 
-    assert last(Placement.FIRST_FIT) == 0
-    assert last(Placement.MOST_RECENT) == 1
+    assert last(AssumedPlacement.FIRST_FIT) == 0
+    assert last(AssumedPlacement.MOST_RECENT) == 1
     rows = [(0, 100, 1), (0, 10, 1), (0, 100, 1), (0, 100, 1), (50, 60, 1), (50, 60, 2)]
-    placed = place_jobs(records(rows, nodes=7), 7, 1, Placement.BEST_FIT, 0)
+    placed = place_jobs(records(rows, nodes=7), 7, 1, AssumedPlacement.BEST_FIT, 0)
     assert placed.node.tolist()[4:] == [1, 4, 5]
 
 
 @given(
     rows=st.lists(st.tuples(st.integers(0, 500), st.integers(1, 300), st.integers(1, 40)), min_size=1, max_size=30),
-    rule=st.sampled_from(Placement),
+    rule=st.sampled_from(AssumedPlacement),
     per_node=st.sampled_from([1, 4]),
 )
-def test_placement_never_gives_a_node_twice(rows: list[tuple[int, int, int]], rule: Placement, per_node: int) -> None:
+def test_placement_never_gives_a_node_twice(
+    rows: list[tuple[int, int, int]], rule: AssumedPlacement, per_node: int
+) -> None:
     log = records([(float(a), float(a + d), w) for a, d, w in rows], nodes=12, per_node=per_node)
     placed = place_jobs(log, 12, per_node, rule, 3)
     used: dict[tuple[int, int], int] = {}

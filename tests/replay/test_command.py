@@ -20,7 +20,7 @@ import pytest
 
 from malletrain.cli.replay import replay as command
 from malletrain.replay.loop_engine import replay_whole
-from malletrain.replay.score_journal import score_journal
+from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal

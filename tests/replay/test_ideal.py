@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.replay.ideal import Ideal
+from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import speedups
 from malletrain.replay.workload import TrainingJob
 from tests.replay.small import workloads

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay import ClusterTrace, TrainingJob, parse_policy, replay
-from malletrain.replay.frames import shares
-from malletrain.replay.intervals import FEWEST, by_day, intervals
-from malletrain.replay.report import write_report
+from malletrain.replay.report.frames import shares
+from malletrain.replay.report.intervals import FEWEST, by_day, intervals
+from malletrain.replay.report.page import write_report
 from malletrain.replay.run import Replay
 from malletrain.replay.traces.trace import BUSY, IDLE
 from tests.replay.small import job, trace, traces, workloads

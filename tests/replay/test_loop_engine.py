@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay.cluster import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.loop_engine import replay_whole, score_by_loop
+from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.options import EngineKind, NodeOrder, Options
 from malletrain.replay.run import replay
-from malletrain.replay.score import Score, score
-from malletrain.replay.score_journal import score_journal
+from malletrain.replay.scoring.figures import Score, score
+from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob

@@ -9,7 +9,7 @@ import pytest
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.loop_engine import replay_whole
-from malletrain.replay.measured import Measured, measured_costs
+from malletrain.replay.scoring.measured_costs import MeasuredCosts, measured_costs
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal
@@ -29,7 +29,7 @@ def test_of_the_daemons_loop_over_a_trace() -> None:
 
 
 def test_of_nothing_what_was_assumed_holds() -> None:
-    assert measured_costs([], OTHERWISE) == Measured(OTHERWISE, 0, 0, 0)
+    assert measured_costs([], OTHERWISE) == MeasuredCosts(OTHERWISE, 0, 0, 0)
 
 
 def test_medians_and_pauses_that_are_told_twice_or_are_no_numbers() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.replay.rows import KeptRows
 from malletrain.replay.sizer import PolicyChoice, PolicySizer, demand
+from malletrain.replay.value_rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import JobDemand, Problem, Value
 from malletrain.sizing.registry import policy

@@ -7,7 +7,7 @@ import pytest
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.journalled import announced
-from malletrain.replay.score_journal import score_journal
+from malletrain.replay.scoring.journal_score import score_journal
 
 
 def told(warm_s: float, seen_s: float) -> list[Event]:

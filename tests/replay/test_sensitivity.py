@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay import Placement, Window, cluster_trace, parse_policy, replay
-from malletrain.replay.frames import frame, policies, sensitivities, waits
+from malletrain.replay import AssumedPlacement, Window, cluster_trace, parse_policy, replay
+from malletrain.replay.report.frames import frame, policies, sensitivities, waits
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import sensitivity
 from malletrain.replay.traces.trace import Account, JobRecords
@@ -38,14 +38,14 @@ def answered(log: JobRecords, window: Window) -> Replay:
 
 
 LOG = records([(300.0 * i, 300.0 * i + 400.0 + 170.0 * (i % 5), 1 + i % 4) for i in range(20)])
-WINDOW = Window(start=START, end=START + 7200.0, placement=Placement.RANDOM)
+WINDOW = Window(start=START, end=START + 7200.0, placement=AssumedPlacement.RANDOM)
 
 
 def test_one_assumption_is_changed_at_a_time_and_what_was_asked_stands_among_them() -> None:
     answer = answered(LOG, WINDOW)
     told: list[float] = []
-    found = sensitivity(answer, lambda rule: cluster_trace(LOG, replace(WINDOW, placement=rule)), Placement.RANDOM,
-                        told.append)  # fmt: skip
+    placed = lambda rule: cluster_trace(LOG, replace(WINDOW, placement=rule))  # noqa: E731
+    found = sensitivity(answer, placed, AssumedPlacement.RANDOM, told.append)
     by = {(each.what, each.value): each for each in found}
     assert [key for key, each in by.items() if each.asked] == [
         ("horizon", "300 s"), ("activation", "6 s"), ("stall to grow / shrink", "18 / 12 s"),

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.main_delay import MainDelay, Reaction, modelled
 from malletrain.replay.result import Result
+from malletrain.replay.scoring.main_delay import MainDelay, Reaction, modelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Score:
     sum_j O_j/O_j(1). ideal_speedup: the same with no cost at all and the best sizes at every instant, for the jobs
     then there. share_of_ideal: their ratio. equivalent_nodes: dedicated nodes, one to a job, that would have trained
     as much. jain: Jain's index of the jobs' occupied node-seconds (1: all the same). wait: submission to the first
-    pilot, of jobs that had one. rho: finish-time fairness (`malletrain.replay.fairness`). energy: what training drew
-    beyond idling. deadlines: those that fall within the window. Means over no job are None.
+    pilot, of jobs that had one. rho: finish-time fairness (`malletrain.replay.scoring.fairness`). energy: what
+    training drew beyond idling. deadlines: those that fall within the window. Means over no job are None.
     """
 
     idle_node_seconds: float

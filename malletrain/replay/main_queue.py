@@ -23,7 +23,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.placement import Machine, Placed, Placement, wanted_nodes
+from malletrain.replay.assumed_placement import AssumedPlacement, Machine, Placed, wanted_nodes
 from malletrain.replay.plans import PlanChanges
 from malletrain.replay.traces import JobRecords
 
@@ -34,7 +34,7 @@ Ints = NDArray[np.int64]
 DEPTH = 500
 
 
-class Schedule(StrEnum):
+class MainSchedule(StrEnum):
     """How the main queue ran."""
 
     LOGGED = "logged"  #: as the log says
@@ -55,7 +55,7 @@ class Scheduled:
 
 
 def simulate(
-    jobs: JobRecords, nodes: int, procs_per_node: int, how: Schedule, rule: Placement, seed: int
+    jobs: JobRecords, nodes: int, procs_per_node: int, how: MainSchedule, rule: AssumedPlacement, seed: int
 ) -> Scheduled:
     """Runs the queue on an empty machine of `nodes` nodes of `procs_per_node` processors."""
     wanted, part = wanted_nodes(jobs, procs_per_node)
@@ -85,7 +85,7 @@ class _Queue:
     def __init__(
         self,
         machine: Machine,
-        how: Schedule,
+        how: MainSchedule,
         jobs: JobRecords,
         wanted: Ints,
         part: Ints,
@@ -150,11 +150,11 @@ class _Queue:
                     profile.reserve(now, self.limit[i], need)
                 continue
             stay.append(entry)
-            if self.how is Schedule.FCFS:
+            if self.how is MainSchedule.FCFS:
                 break
             if profile is None:
                 profile = _Profile(now, free, self.running)
-            elif self.how is Schedule.BACKFILL:
+            elif self.how is MainSchedule.BACKFILL:
                 continue
             at = profile.earliest(need, self.limit[i])
             profile.reserve(at, self.limit[i], need)

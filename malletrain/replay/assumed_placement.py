@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 Nodes = NDArray[np.int32]
 
 
-class Placement(StrEnum):
+class AssumedPlacement(StrEnum):
     """Which of the free nodes a job takes."""
 
     FIRST_FIT = "first-fit"  #: those of lowest number
@@ -35,7 +35,7 @@ class Placed:
     lacking: float
 
 
-def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: Placement, seed: int) -> Placed:
+def place_jobs(jobs: JobRecords, nodes: int, procs_per_node: int, rule: AssumedPlacement, seed: int) -> Placed:
     """Places every record on `nodes` nodes of `procs_per_node` processors.
 
     A job of fewer processors than a node shares a node with others of its kind; larger ones take whole nodes. A job
@@ -89,17 +89,17 @@ def wanted_nodes(jobs: JobRecords, procs_per_node: int) -> tuple[Ints, Ints]:
 class Machine:
     """The nodes of a machine while its log is placed, or its queue simulated."""
 
-    def __init__(self, nodes: int, procs_per_node: int, rule: Placement, seed: int) -> None:
+    def __init__(self, nodes: int, procs_per_node: int, rule: AssumedPlacement, seed: int) -> None:
         self.is_free = np.ones(nodes, dtype=bool)
         self.used = np.zeros(nodes, dtype=np.int64)  # processors in use on shared nodes
         self.freed_at = np.zeros(nodes)
         self.procs_per_node = procs_per_node
         self.random = np.random.default_rng(seed)
         self.pick: Callable[[int], Ints] = {
-            Placement.FIRST_FIT: self._first,
-            Placement.RANDOM: self._random,
-            Placement.MOST_RECENT: self._most_recent,
-            Placement.BEST_FIT: self._best_fit,
+            AssumedPlacement.FIRST_FIT: self._first,
+            AssumedPlacement.RANDOM: self._random,
+            AssumedPlacement.MOST_RECENT: self._most_recent,
+            AssumedPlacement.BEST_FIT: self._best_fit,
         }[rule]
 
     def take(self, wanted: int, part: int) -> Nodes:

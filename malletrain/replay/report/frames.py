@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.cluster import IdleIntervals
-from malletrain.replay.intervals import Interval, intervals
+from malletrain.replay.machine import IdleIntervals
+from malletrain.replay.report.intervals import Interval, intervals
 from malletrain.replay.result import Cause
 from malletrain.replay.run import Replay
-from malletrain.replay.score import Score
+from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sensitivity import Setting
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
@@ -28,7 +28,7 @@ HOLE_CLASSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ColumnTable:
     """Named columns of one length."""
 
     columns: dict[str, NDArray[Any]]
@@ -37,14 +37,14 @@ class Table:
         return list(zip(*(column.tolist() for column in self.columns.values()), strict=True))
 
 
-def frame(table: Table) -> pandas.DataFrame:
+def frame(table: ColumnTable) -> pandas.DataFrame:
     """As a pandas frame."""
     import pandas as pd
 
     return pd.DataFrame(table.columns)
 
 
-def timeline(answer: Replay, bins: int = 720) -> Table:
+def timeline(answer: Replay, bins: int = 720) -> ColumnTable:
     """Mean idle nodes, nodes held by pilots and sum of speed-ups in equal spans of time, for each policy.
 
     Every row says: main = nodes - idle - down, and unused = idle - held.
@@ -60,7 +60,7 @@ def timeline(answer: Replay, bins: int = 720) -> Table:
     for name, result in answer.results.items():
         columns[f"held_{name}"] = _means(result.log.time, result.log.held, edges)
         columns[f"speedup_{name}"] = _means(result.log.time, result.log.speed, edges)
-    return Table(columns)
+    return ColumnTable(columns)
 
 
 def _means(time: NDArray[Any], value: NDArray[Any], edges: NDArray[Any]) -> NDArray[Any]:
@@ -73,7 +73,7 @@ def _means(time: NDArray[Any], value: NDArray[Any], edges: NDArray[Any]) -> NDAr
     return means
 
 
-def policies(scores: Mapping[str, Score]) -> Table:
+def policies(scores: Mapping[str, Score]) -> ColumnTable:
     """Every figure of every policy, one row a policy: waits, fairness, energy and delay of main jobs among them."""
     rows = []
     for name, score in scores.items():
@@ -83,7 +83,7 @@ def policies(scores: Mapping[str, Score]) -> Table:
         row |= {f"main_delay_{key}": value for key, value in (delay or {}).items() if key != "assumed"}
         rows.append(row)
     names = dict.fromkeys(name for row in rows for name in row)
-    return Table({name: _column([row.get(name) for row in rows]) for name in names})
+    return ColumnTable({name: _column([row.get(name) for row in rows]) for name in names})
 
 
 def _column(values: Sequence[Any]) -> NDArray[Any]:
@@ -93,25 +93,25 @@ def _column(values: Sequence[Any]) -> NDArray[Any]:
     return np.array(values)
 
 
-def shares(answer: Replay) -> Table:
+def shares(answer: Replay) -> ColumnTable:
     """Share of the ideal of each policy, with 95 % intervals; no rows where the window is too short for them."""
     found = [asdict(each) for each in intervals(answer)]
     names = [field.name for field in fields(Interval)]
-    return Table({name: np.array([row[name] for row in found]) for name in names})
+    return ColumnTable({name: np.array([row[name] for row in found]) for name in names})
 
 
-def waits(answer: Replay) -> Table:
+def waits(answer: Replay) -> ColumnTable:
     """One row a job and policy: submission, first pilot, and the wait between them in seconds (nan: it had none)."""
     parts = []
     for name, result in answer.results.items():
         parts.append((np.full(len(answer.jobs), name), result.submitted, result.first_start))
     policy, submitted, started = (np.concatenate(column) for column in zip(*parts, strict=True))
     job = np.tile(np.array([each.job.name for each in answer.jobs]), len(parts))
-    return Table({"policy": policy, "job": job, "submitted": submitted, "started": started,
+    return ColumnTable({"policy": policy, "job": job, "submitted": submitted, "started": started,
                   "wait_s": started - submitted})  # fmt: skip
 
 
-def sensitivities(settings: Sequence[Setting]) -> Table:
+def sensitivities(settings: Sequence[Setting]) -> ColumnTable:
     """What came out with other assumptions, one row a setting."""
     keys = ("idle_node_seconds", "occupied_node_seconds", "speedup_node_seconds", "ideal_speedup_node_seconds",
             "share_of_ideal", "equivalent_nodes")  # fmt: skip
@@ -121,14 +121,14 @@ def sensitivities(settings: Sequence[Setting]) -> Table:
         "as_replayed": np.array([s.asked for s in settings]),
     }
     given = [asdict(s.score) for s in settings]
-    return Table(columns | {key: _column([each[key] for each in given]) for key in keys})
+    return ColumnTable(columns | {key: _column([each[key] for each in given]) for key in keys})
 
 
-def spending(answer: Replay) -> Table:
+def spending(answer: Replay) -> ColumnTable:
     """What became of the idle node-hours, by policy; `lost_to_sizes` is what is still missing to the ideal."""
     hour = 3600.0
     scores = list(answer.scores.values())
-    return Table(
+    return ColumnTable(
         {
             "policy": np.array(list(answer.scores)),
             "productive": np.array([s.productive_node_seconds / hour for s in scores]),
@@ -139,7 +139,7 @@ def spending(answer: Replay) -> Table:
     )
 
 
-def holes(answer: Replay) -> Table:
+def holes(answer: Replay) -> ColumnTable:
     """Holes by length: how many, their node-hours, and how many of these pilots held, for each policy."""
     intervals = answer.trace.intervals()
     length = intervals.end - intervals.begin
@@ -160,7 +160,7 @@ def holes(answer: Replay) -> Table:
             else np.zeros(n)
         )
         columns[f"used_{name}"] = used / 3600
-    return Table(columns)
+    return ColumnTable(columns)
 
 
 def _hole_of(
@@ -172,7 +172,7 @@ def _hole_of(
     return np.searchsorted(keys, node * span + (start - begin), side="right") - 1
 
 
-def jobs(answer: Replay) -> Table:
+def jobs(answer: Replay) -> ColumnTable:
     """One row a job and policy."""
     rows: dict[str, list[Any]] = {
         key: [] for key in ("policy", "job", "submitted", "finished", "jct_s", "samples", "node_hours")
@@ -186,15 +186,15 @@ def jobs(answer: Replay) -> Table:
             rows["jct_s"].append(result.finished[j] - each.job.submitted_at)
             rows["samples"].append(result.samples[j])
             rows["node_hours"].append(result.totals.by_job[j] / 3600)
-    return Table({key: np.array(column) for key, column in rows.items()})
+    return ColumnTable({key: np.array(column) for key, column in rows.items()})
 
 
-def pilots(answer: Replay, name: str) -> Table:
+def pilots(answer: Replay, name: str) -> ColumnTable:
     """Every pilot of a policy."""
     log = answer.results[name].log
     names, causes = np.array(answer.trace.nodes), np.array([cause.name.lower() for cause in Cause])
     titles = np.array([each.job.name for each in answer.jobs])
-    return Table(
+    return ColumnTable(
         {
             "node": names[log.pilot_node], "start": log.pilot_start, "end": log.pilot_end,
             "job": titles[log.pilot_job], "ended_by": causes[log.pilot_cause],

@@ -13,7 +13,7 @@ from malletrain.domain.job import ResizeCosts
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredCosts:
     """Medians, in seconds, and of how many they are: `activations` from the decision to start a pilot until its
     worker is warm, Slurm's part included; `grown`, `shrunk` the stalls of worlds, those after a lost node among
     `shrunk`."""
@@ -24,7 +24,7 @@ class Measured:
     shrunk: int
 
 
-def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> Measured:
+def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> MeasuredCosts:
     """Folds a journal; what it does not show is taken from `otherwise`.
 
     A worker that was warm before its start was decided (clocks differ) counts as nothing; a script in restart mode
@@ -51,4 +51,4 @@ def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> Measured:
         grow_s=median(grown) if grown else otherwise.grow_s,
         shrink_s=median(shrunk) if shrunk else otherwise.shrink_s,
     )
-    return Measured(costs, len(activations), len(grown), len(shrunk))
+    return MeasuredCosts(costs, len(activations), len(grown), len(shrunk))

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.replay.assumed_placement import AssumedPlacement, Placed, place_jobs
 from malletrain.replay.changes import Changes, Holdings, Outages, from_events, from_holdings, windowed
-from malletrain.replay.placement import Placed, Placement, place_jobs
+from malletrain.replay.main_queue import MainSchedule, simulate
 from malletrain.replay.plans import PlanChanges
-from malletrain.replay.queue import Schedule, simulate
 from malletrain.replay.traces import Account, JobRecords, NodeChanges, Trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
@@ -32,9 +32,9 @@ class Window:
     first_node: int = 0
     node_count: int | None = None
     procs_per_node: int | None = None
-    placement: Placement = Placement.FIRST_FIT
+    placement: AssumedPlacement = AssumedPlacement.FIRST_FIT
     seed: int = 0
-    schedule: Schedule = Schedule.LOGGED
+    schedule: MainSchedule = MainSchedule.LOGGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
     Raises:
         InvalidInput: the window is empty, or outside the trace.
     """
-    if window.schedule is not Schedule.LOGGED:
+    if window.schedule is not MainSchedule.LOGGED:
         machine = _from_queue(trace, window, outages)
     elif isinstance(trace, NodeChanges):
         machine = _from_events(trace, window)

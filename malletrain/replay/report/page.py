@@ -15,12 +15,12 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from malletrain.replay import frames
-from malletrain.replay.facts import facts
-from malletrain.replay.intervals import FEWEST
+from malletrain.replay.report import frames
+from malletrain.replay.report.facts import facts
+from malletrain.replay.report.intervals import FEWEST
+from malletrain.replay.report.summary import best, headline, table
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import Setting
-from malletrain.replay.summary import best, headline, table
 
 #: Colour-blind safe (Okabe and Ito, 2008).
 MAIN, IDLE, TRAIN, DOWN = "#d9d9d9", "#e69f00", "#009e73", "#555555"
@@ -66,7 +66,7 @@ def write_report(answer: Replay, folder: Path, settings: Sequence[Setting] = ())
         "nodes": _node_map(node_map),
         "jct": _jct(answer),
     }
-    page = Template(files("malletrain.replay").joinpath("report.html").read_text(encoding="utf-8")).substitute(
+    page = Template(files("malletrain.replay.report").joinpath("report.html").read_text(encoding="utf-8")).substitute(
         headline=html.escape(headline(answer)),
         policies=_html_table(table(answer.scores)),
         intervals=_intervals(shares),
@@ -121,7 +121,7 @@ def _base(**layout: Any) -> go.Figure:
     return figure
 
 
-def _timeline(answer: Replay, data: frames.Table) -> go.Figure:
+def _timeline(answer: Replay, data: frames.ColumnTable) -> go.Figure:
     when = _times(data.columns["time"])
     figure = _base(yaxis_title="nodes", hovermode="x unified")
     figure.add_scatter(
@@ -142,7 +142,7 @@ def _timeline(answer: Replay, data: frames.Table) -> go.Figure:
     return figure
 
 
-def _spending(data: frames.Table) -> go.Figure:
+def _spending(data: frames.ColumnTable) -> go.Figure:
     figure = _base(barmode="stack", xaxis_title="node-hours")
     names = data.columns["policy"].tolist()
     for key, color in (("productive", TRAIN), ("stalled", STALL), ("activating", ACTIVATE), ("unused", IDLE)):
@@ -152,7 +152,7 @@ def _spending(data: frames.Table) -> go.Figure:
     return figure
 
 
-def _holes(answer: Replay, data: frames.Table) -> go.Figure:
+def _holes(answer: Replay, data: frames.ColumnTable) -> go.Figure:
     figure = _base(barmode="group", yaxis_title="node-hours", xaxis_title="length of the hole")
     x = data.columns["length"].tolist()
     figure.add_bar(
@@ -229,7 +229,7 @@ def _html_table(rows: list[list[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _intervals(shares: frames.Table) -> str:
+def _intervals(shares: frames.ColumnTable) -> str:
     """Shares with their intervals, and what each policy has more than the first, in hundredths of the ideal."""
     rows = [dict(zip(shares.columns, row, strict=True)) for row in shares.rows()]
     if not rows:

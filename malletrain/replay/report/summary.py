@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from malletrain.replay.run import Replay
-from malletrain.replay.score import Score
+from malletrain.replay.scoring.figures import Score
 
 
 def best(answer: Replay) -> tuple[str, Score]:

@@ -13,8 +13,8 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
 from malletrain.learn.curve import fit_curve
 from malletrain.loop.journalled import job_from
-from malletrain.replay.ideal import Ideal
-from malletrain.replay.score import Score, jain
+from malletrain.replay.scoring.figures import Score, jain
+from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import speedups
 from malletrain.replay.workload import TrainingJob
 

@@ -1,0 +1,1 @@
+"""The report of a replay: its page, its tables, its words."""
