@@ -11,10 +11,10 @@ from typing import Any
 
 from malletrain.domain.event import Event
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay.cluster import Window, cluster_trace
 from malletrain.replay.loop_engine import replay_rules, replay_whole
-from malletrain.replay.score import Score
-from malletrain.replay.score_journal import score_journal
+from malletrain.replay.machine import Window, cluster_trace
+from malletrain.replay.scoring.figures import Score
+from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces import read_trace
 from malletrain.replay.workload import mix
 from malletrain.sizing import registry
