@@ -5,9 +5,12 @@ Run as a script under `mpiexec`, it checks MPI's group. A new transport calls `c
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from malletrain.elastic.comm.group import Group, Work
@@ -31,6 +34,7 @@ def check(group: Group, rings: Sequence[Sequence[int]] = ()) -> None:
     for ring in rings or [range(group.size)]:
         _messages(group, ring)
     _waits_in_slices(group, (rings or [range(group.size)])[0])
+    _keeps_tensors_alive(group, (rings or [range(group.size)])[0])
     _alike_after_messages(group)
     done(group.all_reduce(torch.zeros(1)))
     _ends(group)
@@ -108,6 +112,25 @@ def _waits_in_slices(group: Group, ring: Sequence[int]) -> None:
         pending = group.all_reduce(tensor)
     done(pending)
     assert tensor.eq(group.size).all()
+
+
+def _keeps_tensors_alive(group: Group, ring: Sequence[int]) -> None:
+    """An aborted step drops its tensors and its `Work` while other members may still send to them."""
+    if group.size == 1:
+        return
+    array = np.ones(4)
+    alive = weakref.ref(array)
+    if group.rank == ring[0]:
+        group.all_reduce(torch.from_numpy(array))
+        del array
+        gc.collect()
+        assert alive() is not None, "memory that an operation in progress writes to was freed"
+        for rank in ring[1:]:
+            group.send(torch.ones(1), rank, 98)
+    else:
+        group.receive(torch.zeros(1), ring[0], 98)
+        done(group.all_reduce(torch.from_numpy(array)))
+        assert (array == group.size).all()
 
 
 def _alike_after_messages(group: Group) -> None:

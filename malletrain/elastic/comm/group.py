@@ -35,7 +35,8 @@ class Group(Protocol):
       short timeouts, and a timeout that expires leaves the operation running;
     * `all_reduce` gives every member bitwise the same sum, for float64, float32, bfloat16 and int64 (int64 exactly),
       for scalars and for empty tensors: members take decisions from these values;
-    * tensors handed to an operation stay alive until it is complete, even if the caller drops them;
+    * tensors handed to an operation stay alive until it is complete, even if the caller drops them and the `Work`: an
+      aborted step does;
     * `send` and `receive` may run in several threads at once, matched by (peer, tag), beside collectives;
     * a failed operation raises `PeerLost`, never anything else, and never blocks longer than the transport's timeout;
     * `abandon` returns at once whatever is in progress, may be called twice and from any thread, and every later call

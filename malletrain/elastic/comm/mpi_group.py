@@ -56,14 +56,15 @@ class MpiGroup:
         communicator.Set_errhandler(mpi.ERRORS_RETURN)
         self.rank: int = communicator.rank
         self.size: int = communicator.size
+        self._pending: list[_Requests] = []
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         flat = _flat(tensor)
         if flat.dtype in (torch.bfloat16, torch.float16):
             # MPI has no 16-bit floats: sum in float32, which is also more exact.
             wide = flat.float()
-            return self._pending([wide], self._reduce, lambda: flat.copy_(wide))
-        return self._pending([flat], self._reduce)
+            return self._transfer([wide], self._reduce, lambda: flat.copy_(wide))
+        return self._transfer([flat], self._reduce)
 
     def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Work:
         sent = _bytes(tensor)
@@ -73,9 +74,7 @@ class MpiGroup:
             for target, piece in zip(into, got.chunk(self.size), strict=True):
                 _bytes(target).copy_(piece)
 
-        return _Requests(
-            self._mpi, self._call(lambda c: [c.Iallgather(sent.numpy(), got.numpy())]), settle, [sent, got]
-        )
+        return self._start(lambda c: [c.Iallgather(sent.numpy(), got.numpy())], settle, [sent, got])
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         flat = _bytes(tensor)
@@ -93,29 +92,30 @@ class MpiGroup:
     def _reduce(self, communicator: Any, piece: torch.Tensor) -> Any:
         return communicator.Iallreduce(self._mpi.IN_PLACE, piece.numpy())
 
-    def _pending(
+    def _transfer(
         self,
         tensors: list[torch.Tensor],
         begin: Callable[[Any, torch.Tensor], Any],
         settle: Callable[[], object] = lambda: None,
     ) -> Work:
-        requests = self._call(
-            lambda c: [
-                begin(c, piece) for tensor in tensors for piece in torch.split(tensor, MAX_ELEMENTS) if piece.numel()
-            ]
-        )
-        return _Requests(self._mpi, requests, settle, tensors)
+        pieces = [piece for tensor in tensors for piece in torch.split(tensor, MAX_ELEMENTS) if piece.numel()]
+        return self._start(lambda c: [begin(c, piece) for piece in pieces], settle, tensors)
 
     def _through(self, begin: Callable[[Any, torch.Tensor], Any], flat: torch.Tensor) -> None:
-        wait_complete(self._pending([flat], begin))
+        wait_complete(self._transfer([flat], begin))
 
-    def _call(self, begin: Callable[[Any], list[Any]]) -> list[Any]:
+    def _start(
+        self, begin: Callable[[Any], list[Any]], settle: Callable[[], object], tensors: list[torch.Tensor]
+    ) -> Work:
         if self._communicator is None:
             raise abandoned()
         try:
-            return begin(self._communicator)
+            requests = _Requests(self._mpi, begin(self._communicator), settle, tensors)
         except self._mpi.Exception as error:
             raise PeerLost(str(error)) from error
+        # MPI writes to the tensors until the requests are complete, also when the caller drops them.
+        self._pending = [*(other for other in self._pending if not other.done), requests]
+        return requests
 
 
 class _Requests:
@@ -125,10 +125,10 @@ class _Requests:
         self, mpi: Any, requests: list[Any], settle: Callable[[], object], tensors: list[torch.Tensor]
     ) -> None:
         self._mpi, self._requests, self._settle, self._tensors = mpi, requests, settle, tensors
-        self._done = False
+        self.done = False
 
     def wait(self, seconds: float) -> bool:
-        if self._done:
+        if self.done:
             return True
         end, pause = time.monotonic() + seconds, MIN_TEST_PAUSE_S
         while True:
@@ -142,7 +142,7 @@ class _Requests:
                 return False
             time.sleep(pause)
             pause = min(MAX_TEST_PAUSE_S, 2 * pause)
-        self._done = True
+        self.done = True
         self._settle()
         self._tensors = []
         return True
