@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from malletrain.decide.decision import Situation, decide
+from malletrain.decide.decision import decide
+from malletrain.decide.draft import Situation
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind

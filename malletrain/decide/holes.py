@@ -7,6 +7,7 @@ arrivals are not in any plan: yielding answers those.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 
 from malletrain.decide.rules import Rules
@@ -78,6 +79,11 @@ class Holes(Mapping[str, Hole]):
         self._of_held = of_held
         self._of_free = of_free
         self._foresight = foresight
+
+    @staticmethod
+    def none() -> Holes:
+        """No holes at all."""
+        return Holes(frozenset(), {}, (), (math.inf, ""), (math.inf, ""), None)
 
     def end(self, node: str) -> HoleEnd:
         """Until when the hole of `node`, which has one, may be harvested (Unix seconds), and what says so."""

@@ -9,12 +9,38 @@ loss of all (`malletrain.decide.demand.harvested`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from malletrain.domain.decision import Action, Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import JobView, Pilot, PilotPhase, task_of
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.stragglers import Straggler
+
+
+@dataclass(frozen=True, slots=True)
+class MultiNodePilots:
+    """How the pilots of one decision share Slurm tasks of at most `max_nodes` nodes; `shared`: whether any do."""
+
+    views: Mapping[int, JobView]
+    snapshot: Snapshot
+    max_nodes: int
+    shared: bool
+
+    def with_co_allocated(self, actions: Iterable[Action]) -> list[Action]:
+        """`actions`, and for each pilot that leaves those of its task that do not yet."""
+        return with_co_allocated(actions, self.views)
+
+    def count(self, pilots: Mapping[int, Sequence[Pilot]]) -> int:
+        """How many Slurm tasks these pilots are."""
+        return count_tasks(pilots, self.shared)
+
+    def startable(self, free: Sequence[Hole], tasks: int) -> list[Hole]:
+        """Of `free`, best first, those that so many more tasks can hold."""
+        return startable_holes(free, tasks, self.max_nodes, self.snapshot)
+
+    def replaceable(self, slow: Mapping[int, tuple[Straggler, ...]]) -> dict[int, tuple[Straggler, ...]]:
+        """The stragglers that can be replaced one by one: not those in a task of several nodes."""
+        return replaceable_stragglers(slow, self.views)
 
 
 def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[Hole, ...]]:

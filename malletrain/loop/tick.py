@@ -12,8 +12,9 @@ from itertools import groupby
 from typing import TypeVar, cast
 
 from malletrain.decide.deadline_admission import admission_refusal
-from malletrain.decide.decision import Situation, decide, pilots_of, yield_now
+from malletrain.decide.decision import decide, yield_now
 from malletrain.decide.demand import DecisionCache
+from malletrain.decide.draft import Situation, pilots_of
 from malletrain.decide.job_termination import termination
 from malletrain.decide.multi_node_pilots import after_loss, co_allocated
 from malletrain.decide.profiling import ProbeChange, scale_up_jobs

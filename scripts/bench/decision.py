@@ -30,8 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from malletrain.decide.decision import Situation, decide
+from malletrain.decide.decision import decide
 from malletrain.decide.demand import DecisionCache
+from malletrain.decide.draft import Situation
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, CutLimit, LeavePilot, OpenHole, RecyclePilot, StartPilot
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot, PilotPhase

@@ -9,9 +9,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.decision import Situation, decide, in_question, must_leave
+from malletrain.decide.decision import decide
 from malletrain.decide.demand import DecisionCache, JobHoldings, demand_of
+from malletrain.decide.draft import Situation
 from malletrain.decide.holes import find_holes
+from malletrain.decide.must_leave import in_question, must_leave
 from malletrain.decide.rules import Rules
 from malletrain.decide.yielding import HarvestedNode, any_pending_fits, plan_yields
 from malletrain.domain.decision import OpenHole

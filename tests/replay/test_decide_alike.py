@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 
-from malletrain.decide.decision import Situation, decide
+from malletrain.decide.decision import decide
+from malletrain.decide.draft import Situation
 from malletrain.domain.decision import LeavePilot, StartPilot
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot

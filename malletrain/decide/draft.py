@@ -1,0 +1,147 @@
+"""What a decision is made of: the situation, the inputs that no step changes, and the draft that its steps fill."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from malletrain.decide.budgets import NodeTimeSpent
+from malletrain.decide.demand import DecisionCache, JobHoldings
+from malletrain.decide.holes import Holes
+from malletrain.decide.multi_node_pilots import MultiNodePilots
+from malletrain.decide.profiling import ProbeChange
+from malletrain.decide.rules import Rules
+from malletrain.decide.yielding import YieldPlan
+from malletrain.domain.decision import Action, CancelTasks, Decision, Hole, OpenHole, Refusal, StartPilot, TopUp
+from malletrain.domain.job import JobView, Pilot
+from malletrain.domain.snapshot import Snapshot
+from malletrain.learn.advisor import JobKnowledge
+from malletrain.learn.hole_forecast import Forecast
+from malletrain.learn.stragglers import Straggler
+from malletrain.sizing.problem import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a decision looks at. `over_since`: when jobs that are over ended; `startable_since`: since when
+    main jobs could have started; `paused`: why nothing new may start (the breaker), or '';
+    `crowded`: why no more held tasks may be submitted, or ''; `drained`:
+    nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled; `open_holes`,
+    `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan); `resting`: nodes
+    and jobs (`job 7`) on which pilots did not start lately, or were slow, with the reason; `slow`: by job, workers
+    that hold up the others; `supply`: equally likely numbers of nodes to come, where jobs have deadlines; `used`:
+    node-seconds by account, old ones fading; `spent`: what budgets are held against."""
+
+    snapshot: Snapshot
+    views: Mapping[int, JobView]
+    now: float
+    over_since: Mapping[int, float] = field(default_factory=dict)
+    startable_since: Mapping[str, float] = field(default_factory=dict)
+    paused: str = ""
+    crowded: str = ""
+    drained: frozenset[str] = frozenset()
+    used: Mapping[str, float] = field(default_factory=dict)
+    spent: NodeTimeSpent = field(default_factory=NodeTimeSpent)
+    known: Mapping[int, JobKnowledge] = field(default_factory=dict)
+    open_holes: Mapping[str, OpenHole] = field(default_factory=dict)
+    forecast: Forecast | None = None
+    resting: Mapping[str, str] = field(default_factory=dict)
+    supply: tuple[int, ...] = ()
+    slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The decision, and what the next one must remember; `advice`: for each job, what would be measured next."""
+
+    decision: Decision
+    startable_since: Mapping[str, float]
+    probes: tuple[ProbeChange, ...] = ()
+    advice: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What every step of one decision reads and none changes.
+
+    Attributes:
+        live: the jobs that are not over, by id.
+        holdings: what follows from each of their views alone.
+        held: the nodes of all their pilots.
+        tasks: how their pilots share Slurm tasks.
+    """
+
+    situation: Situation
+    policy: Policy
+    rules: Rules
+    cache: DecisionCache
+    live: Mapping[int, JobView]
+    holdings: Mapping[int, JobHoldings]
+    held: frozenset[str]
+    tasks: MultiNodePilots
+
+    @staticmethod
+    def of(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCache) -> Inputs:
+        """The inputs of a decision on `situation`; the cache takes its snapshot in."""
+        snapshot = cache.look(situation.snapshot)
+        live = {j: v for j, v in situation.views.items() if not v.phase.is_over}
+        cache.forget_all_but(live)
+        holdings = {j: cache.standing(v) for j, v in live.items()}
+        held = frozenset().union(*[each.held for each in holdings.values()])
+        shared = any(view.co_allocated for view in live.values())
+        tasks = MultiNodePilots(situation.views, snapshot, rules.max_nodes, shared)
+        return Inputs(situation, policy, rules, cache, live, holdings, held, tasks)
+
+    @property
+    def now(self) -> float:
+        return self.situation.now
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.situation.snapshot
+
+
+@dataclass(slots=True)
+class Draft:
+    """One decision in the making. Each step reads what the steps before it have filled in.
+
+    Attributes:
+        actions, refusals: so far, in the order in which they are to be done and shown.
+        given_up: pilots that some action ends or moves.
+        holes: of nodes that are free or that pilots hold.
+        horizon_s: how far sizing looks ahead.
+        yielding: what main jobs are given.
+        staying: the pilots of each job that stay.
+        free: holes that may be started on, best first.
+        coming: nodes that one pilot is leaving for another.
+        replacements: starts in place of stragglers; they come before all others.
+        nodes: how many nodes there are to share.
+    """
+
+    horizon_s: float
+    actions: list[Action] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    given_up: set[str] = field(default_factory=set)
+    holes: Holes = field(default_factory=Holes.none)
+    yielding: YieldPlan = field(default_factory=YieldPlan)
+    staying: dict[int, Sequence[Pilot]] = field(default_factory=dict)
+    free: list[Hole] = field(default_factory=list)
+    coming: frozenset[str] = frozenset()
+    replacements: Sequence[StartPilot] = ()
+    nodes: int = 0
+
+    def give_up(self, actions: Collection[Action]) -> None:
+        """Take in actions that end pilots."""
+        self.actions += actions
+        self.given_up.update(pilot for action in actions for pilot in pilots_of(action))
+
+    def keep_the_others(self, inputs: Inputs) -> None:
+        """`staying`: all pilots but those given up."""
+        self.staying = {j: each.without(self.given_up) for j, each in inputs.holdings.items()}
+
+
+def pilots_of(action: Action) -> tuple[str, ...]:
+    """The pilots that an action touches."""
+    if isinstance(action, CancelTasks):
+        return action.pilots
+    return () if isinstance(action, TopUp) else (action.pilot,)

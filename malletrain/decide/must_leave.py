@@ -1,0 +1,83 @@
+"""Pilots that must leave whatever the sizes are: main jobs, staff, an operator or the end of a hole take the node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from malletrain.decide.demand import JobHoldings
+from malletrain.decide.draft import Draft, Inputs, Situation
+from malletrain.decide.holes import Holes
+from malletrain.decide.reconcile import leaving
+from malletrain.decide.rules import Rules
+from malletrain.domain.decision import Action, Hole, LeaveCause
+from malletrain.domain.job import JobPhase, JobView, Pilot
+from malletrain.domain.snapshot import LEAVE_STATES
+
+
+def leave_what_must(draft: Draft, inputs: Inputs) -> None:
+    """End the pilots that cannot stay, each with those of its task."""
+    yielding, now, rules = draft.yielding.leave, inputs.now, inputs.rules
+    leaves: list[Action] = []
+    for view in in_question(inputs.holdings, draft.holes, inputs.held, yielding, inputs.situation, rules):
+        for pilot in view.staying:
+            if pilot.id in draft.given_up:
+                continue
+            must = must_leave(pilot, view, inputs.situation, draft.holes, yielding, rules)
+            if must is not None:
+                cause, reason = must
+                closing = draft.holes.get(pilot.node) if cause is LeaveCause.HOLE_CLOSES else None
+                leaves.append(leaving(pilot, cause, now, rules, reason, closing))
+    together = inputs.tasks.with_co_allocated([*draft.actions, *leaves])
+    draft.actions.clear()
+    draft.give_up(together)
+
+
+def in_question(
+    holdings: Mapping[int, JobHoldings],
+    holes: Holes,
+    held: frozenset[str],
+    yielding: Mapping[str, str],
+    situation: Situation,
+    rules: Rules,
+) -> list[JobView]:
+    """The jobs of which some pilot may have to leave, by id: the quick answer, `must_leave` has the exact one."""
+    latest = situation.now + rules.margin_s + rules.leave_lead_s
+    wanted = holes.ended_by(latest) | situation.drained | (held - holes.names)  # staff wants those without a hole
+    return [
+        each.view
+        for _, each in sorted(holdings.items())
+        if each.view.phase is JobPhase.HELD
+        or each.first_end <= latest
+        or not wanted.isdisjoint(each.nodes)
+        or not yielding.keys().isdisjoint(each.pilots)
+    ]
+
+
+def must_leave(
+    pilot: Pilot,
+    view: JobView,
+    situation: Situation,
+    holes: Mapping[str, Hole],
+    yielding: Mapping[str, str],
+    rules: Rules,
+) -> tuple[LeaveCause, str] | None:
+    now = situation.now
+    if pilot.id in yielding:
+        return LeaveCause.YIELD, yielding[pilot.id]
+    if view.phase is JobPhase.HELD:
+        return LeaveCause.JOB_OVER, f"job {view.job.id} is held: {view.reason}"
+    if pilot.node in situation.drained:
+        return LeaveCause.OPERATOR, f"{pilot.node} is drained of pilots by an operator"
+    node = situation.snapshot.node.get(pilot.node)
+    if node is not None and node.state in LEAVE_STATES:
+        return LeaveCause.NODE_WANTED, f"{pilot.node} is {node.state.value} {node.reason}".rstrip()
+    if node is not None and rules.harvest_partition not in node.partitions:
+        return LeaveCause.NODE_WANTED, f"{pilot.node} is no longer in partition {rules.harvest_partition}"
+    if not rules.may_harvest(pilot.node):
+        return LeaveCause.NODE_WANTED, f"{pilot.node} is no longer one that may be harvested (pool.include, exclude)"
+    hole = holes.get(pilot.node)
+    if hole is not None and hole.until - now <= rules.margin_s + rules.leave_lead_s:
+        return LeaveCause.HOLE_CLOSES, f"{hole.reason} in {max(0.0, hole.until - now):.0f} s"
+    if pilot.ends_at is not None and pilot.ends_at - now <= rules.leave_lead_s:
+        return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - now):.0f} s"
+    return None
