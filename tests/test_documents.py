@@ -33,3 +33,13 @@ def test_every_document_can_be_reached_from_the_readme() -> None:
             waiting += [(document.parent / link.split("#")[0]).resolve() for link in links]
     unread = [path for path in DOCUMENTS if path.resolve() not in reached and path.name != "CHANGELOG.md"]
     assert not unread
+
+
+def test_the_architecture_names_files_that_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = {path.name for path in (ROOT / "malletrain").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    table = text.split("## The rooms")[1].split("The wings of")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == rooms
+    named = re.findall(rf"`((?:{'|'.join(sorted(rooms))})/[\w/]+(?:\.py|/))`", text)
+    assert named
+    assert [name for name in named if not (ROOT / "malletrain" / name).exists()] == []
