@@ -63,15 +63,21 @@ _REACT_S = 0.1
 
 
 class MeteredJournal:
-    """The journal, with a count of what goes into it for Prometheus."""
+    """The journal, with a count of what goes into it for Prometheus, and a line of log for Slurm's refusals."""
 
     def __init__(self, journal: SqliteJournal, metrics: Metrics) -> None:
         self._journal = journal
         self._metrics = metrics
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
 
     def append(self, events: Iterable[Event]) -> Sequence[Event]:
         written = self._journal.append(events)
         self._metrics.record(written)
+        for event in written:
+            if event.kind is EventKind.STARTS_REFUSED and event.data.get("refused"):
+                self._log.warning("Slurm refuses pilots", job=event.job, answer=event.reason)
+            elif event.kind is EventKind.STARTS_REFUSED:
+                self._log.info("Slurm refuses pilots no more", job=event.job)
         return written
 
     def read(self, after: int = 0) -> Iterable[Event]:

@@ -156,9 +156,11 @@ class Outcome:
     """What became of one action. `detail` is Slurm's answer, or why the action was not taken after all.
 
     `unfit`: the task itself is no longer what a pilot must be (its owner, the staff or a plug-in changed it): it is
-    set aside, not tried again at the next look.
+    set aside, not tried again at the next look. `refused`: Slurm answered and said no to a sound task (rights,
+    limits, policy): the job rests before its next try.
     """
 
     done: bool
     detail: str = ""
     unfit: bool = False
+    refused: bool = False

@@ -30,6 +30,7 @@ class EventKind(StrEnum):
     PILOT_STARTED = "pilot_started"  #: started_at, ends_at, class (of the node, where the site has several)
     PILOT_HELD = "pilot_held"  #: back in the held array
     PILOT_ASIDE = "pilot_aside"  #: its task stays held: somebody changed it, and the reason says how
+    STARTS_REFUSED = "starts_refused"  #: refused: bool: Slurm refuses the job's pilots (reason: why), or no more
     PILOT_WAITS = "pilot_waits"  #: Slurm has it waiting, though nobody released it
     PILOT_ENDED = "pilot_ended"  #: state, preempted: bool, exit_code, detail
     # What workers reported

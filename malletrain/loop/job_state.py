@@ -93,6 +93,10 @@ def _array_refused(record: Record, event: Event) -> None:
     record.reason = event.reason
 
 
+def _starts_refused(record: Record, event: Event) -> None:
+    record.reason = f"Slurm refuses its pilots: {event.reason}" if event.data.get("refused") else ""
+
+
 def _tasks_added(record: Record, event: Event) -> None:
     array_id = int(cast(int, event.data["array_id"]))
     record.unseen_arrays.pop(array_id, None)
@@ -279,6 +283,7 @@ FOLDS: Mapping[EventKind, Callable[[Record, Event], None]] = {
     EventKind.JOB_FAILED: _phase(JobPhase.FAILED),
     EventKind.INTENT: _intent,
     EventKind.OUTCOME: _outcome,
+    EventKind.STARTS_REFUSED: _starts_refused,
     EventKind.PILOT_STARTED: _pilot_started,
     EventKind.PILOT_HELD: _pilot_phase(PilotPhase.HELD),
     EventKind.PILOT_ASIDE: _pilot_aside,

@@ -313,10 +313,26 @@ class Loop:
                 for a, o in zip(batch, outcomes, strict=True)
                 if o.unfit
             ]
-            if aside:
-                self.record(aside)
+            if changes := [*aside, *self._refused_starts(batch, outcomes, now)]:
+                self.record(changes)
             if not answered:
                 return
+
+    def _refused_starts(self, batch: Sequence[Action], outcomes: Sequence[Outcome], now: float) -> list[Event]:
+        """Jobs all of whose starts Slurm refused, in its words, and those that it refuses no more."""
+        by_job: dict[int, list[Outcome]] = {}
+        for action, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(action, StartPilot):
+                by_job.setdefault(action.job_id, []).append(outcome)
+        events = []
+        for job, found in by_job.items():
+            refused = [outcome.detail for outcome in found if outcome.refused]
+            accepted = any(outcome.done for outcome in found)
+            if refused and not accepted:
+                events.append(Event(now, EventKind.STARTS_REFUSED, job, reason=refused[0], data={"refused": True}))
+            elif accepted and self.ledger.unstarted.is_refused(job):
+                events.append(Event(now, EventKind.STARTS_REFUSED, job, data={"refused": False}))
+        return events
 
     def _act(self, batch: Sequence[Action]) -> tuple[Sequence[Outcome], bool]:
         """The outcomes of actions of one kind, and whether Slurm answered to the end."""

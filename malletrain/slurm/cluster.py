@@ -14,7 +14,7 @@ from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePi
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
 from malletrain.domain.snapshot import Node, SlurmState, Snapshot
 from malletrain.slurm import pilots
-from malletrain.slurm.command import MAX_ERROR_CHARS, Commands
+from malletrain.slurm.command import MAX_ERROR_CHARS, Commands, is_unreachable
 from malletrain.slurm.formats import squeue, text
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import EndKind, EndState
@@ -146,14 +146,14 @@ class SlurmCluster:
             if answer.ok:
                 pinned[task] = f"released to {','.join(start.nodes)} for {start.minutes} min"
             else:
-                outcomes[task] = Outcome(False, f"scontrol update: {answer.error}")
+                outcomes[task] = _refusal(f"scontrol update: {answer.error}")
         for task, wrong in self._rewritten({task: starts[task] for task in pinned}):
             del pinned[task]
             outcomes[task] = Outcome(False, f"not released, Slurm changed the task: {wrong}", unfit=True)
         failed = self._each(["scontrol", "release"], list(pinned))
         for task, detail in pinned.items():
             error = failed.get(task)
-            outcomes[task] = Outcome(False, f"scontrol release: {error}") if error else Outcome(True, detail)
+            outcomes[task] = _refusal(f"scontrol release: {error}") if error else Outcome(True, detail)
         return [outcomes[task_of(action.pilot)] for action in actions]
 
     def cut(self, action: CutLimit) -> Outcome:
@@ -320,6 +320,11 @@ class SlurmCluster:
         if wrong:
             return "; ".join(wrong)
         return start.not_to_be_had(nodes, self._harvest.partition)
+
+
+def _refusal(detail: str) -> Outcome:
+    """A start that Slurm's command failed for: refused, unless the task is gone or slurmctld was not reached."""
+    return Outcome(False, detail, refused=not is_gone(detail) and not is_unreachable(detail))
 
 
 def _ranges(tasks: list[int]) -> str:

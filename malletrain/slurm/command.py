@@ -20,10 +20,13 @@ from malletrain.domain.errors import ClusterUnavailable
 MAX_OUTPUT_BYTES = 256 * 1024 * 1024
 
 #: Error texts that Slurm's commands print with exit status 0 too (seen on 17.11 to 26.05).
+_UNREACHABLE = (
+    "Unable to contact slurm controller", "Unable to contact slurmctld", "Socket timed out",
+    "Zero Bytes were transmitted", "Connection refused",
+)  # fmt: skip
 _ERRORS = (
-    "slurm_load_", "Unable to contact slurm controller", "Unable to contact slurmctld", "Socket timed out",
-    "Zero Bytes were transmitted", "Protocol authentication error", "Munge decode failed", "Connection refused",
-    "fatal:", "Invalid user id", "Authentication failure",
+    *_UNREACHABLE, "slurm_load_", "Protocol authentication error", "Munge decode failed", "fatal:", "Invalid user id",
+    "Authentication failure",
 )  # fmt: skip
 
 #: So often (seconds) a command that runs is asked whether it may go on.
@@ -31,6 +34,11 @@ _LOOK_S = 0.25
 
 #: A longer error of Slurm's is cut to so many characters.
 MAX_ERROR_CHARS = 8000
+
+
+def is_unreachable(error: str) -> bool:
+    """Whether an error says that slurmctld gave no answer, as against a refusal."""
+    return any(words in error for words in _UNREACHABLE)
 
 
 @dataclass(frozen=True, slots=True)

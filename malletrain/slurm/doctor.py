@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from collections.abc import Callable, Collection, Iterator
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
@@ -27,6 +28,12 @@ CLOCK_TOLERANCE_S = 2.0
 #: From so many nodes on, pilots of one node each are too many for slurmctld's main cycle: it tries a blocked main job
 #: against each of them, 3.4 ms a pilot at 10,000 nodes (python -m scripts.bench.controller_cycles).
 MANY_NODES = 1000
+
+#: One association of an account in `scontrol show assoc_mgr`, and the user id that slurmctld has for its user.
+_ASSOCIATION = re.compile(r"\bUserName=([^\s()]+)\((\d+)\)")
+
+#: NO_VAL (slurm.h): the user did not exist where slurmctld looked it up.
+_NO_USER_ID = 4294967294
 
 
 def examine(
@@ -55,7 +62,7 @@ def examine(
         _clock(facts, now()),
         _munge(facts),
     ]
-    for check in (_rights, _privacy, _qos_preemption, _backfill, _headroom, _fair_share, _weights):
+    for check in (_rights, _user_ids, _privacy, _qos_preemption, _backfill, _headroom, _fair_share, _weights):
         try:
             found.extend(check(commands, facts, harvest))
         except (ClusterUnavailable, InvalidInput) as error:
@@ -172,6 +179,51 @@ def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[
             f"{me} may not steer pilots of others: it does not coordinate account {harvest.account or '(none)'}",
             f"sacctmgr add coordinator account={harvest.account or 'ACCOUNT'} names={me}",
         )
+
+
+def _user_ids(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+    """slurmctld looks users up when sacctmgr names them. One that was made later has no id there, and is refused."""
+    if not facts.accounting or not harvest.account:
+        return
+    answer = commands.ask(["scontrol", "-o", "show", "assoc_mgr", f"accounts={harvest.account}", "flags=assoc"])
+    ids = {name: int(uid) for name, uid in _ASSOCIATION.findall(answer)}
+    here = {name: _user_id(name) for name in ids}
+    late = sorted(name for name, uid in ids.items() if uid == _NO_USER_ID and here[name] is not None)
+    missing = sorted(name for name, uid in ids.items() if uid == _NO_USER_ID and here[name] is None)
+    other = [
+        f"{name} ({uid} there, {here[name]} here)"
+        for name, uid in sorted(ids.items())
+        if uid != _NO_USER_ID and here[name] not in (None, uid)
+    ]
+    if late:
+        yield Finding(
+            Level.ERROR,
+            f"slurmctld has no user id for {', '.join(late)} and refuses them (Invalid user id): sacctmgr named them "
+            "before they were made",
+            "see that they exist on slurmctld's host (`id NAME`), then `scontrol reconfigure` there",
+        )
+    if other:
+        yield Finding(
+            Level.ERROR,
+            f"user ids differ between slurmctld's host and this one: {', '.join(other)}",
+            "give each user the same id on all machines, then `scontrol reconfigure`",
+        )
+    if missing:
+        yield Finding(
+            Level.WARNING,
+            f"account {harvest.account} has users that do not exist: {', '.join(missing)}",
+            "make them on all machines, then `scontrol reconfigure`; or `sacctmgr delete user NAME "
+            f"account={harvest.account}`",
+        )
+    if ids and not (late or other or missing):
+        yield Finding(Level.OK, f"slurmctld has the user ids of account {harvest.account}")
+
+
+def _user_id(name: str) -> int | None:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
 
 
 def _standing(commands: Commands, user: str) -> tuple[str, list[str]]:

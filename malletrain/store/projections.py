@@ -110,6 +110,11 @@ def _array_refused(connection: Connection, event: Event) -> None:
     do(connection, "UPDATE job SET reason = :reason WHERE id = :job", event)
 
 
+def _starts_refused(connection: Connection, event: Event) -> None:
+    told = f"Slurm refuses its pilots: {event.reason}" if event.data.get("refused") else ""
+    do(connection, "UPDATE job SET reason = :told WHERE id = :job", event, told=told)
+
+
 # --- worlds and training --------------------------------------------------------------------------------------
 
 
@@ -214,6 +219,7 @@ _FOLDS: Mapping[str, Callable[[Connection, Event], None]] = {
     **PILOT_FOLDS,
     "job_announced": _announced,
     "array_refused": _array_refused,
+    "starts_refused": _starts_refused,
     "job_held": _phase(JobPhase.HELD),
     "job_released": _phase(JobPhase.QUEUED),
     "job_cancelled": _over(JobPhase.CANCELLED),

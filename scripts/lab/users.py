@@ -68,8 +68,13 @@ def forget() -> list[str]:
     for entry in made:
         if _runs_processes(entry.pw_uid):
             raise LabError(f"user {entry.pw_name} still runs processes: end them (slurm-lab down DIR) and try again")
-        _retried(["userdel", entry.pw_name], until=partial(_absent, entry.pw_name))
+        remove(entry.pw_name)
     return [entry.pw_name for entry in made]
+
+
+def remove(name: str) -> None:
+    """Removes a user that `ensure` made. LabError if userdel refuses."""
+    _retried(["userdel", name], until=partial(_absent, name))
 
 
 def check_reachable(root: Path) -> None:

@@ -36,6 +36,13 @@ def test_every_command_option_and_file_that_is_named_exists(file: Path) -> None:
         assert (file.parent / link).is_file(), link
 
 
+def test_users_are_made_before_sacctmgr_names_them() -> None:
+    """slurmctld looks them up then, and not again."""
+    text = TEXTS[0].read_text()
+    assert text.index("systemd-sysusers\n") < text.index("\nid malletrain") < text.index("add user name=malletrain")
+    assert text.index("\nid ann") < text.index("add user name=ann")
+
+
 def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
     text = TEXTS[0].read_text()
     assert str(config.SYSTEM_FILE) in text

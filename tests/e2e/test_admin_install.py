@@ -62,10 +62,9 @@ def follow(lab: Lab, commands: Sequence[str], folder: Path) -> str:
             "/etc/slurm/slurm.conf": f"{lab.path}/slurm.conf",
             "/etc/malletrain/malletrain.toml": f"{folder}/malletrain.toml",
             "/opt/malletrain/bin/": f"{folder}/bin/",
-            "name=ann ": "name=alice ",
             "sudo -u malletrain ": "setpriv --reuid malletrain --regid malletrain --init-groups ",
         }.items():
-            line = line.replace(theirs, ours)
+            line = re.sub(r"\bann\b", "alice", line.replace(theirs, ours))
         # What greps a file looks for something that must not be there.
         check = f'found=$({line}); [ -z "$found" ]' if line.startswith("grep ") else line.partition("  #")[0]
         script.append(f"{check} || fail {shlex.quote(line)}")

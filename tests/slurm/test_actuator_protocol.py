@@ -42,7 +42,10 @@ def test_an_order_reads_as_it_was_written(actions: list[Any], uid: int) -> None:
 
 
 @given(
-    st.lists(st.builds(Outcome, st.booleans(), st.text(max_size=50), unfit=st.booleans()), max_size=5),
+    st.lists(
+        st.builds(Outcome, st.booleans(), st.text(max_size=50), unfit=st.booleans(), refused=st.booleans()),
+        max_size=5,
+    ),
     st.text(max_size=30),
     st.text(max_size=30),
 )

@@ -112,6 +112,18 @@ def test_a_job_that_is_over_stays_over(journal: SqliteJournal, views: StoreViews
     assert [r.id for r in views.jobs()] == [1]
 
 
+def test_a_refusal_of_slurms_is_the_jobs_reason_until_it_is_over(journal: SqliteJournal, views: StoreViews) -> None:
+    journal.append([job(), tasks(7, 4), ev(2, K.STARTS_REFUSED, reason="Invalid user id", refused=True)])
+    refused = views.job(1)
+    assert refused is not None
+    assert refused.reason == "Slurm refuses its pilots: Invalid user id"
+    journal.append([ev(3, K.STARTS_REFUSED, refused=False)])
+    journal.rebuild()
+    accepted = views.job(1)
+    assert accepted is not None
+    assert accepted.reason == ""
+
+
 def test_usage_is_split_at_midnight(journal: SqliteJournal) -> None:
     started, ended = NOON + DAY / 2 - 100, NOON + DAY / 2 + 250
     journal.append(

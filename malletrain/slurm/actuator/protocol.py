@@ -104,7 +104,7 @@ def read_request(line: bytes, most_s: float) -> ActuatorRequest:
 
 def write_reply(answer: ActuatorReply) -> bytes:
     """The line."""
-    rows = [{"done": o.done, "detail": o.detail, "unfit": o.unfit} for o in answer.outcomes]
+    rows = [{"done": o.done, "detail": o.detail, "unfit": o.unfit, "refused": o.refused} for o in answer.outcomes]
     body = {"outcomes": rows, "unavailable": answer.unavailable, "refused": answer.refused}
     return json.dumps(body).encode() + b"\n"
 
@@ -117,7 +117,10 @@ def read_answer(line: bytes) -> ActuatorReply:
     """
     body = _json(line, "answer")
     try:
-        outcomes = tuple(Outcome(bool(o["done"]), str(o["detail"]), unfit=bool(o["unfit"])) for o in body["outcomes"])
+        outcomes = tuple(
+            Outcome(bool(o["done"]), str(o["detail"]), unfit=bool(o["unfit"]), refused=bool(o.get("refused")))
+            for o in body["outcomes"]
+        )
         return ActuatorReply(outcomes, str(body["unavailable"]), str(body["refused"]))
     except (KeyError, TypeError) as error:
         raise InvalidInput("answer", f"is none of an actuator of this release ({error})") from error

@@ -1,0 +1,80 @@
+"""A daemon whose user was made after sacctmgr named it: Slurm refuses its every order, and it says so everywhere."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from malletrain.slurm import doctor
+from malletrain.slurm.site_facts import Finding, Level
+from scripts.lab import Lab, users
+from scripts.play.site import FAST_LOOP, Site
+from tests.slurm.test_authority import HARVEST, accounted, commands_as
+
+__all__ = ["accounted"]
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs plain users: run as root"),
+]
+
+
+@pytest.fixture
+def late(accounted: Lab) -> Iterator[str]:
+    """A coordinator of the harvest account that exists nowhere yet."""
+    name = f"mtlate{secrets.token_hex(3)}"
+    accounted.run(["sacctmgr", "-i", "add", "user", f"name={name}", "account=harvest"])
+    accounted.run(["sacctmgr", "-i", "add", "coordinator", "account=harvest", f"names={name}"])
+    yield name
+    accounted.run(["scancel", "--partition=harvest"])
+    accounted.run(["sacctmgr", "-i", "delete", "user", f"name={name}"])
+    users.remove(name)
+
+
+def about_ids(lab: Lab, folder: Path, as_user: str = "malletrain") -> list[Finding]:
+    found = doctor.examine(commands_as(lab, as_user, folder), HARVEST, time.time)
+    return [f for f in found if "user id" in f.what or "do not exist" in f.what]
+
+
+def test_it_says_so_and_goes_on_once_slurm_has_looked_again(accounted: Lab, late: str, tmp_path: Path) -> None:
+    lab = accounted
+    (finding,) = about_ids(lab, tmp_path)
+    assert (finding.level, finding.what.endswith(late)) == (Level.WARNING, True), finding
+    users.ensure((late,))
+    (finding,) = about_ids(lab, tmp_path)
+    assert (finding.level, f"no user id for {late} " in finding.what) == (Level.ERROR, True), finding
+    assert "scontrol reconfigure" in finding.mend
+
+    settings = {"loop": FAST_LOOP, "slurm": ['qos = "harvest"']}
+    with Site(lab, daemon_user=late, account="harvest", settings=settings) as site:
+        site.start()
+        job = site.harvest("alice", 2)
+
+        def row() -> dict[str, object]:
+            return next(each for each in site.status("alice")["jobs"] if each["id"] == job)
+
+        lab.wait_for(lambda: row()["reason"], 30, "a reason in `malletrain status`")
+        assert str(row()["reason"]).startswith("Slurm refuses its pilots: scontrol update: ")
+        assert "Invalid user id" in str(row()["reason"])
+        told = [line for line in site.log.read_text().splitlines() if "Slurm refuses pilots" in line]
+        assert told
+        assert "Invalid user id" in told[0]
+        events = site.malletrain("alice", "events").stdout
+        assert len([line for line in events.splitlines() if "starts_refused" in line]) <= len(told) + 1
+        lab.wait_for(
+            lambda: "to be tried again in" in site.malletrain("alice", "explain", str(job)).stdout,
+            30,
+            "the back-off in `malletrain explain`",
+        )
+
+        lab.run(["scontrol", "reconfigure"])
+        lab.wait_for(lambda: site.pilot_nodes("alice") == 2, 120, f"pilots\n{site.last_log()}")
+        assert row()["reason"] == ""
+        assert "Slurm refuses pilots no more" in site.log.read_text()
+    (finding,) = about_ids(lab, tmp_path)
+    assert finding.level is Level.OK
