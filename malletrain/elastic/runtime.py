@@ -33,8 +33,8 @@ from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import standalone_record
-from malletrain.elastic.link.reports import Reports
 from malletrain.elastic.link.throughput_meter import Meter
+from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer

@@ -28,7 +28,7 @@ from malletrain.elastic.comm.node_group import make_world_group
 from malletrain.elastic.comm.peer_store import PeerStore
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, StepOutcome, TrainingWorld
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost
-from malletrain.elastic.link.reports import Reports
+from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.quorum import Quorum, Vote
 from malletrain.elastic.resize.state_recovery import STORE_TIMEOUT, StateRecovery
