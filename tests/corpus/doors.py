@@ -18,6 +18,8 @@ from typing import Any
 
 from malletrain.api.worker_routes import _deliver, _on_the_wire
 from malletrain.cli.main import main as malletrain_main
+from malletrain.cli.main import run as run_command
+from malletrain.cli.sizing import plan as plan_command
 from malletrain.daemon.explain import explain
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
@@ -84,6 +86,11 @@ def folder() -> Iterator[Path]:
 def malletrain(*argv: str, stdin: bytes = b"") -> Done:
     """`malletrain ARGV` in this process."""
     return run(malletrain_main, argv, stdin)
+
+
+def plan(*argv: str) -> Done:
+    """`malletrain plan ARGV`, without looking for the command first: that takes longer than most plans."""
+    return run(lambda given: run_command(plan_command, "malletrain", given), argv)
 
 
 def run(main: Any, argv: Sequence[str], stdin: bytes = b"") -> Done:

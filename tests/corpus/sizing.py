@@ -28,7 +28,7 @@ def cases() -> Iterator[Case]:
             for policy in policies:
                 if policy in SLOW and n % (2 if "full" in name else 8):
                     continue
-                done = doors.malletrain("plan", "problem.json", "--policy", policy)
+                done = doors.plan("problem.json", "--policy", policy)
                 whole = policy == "auto" and name.endswith("0")
                 yield Case(f"plan/{name}-{policy}", done.text, _words(done), whole)
         for n, (name, text) in enumerate(faults()):
