@@ -36,8 +36,8 @@ def cases() -> Iterator[Case]:
         yield Case("command/summary", told, done.out.split("\n")[0][:120], whole=True)
         begun = (folder / "events.csv").read_text().split("\n")[:31]  # the daemon's loop takes its time
         (folder / "begun.csv").write_text("\n".join(begun))
-        argv = ("begun.csv", "--engine", "loop", "--mix", "hpo:2", "--policy", "equal", "--json", "-")
-        answer = doors.malletrain("replay", *argv).json
+        by_loop = ("begun.csv", "--engine", "loop", "--mix", "hpo:2", "--policy", "equal", "--json", "-")
+        answer = doors.malletrain("replay", *by_loop).json
         for figures in answer["policies"].values():
             for key in ("wall_s", "solve_s"):
                 figures.pop(key, None)
