@@ -15,9 +15,9 @@ import click
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import fit_curve
-from malletrain.learn.samples import MAX_NODES, accepted_rates
+from malletrain.learn.samples import accepted_rates
 from malletrain.sizing import registry
-from malletrain.sizing.problem import Problem, inputs_of, require_inputs
+from malletrain.sizing.problem import MAX_NODES, Problem, inputs_of, require_inputs
 from malletrain.sizing.problem_file import MAX_TEXT_BYTES, parse
 
 

@@ -5,7 +5,7 @@ What is left of a budget, R node-seconds, bounds the nodes of its jobs together 
     sum_j k_j  <=  floor(R / T)
 
 so a budget is never overspent: sizes shrink as it runs out, and when less than one node for one horizon is left,
-nothing runs on it. Periods are calendar ones in UTC; weeks begin on Monday. Policy `budget` is told R itself.
+nothing runs on it. Periods are calendar ones in UTC; weeks begin on Monday. Policy `budget` gets R itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a job with a deadline is taken: only where it is met with a fair chance, and breaks no earlier promise."""
+"""Deadline admission: a job is taken only where its deadline is likely to be met and no earlier guarantee breaks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from malletrain.domain.job import Curve, JobView
 from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share, supply_probability
 from malletrain.sizing.problem import JobDemand, Need, Policy
 
-#: The pool must have been watched so long before it says what is likely.
+#: The shortest observation of the pool from which its supply of nodes is estimated (s).
 MIN_OBSERVED_S = 6 * 3600.0
 
 

@@ -23,14 +23,22 @@ from malletrain.sizing.problem import Policy
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a decision looks at. `over_since`: when jobs that are over ended; `startable_since`: since when
-    main jobs could have started; `paused`: why nothing new may start (the breaker), or '';
-    `crowded`: why no more held tasks may be submitted, or ''; `drained`:
-    nodes that operators keep pilots off; `known`: what was learnt of each job that is profiled; `open_holes`,
-    `forecast`: which holes are open, and what to expect of them (None: nothing beyond the plan); `resting`: nodes
-    and jobs (`job 7`) on which pilots did not start lately, or were slow, with the reason; `slow`: by job, workers
-    that hold up the others; `supply`: equally likely numbers of nodes to come, where jobs have deadlines; `used`:
-    node-seconds by account, old ones fading; `spent`: what budgets are held against."""
+    """All that a decision reads of the world.
+
+    Attributes:
+        over_since: when jobs that are over ended.
+        startable_since: since when main jobs could have started.
+        paused: why nothing new may start (the breaker), or ''.
+        crowded: why no more held tasks may be submitted, or ''.
+        drained: nodes that operators keep pilots off.
+        used: node-seconds by account, old ones fading.
+        spent: what budgets are held against.
+        known: what was learnt of each job that is profiled.
+        open_holes, forecast: which holes are open, and what to expect of them (None: nothing beyond the plan).
+        resting: nodes and jobs (`job 7`) on which pilots did not start lately, or were slow, with the reason.
+        supply: equally likely numbers of nodes to come, where jobs have deadlines.
+        slow: by job, workers that hold up the others.
+    """
 
     snapshot: Snapshot
     views: Mapping[int, JobView]

@@ -1,4 +1,4 @@
-"""Jobs that cannot go on: their pilots fail again and again, none is left, or their budget is spent."""
+"""Job termination: a job ends when its pilots keep failing, no held task is left, or its budget is spent."""
 
 from __future__ import annotations
 

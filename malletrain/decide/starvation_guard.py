@@ -1,11 +1,11 @@
-"""A bounded wait: whoever has waited too long for its fewest nodes gets them, and keeps some for a turn.
+"""The starvation guard: a job that has waited too long for its fewest nodes gets them, and keeps some for a turn.
 
 Most throughput may be had without a job for ever: it scales badly, or needs many nodes to start. So a job that has
-had no node for `max_wait_s` is *owed* some: it then comes before all that others could gain (`values`), the longest
-waiting first, as far as the nodes reach. Once it runs it stays owed for `turn_s`, or it would stop at the next
-decision.
+had no node for `max_wait_s` is starving: it then comes before all that others could gain (`JobDemand.must_run`), the
+longest waiting first, as far as the nodes reach. Once it runs it keeps that rank for `turn_s`, or it would stop at
+the next decision.
 
-What that promises: among jobs whose fewest nodes fit together, each starts at the first decision after `max_wait_s`.
+The guarantee: among jobs whose fewest nodes fit together, each starts at the first decision after `max_wait_s`.
 Where they do not all fit, they take turns: of n such jobs each has waited at most  max_wait_s + n (turn_s + a tick)
 whenever the pool holds the nodes of the one whose turn it is.
 """

@@ -8,8 +8,8 @@ them. Probes are training: a job is given the size for a few windows, through th
    job trains less while it is measured, and its resizes. It is worth probing where the gain is above the cost.
 2. The dearest resize is a start of new nodes; sizes below the present one cost next to nothing. A job starts at its
    share of the nodes and is measured downwards, and upwards as holes allow.
-3. Nobody is sent beyond twice the largest size that was measured, on it or on another job of its application; nor
-   beyond a size where throughput has begun to fall.
+3. No job is given more than twice the largest size that was measured, on it or on another job of its application;
+   nor a size beyond one where throughput has begun to fall.
    Probes are for jobs that are not measured on their way up (`malletrain.learn.scale_up_profiling`): those that are
    relaunched, that got a node after the other, or whose steps are long.
 4. The best candidates enter the sizing problem as a bonus on that size: whoever has better use for the nodes still
@@ -29,18 +29,17 @@ from malletrain.learn.curve import PRIOR_JOBS, CurveFit
 from malletrain.learn.prior_jobs import PriorJobs
 from malletrain.learn.value_of_information import InformationValue, information_values
 
-#: So many jobs are looked at for a probe in one decision: each costs about a millisecond.
+#: Most jobs that are considered for a probe in one decision; each costs about a millisecond.
 MAX_JOBS_CONSIDERED = 64
-#: A size is tried so often, windows or not.
+#: Most probes of one size of one job, whether they measured it or not.
 MAX_TRIES_PER_SIZE = 2
-#: Beyond the largest measured size nobody goes further than this factor (Pollux, OSDI 2021: at most twice).
+#: Largest size to try over the largest measured one (Pollux, OSDI 2021: at most twice).
 MAX_EXPLORATION_FACTOR = 2
 #: The gain must be at least this part of what the job trains: less is noise.
 MIN_RELATIVE_GAIN = 5e-3
-#: So many measured sizes are enough, and so are others of its application that it is like: replayed, probes beyond
-#: that cost more than they brought.
+#: Measured sizes after which a job is not probed again: replayed, probes beyond that cost more than they brought.
 ENOUGH_MEASURED_SIZES = 3
-#: And so often its cost: some of it would have come for free, from resizes that happen anyway.
+#: The gain must exceed the cost by this factor: some of it would come for free, from resizes that happen anyway.
 MIN_GAIN_OVER_COST = 2.0
 
 

@@ -23,7 +23,7 @@ from malletrain.learn.gaussian_process import Points, log_likelihood
 
 Floats = NDArray[np.float64]
 
-#: So many earlier jobs are remembered for each application.
+#: Most earlier jobs that are kept of each application.
 MAX_PRIOR_JOBS = 8
 #: By how much throughput a doubling of nodes may leave its shape, and how likely that is.
 MISFITS = (0.01, 0.03, 0.1, 0.3)

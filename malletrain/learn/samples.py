@@ -10,8 +10,8 @@ from statistics import median
 import numpy as np
 
 from malletrain.domain.job import ThroughputSample
+from malletrain.sizing.problem import MAX_NODES
 
-MAX_NODES = 1_000_000
 #: Windows that are kept of each size.
 MAX_WINDOWS_PER_SIZE = 32
 #: Samples/s beyond which a number is taken for nonsense.

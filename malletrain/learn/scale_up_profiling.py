@@ -1,7 +1,7 @@
-"""Where a world of unknown scalability stops on its way up, to be measured there. Pure.
+"""Scale-up profiling: the sizes at which a world of unknown scalability is measured while it grows. Pure.
 
 When a job starts, its nodes get ready at about the same moment. Instead of joining all at once they join in stages:
-one node trains for a window, then two, then more. Nothing is moved and nobody else is asked for anything. It costs
+one node trains for a window, then two, then more. Nothing is moved, and no other job gives up nodes. It costs
 what the waiting nodes do not train in some seconds, once for an application, and it shows what starting large never
 does: what one node trains, whether the first boundary costs, and where the peak is.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-#: A doubling that brings this exponent or more tells that the next one will bring about the same: it is skipped.
+#: From this scaling exponent on, the next doubling is taken to bring about the same, and is skipped.
 STEEP_EXPONENT = 0.85
-#: A stop this near below the size that is meant tells nothing.
+#: The target is at least this many times the last measurement size: nearer ones show nothing.
 MIN_TARGET_RATIO = 1.5
 
 

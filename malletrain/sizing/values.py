@@ -23,7 +23,7 @@ where no nodes would be worth minus infinity, U is taken as U(max(x, 0.001)) - U
 
 Last come what measuring is worth: `bonus` of a size is added as it is; a job that is `locked` at a size while it is
 measured there has no other size but zero, and zero costs it more than everyone together can gain; so does zero for a
-job that is `owed` nodes, with any of its sizes. What the objective makes of weights: `malletrain.sizing.objective`.
+job that `must_run`, with any of its sizes. What the objective makes of weights: `malletrain.sizing.objective`.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ def _add_profiling_terms(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, s
         if job.must_run or (job.locked is not None and job.locked <= min(job.max, nodes))
     ]  # fmt: skip
     if locked:
-        # Whoever leaves a lock, or waits though owed, frees nodes by which all others cannot gain more than this.
+        # A job that leaves its lock, or has no nodes though it must run, frees nodes by which all others cannot gain
+        # more than this.
         most = np.maximum.reduceat(value, start[:-1]) - np.minimum.reduceat(value, start[:-1])
         value[start[locked]] -= float(most.sum()) + 1.0
 
