@@ -22,10 +22,12 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from malletrain.domain.decision import LeavePilot
-from malletrain.domain.errors import Refused
+from malletrain.domain.errors import Conflict, Refused
 from malletrain.domain.event import Event
+from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.next_world import Seat, WorldPlan
 from malletrain.loop.membership.reports import Directive, Membership
+from malletrain.loop.membership.state import Standing
 from malletrain.loop.ports import Clock
 from malletrain.wire import messages as wire
 from malletrain.wire.errors import WireError
@@ -236,6 +238,8 @@ class _Route(APIRoute):
                 return JSONResponse({"error": str(error)}, 400)
             except WireError as error:
                 return JSONResponse({"error": str(error)}, 401)
+            except Conflict as error:
+                return JSONResponse({"error": str(error)}, 409)
             except Refused as error:
                 return JSONResponse({"error": str(error)}, 403)
 
@@ -247,15 +251,17 @@ def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hel
 
     def enter() -> wire.Welcome:
         members = gate.membership
-        worker = members.hello(said.job, said.pilot, said.restart, said.node, uid)
-        if said.standing is not None:
-            there = said.standing
-            seats = [Seat(each.worker, each.worker.rpartition(".")[0], each.address) for each in there.members]
-            members.adopt(worker.id, there.generation, seats, there.step, there.address, there.seen)
+        claim = Claim(said.job, said.pilot, said.restart, said.node, uid)
+        worker = members.hello(claim, None if said.standing is None else _standing(said.standing))
         mode = "restart" if members.restarts(said.job) else "live"
         return wire.Welcome(worker.id, gate.issue_token(worker.id), said.pilot, HEARTBEAT_S, mode)
 
     return JSONResponse(wire.to_json(gate.change(enter)))
+
+
+def _standing(said: wire.Standing) -> Standing:
+    seats = tuple(Seat(each.worker, each.worker.rpartition(".")[0], each.address) for each in said.members)
+    return Standing(said.generation, seats, said.step, said.address, said.seen)
 
 
 def _report(gate: WorkersGate, worker: str, said: Sequence[wire.Message]) -> Response:

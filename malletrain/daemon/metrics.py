@@ -83,6 +83,11 @@ class Metrics:
             "malletrain_preemptions_total", "Pilots that Slurm preempted: yielding came too late.", registry=registry
         )
         self._lost = Counter("malletrain_workers_lost_total", "Workers that went without leaving.", registry=registry)
+        self._refused = Counter(
+            "malletrain_workers_refused_total",
+            "Hellos of workers, and members that they named, that were refused: the log says why.",
+            registry=registry,
+        )
         self._start = Histogram(
             "malletrain_pilot_start_seconds", "From the intent to start to the start.", buckets=_START_BUCKETS,
             registry=registry,
@@ -202,6 +207,10 @@ class Metrics:
     def run_skipped(self, timer: str) -> None:
         """A run of a timer was left out, the one before was still going."""
         self._late.labels(timer).inc()
+
+    def worker_refused(self) -> None:
+        """A process said that it is a worker, or that another is, and was not believed."""
+        self._refused.inc()
 
     def render(self) -> bytes:
         """The page that Prometheus reads (text format, `CONTENT_TYPE`)."""

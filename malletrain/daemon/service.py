@@ -26,12 +26,11 @@ from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.site_rules import breaker_rules, harvest_of, policy_from, rules_from
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.decision import Action, Decision
-from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind, JsonValue
-from malletrain.domain.job import Elastic, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.breaker import why_to_pause
-from malletrain.loop.membership.next_world import JobTerms, last_generations
+from malletrain.loop.membership.admission import Admission, Claim, admit
+from malletrain.loop.membership.next_world import last_generations
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
@@ -50,9 +49,6 @@ from malletrain.store.views import StoreViews
 #: A look that Slurm took long to answer is followed by rest, ten times as long, up to this (seconds): ticks come
 #: less often then.
 LONGEST_REST_S = 120.0
-
-#: A pilot in one of these phases may have a worker.
-_HAS_WORKER = (PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.LEAVING)
 
 #: A command of Slurm's that runs when the daemon is told to end has so long (seconds): one that steers takes a
 #: fraction of a second, and what is cut off is found out by the next daemon.
@@ -123,7 +119,7 @@ class Service:
         self._disk = SqliteJournal(path) if act else None
         journal = MeteredJournal(self._disk, self.metrics) if self._disk else _copy_of(path)
         self._membership = Membership(
-            MembershipSettings(), self._clock, self._admit, last_generations(journal.read())
+            MembershipSettings(), self._clock, self._admit, last_generations(journal.read()), self._refused_worker
         )
         self._gate = WorkersGate(self._membership, self._facts, self._persist, self._clock)
         self._loop = Loop(
@@ -319,25 +315,17 @@ class Service:
                 except Exception:  # noqa: BLE001 - whatever it is, the next round must come; the log has it whole
                     self._log.exception("reacting to workers failed")
 
-    def _admit(self, job_id: int, pilot_id: str, uid: int) -> JobTerms:
-        """Whether this process may be a worker: its owner's, in a pilot that was started for the job.
+    def _admit(self, claim: Claim) -> Admission:
+        """Whether this process may be a worker.
 
         Raises:
             Refused: with the reason.
         """
-        view = self._loop.views.get(job_id)
-        if view is None or view.job.uid != uid:
-            raise Refused(f"job {job_id} is not yours, or not known here: end this process")
-        if view.phase.is_over:
-            raise Refused(f"job {job_id} is {view.phase.value}: end this process")
-        pilot = view.pilots.get(pilot_id)
-        if pilot is None or pilot.phase not in _HAS_WORKER:
-            phase = pilot.phase.value if pilot else "unknown"
-            raise Refused(
-                f"pilot {pilot_id} of job {job_id} is {phase}, not started by this daemon: end this process"
-            )
-        restarts = view.job.elastic is Elastic.RESTART
-        return JobTerms(view.job.min_nodes, view.job.max_nodes, view.job.sizes, restarts)
+        return admit(self._loop.views, claim)
+
+    def _refused_worker(self, job: int, reason: str) -> None:
+        self.metrics.worker_refused()
+        self._log.warning("worker refused", job=job, reason=reason)
 
     def _owner_of(self, job_id: int) -> int | None:
         view = self._loop.views.get(job_id)

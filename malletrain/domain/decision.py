@@ -157,10 +157,12 @@ class Outcome:
 
     `unfit`: the task itself is no longer what a pilot must be (its owner, the staff or a plug-in changed it): it is
     set aside, not tried again at the next look. `refused`: Slurm answered and said no to a sound task (rights,
-    limits, policy): the job rests before its next try.
+    limits, policy): the job rests before its next try. `restarts`: of a start, Slurm's restart count of the task,
+    with which it runs now (None: not known).
     """
 
     done: bool
     detail: str = ""
     unfit: bool = False
     refused: bool = False
+    restarts: int | None = None

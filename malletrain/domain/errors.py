@@ -29,3 +29,7 @@ class Refused(MalletrainError):
     """The caller is known but may not do this."""
 
     exit_status = 1
+
+
+class Conflict(Refused):
+    """The caller might do this, but what it says does not agree with what is on record."""

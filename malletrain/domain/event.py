@@ -24,7 +24,7 @@ class EventKind(StrEnum):
     JOB_FAILED = "job_failed"
     # What the daemon meant to do, and what became of it
     INTENT = "intent"  #: action: type, and its fields
-    OUTCOME = "outcome"  #: action: type, done, detail
+    OUTCOME = "outcome"  #: action: type, done, detail; restarts (of a start: Slurm's restart count of the task)
     REFUSAL = "refusal"  #: subject
     # What Slurm showed of a pilot
     PILOT_STARTED = "pilot_started"  #: started_at, ends_at, class (of the node, where the site has several)

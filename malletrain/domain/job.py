@@ -145,7 +145,7 @@ class Pilot:
     `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `leave_by`: one that
     was asked to leave is recycled then, whether it has left or not; `ended_as` how Slurm says that it ended; `ready`:
     its worker is warm, or trains; `replaces`: the pilot of a slow worker that it was started for; `node_class`: of
-    its node, where the site has several.
+    its node, where the site has several; `restarts`: Slurm's restart count of its present run, where it is known.
     """
 
     id: str
@@ -161,6 +161,7 @@ class Pilot:
     ready: bool = False
     replaces: str = ""
     node_class: str = ""
+    restarts: int | None = None
 
     @property
     def is_active(self) -> bool:

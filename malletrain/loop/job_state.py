@@ -144,6 +144,8 @@ def _outcome(record: Record, event: Event) -> None:
     if kind == "start" and not done and pilot.phase is PilotPhase.RELEASED:
         phase = PilotPhase.ENDED if pilot.is_part else PilotPhase.HELD
         record.pilots[pilot.id] = replace(pilot, phase=phase, since=event.at, node="")
+    elif kind == "start" and done:
+        record.pilots[pilot.id] = replace(pilot, restarts=cast(int | None, event.data.get("restarts")))
     elif kind == "cut" and done:
         record.pilots[pilot.id] = replace(pilot, ends_at=cast(float, event.data["ends_at"]))
 

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, cast
 
-from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot, TopUp
+from malletrain.domain.decision import (
+    Action,
+    CancelTasks,
+    CutLimit,
+    LeavePilot,
+    Outcome,
+    RecyclePilot,
+    StartPilot,
+    TopUp,
+)
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import JsonValue
 from malletrain.domain.job import Curve, Elastic, MalleableJob, Profile
@@ -27,6 +36,12 @@ def action_data(action: Action) -> dict[str, JsonValue]:
     if isinstance(action, CancelTasks):
         data["pilots"] = list(action.pilots)
     return {"type": _ACTION_NAMES[type(action)], **data}
+
+
+def outcome_data(outcome: Outcome) -> dict[str, JsonValue]:
+    """What became of an action, as the journal keeps it beside the action."""
+    data: dict[str, JsonValue] = {"done": outcome.done, "detail": outcome.detail}
+    return data if outcome.restarts is None else {**data, "restarts": outcome.restarts}
 
 
 def announced(job: MalleableJob) -> dict[str, JsonValue]:

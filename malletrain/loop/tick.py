@@ -34,7 +34,7 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
-from malletrain.loop.journalled import action_data
+from malletrain.loop.journalled import action_data, outcome_data
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
@@ -305,7 +305,7 @@ class Loop:
             outcomes, answered = self._act(batch)
             now = self._clock.now()
             self.record(
-                _event(now, EventKind.OUTCOME, a, o.detail, {**action_data(a), "done": o.done, "detail": o.detail})
+                _event(now, EventKind.OUTCOME, a, o.detail, {**action_data(a), **outcome_data(o)})
                 for a, o in zip(batch, outcomes, strict=True)
             )
             aside = [

@@ -152,8 +152,11 @@ class SlurmCluster:
             outcomes[task] = Outcome(False, f"not released, Slurm changed the task: {wrong}", unfit=True)
         failed = self._each(["scontrol", "release"], list(pinned))
         for task, detail in pinned.items():
-            error = failed.get(task)
-            outcomes[task] = _refusal(f"scontrol release: {error}") if error else Outcome(True, detail)
+            error, row = failed.get(task), rows.get(task)
+            restarts = None if row is None else row.restarts
+            outcomes[task] = (
+                _refusal(f"scontrol release: {error}") if error else Outcome(True, detail, restarts=restarts)
+            )
         return [outcomes[task_of(action.pilot)] for action in actions]
 
     def cut(self, action: CutLimit) -> Outcome:

@@ -11,18 +11,19 @@ import pytest
 
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.domain.errors import Refused
+from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from tests.api.house import Caller, House
 
 
 def _router(house: House) -> Any:
-    def admit(job: int, pilot: str, uid: int) -> JobTerms:
-        if job != 1 or not pilot.startswith("7_"):
-            raise Refused(f"pilot {pilot} is none of job {job}")
-        if uid != os.getuid():
+    def admit(claim: Claim) -> Admission:
+        if claim.job != 1 or not claim.pilot.startswith("7_"):
+            raise Refused(f"pilot {claim.pilot} is none of job {claim.job}")
+        if claim.uid != os.getuid():
             raise Refused("the job is another user's")
-        return JobTerms(1, 4)
+        return Admission(JobTerms(1, 4))
 
     membership = Membership(MembershipSettings(), house.clock, admit)
     gate = WorkersGate(membership, threading.RLock(), lambda: None, house.clock)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pytest
 
-from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
+from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
@@ -202,9 +202,15 @@ def row(snapshot: Snapshot, pilot: str) -> SlurmJob | None:
     return next((job for job in snapshot.jobs if job.id == pilot), None)
 
 
+def counted(stage: Stage, restarts: int) -> int | None:
+    """Slurm's restart count; in memory nobody counts."""
+    return None if isinstance(stage, MemoryStage) else restarts
+
+
 def start(stage: Stage, pilot: str, node: str) -> None:
     outcome = stage.cluster.start([StartPilot(3, pilot, node, 600.0, "a hole")])[0]
     assert outcome.done, outcome.detail
+    assert outcome.restarts == counted(stage, 0), "its workers say the same number, SLURM_RESTART_COUNT"
 
     def runs() -> bool:
         seen = row(stage.cluster.snapshot(), pilot)
@@ -287,8 +293,14 @@ def test_a_recycled_pilot_serves_again(stage: Stage) -> None:
     pilot = f"{stage.submit(1)}_0"
     start(stage, pilot, stage.nodes[0])
     recycle(stage, pilot, stage.nodes[0])
-    # A live one rests for 2 s: slurmd would take it for the task that it has just killed.
-    stage.until(lambda: stage.cluster.start([StartPilot(3, pilot, stage.nodes[0], 600.0, "")])[0].done)
+    outcomes: list[Outcome] = []
+
+    def started() -> bool:
+        outcomes.extend(stage.cluster.start([StartPilot(3, pilot, stage.nodes[0], 600.0, "")]))
+        return outcomes[-1].done
+
+    stage.until(started)  # a live one rests for 2 s: slurmd would take it for the task that it has just killed
+    assert outcomes[-1].restarts == counted(stage, 1)
     stage.until(lambda: not stage.cluster.snapshot().is_free(stage.nodes[0]))
     assert not stage.cluster.end_of(pilot).held
 

@@ -40,9 +40,10 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import Curve, Elastic, MalleableJob, PilotEnd, Profile
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState
 from malletrain.loop.journalled import announced
+from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
 from malletrain.loop.membership.reports import Membership
-from malletrain.loop.membership.state import MembershipSettings
+from malletrain.loop.membership.state import MembershipSettings, Standing
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.observe.report import observation
@@ -541,7 +542,8 @@ class Members:
     ) -> None:
         terms = JobTerms(least, most, tuple(sizes), restarts, tuple(batches))
         self._clock = _Hand()
-        self._it = Membership(MembershipSettings(), self._clock, lambda job, pilot, uid: terms, generations)
+        self._claims: dict[str, Claim] = {}
+        self._it = Membership(MembershipSettings(), self._clock, lambda claim: Admission(terms), generations)
 
     @property
     def at(self) -> float:
@@ -581,8 +583,10 @@ class Members:
 
     def hello(self, job: int, pilot: str, restart: int, node: str) -> str:
         """The worker's name; or why it was refused, with `refused: ` before."""
+        claim = Claim(job, pilot, restart, node, 1000)
         try:
-            return self._it.hello(job, pilot, restart, node, 1000).id
+            self._claims[claim.worker] = claim
+            return self._it.hello(claim).id
         except MalletrainError as error:
             return f"refused: {error}"
 
@@ -590,7 +594,8 @@ class Members:
         self, worker: str, generation: int, seats: Sequence[tuple[str, str, str]], step: int, address: str, seen: int
     ) -> None:
         """`seats`: worker, pilot, address."""
-        self._it.adopt(worker, generation, [Seat(*seat) for seat in seats], step, address, seen)
+        told = Standing(generation, tuple(Seat(*seat) for seat in seats), step, address, seen)
+        self._it.hello(self._claims[worker], told)
 
     def polled(self, worker: str) -> None:
         self._it.polled(worker)

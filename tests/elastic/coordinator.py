@@ -24,6 +24,7 @@ from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
+from malletrain.loop.membership.admission import Admission
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from tests.elastic import as_worker
@@ -68,7 +69,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         clock = RealClock()
         self.lock = threading.RLock()
-        self.membership = Membership(self.settings, clock, lambda job, pilot, uid: self.terms, self.generations)
+        self.membership = Membership(self.settings, clock, lambda claim: Admission(self.terms), self.generations)
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
         app = FastAPI()
         app.include_router(make_workers_router(self.gate, authenticate))

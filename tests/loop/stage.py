@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
+from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.next_world import JobTerms, WorldPlan
 from malletrain.loop.membership.reports import Membership, MembershipSettings
+from malletrain.loop.membership.state import Standing
 
 
 @dataclass
@@ -30,15 +32,21 @@ class Stage:
         self.terms = terms or JobTerms()
         self.members = Membership(MembershipSettings(), self.clock, self.admit, generations)
         self.events: list[Event] = []
+        self.leaves: dict[str, str] = {}  # pilot -> why it was asked to leave, by the journal
         self.at: dict[str, int] = {}  # worker -> the generation it trains in
 
-    def admit(self, job: int, pilot: str, uid: int) -> JobTerms:
-        if uid != 1000:
+    def admit(self, claim: Claim) -> Admission:
+        if claim.uid != 1000:
             raise Refused("not your job")
-        return self.terms
+        return Admission(self.terms, self.leaves.get(claim.pilot, ""))
 
-    def hello(self, task: int, restart: int = 0) -> str:
-        return self.members.hello(1, f"9_{task}", restart, f"n{task}", 1000).id
+    def hello(self, task: int, restart: int = 0, standing: Standing | None = None) -> str:
+        return self.members.hello(Claim(1, f"9_{task}", restart, f"n{task}", 1000), standing).id
+
+    def adopt(self, task: int, world: WorldPlan, generation: int = 0, seen: int = 0) -> str:
+        """A member of the world says hello to a daemon that may have forgotten it."""
+        number = generation or world.generation
+        return self.hello(task, standing=Standing(number, world.seats, 40, f"h{task}:1", seen or number))
 
     def warm(self, task: int, restart: int = 0) -> str:
         name = self.hello(task, restart)

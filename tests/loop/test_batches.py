@@ -9,6 +9,7 @@ import pytest
 
 from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.loop.ledger import Ledger
+from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from malletrain.sizing.policies.batch_size import ElasticBatch
@@ -67,10 +68,10 @@ def test_after_a_restart_the_same_is_known() -> None:
 
 def test_generations_carry_the_batch_of_their_size() -> None:
     world = World(nodes=1)
-    membership = Membership(MembershipSettings(), world.clock, lambda job, pilot, uid: JobTerms())
+    membership = Membership(MembershipSettings(), world.clock, lambda claim: Admission(JobTerms()))
     membership.choose_batches(1, ((1, 64), (2, 256)))
     for task in (1, 2):
-        worker = membership.hello(1, f"9_{task}", 0, f"n{task}", 1000)
+        worker = membership.hello(Claim(1, f"9_{task}", 0, f"n{task}", 1000))
         membership.warm(worker.id, f"host:{task}", {})
     membership.tick()
     told = [event for event in membership.reports() if event.kind is EventKind.GENERATION]

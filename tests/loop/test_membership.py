@@ -6,6 +6,7 @@ import pytest
 
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import EventKind
+from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.reports import GENERATION_GAP
 from tests.loop.stage import A, B, C, D, Stage
 
@@ -110,7 +111,7 @@ def test_a_pilot_that_was_started_again_replaces_its_past_self(three: Stage) -> 
 def test_strangers_are_refused() -> None:
     stage = Stage()
     with pytest.raises(Refused, match="not your job"):
-        stage.members.hello(1, "9_0", 0, "n0", 1001)
+        stage.members.hello(Claim(1, "9_0", 0, "n0", 1001))
 
 
 def test_a_restarted_daemon_adopts_a_world(three: Stage) -> None:
@@ -119,8 +120,7 @@ def test_a_restarted_daemon_adopts_a_world(three: Stage) -> None:
     again = Stage(generations={1: old.generation})
     again.at = dict(three.at)
     for name in (B, A):
-        again.hello(int(name[2]))
-        again.members.adopt(name, old.generation, old.seats, 40, f"h{name[2]}:1", old.generation)
+        again.adopt(int(name[2]), old)
     assert again.world() == [A, B, C]
     assert not again.seen(EventKind.GENERATION), "nobody is disturbed"
     again.warm(3)
@@ -136,8 +136,7 @@ def test_an_older_database_never_gives_a_number_twice(three: Stage) -> None:
     again = Stage(generations={1: 0})
     old = three.members.world(1)
     assert old is not None
-    again.hello(0)
-    again.members.adopt(A, 7777, old.seats, 40, "h0:1", 7778)
+    again.adopt(0, old, 7777, seen=7778)
     again.warm(3)
     plan = again.plan(A)
     assert plan is not None

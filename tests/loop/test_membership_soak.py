@@ -14,6 +14,7 @@ import pytest
 
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.event import EventKind
+from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.next_world import JobTerms, WorldPlan
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from tests.loop.stage import HandClock
@@ -54,7 +55,7 @@ class Theatre:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.members = Membership(MembershipSettings(), self.clock, lambda job, pilot, uid: JobTerms())
+        self.members = Membership(MembershipSettings(), self.clock, lambda claim: Admission(JobTerms()))
         self.restarts = dict.fromkeys(range(SEATS), 0)
         self.lost: set[str] = set()
 
@@ -65,7 +66,7 @@ class Theatre:
 
     def spawn(self, task: int) -> None:
         self.restarts[task] += 1
-        name = self.members.hello(1, f"9_{task}", self.restarts[task], f"n{task}", 1000).id
+        name = self.members.hello(Claim(1, f"9_{task}", self.restarts[task], f"n{task}", 1000)).id
         self.processes[name] = Process(name, task, self.clock.at + self.random.random())
 
     def end(self, process: Process, status: int) -> None:

@@ -307,8 +307,7 @@ def test_a_world_that_nobody_heard_for_a_while_is_taken_back(three: Stage) -> No
     assert len(three.seen(EventKind.WORKER_LOST)) == 3
     assert three.members.worker(A) is None, "its token counts no more: it says hello again"
     for name in (B, A, C):
-        three.hello(int(name[2]))
-        three.members.adopt(name, world.generation, world.seats, 90, f"h{name[2]}:1", world.generation)
+        three.adopt(int(name[2]), world)
     assert three.world() == [A, B, C]
     assert three.members.directive_for(A).end is None
     three.warm(3)
@@ -322,8 +321,7 @@ def test_a_world_that_was_replaced_meanwhile_is_not_taken_back(three: Stage) -> 
     other = three.warm(4)
     three.obey(other)
     assert three.world() == [other]
-    three.hello(0)
-    three.members.adopt(A, world.generation, world.seats, 90, "h0:1", world.generation)
+    three.adopt(0, world)
     assert three.world() == [other]
     plan = three.plan(A)
     assert plan is not None
@@ -423,9 +421,8 @@ def test_a_world_that_is_taken_back_is_not_void(three: Stage) -> None:
     assert plan is not None
     three.pass_time(200.0)
     assert three.world() == []
-    for task, worker in enumerate((A, B, C)):
-        three.hello(task)
-        three.members.adopt(worker, plan.generation, plan.seats, 9, f"h{task}:1", plan.generation)
+    for task in range(3):
+        three.adopt(task, plan)
     assert three.world() == [A, B, C]
     three.warm(3)
     three.pass_time(0.2)

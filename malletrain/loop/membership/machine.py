@@ -54,7 +54,7 @@ class Worlds:
                 self.lose(worker, "it does not poll any more", silent=True)
             elif now >= worker.last_seen + self.settings.silence_s:
                 self.lose(worker, f"silent for {now - worker.last_seen:.0f} s", silent=True)
-            elif worker.phase is Phase.JOINING and now >= worker.joined_at + self.settings.warm_up_s:
+            elif self._warms_up(worker) and now >= worker.joined_at + self.settings.warm_up_s:
                 worker.end = f"not warm after {self.settings.warm_up_s:.0f} s"
                 self.lose(worker, worker.end)
         self.due_at = None
@@ -80,6 +80,11 @@ class Worlds:
             if self.workers[seat.worker].phase.lives:
                 self.workers[seat.worker].phase = Phase.SERVING
 
+    def trains(self, worker: Worker) -> None:
+        """It says that it is a member of its job's world, whatever it was before."""
+        if worker.phase in (Phase.JOINING, Phase.WARM):
+            worker.phase, worker.warm_at = Phase.SERVING, self._clock.elapsed()
+
     def bring_back(self, worker: Worker) -> None:
         """It was silent, that is all: it is there again, and must say where it stands."""
         now = self._clock.elapsed()
@@ -92,6 +97,11 @@ class Worlds:
         """Known from others: it keeps its seat for a while."""
         worker.lost_at = self._clock.elapsed() + self.settings.adopt_s
         worker.lost_how, worker.unheard = "not heard since the daemon restarted", True
+
+    def _warms_up(self, worker: Worker) -> bool:
+        """Whether it has not been warm yet. (A member of an adopted world may not have said where it stands.)"""
+        world = self.jobs[worker.job].world
+        return worker.phase is Phase.JOINING and (world is None or not world.has(worker.id))
 
     def _dissolve(self, job: JobState) -> None:
         """Nobody of the world is heard any more. If it is the network, they train on and bring it back."""
@@ -187,7 +197,7 @@ class Worlds:
             if worker.answered_at is not None:
                 self.look_at(worker.answered_at + self.settings.reconnect_s)
             self.look_at(worker.last_seen + self.settings.silence_s)
-            if worker.phase is Phase.JOINING:
+            if self._warms_up(worker):
                 self.look_at(worker.joined_at + self.settings.warm_up_s)
         if job.check is None and job.pending is not None and not job.pending.urgent:
             # A newcomer that froze while it joined is missed by nobody who trains.

@@ -15,17 +15,29 @@ from dataclasses import replace
 from typing import cast
 
 from malletrain.domain.decision import LeavePilot
-from malletrain.domain.errors import Refused
+from malletrain.domain.errors import Conflict, Refused
 from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import Worlds
 from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
-from malletrain.loop.membership.state import Directive, JobState, MembershipSettings, Phase, Worker
+from malletrain.loop.membership.state import Directive, JobState, MembershipSettings, Phase, Standing, Worker
 from malletrain.loop.ports import Clock
 
 __all__ = ["GENERATION_GAP", "Directive", "Membership", "MembershipSettings"]
 
 #: After a restart numbers go on this far beyond the last known: none is ever given twice.
 GENERATION_GAP = 1000
+
+#: Members that mend their world without the daemon go on so far beyond the highest number that they have heard of
+#: (`malletrain.elastic.resize.quorum.QUORUM_GENERATION_GAP`).
+QUORUM_GENERATION_GAP = 500
+
+#: No world has a number so far beyond the journal's: room for a journal that was restored from long ago, and for a
+#: world that was mended without the daemon a thousand times.
+MAX_GENERATIONS_AHEAD = 1_000_000
+
+#: A seat in the world that a worker brings, and why its pilot is to leave, if it is.
+_Brought = tuple[tuple[Seat, str], ...]
 
 
 class Membership:
@@ -34,20 +46,24 @@ class Membership:
     Args:
         settings: deadlines.
         clock: time.
-        admit: the job's terms when `(job, pilot, uid)` may be a worker; raises `Refused` when not.
+        admit: lets in a process that may be a worker (`malletrain.loop.membership.admission.admit`); raises `Refused`
+            when it may not.
         generations: the last generation of each job in the journal.
+        refused: called with job and reason when a hello, or a seat that it names, is refused.
     """
 
     def __init__(
         self,
         settings: MembershipSettings,
         clock: Clock,
-        admit: Callable[[int, str, int], JobTerms],
+        admit: Callable[[Claim], Admission],
         generations: Mapping[int, int] | None = None,
+        refused: Callable[[int, str], None] = lambda job, why: None,
     ) -> None:
         self._clock = clock
         self._admit = admit
-        self._known = {job: number + GENERATION_GAP for job, number in (generations or {}).items()}
+        self._refused = refused
+        self._journalled = dict(generations or {})
         self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
         self._climbers: frozenset[int] = frozenset()
         self._worlds = Worlds(settings, clock)
@@ -55,15 +71,17 @@ class Membership:
     # --- The loop's side ------------------------------------------------------------------------------------------
 
     def leave(self, action: LeavePilot) -> None:
-        """Ask the worker of a pilot to leave; `WORKER_LEFT` follows, at once when it has no part in a world."""
+        """Ask the worker of a pilot to leave; `WORKER_LEFT` follows, at once when it has no part in a world. One that
+        has not said hello yet is asked when it does: the journal has its pilot as leaving."""
         for worker in self._worlds.living(action.job_id):
             if worker.pilot == action.pilot and worker.leaving_since is None:
                 self._worlds.ask_to_leave(worker, action.reason)
-        self._worlds.settle(action.job_id)
+        if action.job_id in self._worlds.jobs:
+            self._worlds.settle(action.job_id)
 
     def end_job(self, job_id: int, reason: str) -> None:
         """Tell every worker of the job to stop."""
-        job = self._worlds.jobs.setdefault(job_id, JobState(JobTerms(), self._known.get(job_id, 0)))
+        job = self._worlds.jobs.setdefault(job_id, self._new_job(job_id, JobTerms()))
         job.over, job.pending, job.check = reason, None, None
         for worker in self._worlds.living(job_id):
             worker.end = reason
@@ -94,70 +112,186 @@ class Membership:
 
     # --- The workers' side ----------------------------------------------------------------------------------------
 
-    def hello(self, job: int, pilot: str, restart: int, node: str, uid: int) -> Worker:
+    def hello(self, claim: Claim, standing: Standing | None = None) -> Worker:
         """A process in a pilot presents itself; saying it again (with a new token to be had) changes nothing.
 
+        Args:
+            claim: who it says that it is.
+            standing: the world that it trains in already, for a daemon that may have forgotten it; training is not
+                disturbed. Its list of members counts until the job has a world here: later one is taken only under a
+                number that the members give to a world that they have mended without the daemon, or that was
+                published before the daemon started. Members not heard yet keep their seats for `adopt_s`; what is
+                known of others never changes by it.
+
         Raises:
-            Refused: unknown job or pilot, another's job, a job that is over, or a worker that was given up.
+            Conflict: the standing is not one that the journal allows.
+            Refused: unknown job or pilot, another's job or pilot, a job that is over, or a worker that was given up.
+                Nothing has changed.
         """
-        terms = self._admit(job, pilot, uid)
+        try:
+            return self._hello(claim, standing)
+        except Refused as error:
+            self._refused(claim.job, f"{claim.worker} of uid {claim.uid}: {error}")
+            raise
+
+    def _hello(self, claim: Claim, standing: Standing | None) -> Worker:
+        admission = self._admit(claim)
+        job, name = claim.job, claim.worker
+        terms = admission.terms
         if job in self._batches:
             terms = replace(terms, batches=self._batches[job])
-        state = self._worlds.jobs.setdefault(job, JobState(terms, self._known.get(job, 0)))
+        state = self._worlds.jobs.get(job) or self._new_job(job, terms)
+        if state.over is not None:
+            raise Refused(f"job {job} is over ({state.over}): end this process")
+        worker = self._worlds.workers.get(name)
+        self._check_known(claim, worker)
+        world = self._world_of(claim, state, standing) if standing is not None else None
+        # Nothing is refused from here on.
+        self._worlds.jobs[job] = state
         state.terms = terms
         if job in self._climbers and state.world is None and state.pending is None and not terms.restarts:
             state.climbs = not state.seen
-        if state.over is not None:
-            raise Refused(f"job {job} is over ({state.over}): end this process")
         now = self._clock.elapsed()
-        name = f"{pilot}.{restart}"
-        worker = self._worlds.workers.get(name)
-        if worker is not None:
+        if worker is None:
+            for old in self._worlds.living(job):
+                if old.pilot == claim.pilot:
+                    self._worlds.lose(old, "its pilot was started again")
+            worker = Worker(
+                name, job, claim.pilot, claim.restart, claim.node, claim.uid, joined_at=now, last_seen=now
+            )
+            self._worlds.workers[name] = worker
+            self._worlds.emit(EventKind.WORKER_JOINED, worker, "hello", worker=name)
+        else:
             if worker.may_return:
                 self._worlds.bring_back(worker)
-            if not worker.phase.lives:
-                raise Refused(f"worker {name} was given up ({worker.lost_how or 'it left'}): end this process")
-            worker.node, worker.uid = node, uid
+            worker.node = claim.node
             self.heard(name)
-            return worker
-        for old in self._worlds.living(job):
-            if old.pilot == pilot:
-                self._worlds.lose(old, "its pilot was started again")
-        worker = Worker(name, job, pilot, node, uid, joined_at=now, last_seen=now)
-        self._worlds.workers[name] = worker
-        self._worlds.emit(EventKind.WORKER_JOINED, worker, "hello", worker=name)
+        if standing is not None:
+            self._stand(worker, state, standing, world)
+        if admission.leave and worker.leaving_since is None:
+            self._worlds.ask_to_leave(worker, admission.leave)
         self._worlds.settle(job)
         return worker
 
-    def adopt(self, worker: str, generation: int, seats: Sequence[Seat], step: int, address: str, seen: int) -> None:
-        """A worker that trains already tells its world to a daemon that has forgotten it; training is not disturbed.
+    def _check_known(self, claim: Claim, worker: Worker | None) -> None:
+        """Refuse a claim that what is known of the worker, or of later runs of its pilot, speaks against."""
+        if worker is None:
+            for other in self._worlds.workers.values():
+                if other.pilot == claim.pilot and (other.job != claim.job or other.restart > claim.restart):
+                    why = "is another job's" if other.job != claim.job else f"has had a later run, {other.restart}"
+                    raise Refused(f"pilot {claim.pilot} {why}: end this process")
+            return
+        if worker.job != claim.job or worker.uid != claim.uid:
+            raise Refused(f"worker {claim.worker} is not job {claim.job}'s: end this process")
+        if worker.node and worker.node != claim.node:
+            raise Refused(f"worker {claim.worker} is on node {worker.node}, not on {claim.node}: end this process")
+        if not worker.phase.lives and not worker.may_return:
+            raise Refused(f"worker {claim.worker} was given up ({worker.lost_how or 'it left'}): end this process")
 
-        Members not heard yet keep their seats for `adopt_s`. `seen`: the highest generation it has heard of.
+    def _world_of(self, claim: Claim, job: JobState, said: Standing) -> _Brought | None:
+        """The seats of the world that the standing brings; None when the job keeps the one that it has.
+
+        Raises:
+            Conflict, Refused: see `hello`.
         """
-        this = self._worlds.workers[worker]
-        job = self._worlds.jobs[this.job]
-        job.generation = max(job.generation, generation, seen)
-        job.step = max(job.step, step)
-        this.address = this.address or address
-        if job.world is None or job.world.generation < generation:
-            job.world = WorldPlan(generation, tuple(seats), "", "adopted from its members")
-            job.arrived, job.void_before = set(job.world.workers), generation
-            if job.pending is None or job.pending.generation <= generation:
-                job.pending = None
-            job.generation += GENERATION_GAP
+        names = [seat.worker for seat in said.seats]
+        if claim.worker not in names:
+            raise Refused(f"worker {claim.worker} tells of a world that is not its own: end this process")
+        if len(set(names)) < len(names):
+            raise Refused("a worker has two seats in the world that is told of, or is named twice: end this process")
+        absent: list[str] = []
+        seats: _Brought = ()
+        for seat in said.seats:
+            try:
+                seats += ((seat, self._admission_of(claim, seat).leave),)
+            except NotItsPilot:
+                raise
+            except Refused as error:
+                absent.append(f"no seat for {seat.worker[:80]}, which {claim.worker} names: {error}")
+        most = max(job.generation, job.journalled) + MAX_GENERATIONS_AHEAD
+        if not 1 <= said.generation <= most or not 0 <= said.seen <= most:
+            number = said.seen if 1 <= said.generation <= most else said.generation
+            raise Conflict(f"generation {number} cannot have been published for job {claim.job}: end this process")
+        if job.world is not None:
+            if said.generation <= job.world.generation or said.generation in job.published:
+                return None
+            if job.journalled < said.generation < job.world.generation + QUORUM_GENERATION_GAP:
+                raise Conflict(
+                    f"generation {said.generation} was never published for job {claim.job}, which is in generation "
+                    f"{job.world.generation}: end this process"
+                )
+        for why in absent:
+            self._refused(claim.job, why)
+        return seats
+
+    def _admission_of(self, claim: Claim, seat: Seat) -> Admission:
+        """The admission of a member that a worker names.
+
+        Raises:
+            NotItsPilot: it is another job's.
+            Refused: it cannot be a member, by what the journal and Slurm have of its pilot.
+        """
+        known = self._worlds.workers.get(seat.worker)
+        if known is not None and known.job != claim.job:
+            raise NotItsPilot(f"worker {seat.worker} is none of job {claim.job}'s: end this process")
+        number = seat.worker.rpartition(".")[2]
+        restart = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1
+        other = Claim(claim.job, seat.pilot, restart, "", claim.uid)
+        if restart < 0 or other.worker != seat.worker:
+            raise Refused("that is no worker's name")
+        return self._admit(other)
+
+    def _stand(self, this: Worker, job: JobState, said: Standing, seats: _Brought | None) -> None:
+        """Take the world that a member brings (`seats`, if it is to be taken), and the member's word of itself."""
+        job.step = max(job.step, said.step)
+        own = said.address or next(seat.address for seat in said.seats if seat.worker == this.id) or this.address
+        if seats is not None:
+            this.address = own
+            self._adopt(this, job, said, seats)
+        elif (plan := job.published.get(said.generation)) is not None and plan.has(this.id):
+            self._worlds.taken(job, said.generation)
+            job.arrived.add(this.id)
+        if job.world is None or job.world.generation != said.generation or not job.world.has(this.id):
+            return
+        this.address = own
+        self._worlds.trains(this)
+
+    def _adopt(self, this: Worker, job: JobState, said: Standing, seats: _Brought) -> None:
         now = self._clock.elapsed()
-        for seat in job.world.seats:
-            if seat.worker not in self._worlds.workers:
-                self._worlds.workers[seat.worker] = Worker(seat.worker, this.job, seat.pilot, "", this.uid, now, now)
-                self._worlds.expect(self._worlds.workers[seat.worker])
-            member = self._worlds.workers[seat.worker]
-            if member.may_return:
-                self._worlds.bring_back(member)
-                self._worlds.expect(member)
-            if member.phase in (Phase.JOINING, Phase.WARM):
-                member.phase, member.warm_at = Phase.SERVING, now
+        for seat, _ in seats:
+            member = self._worlds.workers.get(seat.worker)
+            if member is None:
+                restart = int(seat.worker.rpartition(".")[2])
+                member = Worker(seat.worker, this.job, seat.pilot, restart, "", this.uid, now, now)
+                self._worlds.workers[seat.worker] = member
                 member.address = seat.address
-        self._worlds.settle(this.job)
+            elif member.may_return:  # its silence alone was held against it
+                self._worlds.bring_back(member)
+            elif member is not this:
+                member.address = member.address or seat.address
+                continue
+            if member is not this:
+                self._worlds.expect(member)
+                self._worlds.trains(member)
+        members = tuple(replace(seat, address=self._worlds.workers[seat.worker].address) for seat, _ in seats)
+        job.generation = max(job.generation, said.generation, said.seen) + GENERATION_GAP
+        job.world = WorldPlan(said.generation, members, "", "adopted from its members")
+        job.arrived, job.void_before = set(job.world.workers), said.generation
+        if job.pending is not None and job.pending.generation <= said.generation:
+            job.pending = None
+        for seat, leave in seats:
+            member = self._worlds.workers[seat.worker]
+            if leave and member.leaving_since is None:
+                self._worlds.ask_to_leave(member, leave)
+        gone = [seat.worker for seat in said.seats if not job.world.has(seat.worker)]
+        gone += [name for name in job.world.workers if not self._worlds.workers[name].phase.lives]
+        if gone:
+            reason = f"{', '.join(gone)[:300]} cannot be there any more"
+            self._worlds.ask(job, this.job, reason, broken=True)
+
+    def _new_job(self, job: int, terms: JobTerms) -> JobState:
+        last = self._journalled.get(job, 0)
+        return JobState(terms, last + GENERATION_GAP if job in self._journalled else 0, last)
 
     def polled(self, worker: str) -> None:
         """The worker has a poll open."""
@@ -197,6 +331,8 @@ class Membership:
         """It answers a check."""
         this = self._worlds.workers[worker]
         job = self._worlds.jobs[this.job]
+        if this.phase is Phase.JOINING and job.world is not None and job.world.has(worker):
+            self._worlds.trains(this)
         if job.check is not None and job.check.number == answers and worker in job.check.asked:
             job.check.answered.add(worker)
             if whole:
@@ -242,6 +378,8 @@ class Membership:
         if plan is None or plan.generation != generation:
             return
         job.arrived.add(worker)
+        if this.phase is Phase.JOINING and plan.has(worker):
+            self._worlds.trains(this)
         if plan.seats[0].worker == worker:
             self._worlds.emit(
                 EventKind.SWITCHED,

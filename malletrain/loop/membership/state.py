@@ -60,12 +60,13 @@ class Directive:
 
 @dataclass(slots=True)
 class Worker:
-    """One incarnation of a pilot. Times are of `Clock.elapsed`."""
+    """One incarnation of a pilot: its run `restart`. Times are of `Clock.elapsed`."""
 
     id: str
     job: int
     pilot: str
-    node: str
+    restart: int
+    node: str  #: "" until it has said hello itself
     uid: int
     joined_at: float
     last_seen: float
@@ -88,6 +89,18 @@ class Worker:
     @property
     def seat(self) -> Seat:
         return Seat(self.id, self.pilot, self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a worker that trains already says: its world's `generation` and seats in rank order, its `step`, its own
+    `address`, and the highest generation that it has heard of (`malletrain.wire.messages.Standing`)."""
+
+    generation: int
+    seats: tuple[Seat, ...]
+    step: int
+    address: str
+    seen: int = 0
 
 
 @dataclass(slots=True)
@@ -113,6 +126,7 @@ class JobState:
 
     terms: JobTerms
     generation: int  #: the highest number given
+    journalled: int = 0  #: the highest that was published before the daemon started
     void_before: int = 0  #: generations that are broken, as far as is known: all older ones
     world: WorldPlan | None = None
     pending: WorldPlan | None = None

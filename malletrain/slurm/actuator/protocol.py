@@ -104,7 +104,11 @@ def read_request(line: bytes, most_s: float) -> ActuatorRequest:
 
 def write_reply(answer: ActuatorReply) -> bytes:
     """The line."""
-    rows = [{"done": o.done, "detail": o.detail, "unfit": o.unfit, "refused": o.refused} for o in answer.outcomes]
+    rows = [
+        {"done": o.done, "detail": o.detail, "unfit": o.unfit, "refused": o.refused}
+        | ({} if o.restarts is None else {"restarts": o.restarts})
+        for o in answer.outcomes
+    ]
     body = {"outcomes": rows, "unavailable": answer.unavailable, "refused": answer.refused}
     return json.dumps(body).encode() + b"\n"
 
@@ -118,7 +122,13 @@ def read_answer(line: bytes) -> ActuatorReply:
     body = _json(line, "answer")
     try:
         outcomes = tuple(
-            Outcome(bool(o["done"]), str(o["detail"]), unfit=bool(o["unfit"]), refused=bool(o.get("refused")))
+            Outcome(
+                bool(o["done"]),
+                str(o["detail"]),
+                unfit=bool(o["unfit"]),
+                refused=bool(o.get("refused")),
+                restarts=_restarts(o.get("restarts")),
+            )
             for o in body["outcomes"]
         )
         return ActuatorReply(outcomes, str(body["unavailable"]), str(body["refused"]))
@@ -143,6 +153,10 @@ def _json(line: bytes, what: str) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(what, "is no line of JSON") from error
+
+
+def _restarts(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _whole(value: object, name: str, most: int) -> int:

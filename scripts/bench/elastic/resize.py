@@ -45,6 +45,7 @@ from malletrain.elastic.comm.gloo_group import all_closed, make_group
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.elastic.state.transfer import PIECE_BYTES
+from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.reports import MembershipSettings
 from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod, free_port, wait_until
 
@@ -88,7 +89,8 @@ class Field:
     def _greet(self, task: int) -> None:
         """Say hello for a worker, as its launcher does when the pilot starts: the daemon knows then who warms up."""
         members, pilot = self.daemon.membership, f"{ARRAY}_{task}"
-        self.daemon.gate.change(lambda: members.hello(JOB, pilot, self.restarts[task], f"node{task}", os.getuid()))
+        claim = Claim(JOB, pilot, self.restarts[task], f"node{task}", os.getuid())
+        self.daemon.gate.change(lambda: members.hello(claim))
 
     def commits(self, task: int) -> list[tuple[float, int, int]]:
         path = self.directory / f"commits-{task}.{self.restarts[task]}"
