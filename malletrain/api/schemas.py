@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from malletrain.api.ports import NewJob
+from malletrain.wire.codec import Shape, ShapeKind, fields_of
 from malletrain.wire.rows import Row
 
 MAX_NODES = 100_000
@@ -150,23 +147,19 @@ def list_of(item: Schema) -> Schema:
 
 def row_schema(row: type[Row]) -> Schema:
     """The JSON schema of a row of `malletrain.wire.rows`."""
-    hints = typing.get_type_hints(row)
-    described = object_of(**{f.name: _schema(hints[f.name]) for f in dataclasses.fields(row)})
+    described = object_of(**{name: _schema(shape) for name, shape in fields_of(row).items()})
     return {"title": row.__name__, "description": (row.__doc__ or "").strip(), **described}
 
 
-def _schema(hint: Any) -> Schema:
-    origin = typing.get_origin(hint)
-    if origin is types.UnionType:
-        kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
-        return {"anyOf": [_schema(kinds[0]), {"type": "null"}]}
-    if origin is tuple:
-        return list_of(_schema(typing.get_args(hint)[0]))
-    if origin is not None and issubclass(origin, Mapping):
+def _schema(shape: Shape) -> Schema:
+    if shape.kind is ShapeKind.MAPPING:
         return {"type": "object"}
-    if issubclass(hint, Row):
-        return row_schema(hint)
-    return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[hint]}
+    if shape.kind is ShapeKind.RECORD:
+        return row_schema(shape.type)
+    if shape.inner is None:
+        return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[shape.type]}
+    inner = _schema(shape.inner)
+    return list_of(inner) if shape.kind is ShapeKind.LIST else {"anyOf": [inner, {"type": "null"}]}
 
 
 def answers(ok: Schema | None, status: int = 200, *errors: int) -> dict[int | str, dict[str, Any]]:

@@ -8,14 +8,12 @@ of what is wanted now, never a difference: one that is lost is made good by the 
 from __future__ import annotations
 
 import dataclasses
-import math
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, TypeVar
 
+from malletrain.wire.codec import Codec
 from malletrain.wire.errors import WireError
 
 #: What a worker's MUNGE credential is made for (`malletrain.wire.munge.statement`).
@@ -264,9 +262,6 @@ Message = (
     Warm | CheckedIn | Fault | Switched | Leaving | Left | Samples | Metric | Finished | Failed | Exited | ToppedUp
 )
 
-#: What the daemon tells. It may be newer than workers that train on while it is upgraded, and say more.
-_TOLD = frozenset({Directive, Plan, Seat, Welcome})
-
 _TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in typing.get_args(Message)}
 
 T = TypeVar("T")
@@ -298,98 +293,23 @@ def parse(kind: type[T], raw: object, where: str = "") -> T:
     """An object of `kind`, a dataclass of this module, from JSON.
 
     Raises:
-        MessageError: a field is missing, unknown, of the wrong type or beyond its bounds. (Unknown ones of what the
-            daemon tells are passed over.)
+        MessageError: a field is missing, unknown, of the wrong type or beyond its bounds. (Unknown fields of what the
+            daemon sends are passed over.)
     """
-    if not isinstance(raw, dict):
-        raise MessageError(f"{where or kind.__name__.lower()}: must be an object")
-    types_of = _field_types(kind)  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for key, value in raw.items():
-        if key not in types_of:
-            if kind in _TOLD:
-                continue
-            raise MessageError(f"{_join(where, str(key)[:80])}: unknown field")
-        values[key] = _value(types_of[key], value, _join(where, key))
-    for spec in dataclasses.fields(kind):  # type: ignore[arg-type]
-        required = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
-        if required and spec.name not in values:
-            raise MessageError(f"{_join(where, spec.name)}: missing")
-    return kind(**values)
+    return _CODEC.record(kind, raw, where)
 
 
-@cache
-def _field_types(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _join(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
-
-
-def _value(wanted: Any, value: object, where: str) -> Any:
-    origin = typing.get_origin(wanted)
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        return _value(next(kind for kind in typing.get_args(wanted) if kind is not types.NoneType), value, where)
-    if origin is tuple:
-        if not isinstance(value, list) or len(value) > MAX_ITEMS:
-            raise MessageError(f"{where}: must be a list of at most {MAX_ITEMS}")
-        return tuple(_value(typing.get_args(wanted)[0], each, f"{where}[{i}]") for i, each in enumerate(value))
-    if origin is not None:  # Mapping[str, float] or Mapping[str, Any]
-        return _mapping(typing.get_args(wanted)[1], value, where)
-    if dataclasses.is_dataclass(wanted):
-        return parse(typing.cast(type[Any], wanted), value, where)
-    return _scalar(wanted, value, where)
-
-
-def _mapping(wanted: Any, value: object, where: str) -> dict[str, Any]:
-    limit = MAX_ITEMS if wanted is float else 64
-    if not isinstance(value, dict) or len(value) > limit:
-        raise MessageError(f"{where}: must be an object of at most {limit} entries")
-    result: dict[str, Any] = {}
-    for key, each in value.items():
-        if not isinstance(key, str) or len(key) > 200:
-            raise MessageError(f"{where}: a key must be text of at most 200 characters")
-        result[key] = _scalar(float, each, f"{where}.{key}") if wanted is float else plain(each, f"{where}.{key}")
-    return result
-
-
-def _scalar(wanted: Any, value: object, where: str) -> Any:
-    if wanted is bool:
-        if isinstance(value, bool):
-            return value
-        raise MessageError(f"{where}: must be true or false")
-    if wanted is int:
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER:
-            return value
-        raise MessageError(f"{where}: must be a whole number")
-    if wanted is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300:
-            return float(value)
-        raise MessageError(f"{where}: must be a finite number")
-    if isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value:
-        return value
-    raise MessageError(f"{where}: must be text of at most {MAX_TEXT} characters")
-
-
-def plain(value: object, where: str, depth: int = 3) -> Any:
+def plain(value: object, where: str) -> Any:
     """JSON of bounded size and depth, as it came; numbers that JSON cannot hold become None.
 
     Raises:
-        MessageError: too deep, too long, or nothing that JSON knows.
+        MessageError: it is too deep, too long, or nothing that JSON holds.
     """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return _scalar(int, value, where)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, str):
-        return _scalar(str, value, where)
-    if depth and isinstance(value, list | tuple) and len(value) <= 256:
-        return [plain(each, f"{where}[{i}]", depth - 1) for i, each in enumerate(value)]
-    if depth and isinstance(value, dict) and len(value) <= 64 and all(isinstance(key, str) for key in value):
-        return {key[:200]: plain(each, f"{where}.{key}", depth - 1) for key, each in value.items()}
-    raise MessageError(f"{where}: must be plain JSON, at most three levels deep")
+    return _CODEC.plain(value, where)
+
+
+#: The daemon may be newer than workers that train on while it is upgraded, and send more fields.
+_CODEC = Codec(
+    MessageError, MAX_TEXT, MAX_ITEMS, MAX_ITEMS, MAX_INTEGER, refuses_nul=True,
+    lenient=frozenset({Directive, Plan, Seat, Welcome}),
+)  # fmt: skip

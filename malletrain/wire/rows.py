@@ -7,11 +7,11 @@ missing. Times are Unix seconds, durations seconds, rates samples per second.
 from __future__ import annotations
 
 import types
-import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+from malletrain.wire.codec import Codec, fields_of
 from malletrain.wire.errors import WireError
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
@@ -28,7 +28,7 @@ class Row:
     def to_json(self) -> dict[str, JsonValue]:
         """A JSON object of the fields; tuples become lists."""
         # Most values are plain: asking each for its kind would take most of the time of 10,000 nodes.
-        values = ((name, getattr(self, name)) for name in _hints(type(self)))
+        values = ((name, getattr(self, name)) for name in fields_of(type(self)))
         return {name: value if type(value) in _PLAIN else _dump(value) for name, value in values}
 
     @classmethod
@@ -38,16 +38,7 @@ class Row:
         Raises:
             BadRow: a key is missing or its value has another type; names the row and the key.
         """
-        if not isinstance(value, dict):
-            raise BadRow(f"{cls.__name__}: a JSON object was expected, not {type(value).__name__}")
-        hints = _hints(cls)
-        given: dict[str, Any] = {}
-        for f in fields(cls):
-            if f.name in value:
-                given[f.name] = _load(value[f.name], hints[f.name], f"{cls.__name__}.{f.name}")
-            elif f.default is MISSING and f.default_factory is MISSING:
-                raise BadRow(f"{cls.__name__}.{f.name}: missing; daemon and command are of different releases")
-        return cls(**given)
+        return _CODEC.record(cls, value, cls.__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +212,6 @@ class UsageRow(Row):
 
 _PLAIN = frozenset({int, float, str, bool, types.NoneType})
 
-_HINTS: dict[type[Row], dict[str, Any]] = {}
-
-
-def _hints(cls: type[Row]) -> dict[str, Any]:
-    """The types of a row's fields, resolved once."""
-    if cls not in _HINTS:
-        _HINTS[cls] = typing.get_type_hints(cls)
-    return _HINTS[cls]
-
 
 def _dump(value: Any) -> JsonValue:
     if isinstance(value, Row):
@@ -243,29 +225,7 @@ def _dump(value: Any) -> JsonValue:
     raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
-def _load(value: Any, hint: Any, where: str) -> Any:
-    """`value` as the type that the field's annotation asks for."""
-    origin = typing.get_origin(hint)
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        return _load(value, next(kind for kind in typing.get_args(hint) if kind is not types.NoneType), where)
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise BadRow(f"{where}: a list was expected, not {type(value).__name__}")
-        item = typing.get_args(hint)[0]
-        return tuple(_load(each, item, f"{where}[{index}]") for index, each in enumerate(value))
-    if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise BadRow(f"{where}: an object was expected, not {type(value).__name__}")
-        return dict(value)
-    if isinstance(hint, type) and issubclass(hint, Row):
-        return hint.from_json(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError as huge:
-            raise BadRow(f"{where}: the number is too large") from huge
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise BadRow(f"{where}: {hint.__name__} was expected, not {type(value).__name__}")
-    return value
+_CODEC = Codec(
+    BadRow, lenient=True, checks_mappings=False, finite=False,
+    missing="missing; daemon and command are of different releases",
+)  # fmt: skip

@@ -87,10 +87,10 @@ def test_newer_and_older_daemons_are_understood() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ([], "a JSON object was expected, not list"),
-        ({"name": 1, "state": "idle"}, "NodeRow.name: str was expected, not int"),
-        ({"name": "n1", "state": "idle", "job": True}, "NodeRow.job: int was expected, not bool"),
-        ({"name": "n1", "state": "idle", "until": 10**400}, "NodeRow.until: the number is too large"),
+        ([], "NodeRow: must be an object"),
+        ({"name": 1, "state": "idle"}, "NodeRow.name: must be text"),
+        ({"name": "n1", "state": "idle", "job": True}, "NodeRow.job: must be a whole number"),
+        ({"name": "n1", "state": "idle", "until": 10**400}, "NodeRow.until: must be a finite number"),
     ],
 )
 def test_the_fault_is_named(body: Any, words: str) -> None:

@@ -1,0 +1,218 @@
+"""JSON to dataclasses by their annotations: one codec for workers' messages, people's rows, and their API schemas.
+
+An annotation is read once into a `Shape`; `Codec.decode` checks a JSON value against it, `api.schemas` describes it.
+Annotations may be scalars, dataclasses, `X | None`, `tuple[X, ...]` and mappings. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+from typing import Any, TypeVar
+
+from malletrain.wire.errors import WireError
+
+T = TypeVar("T")
+
+#: Whole numbers beyond this are no floats.
+MAX_MAGNITUDE = 1e300
+
+
+class ShapeKind(Enum):
+    """What a JSON value must look like."""
+
+    SCALAR = auto()
+    OPTIONAL = auto()  #: the inner shape, or null
+    LIST = auto()
+    MAPPING = auto()  #: text keys; values of the annotated type
+    RECORD = auto()  #: the object of a dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One annotation. `type` is that of a scalar, a record or a mapping's values; `inner` that of an item."""
+
+    kind: ShapeKind
+    type: Any
+    inner: Shape | None = None
+
+
+@cache
+def shape_of(annotation: Any) -> Shape:
+    """The shape of an annotation."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is types.UnionType and types.NoneType in arguments:
+        inner = next(kind for kind in arguments if kind is not types.NoneType)
+        return Shape(ShapeKind.OPTIONAL, None, shape_of(inner))
+    if origin is tuple:
+        return Shape(ShapeKind.LIST, None, shape_of(arguments[0]))
+    if origin is not None and issubclass(origin, Mapping):
+        return Shape(ShapeKind.MAPPING, arguments[1])
+    kind = ShapeKind.RECORD if dataclasses.is_dataclass(annotation) else ShapeKind.SCALAR
+    return Shape(kind, annotation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    shapes: Mapping[str, Shape]
+    required: tuple[str, ...]
+
+
+_FIELDS: dict[type[Any], _Fields] = {}
+
+
+def _fields(record: type[Any]) -> _Fields:
+    if record not in _FIELDS:
+        hints, given = typing.get_type_hints(record), dataclasses.fields(record)
+        required = (f.name for f in given if f.default is f.default_factory is dataclasses.MISSING)
+        _FIELDS[record] = _Fields({f.name: shape_of(hints[f.name]) for f in given}, tuple(required))
+    return _FIELDS[record]
+
+
+def fields_of(record: type[Any]) -> Mapping[str, Shape]:
+    """The shapes of a dataclass's fields, in order."""
+    return _fields(record).shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Decodes JSON values within bounds.
+
+    Attributes:
+        error: raised, with the path of the field and what it must be.
+        max_text, max_items, max_entries, max_integer: bounds of one text, list, mapping and whole number.
+        lenient: whether keys that a record does not have are passed over, as a newer peer sends them.
+        checks_mappings: whether a mapping's values are checked and bounded, or taken as they came.
+        finite: whether a number that is infinite or not a number is an error.
+        refuses_nul: whether a text with a NUL character is an error.
+        missing: what is said of a key that is not there.
+    """
+
+    error: type[WireError]
+    max_text: int = sys.maxsize
+    max_items: int = sys.maxsize
+    max_entries: int = sys.maxsize
+    max_integer: float = math.inf
+    lenient: frozenset[type[Any]] | bool = False
+    checks_mappings: bool = True
+    finite: bool = True
+    refuses_nul: bool = False
+    missing: str = "missing"
+
+    def record(self, record: type[T], raw: object, where: str = "") -> T:
+        """An object of the dataclass `record`; `where` is its path.
+
+        Raises:
+            WireError: of class `error`: a key is missing, unknown, of another type, or beyond its bounds.
+        """
+        if not isinstance(raw, dict):
+            raise self.error(f"{where or record.__name__.lower()}: must be an object")
+        shapes = fields_of(record)
+        values: dict[str, Any] = {}
+        for key, value in raw.items():
+            if key in shapes:
+                values[key] = self.decode(shapes[key], value, _join(where, key))
+            elif not (record in self.lenient if isinstance(self.lenient, frozenset) else self.lenient):
+                raise self.error(f"{_join(where, str(key)[:80])}: unknown field")
+        for name in _fields(record).required:
+            if name not in values:
+                raise self.error(f"{_join(where, name)}: {self.missing}")
+        return record(**values)
+
+    def decode(self, shape: Shape, value: object, where: str) -> Any:
+        """The value that `shape` asks for.
+
+        Raises:
+            WireError: as `record`.
+        """
+        if shape.kind is ShapeKind.OPTIONAL and shape.inner is not None:
+            return None if value is None else self.decode(shape.inner, value, where)
+        if shape.kind is ShapeKind.LIST and shape.inner is not None:
+            if not isinstance(value, list | tuple) or len(value) > self.max_items:
+                raise self.error(f"{where}: must be a list{_at_most(self.max_items)}")
+            item = shape.inner
+            return tuple(self.decode(item, each, f"{where}[{i}]") for i, each in enumerate(value))
+        if shape.kind is ShapeKind.MAPPING:
+            return self._mapping(shape.type, value, where)
+        if shape.kind is ShapeKind.RECORD:
+            return self.record(shape.type, value, where)
+        return self.scalar(shape.type, value, where)
+
+    def scalar(self, wanted: Any, value: object, where: str) -> Any:
+        """A bool, int, float or text; a whole number is taken for a float.
+
+        Raises:
+            WireError: as `record`.
+        """
+        if wanted is bool:
+            if isinstance(value, bool):
+                return value
+            raise self.error(f"{where}: must be true or false")
+        if wanted is int:
+            if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= self.max_integer:
+                return value
+            raise self.error(f"{where}: must be a whole number")
+        if wanted is float:
+            if isinstance(value, float) and not self.finite:
+                return value
+            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_MAGNITUDE:
+                return float(value)
+            raise self.error(f"{where}: must be a finite number")
+        if (
+            isinstance(value, str)
+            and len(value) <= self.max_text
+            and (self.max_text == sys.maxsize or "\0" not in value)
+        ):
+            return value
+        raise self.error(f"{where}: must be text{_at_most(self.max_text, ' characters')}")
+
+    def plain(self, value: object, where: str, depth: int = 3) -> Any:
+        """JSON of bounded size and depth, as it came; numbers that JSON cannot hold become None.
+
+        Raises:
+            WireError: it is too deep, too long, or nothing that JSON holds.
+        """
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            return self.scalar(int, value, where)
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if isinstance(value, str):
+            return self.scalar(str, value, where)
+        if depth and isinstance(value, list | tuple) and len(value) <= 256:
+            return [self.plain(each, f"{where}[{i}]", depth - 1) for i, each in enumerate(value)]
+        if depth and isinstance(value, dict) and len(value) <= 64 and all(isinstance(key, str) for key in value):
+            return {key[:200]: self.plain(each, f"{where}.{key}", depth - 1) for key, each in value.items()}
+        raise self.error(f"{where}: must be plain JSON, at most three levels deep")
+
+    def _mapping(self, wanted: Any, value: object, where: str) -> dict[str, Any]:
+        limit = self.max_entries if wanted is float else min(64, self.max_entries)
+        if not isinstance(value, dict) or (self.checks_mappings and len(value) > limit):
+            raise self.error(
+                f"{where}: must be an object{_at_most(limit, ' entries') if self.checks_mappings else ''}"
+            )
+        if not self.checks_mappings:
+            return dict(value)
+        result: dict[str, Any] = {}
+        for key, each in value.items():
+            if not isinstance(key, str) or len(key) > 200:
+                raise self.error(f"{where}: a key must be text of at most 200 characters")
+            path = f"{where}.{key}"
+            result[key] = self.scalar(float, each, path) if wanted is float else self.plain(each, path)
+        return result
+
+
+def _at_most(limit: int, unit: str = "") -> str:
+    return "" if limit == sys.maxsize else f" of at most {limit}{unit}"
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
