@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 from malletrain.decide.decision import decide
 from malletrain.decide.draft import Situation
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, SizesDecided
 from malletrain.domain.job import JobView, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
@@ -51,19 +50,20 @@ def recomputed(events: Iterable[Event], policy: Policy, rules: Rules) -> Iterato
         raise InvalidInput("policy", f"{policy.name} plans ahead by holes that the journal does not keep")
     ledger = Ledger()
     for event in events:
-        if event.kind is EventKind.DECIDED and "nodes" in event.data:
-            yield _again(event, ledger, policy, rules)
+        if isinstance(event.payload, SizesDecided) and event.payload.nodes is not None:
+            yield _again(event, event.payload, event.payload.nodes, ledger, policy, rules)
         ledger.apply([event])
 
 
-def _again(event: Event, ledger: Ledger, policy: Policy, rules: Rules) -> Recomputed:
-    data, now = cast(Mapping[str, Any], event.data), event.at
-    held = {int(job): int(count) for job, count in data["held"].items()}
+def _again(
+    event: Event, decided: SizesDecided, nodes_shared: int, ledger: Ledger, policy: Policy, rules: Rules
+) -> Recomputed:
+    now, held = event.at, decided.held
     views: dict[int, JobView] = {}
     on: dict[str, str] = {}
     for job_id, view in ledger.views().items():
         views[job_id] = _holding(view, held.get(job_id, 0), now, on)
-    free = [f"free{i}" for i in range(int(data["nodes"]) - len(on))]
+    free = [f"free{i}" for i in range(nodes_shared - len(on))]
     nodes = tuple(Node(name, NodeState.IDLE, (rules.harvest_partition,)) for name in [*on.values(), *free])
     situation = Situation(
         snapshot=Snapshot(now, nodes, tuple(_row(pilot, node, now, rules) for pilot, node in on.items())),
@@ -78,11 +78,11 @@ def _again(event: Event, ledger: Ledger, policy: Policy, rules: Rules) -> Recomp
     )
     # The reserve and the limit on pilots are in the number of nodes already.
     plain = replace(
-        rules, keep_idle=0, keep_leaves=0, max_pilots=len(nodes), max_pilot_s=1e7, horizon_s=float(data["horizon_s"]),
+        rules, keep_idle=0, keep_leaves=0, max_pilots=len(nodes), max_pilot_s=1e7, horizon_s=decided.horizon_s,
         auto_horizon=False, forecast=False, include_nodes=frozenset(), exclude_nodes=frozenset(),
     )  # fmt: skip
     sizes = decide(situation, policy, plain).decision.sizes
-    return Recomputed(event.seq, now, {int(job): int(n) for job, n in data["sizes"].items()}, dict(sizes))
+    return Recomputed(event.seq, now, decided.sizes, dict(sizes))
 
 
 def _holding(view: JobView, count: int, now: float, on: dict[str, str]) -> JobView:

@@ -7,6 +7,7 @@ the lock, written to the journal by `persist` before the lock is given up, and o
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 import secrets
@@ -23,7 +24,7 @@ from starlette.requests import ClientDisconnect
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import Conflict, Refused
-from malletrain.domain.event import Event
+from malletrain.domain.event import Event, SamplesReported
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.next_world import Seat, WorldPlan
 from malletrain.loop.membership.reports import Directive, Membership
@@ -292,8 +293,7 @@ def _deliver(members: Membership, worker: str, message: wire.Message) -> None:
         case wire.Left():
             members.left(worker, message.generation, message.step, message.saved)
         case wire.Samples():
-            body = wire.to_json(message)
-            members.samples(worker, message.step, {key: body[key] for key in body if key != "type"})
+            members.samples(worker, SamplesReported(**dataclasses.asdict(message)))
         case wire.Metric():
             members.metric(worker, message.name, message.value, message.samples)
         case wire.Finished():

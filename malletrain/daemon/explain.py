@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from malletrain.daemon.describe import describe_action, utc
-from malletrain.domain.decision import CancelTasks, Decision, TopUp
+from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, TopUp
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import ActionIntent, ActionOutcome, Event, MetricReported, PilotEnded, SamplesReported
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import Snapshot
 
@@ -117,11 +117,11 @@ def _main_job(job_id: str, snapshot: Snapshot | None, events: Sequence[Event]) -
     if row is not None:
         yield f"main job {job_id} of {row.user}: {row.state.value} ({row.reason}), {row.node_count} nodes"
     words = f"main job {job_id} "
-    given = [e for e in events if e.kind is EventKind.INTENT and words in f"{e.reason} "]
+    given = [e for e in events if isinstance(e.payload, ActionIntent) and words in f"{e.reason} "]
     nodes = set(row.nodes) if row is not None else set()
     since = row.submit_time if row is not None and row.submit_time is not None else float("inf")
-    ended = [e for e in events if e.kind is EventKind.PILOT_ENDED and e.node in nodes and e.at >= since]
-    taken = [e for e in ended if e.data.get("preempted")]
+    ended = [e for e in events if e.node in nodes and e.at >= since]
+    taken = [e for e in ended if isinstance(e.payload, PilotEnded) and e.payload.preempted]
     for event in given:
         yield f"  {utc(event.at)} pilot {event.pilot} was asked to leave {event.node}: {event.reason}"
     for event in taken:
@@ -131,10 +131,11 @@ def _main_job(job_id: str, snapshot: Snapshot | None, events: Sequence[Event]) -
 
 
 def _history(events: Iterator[Event]) -> Iterator[str]:
-    shown = [e for e in events if e.kind not in (EventKind.SAMPLES, EventKind.METRIC)][-12:]
+    shown = [e for e in events if not isinstance(e.payload, SamplesReported | MetricReported)][-12:]
     if shown:
         yield "  lately:"
     for event in shown:
-        what = str(event.data.get("type", "")) if event.kind in (EventKind.INTENT, EventKind.OUTCOME) else ""
+        payload = event.payload
+        what = ACTION_NAMES[type(payload.action)] if isinstance(payload, ActionIntent | ActionOutcome) else ""
         where = " ".join(part for part in (event.pilot or "", event.node or "") if part)
-        yield f"    {utc(event.at)} {event.kind.value} {what} {where} {event.reason}".replace("  ", " ").rstrip()
+        yield f"    {utc(event.at)} {event.kind} {what} {where} {event.reason}".replace("  ", " ").rstrip()

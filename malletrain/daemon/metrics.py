@@ -14,8 +14,21 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from malletrain import __version__
-from malletrain.domain.decision import LeaveCause, SizingStatus
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.decision import ACTION_NAMES, LeaveCause, LeavePilot, SizingStatus, StartPilot
+from malletrain.domain.event import (
+    ActionIntent,
+    ActionOutcome,
+    Event,
+    GenerationSwitched,
+    PilotEnded,
+    PilotHeld,
+    PilotStarted,
+    PoolCounted,
+    SamplesReported,
+    SizesDecided,
+    SlurmUnavailable,
+    WorkerLost,
+)
 from malletrain.domain.job import JobPhase, JobView, PilotPhase
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -143,38 +156,34 @@ class Metrics:
             self._record(event)
 
     def _record(self, event: Event) -> None:
-        data = event.data
-        match event.kind:
-            case EventKind.DECIDED:
-                self._solves.labels(str(data.get("status"))).inc()
-            case EventKind.INTENT if data.get("type") == "start":
+        match event.payload:
+            case SizesDecided(status=status):
+                self._solves.labels(status).inc()
+            case ActionIntent(action=StartPilot()):
                 self._released_at[event.pilot or ""] = event.at
-            case EventKind.INTENT if data.get("type") == "leave":
-                self._leaves.labels(str(data.get("cause"))).inc()
-            case EventKind.OUTCOME:
-                self._actions.labels(str(data.get("type")), "yes" if data.get("done") is True else "no").inc()
-            case EventKind.POOL:
-                self.show_pool({use: _number(data.get(use)) for use in USES})
-            case EventKind.PILOT_STARTED:
+            case ActionIntent(action=LeavePilot(cause=cause)):
+                self._leaves.labels(cause).inc()
+            case ActionOutcome(action=action, done=done):
+                self._actions.labels(ACTION_NAMES[type(action)], "yes" if done else "no").inc()
+            case PoolCounted() as pool:
+                self.show_pool({use: getattr(pool, use) for use in USES})
+            case PilotStarted(started_at=started_at):
                 released = self._released_at.pop(event.pilot or "", None)
-                started = _number(data.get("started_at")) or event.at
                 if released is not None:
-                    self._start.observe(max(0.0, started - released))
-            case EventKind.PILOT_HELD:
+                    self._start.observe(max(0.0, (started_at or event.at) - released))
+            case PilotHeld():
                 self._released_at.pop(event.pilot or "", None)
-            case EventKind.PILOT_ENDED:
+            case PilotEnded(preempted=preempted):
                 self._released_at.pop(event.pilot or "", None)
-                if data.get("preempted") is True:
+                if preempted:
                     self._preemptions.inc()
-            case EventKind.WORKER_LOST:
+            case WorkerLost():
                 self._lost.inc()
-            case EventKind.SWITCHED:
-                self._pause.labels("grow" if data.get("grew") is True else "shrink").observe(
-                    _number(data.get("pause_s"))
-                )
-            case EventKind.SAMPLES:
-                self._samples.inc(max(0.0, _number(data.get("samples"))))
-            case EventKind.CLUSTER_UNAVAILABLE:
+            case GenerationSwitched(pause_s=pause_s, grew=grew):
+                self._pause.labels("grow" if grew else "shrink").observe(_finite(pause_s))
+            case SamplesReported(samples=samples):
+                self._samples.inc(max(0.0, _finite(samples)))
+            case SlurmUnavailable():
                 self._unavailable.inc()
             case _:
                 pass
@@ -217,8 +226,6 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def _number(value: object) -> float:
-    """A figure from an event's data; 0 for what is none."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return 0.0
-    return float(value) if abs(value) < 1e300 else 0.0
+def _finite(value: float) -> float:
+    """A worker's figure; 0 for one that no sum can bear."""
+    return value if abs(value) < 1e300 else 0.0

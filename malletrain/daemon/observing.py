@@ -19,9 +19,16 @@ from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.site_rules import policy_from, rules_from
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import (
+    DaemonStarted,
+    DaemonStopped,
+    Event,
+    JobAnnounced,
+    JobCancelled,
+    MainJobsStarted,
+    TasksAdded,
+)
 from malletrain.domain.job import Curve, MalleableJob
-from malletrain.loop.journalled import announced
 from malletrain.loop.tick import Loop
 from malletrain.observe.report import observation
 from malletrain.observe.shadow import NOBODY, ShadowCluster, ShadowWorkers
@@ -83,14 +90,14 @@ class Observing:
         )
         self._job = 0
         self._loop.restore()
-        data: dict[str, JsonValue] = {
-            "version": __version__,
-            "look_s": config.loop.watch_interval_s,
-            "leave_s": rules.usual_leave_s,
-            "keep_idle": rules.keep_idle,
-            "max_pilots": rules.max_pilots,
-        }
-        self._loop.record([Event(clock.now(), EventKind.DAEMON_STARTED, data=data)])
+        started = DaemonStarted(
+            __version__,
+            look_s=config.loop.watch_interval_s,
+            leave_s=rules.usual_leave_s,
+            keep_idle=rules.keep_idle,
+            max_pilots=rules.max_pilots,
+        )
+        self._loop.record([Event(clock.now(), started)])
         self._imagine_a_job("observing begins")
         self._log.info("observing", journal=str(self.path), partition=config.slurm.partition)
 
@@ -144,7 +151,7 @@ class Observing:
         """Record the end, and give the journal back."""
         if not self._closed.is_set():
             self._closed.set()
-            self._loop.record([Event(self._clock.now(), EventKind.DAEMON_STOPPED)])
+            self._loop.record([Event(self._clock.now(), DaemonStopped())])
             self._journal.close()
 
     def _note_main_jobs(self) -> None:
@@ -152,13 +159,13 @@ class Observing:
         now, jobs = self._clock.now(), self._shadow.take_main_started()
         if jobs or now - self._noted_at >= _SIGN_OF_LIFE_S:
             self._noted_at = now
-            self._loop.record([Event(now, EventKind.MAIN_STARTED, data={"jobs": jobs})])
+            self._loop.record([Event(now, MainJobsStarted(jobs))])
 
     def _imagine_a_job(self, why: str) -> None:
         """An endless job that scales perfectly: it takes every node that it is given. Those before it are over."""
         now = self._clock.now()
         events = [
-            Event(now, EventKind.JOB_CANCELLED, number, reason=why)
+            Event(now, JobCancelled(), number, reason=why)
             for number, view in self._loop.views.items()
             if not view.phase.is_over
         ]
@@ -167,9 +174,8 @@ class Observing:
         job = MalleableJob(self._job, "imagined", NOBODY, -1, "", 1, most, now, given_curve=Curve.linear(most))
         self._shadow.submit(array, most)
         self._workers.next_array = array + 1
-        tasks: dict[str, JsonValue] = {"array_id": array, "tasks": list(range(most))}
-        events.append(Event(now, EventKind.JOB_ANNOUNCED, self._job, data=announced(job)))
-        events.append(Event(now, EventKind.TASKS_ADDED, self._job, data=tasks))
+        events.append(Event(now, JobAnnounced(job), self._job))
+        events.append(Event(now, TasksAdded(array, tuple(range(most))), self._job))
         self._loop.record(events)
 
 

@@ -11,9 +11,17 @@ from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Unavailab
 from malletrain.daemon.explain import explain
 from malletrain.daemon.scalability_view import profile_row
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import (
+    ArrayAttached,
+    Event,
+    JobAnnounced,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    OperatorRequest,
+    Payload,
+)
 from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, MalleableJob, Profile
-from malletrain.loop.journalled import announced
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
 from malletrain.slurm.site_facts import Harvest
@@ -87,7 +95,7 @@ class LoopRequests:
             )
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
-            self._record(EventKind.JOB_ANNOUNCED, number, "", announced(wanted))
+            self._record(JobAnnounced(wanted), number)
         return number
 
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
@@ -97,22 +105,22 @@ class LoopRequests:
                 if any(p.startswith(f"{array_id}_") for p in view.pilots):
                     return
                 raise Conflict(f"array {array_id} belongs to another job")
-            self._record(EventKind.ARRAY_ATTACHED, job, "", {"array_id": array_id, "tasks": tasks})
+            self._record(ArrayAttached(array_id, tasks), job)
 
     def cancel(self, job: int, identity: Identity) -> None:
         with self._facts:
             if not self._known(job).phase.is_over:
-                self._record(EventKind.JOB_CANCELLED, job, f"cancelled by {identity.user}", {"by": identity.user})
+                self._record(JobCancelled(identity.user), job, f"cancelled by {identity.user}")
 
     def hold(self, job: int, identity: Identity) -> None:
         with self._facts:
             if self._live(job).phase is not JobPhase.HELD:
-                self._record(EventKind.JOB_HELD, job, f"held by {identity.user}", {"by": identity.user})
+                self._record(JobHeld(identity.user), job, f"held by {identity.user}")
 
     def release(self, job: int, identity: Identity) -> None:
         with self._facts:
             if self._live(job).phase is JobPhase.HELD:
-                self._record(EventKind.JOB_RELEASED, job, f"released by {identity.user}", {"by": identity.user})
+                self._record(JobReleased(identity.user), job, f"released by {identity.user}")
 
     def explain(self, subject: str) -> Sequence[str]:
         loop = self._loop
@@ -145,13 +153,8 @@ class LoopRequests:
             raise InvalidInput("nodes", f"Slurm knows no {', '.join(unknown[:5])}")
         names = sorted(wanted)
         with self._facts:
-            event = Event(
-                self._clock.now(),
-                EventKind.OPERATOR,
-                reason=f"drain by {identity.user}",
-                data={"verb": "drain", "by": identity.user, "nodes": list(names), "until": until},
-            )
-            self._loop.record([event])
+            drain = OperatorRequest("drain", identity.user, tuple(names), until)
+            self._loop.record([Event(self._clock.now(), drain, reason=f"drain by {identity.user}")])
         return names
 
     def _known(self, job: int) -> JobView:
@@ -166,5 +169,5 @@ class LoopRequests:
             raise Conflict(f"job {job} is {view.phase.value} already")
         return view
 
-    def _record(self, kind: EventKind, job: int, reason: str, data: dict[str, JsonValue]) -> None:
-        self._loop.record([Event(self._clock.now(), kind, job, reason=reason, data=data)])
+    def _record(self, payload: Payload, job: int, reason: str = "") -> None:
+        self._loop.record([Event(self._clock.now(), payload, job, reason=reason)])

@@ -26,7 +26,7 @@ from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.site_rules import breaker_rules, harvest_of, policy_from, rules_from
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.decision import Action, Decision
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, StartsRefused
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import Admission, Claim, admit
@@ -70,10 +70,11 @@ class MeteredJournal:
         written = self._journal.append(events)
         self._metrics.record(written)
         for event in written:
-            if event.kind is EventKind.STARTS_REFUSED and event.data.get("refused"):
-                self._log.warning("Slurm refuses pilots", job=event.job, answer=event.reason)
-            elif event.kind is EventKind.STARTS_REFUSED:
-                self._log.info("Slurm refuses pilots no more", job=event.job)
+            match event.payload:
+                case StartsRefused(refused=True):
+                    self._log.warning("Slurm refuses pilots", job=event.job, answer=event.reason)
+                case StartsRefused():
+                    self._log.info("Slurm refuses pilots no more", job=event.job)
         return written
 
     def read(self, after: int = 0) -> Iterable[Event]:
@@ -240,7 +241,7 @@ class Service:
         if self._server is not None:
             self._server.close()
             self._reactor.join(10)
-            self._record([Event(self._clock.now(), EventKind.DAEMON_STOPPED)])
+            self._record([Event(self._clock.now(), DaemonStopped())])
         if self._views is not None:
             self._views.close()
         if self._disk is not None:
@@ -289,8 +290,7 @@ class Service:
             ailments=self.ailments,
         )
         self._server = serve(app, config.api.host, port)
-        begun: dict[str, JsonValue] = {"version": __version__, "stage": config.pool.stage}
-        self._record([Event(self._clock.now(), EventKind.DAEMON_STARTED, data=begun)])
+        self._record([Event(self._clock.now(), DaemonStarted(__version__, stage=config.pool.stage))])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
         self._reactor.start()
 
@@ -337,7 +337,7 @@ class Service:
         why = why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")
-            self._record([Event(self._clock.now(), EventKind.BREAKER, reason=why, data={"open": bool(why)})])
+            self._record([Event(self._clock.now(), BreakerSwitched(bool(why)), reason=why)])
         self._loop.paused = why
         self._loop.crowded = self._site.why_no_more_tasks(sum(job.task_count for job in snapshot.jobs))
         self.metrics.breaker(is_open=bool(why))

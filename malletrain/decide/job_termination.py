@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from malletrain.decide.budgets import affordable_nodes, job_budget_left_s
 from malletrain.decide.rules import Rules
-from malletrain.domain.event import EventKind
+from malletrain.domain.event import JobCancelled, JobFailed
 from malletrain.domain.job import JobPhase, JobView, PilotPhase
 from malletrain.domain.snapshot import SlurmState
 
 
-def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[EventKind, str] | None:
+def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobCancelled | JobFailed, str] | None:
     """How a job that cannot go on ends, and why; None for one that can. `spent_s`: node-seconds that it has used.
 
     A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
@@ -22,7 +22,7 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[Even
         least = max(1, view.job.min_nodes)
         left = job_budget_left_s(budget, spent_s)
         if affordable_nodes(left, rules.horizon_s) < least:
-            return EventKind.JOB_CANCELLED, (
+            return JobCancelled(), (
                 f"its budget of {budget / 3600:.4g} node-hours is spent: what is left, {left / 3600:.2g}, is too "
                 "little for its fewest nodes"
             )
@@ -30,7 +30,7 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[Even
         failed = [p for p in view.pilots.values() if p.ended_as is not None]
         last = max(failed, key=lambda p: (p.since, p.id))
         array, _, task = last.task.partition("_")
-        return EventKind.JOB_FAILED, (
+        return JobFailed(), (
             f"{view.failures} pilots in a row ended before their worker was ready ({last.reason}): "
             f"see slurm-{array}_{task}.out in the folder of the submission"
         )
@@ -38,8 +38,8 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[Even
         return None
     ends = [p.ended_as for p in view.pilots.values() if not p.is_part]
     if SlurmState.CANCELLED in ends and SlurmState.PREEMPTED not in ends:
-        return EventKind.JOB_CANCELLED, "its array was cancelled in Slurm"
+        return JobCancelled(), "its array was cancelled in Slurm"
     consumed = ", ".join(f"{ends.count(state)} {state.value}" for state in SlurmState if state in ends)
-    return EventKind.JOB_FAILED, (
+    return JobFailed(), (
         f"no held task is left (of {len(ends)}: {consumed}): submit it again, and it goes on from its last save"
     )

@@ -39,7 +39,10 @@ class StartPilot:
 
 @dataclass(frozen=True, slots=True)
 class LeavePilot:
-    """Ask the worker of `pilot` to leave its world, then recycle the task; at `deadline` recycle it regardless."""
+    """Ask the worker of `pilot` to leave its world, then recycle the task; at `deadline` recycle it regardless.
+
+    `main_job`: the main job that the node is given to, if it is for one.
+    """
 
     job_id: int
     pilot: str
@@ -47,6 +50,7 @@ class LeavePilot:
     cause: LeaveCause
     deadline: float
     reason: str
+    main_job: str = field(default="", metadata={"sparse": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,8 @@ class CutLimit:
 class RecyclePilot:
     """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole.
 
-    `unstarted`: it never started, and this (a node, or `job 7`) rests before it is tried again.
+    `unstarted`: it never started, and this (a node, or `job 7`) rests before it is tried again. `main_job`: as for
+    `LeavePilot`.
     """
 
     job_id: int
@@ -72,6 +77,7 @@ class RecyclePilot:
     node: str
     reason: str
     unstarted: str = ""
+    main_job: str = field(default="", metadata={"sparse": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,16 @@ class TopUp:
 
 
 Action = StartPilot | LeavePilot | CutLimit | RecyclePilot | CancelTasks | TopUp
+
+#: What the journal and the metrics call each.
+ACTION_NAMES: Mapping[type[Action], str] = {
+    StartPilot: "start",
+    LeavePilot: "leave",
+    CutLimit: "cut",
+    RecyclePilot: "recycle",
+    CancelTasks: "cancel",
+    TopUp: "top_up",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,72 +1,468 @@
-"""What the journal records: facts in order, never edited. The ledger folds them into what is known."""
+"""What the journal records: facts in order, never edited. The ledger folds them into what is known.
+
+An `Event` is an envelope (when, about which job, pilot and node, and a reason for people) around one payload, of a
+frozen dataclass for each kind of fact. Code reads the payload and never takes a reason apart.
+
+A payload's fields are the keys of the row's JSON `data`, in their order; `malletrain.store.encoding` writes and reads
+it. A new field has a default, which is what older rows are read with. A field marked `_SPARSE` is not written while
+it has its default.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
+
+from malletrain.domain.decision import Action
+from malletrain.domain.job import MalleableJob
+from malletrain.domain.snapshot import SlurmState
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
+_SPARSE = {"sparse": True}
+
 
 class EventKind(StrEnum):
-    """Kinds of events, with the keys of their `data`."""
+    """The name of each kind of fact, as the journal's column `kind` has it."""
 
     # A job's life
-    JOB_ANNOUNCED = "job_announced"  #: the fields of MalleableJob
-    ARRAY_ATTACHED = "array_attached"  #: array_id, tasks: number of tasks, as the owner said: not yet looked at
-    ARRAY_REFUSED = "array_refused"  #: array_id, faults: [str]
-    TASKS_ADDED = "tasks_added"  #: array_id, tasks: [int]: held array tasks seen in Slurm and found sound
-    JOB_HELD = "job_held"  #: by
-    JOB_RELEASED = "job_released"  #: by
-    JOB_CANCELLED = "job_cancelled"  #: by
-    JOB_COMPLETED = "job_completed"  #: result: {..}
+    JOB_ANNOUNCED = "job_announced"
+    ARRAY_ATTACHED = "array_attached"
+    ARRAY_REFUSED = "array_refused"
+    TASKS_ADDED = "tasks_added"
+    JOB_HELD = "job_held"
+    JOB_RELEASED = "job_released"
+    JOB_CANCELLED = "job_cancelled"
+    JOB_COMPLETED = "job_completed"
     JOB_FAILED = "job_failed"
     # What the daemon meant to do, and what became of it
-    INTENT = "intent"  #: action: type, and its fields
-    OUTCOME = "outcome"  #: action: type, done, detail; restarts (of a start: Slurm's restart count of the task)
-    REFUSAL = "refusal"  #: subject
+    INTENT = "intent"
+    OUTCOME = "outcome"
     # What Slurm showed of a pilot
-    PILOT_STARTED = "pilot_started"  #: started_at, ends_at, class (of the node, where the site has several)
-    PILOT_HELD = "pilot_held"  #: back in the held array
-    PILOT_ASIDE = "pilot_aside"  #: its task stays held: somebody changed it, and the reason says how
-    STARTS_REFUSED = "starts_refused"  #: refused: bool: Slurm refuses the job's pilots (reason: why), or no more
-    PILOT_WAITS = "pilot_waits"  #: Slurm has it waiting, though nobody released it
-    PILOT_ENDED = "pilot_ended"  #: state, preempted: bool, exit_code, detail
+    PILOT_STARTED = "pilot_started"
+    PILOT_HELD = "pilot_held"
+    PILOT_ASIDE = "pilot_aside"
+    STARTS_REFUSED = "starts_refused"
+    PILOT_WAITS = "pilot_waits"
+    PILOT_ENDED = "pilot_ended"
     # What workers reported
-    WORKER_JOINED = "worker_joined"  #: worker
-    WORKER_WARM = "worker_warm"  #: worker, stages: {name: seconds}
-    WORKER_LEFT = "worker_left"  #: worker
-    WORKER_LOST = "worker_lost"  #: worker, how
-    GENERATION = "generation"  #: generation, members: [pilot], switched_by, batch (if chosen); published
-    SWITCHED = "switched"  #: generation, nodes, pause_s, step, grew: bool, state_bytes (if told)
-    SAMPLES = "samples"  #: nodes, samples, seconds, steps: an undisturbed window; total: so far; noise_scale
-    PROBE_BEGUN = "probe_begun"  #: nodes: the size that the job is kept on to be measured
-    PROBE_ENDED = "probe_ended"  #: nodes
-    METRIC = "metric"  #: name, value, samples: a figure that the training script reported
+    WORKER_JOINED = "worker_joined"
+    WORKER_WARM = "worker_warm"
+    WORKER_LEFT = "worker_left"
+    WORKER_LOST = "worker_lost"
+    GENERATION = "generation"
+    SWITCHED = "switched"
+    SAMPLES = "samples"
+    PROBE_BEGUN = "probe_begun"
+    PROBE_ENDED = "probe_ended"
+    METRIC = "metric"
     # The daemon itself
-    DAEMON_STARTED = "daemon_started"  #: version, pid, stage; with --observe: look_s, leave_s, keep_idle, max_pilots
+    DAEMON_STARTED = "daemon_started"
     DAEMON_STOPPED = "daemon_stopped"
-    DECIDED = "decided"  #: sizes, status, objective; nodes that were shared out, held: {job: nodes}, horizon_s
-    BREAKER = "breaker"  #: open: bool; the reason says which sign of harm there were too many of
-    NODE_AILS = "node_ails"  #: Slurm took the node out of service soon after a pilot
+    DECIDED = "decided"
+    BREAKER = "breaker"
+    NODE_AILS = "node_ails"
     CLUSTER_UNAVAILABLE = "cluster_unavailable"
-    MAIN_STARTED = "main_started"  #: jobs: how many main jobs were first seen running; with --observe only
-    POOL = "pool"  #: idle, planned, harvested, main, down: node counts, when they changed
-    HOLES_OPENED = "holes_opened"  #: nodes: [str]: a cohort, without main job now; seen_whole: False: for longer
-    HOLES_ENDED = "holes_ended"  #: nodes: [str], taken: by the main queue?, last_seen: where not seen up to now
-    OPERATOR = "operator"  #: verb, by, nodes
+    MAIN_STARTED = "main_started"
+    POOL = "pool"
+    HOLES_OPENED = "holes_opened"
+    HOLES_ENDED = "holes_ended"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class JobAnnounced:
+    """A researcher asked for a job. The row has the job's fields."""
+
+    kind: ClassVar[EventKind] = EventKind.JOB_ANNOUNCED
+    job: MalleableJob
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayAttached:
+    """A job's owner submitted a held array of `tasks` tasks; it is not inspected yet."""
+
+    kind: ClassVar[EventKind] = EventKind.ARRAY_ATTACHED
+    array_id: int
+    tasks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRefused:
+    """An array holds no task that can be a pilot."""
+
+    kind: ClassVar[EventKind] = EventKind.ARRAY_REFUSED
+    array_id: int
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TasksAdded:
+    """Held tasks of an array were inspected and found sound: they are pilots."""
+
+    kind: ClassVar[EventKind] = EventKind.TASKS_ADDED
+    array_id: int
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeld:
+    kind: ClassVar[EventKind] = EventKind.JOB_HELD
+    by: str = field(default="", metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    kind: ClassVar[EventKind] = EventKind.JOB_RELEASED
+    by: str = field(default="", metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """`by` is empty where a rule, not a person, ended the job."""
+
+    kind: ClassVar[EventKind] = EventKind.JOB_CANCELLED
+    by: str = field(default="", metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobCompleted:
+    """The script ended as it should; `result` is what it handed over."""
+
+    kind: ClassVar[EventKind] = EventKind.JOB_COMPLETED
+    result: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """The script failed at `step`, or a rule gave the job up (None)."""
+
+    kind: ClassVar[EventKind] = EventKind.JOB_FAILED
+    step: int | None = field(default=None, metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionIntent:
+    """The daemon is about to act. The row has the action's `type` and fields."""
+
+    kind: ClassVar[EventKind] = EventKind.INTENT
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class ActionOutcome:
+    """What became of an action; `detail` is Slurm's answer. The row has the action's `type` and fields as well.
+
+    `restarts`: of a start, Slurm's restart count of the task.
+    """
+
+    kind: ClassVar[EventKind] = EventKind.OUTCOME
+    action: Action
+    done: bool
+    detail: str = ""
+    restarts: int | None = field(default=None, metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class PilotStarted:
+    """Slurm runs a pilot; `node_class` where the site has nodes of several classes. Times as Slurm gave them."""
+
+    kind: ClassVar[EventKind] = EventKind.PILOT_STARTED
+    started_at: float | None = None
+    ends_at: float | None = None
+    node_class: str | None = field(default=None, metadata=_SPARSE | {"key": "class"})
+
+
+@dataclass(frozen=True, slots=True)
+class PilotHeld:
+    """A pilot is back in the held array."""
+
+    kind: ClassVar[EventKind] = EventKind.PILOT_HELD
+
+
+@dataclass(frozen=True, slots=True)
+class PilotSetAside:
+    """A pilot's task stays held: somebody changed it, and the reason says how."""
+
+    kind: ClassVar[EventKind] = EventKind.PILOT_ASIDE
+
+
+@dataclass(frozen=True, slots=True)
+class StartsRefused:
+    """Slurm refuses the starts of a job's pilots, in the words of the reason; or (`refused` False) does no more."""
+
+    kind: ClassVar[EventKind] = EventKind.STARTS_REFUSED
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PilotWaits:
+    """Slurm has a pilot's task waiting, though the daemon did not release it."""
+
+    kind: ClassVar[EventKind] = EventKind.PILOT_WAITS
+
+
+@dataclass(frozen=True, slots=True)
+class PilotEnded:
+    """A pilot's task is consumed, in Slurm's `state`; one of several nodes in a task has no exit of its own."""
+
+    kind: ClassVar[EventKind] = EventKind.PILOT_ENDED
+    state: SlurmState = SlurmState.UNKNOWN
+    preempted: bool = False
+    exit_code: int | None = None
+    detail: str | None = field(default=None, metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    kind: ClassVar[EventKind] = EventKind.WORKER_JOINED
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWarm:
+    """A worker can join a world; `stages` are the seconds of each part of its activation."""
+
+    kind: ClassVar[EventKind] = EventKind.WORKER_WARM
+    worker: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeft:
+    """A worker is out of its world in order, at `step` and with the checkpoint that it `saved` (None: none), if it
+    says so."""
+
+    kind: ClassVar[EventKind] = EventKind.WORKER_LEFT
+    worker: str = field(default="", metadata=_SPARSE)
+    step: int | None = field(default=None, metadata=_SPARSE)
+    saved: str | None = field(default="", metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    kind: ClassVar[EventKind] = EventKind.WORKER_LOST
+    worker: str = ""
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationPublished:
+    """A job's next world: the pilots of its `members`, and the samples of a step where the daemon chooses them.
+
+    `switched_by`: "plan", or "fault" where the world before is broken.
+    """
+
+    kind: ClassVar[EventKind] = EventKind.GENERATION
+    generation: int
+    members: tuple[str, ...]
+    switched_by: str = field(default="", metadata=_SPARSE)
+    batch: int = field(default=0, metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSwitched:
+    """A world of `nodes` trains; the one before stood still for `pause_s`. Newcomers were sent `state_bytes` each."""
+
+    kind: ClassVar[EventKind] = EventKind.SWITCHED
+    generation: int = 0
+    nodes: int = 0
+    pause_s: float = 0.0
+    step: int | None = None
+    grew: bool = False
+    state_bytes: int = field(default=0, metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesReported:
+    """A window of training that ended with `step` (`malletrain.wire.messages.Samples`); `total` of the job so far.
+
+    `steady`: nothing else took time in it. `merged`: of how many windows journal upkeep has made this one.
+    """
+
+    kind: ClassVar[EventKind] = EventKind.SAMPLES
+    step: int | None = field(default=None, metadata=_SPARSE)
+    nodes: int = 0
+    samples: float = 0.0
+    seconds: float = 0.0
+    steps: int = 0
+    total: float | None = field(default=None, metadata=_SPARSE)
+    steady: bool = True
+    parts: Mapping[str, float] = field(default_factory=dict)
+    noise_scale: float | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int = 0
+    merged: int = field(default=1, metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeBegun:
+    """A job is kept on `nodes` nodes to be measured."""
+
+    kind: ClassVar[EventKind] = EventKind.PROBE_BEGUN
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeEnded:
+    kind: ClassVar[EventKind] = EventKind.PROBE_ENDED
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricReported:
+    """A figure that the training script reported, after `samples` samples."""
+
+    kind: ClassVar[EventKind] = EventKind.METRIC
+    name: str
+    value: float | None
+    samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStarted:
+    """`stage` of the rollout; with `--observe` instead the seconds between looks and of a leave, and two limits."""
+
+    kind: ClassVar[EventKind] = EventKind.DAEMON_STARTED
+    version: str = ""
+    pid: int | None = field(default=None, metadata=_SPARSE)
+    stage: str = field(default="", metadata=_SPARSE)
+    look_s: float = field(default=0.0, metadata=_SPARSE)
+    leave_s: float = field(default=0.0, metadata=_SPARSE)
+    keep_idle: int | None = field(default=None, metadata=_SPARSE)
+    max_pilots: int | None = field(default=None, metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStopped:
+    kind: ClassVar[EventKind] = EventKind.DAEMON_STOPPED
+
+
+@dataclass(frozen=True, slots=True)
+class SizesDecided:
+    """New sizes by job. `nodes` were shared out (None: written before this was kept) among jobs that held `held`."""
+
+    kind: ClassVar[EventKind] = EventKind.DECIDED
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    status: str = ""
+    objective: float = 0.0
+    nodes: int | None = field(default=None, metadata=_SPARSE)
+    held: Mapping[int, int] = field(default_factory=dict)
+    horizon_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSwitched:
+    """The daemon steps back (`open`), and the reason says for which sign of harm; or acts again."""
+
+    kind: ClassVar[EventKind] = EventKind.BREAKER
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAils:
+    """Slurm took a node out of service soon after a pilot ended on it."""
+
+    kind: ClassVar[EventKind] = EventKind.NODE_AILS
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmUnavailable:
+    """Slurm gave no usable answer; written once until it does again."""
+
+    kind: ClassVar[EventKind] = EventKind.CLUSTER_UNAVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class MainJobsStarted:
+    """How many main jobs were first seen running; with `--observe` alone."""
+
+    kind: ClassVar[EventKind] = EventKind.MAIN_STARTED
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounted:
+    """Nodes by use, whenever they changed: `harvested` are held by pilots, `down` not to be had."""
+
+    kind: ClassVar[EventKind] = EventKind.POOL
+    idle: int = 0
+    planned: int = 0
+    harvested: int = 0
+    main: int = 0
+    down: int = 0
+
+    @property
+    def without_main(self) -> int:
+        """Nodes without a main job: what there is to harvest."""
+        return self.idle + self.planned + self.harvested
+
+
+@dataclass(frozen=True, slots=True)
+class HolesOpened:
+    """A cohort of nodes that have no main job now; `seen_whole` False: since an unknown time."""
+
+    kind: ClassVar[EventKind] = EventKind.HOLES_OPENED
+    nodes: tuple[str, ...]
+    seen_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HolesEnded:
+    """Nodes whose hole is over, `taken` by the main queue or not; `last_seen`: when, where not just now."""
+
+    kind: ClassVar[EventKind] = EventKind.HOLES_ENDED
+    nodes: tuple[str, ...]
+    taken: bool
+    last_seen: float | None = field(default=None, metadata=_SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRequest:
+    """An operator keeps pilots off `nodes` `until` then (Unix seconds): `verb` is "drain"."""
+
+    kind: ClassVar[EventKind] = EventKind.OPERATOR
+    verb: str
+    by: str = ""
+    nodes: tuple[str, ...] = ()
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownFact:
+    """A row of a kind that a newer release wrote: kept as it is, and folded into nothing."""
+
+    kind: str
+    data: Mapping[str, JsonValue]
+
+
+Payload = (
+    JobAnnounced | ArrayAttached | ArrayRefused | TasksAdded
+    | JobHeld | JobReleased | JobCancelled | JobCompleted | JobFailed
+    | ActionIntent | ActionOutcome
+    | StartsRefused | PilotStarted | PilotHeld | PilotSetAside | PilotWaits | PilotEnded
+    | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost
+    | GenerationPublished | GenerationSwitched | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
+    | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
+    | MainJobsStarted | PoolCounted | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One fact. `at` is Unix seconds, `seq` the journal's number for it (0 before it is written)."""
+    """One fact. `at` is Unix seconds, `reason` is for people alone, `seq` the journal's number (0: not written)."""
 
     at: float
-    kind: EventKind
+    payload: Payload
     job: int | None = None
     pilot: str | None = None
     node: str | None = None
     reason: str = ""
-    data: Mapping[str, JsonValue] = field(default_factory=dict)
     seq: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The kind's name; an `EventKind`, unless a newer release wrote the event."""
+        return self.payload.kind

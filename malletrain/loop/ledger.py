@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from typing import cast
 
 from malletrain.decide.budgets import AccountBudget, NodeTimeSpent
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, JobAnnounced, OperatorRequest, SamplesReported
 from malletrain.domain.job import (
     Curve,
     Elastic,
@@ -26,8 +25,7 @@ from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import batch_curves
 from malletrain.learn.curve import fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
-from malletrain.loop.job_state import FOLDS, Record
-from malletrain.loop.journalled import job_from
+from malletrain.loop.job_state import Record, fold
 from malletrain.loop.trackers.budget_usage import Spending
 from malletrain.loop.trackers.costs import RELAUNCH, TELLING_COSTS, Costs
 from malletrain.loop.trackers.fair_share import Usage
@@ -75,21 +73,21 @@ class Ledger:
             self.paces.apply(event)
             self.pool.apply(event)
             self.signs.apply(event)
-            if event.kind is EventKind.OPERATOR and event.data.get("verb") == "drain":
-                until = float(cast(float, event.data["until"]))
-                self._drained.update(dict.fromkeys(cast(list[str], event.data["nodes"]), until))
+            if isinstance(event.payload, OperatorRequest) and event.payload.verb == "drain":
+                self._drained.update(dict.fromkeys(event.payload.nodes, event.payload.until))
             if event.job is None:
                 continue
-            if event.kind is EventKind.JOB_ANNOUNCED:
-                self._records.setdefault(event.job, Record(job_from(event.data)))
+            if isinstance(event.payload, JobAnnounced):
+                self._records.setdefault(event.job, Record(event.payload.job))
                 continue
-            record, fold = self._records.get(event.job), FOLDS.get(event.kind)
-            if record is not None and fold is not None:
-                was_over, phase = record.phase.is_over, record.phase
-                before = record.pilots.get(event.pilot or "")
-                fold(record, event)
+            record = self._records.get(event.job)
+            if record is None:
+                continue
+            was_over, phase = record.phase.is_over, record.phase
+            before = record.pilots.get(event.pilot or "")
+            if fold(record, event):
                 record.view = None
-                if event.kind is not EventKind.SAMPLES:
+                if not isinstance(event.payload, SamplesReported):
                     record.costs = None
                 if phase in _WAITS_NOT and record.phase not in _WAITS_NOT:
                     record.turned_at = event.at
@@ -99,7 +97,7 @@ class Ledger:
                     self._turned(record, before, record.pilots[before.id], event.at)
                 if record.phase.is_over and not was_over:
                     self._remember(record)
-            if record is not None and event.kind in TELLING_COSTS:
+            if isinstance(event.payload, TELLING_COSTS):
                 pilot = record.pilots.get(event.pilot or "")
                 told = None if pilot is None else pilot.started_at
                 self._costs_like(record.job).apply(event, application(record.job), told)

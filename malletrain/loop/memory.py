@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, WorkerLeft
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
 from malletrain.domain.snapshot import Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
 
@@ -239,9 +239,7 @@ class MemoryWorkers:
         self._reports += events
 
     def leave(self, action: LeavePilot) -> None:
-        self.report(
-            Event(self.clock.now(), EventKind.WORKER_LEFT, action.job_id, action.pilot, action.node, action.reason)
-        )
+        self.report(Event(self.clock.now(), WorkerLeft(), action.job_id, action.pilot, action.node, action.reason))
 
     def end_job(self, job_id: int, reason: str) -> None:
         self.ended[job_id] = reason

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import Event, PilotEnded, PilotHeld, PilotStarted, PilotWaits
 from malletrain.domain.job import JobView, Pilot, PilotEnd, PilotPhase, part_of
 from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 
@@ -37,48 +38,41 @@ def observe(
         for pilot_id, pilot in sorted(view.pilots.items()):
             if pilot.phase is PilotPhase.ENDED or pilot.since >= snapshot.taken_at:
                 continue
-            event = _seen(pilot, rows.get(pilot.task), end_once, now, partition)
-            if event is not None:
-                kind, reason, data = _of_part(event) if pilot.is_part else event
-                node = str(data.pop("node", "")) or pilot.node or None
-                if kind is EventKind.PILOT_STARTED and node in kinds():
-                    data["class"] = kinds()[node]
-                events.append(Event(now, kind, job_id, pilot_id, node, reason, data))
+            seen = _seen(pilot, rows.get(pilot.task), end_once, now, partition)
+            if seen is not None:
+                payload, reason = _of_part(seen) if pilot.is_part else seen
+                node = pilot.node
+                if isinstance(payload, PilotStarted):
+                    node = _node(pilot, rows[pilot.task])
+                    payload = replace(payload, node_class=kinds().get(node))
+                events.append(Event(now, payload, job_id, pilot_id, node or None, reason))
     return events
 
 
-def _kinds(snapshot: Snapshot, partition: str) -> dict[str | None, str]:
+def _kinds(snapshot: Snapshot, partition: str) -> dict[str, str]:
     """The class of each node that pilots may have; nothing where all are of one."""
-    found: dict[str | None, str] = {node.name: node.kind for node in snapshot.nodes if partition in node.partitions}
+    found = {node.name: node.kind for node in snapshot.nodes if partition in node.partitions}
     return found if len(set(found.values())) > 1 else {}
 
 
-_Seen = tuple[EventKind, str, dict[str, JsonValue]]
+_Seen = tuple[PilotStarted | PilotHeld | PilotWaits | PilotEnded, str]  # and the reason
 
 
 def _of_part(seen: _Seen) -> _Seen:
     """What is seen of a task, for a further pilot in it: it goes on or ends with the task, and never waits in an
     array. Preemption is the task's, so it is counted once."""
-    kind, reason, data = seen
-    if kind is EventKind.PILOT_STARTED:
+    payload, reason = seen
+    if isinstance(payload, PilotStarted):
         return seen
-    state = data.get("state", SlurmState.REQUEUED.value)
-    return EventKind.PILOT_ENDED, f"with its task: {reason or 'held again'}", {"state": state, "preempted": False}
-
-
-#: How a task that was made a job of the main queue ends for us.
-_CANCELLED: dict[str, JsonValue] = {"state": SlurmState.CANCELLED.value, "preempted": False, "exit_code": None}
+    state = payload.state if isinstance(payload, PilotEnded) else SlurmState.REQUEUED
+    return PilotEnded(state), f"with its task: {reason or 'held again'}"
 
 
 def _seen(
     pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd], now: float, partition: str
 ) -> _Seen | None:
     if row is not None and row.partition != partition and not is_held(row):
-        return (
-            EventKind.PILOT_ENDED,
-            f"no pilot any more: it was moved to partition {row.partition}",
-            _CANCELLED.copy(),
-        )
+        return PilotEnded(SlurmState.CANCELLED), f"no pilot any more: it was moved to partition {row.partition}"
     if pilot.phase is PilotPhase.ASIDE:
         return _aside(pilot, row, end_of, now)
     if row is None:
@@ -98,20 +92,18 @@ def _aside(pilot: Pilot, row: SlurmJob | None, end_of: Callable[[str], PilotEnd]
     if now - pilot.since < ASIDE_S:
         return None
     if row is not None and row.state is SlurmState.PENDING:
-        return EventKind.PILOT_HELD, "was set aside; to be looked at again", {}
+        return PilotHeld(), "was set aside; to be looked at again"
     end = end_of(pilot.id)
     if end.held:
-        return EventKind.PILOT_HELD, "was set aside; to be looked at again", {}
+        return PilotHeld(), "was set aside; to be looked at again"
     if end.state is SlurmState.PENDING:
-        return EventKind.PILOT_ENDED, "no pilot any more: it waits in the queue by itself", _CANCELLED.copy()
+        return PilotEnded(SlurmState.CANCELLED), "no pilot any more: it waits in the queue by itself"
     return _ended(pilot, end)
 
 
 def _running(pilot: Pilot, row: SlurmJob) -> _Seen | None:
-    part = part_of(pilot.id)
-    if part >= len(row.nodes) and pilot.is_part:
-        return EventKind.PILOT_ENDED, f"its task holds {len(row.nodes)} nodes", {}
-    node = row.nodes[part] if row.nodes else pilot.node
+    if part_of(pilot.id) >= len(row.nodes) and pilot.is_part:
+        return PilotEnded(SlurmState.REQUEUED), f"its task holds {len(row.nodes)} nodes"
     started = pilot.phase in (PilotPhase.HELD, PilotPhase.RELEASED)
     if pilot.phase is PilotPhase.RECYCLING:
         return None
@@ -120,8 +112,11 @@ def _running(pilot: Pilot, row: SlurmJob) -> _Seen | None:
     if not started and not moved:
         return None
     reason = "started by someone else" if pilot.phase is PilotPhase.HELD else ""
-    data: dict[str, JsonValue] = {"node": node, "started_at": row.start_time, "ends_at": ends_at}
-    return EventKind.PILOT_STARTED, reason, data
+    return PilotStarted(row.start_time, ends_at), reason
+
+
+def _node(pilot: Pilot, row: SlurmJob) -> str:
+    return row.nodes[part_of(pilot.id)] if row.nodes else pilot.node
 
 
 def is_held(row: SlurmJob) -> bool:
@@ -132,22 +127,16 @@ def is_held(row: SlurmJob) -> bool:
 
 def _pending(pilot: Pilot, row: SlurmJob) -> _Seen | None:
     if is_held(row):
-        return None if pilot.phase is PilotPhase.HELD else (EventKind.PILOT_HELD, "", {})
+        return None if pilot.phase is PilotPhase.HELD else (PilotHeld(), "")
     if pilot.phase in (PilotPhase.RELEASED, PilotPhase.RECYCLING):
         return None
-    return EventKind.PILOT_WAITS, f"waits in the queue though nobody released it ({row.reason})", {}
+    return PilotWaits(), f"waits in the queue though nobody released it ({row.reason})"
 
 
 def _ended(pilot: Pilot, end: PilotEnd) -> _Seen | None:
     if end.held:
-        return None if pilot.phase is PilotPhase.HELD else (EventKind.PILOT_HELD, "", {})
+        return None if pilot.phase is PilotPhase.HELD else (PilotHeld(), "")
     if end.state in (SlurmState.PENDING, SlurmState.RUNNING):
         return None  # it came into the queue since: the next snapshot shows it
     reason = "preempted" if end.preempted else end.detail or end.state.value
-    data: dict[str, JsonValue] = {
-        "state": end.state.value,
-        "preempted": end.preempted,
-        "exit_code": end.exit_code,
-        "detail": end.detail,
-    }
-    return EventKind.PILOT_ENDED, reason, data
+    return PilotEnded(end.state, end.preempted, end.exit_code, end.detail), reason

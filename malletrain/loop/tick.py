@@ -6,6 +6,7 @@ Live and replay run this same code; they differ in the ports they bring. Three e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
@@ -31,10 +32,27 @@ from malletrain.domain.decision import (
     TopUp,
 )
 from malletrain.domain.errors import ClusterUnavailable
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import (
+    ActionIntent,
+    ActionOutcome,
+    ArrayRefused,
+    Event,
+    JobCompleted,
+    JobFailed,
+    Payload,
+    PilotSetAside,
+    PoolCounted,
+    ProbeBegun,
+    ProbeEnded,
+    SizesDecided,
+    SlurmUnavailable,
+    StartsRefused,
+    TasksAdded,
+    WorkerLeft,
+    WorkerLost,
+)
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
-from malletrain.loop.journalled import action_data, outcome_data
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
@@ -44,9 +62,6 @@ from malletrain.sizing.objective import Objective
 from malletrain.sizing.problem import Need, Policy
 
 T = TypeVar("T")
-
-#: A worker is not there any more.
-_GONE = (EventKind.WORKER_LEFT, EventKind.WORKER_LOST)
 
 
 class Loop:
@@ -93,7 +108,7 @@ class Loop:
         self._startable_since: Mapping[str, float] = {}
         self._unavailable = False
         self._last_look: float | None = None
-        self._pool: dict[str, JsonValue] = {}
+        self._pool: PoolCounted | None = None
         self._sizes: Mapping[int, int] = {}
 
     def refusal(self, job: MalleableJob) -> str:
@@ -199,17 +214,17 @@ class Loop:
         self.take_reports()
         with self._guard:
             reports, self._unhandled = self._unhandled, []
-        over = {e.job for e in reports if e.kind in (EventKind.JOB_COMPLETED, EventKind.JOB_FAILED)}
+        over = {e.job for e in reports if isinstance(e.payload, JobCompleted | JobFailed)}
         views = self.views
         actions: dict[str, Action] = {}
         for event in reports:
             view = views.get(event.job or 0)
-            if event.kind not in _GONE or view is None or event.job in over:
+            if not isinstance(event.payload, WorkerLeft | WorkerLost) or view is None or event.job in over:
                 continue
             pilot = view.pilots.get(event.pilot or "")
             if pilot is None or pilot.phase not in (PilotPhase.RUNNING, PilotPhase.LEAVING):
                 continue
-            left = event.kind is EventKind.WORKER_LEFT
+            left = isinstance(event.payload, WorkerLeft)
             asked = pilot.reason if pilot.phase is PilotPhase.LEAVING else ""
             reason = asked or event.reason or "its worker has left"
             if co_allocated(pilot.id, view):
@@ -257,7 +272,7 @@ class Loop:
             answer = question()
         except ClusterUnavailable as error:
             if not self._unavailable and self._act_for_real:
-                self.record([Event(self._clock.now(), EventKind.CLUSTER_UNAVAILABLE, reason=str(error))])
+                self.record([Event(self._clock.now(), SlurmUnavailable(), reason=str(error))])
             self._unavailable = True
             return None
         self._unavailable = False
@@ -273,15 +288,12 @@ class Loop:
                 if report is None:
                     return
                 now = self._clock.now()
-                data: dict[str, JsonValue] = {"array_id": array_id}
                 faults = "; ".join(report.faults)
                 if report.tasks:
-                    added: dict[str, JsonValue] = {**data, "tasks": list(report.tasks)}
-                    self.record([Event(now, EventKind.TASKS_ADDED, job_id, reason=faults, data=added)])
+                    self.record([Event(now, TasksAdded(array_id, report.tasks), job_id, reason=faults)])
                 else:
-                    refused: dict[str, JsonValue] = {**data, "faults": list(report.faults)}
                     reason = f"array {array_id} cannot be used: {faults or 'it holds no waiting task'}"
-                    self.record([Event(now, EventKind.ARRAY_REFUSED, job_id, reason=reason, data=refused)])
+                    self.record([Event(now, ArrayRefused(array_id, report.faults), job_id, reason=reason)])
 
     def _end_the_hopeless(self) -> None:
         """Record the end of jobs that cannot go on; the decision then clears them away."""
@@ -301,17 +313,15 @@ class Loop:
         for _, neighbours in groupby(actions, key=type):
             batch = list(neighbours)
             now = self._clock.now()
-            self.record(_event(now, EventKind.INTENT, a, a.reason, action_data(a)) for a in batch)
+            self.record(_event(now, ActionIntent(a), a, a.reason) for a in batch)
             outcomes, answered = self._act(batch)
             now = self._clock.now()
             self.record(
-                _event(now, EventKind.OUTCOME, a, o.detail, {**action_data(a), **outcome_data(o)})
+                _event(now, ActionOutcome(a, o.done, o.detail, o.restarts), a, o.detail)
                 for a, o in zip(batch, outcomes, strict=True)
             )
             aside = [
-                _event(now, EventKind.PILOT_ASIDE, a, o.detail, {})
-                for a, o in zip(batch, outcomes, strict=True)
-                if o.unfit
+                _event(now, PilotSetAside(), a, o.detail) for a, o in zip(batch, outcomes, strict=True) if o.unfit
             ]
             if changes := [*aside, *self._refused_starts(batch, outcomes, now)]:
                 self.record(changes)
@@ -329,9 +339,9 @@ class Loop:
             refused = [outcome.detail for outcome in found if outcome.refused]
             accepted = any(outcome.done for outcome in found)
             if refused and not accepted:
-                events.append(Event(now, EventKind.STARTS_REFUSED, job, reason=refused[0], data={"refused": True}))
+                events.append(Event(now, StartsRefused(True), job, reason=refused[0]))
             elif accepted and self.ledger.unstarted.is_refused(job):
-                events.append(Event(now, EventKind.STARTS_REFUSED, job, data={"refused": False}))
+                events.append(Event(now, StartsRefused(False), job))
         return events
 
     def _act(self, batch: Sequence[Action]) -> tuple[Sequence[Outcome], bool]:
@@ -372,21 +382,17 @@ class Loop:
         """POOL and DECIDED, when they differ from the last ones: the history that reports are made of."""
         now = self._clock.now()
         events: list[Event] = []
-        pool = cast(dict[str, JsonValue], pool_counts(snapshot, self.views, self.rules))
+        pool = pool_counts(snapshot, self.rules)
         if pool != self._pool:
             self._pool = pool
-            events.append(Event(now, EventKind.POOL, data=pool))
+            events.append(Event(now, pool))
         if dict(decision.sizes) != dict(self._sizes):
             self._sizes = dict(decision.sizes)
-            data: dict[str, JsonValue] = {
-                "sizes": {str(job): size for job, size in decision.sizes.items()},
-                "status": decision.status.value,
-                "objective": decision.objective,
-                "nodes": decision.nodes,
-                "held": {str(job): count for job, count in decision.held.items()},
-                "horizon_s": decision.horizon_s,
-            }
-            events.append(Event(now, EventKind.DECIDED, reason=decision.reason, data=data))
+            decided = SizesDecided(
+                self._sizes, decision.status, decision.objective, decision.nodes, dict(decision.held),
+                decision.horizon_s,
+            )  # fmt: skip
+            events.append(Event(now, decided, reason=decision.reason))
         if events:
             self.record(events)
 
@@ -395,20 +401,20 @@ class Loop:
         now = self._clock.now()
         events = []
         for probe in probes:
-            kind = EventKind.PROBE_BEGUN if probe.begun else EventKind.PROBE_ENDED
-            events.append(Event(now, kind, probe.job, reason=probe.reason, data={"nodes": probe.nodes}))
+            turned = ProbeBegun(probe.nodes) if probe.begun else ProbeEnded(probe.nodes)
+            events.append(Event(now, turned, probe.job, reason=probe.reason))
         if events:
             self.record(events)
 
 
-def _event(at: float, kind: EventKind, action: Action, reason: str, data: dict[str, JsonValue]) -> Event:
+def _event(at: float, payload: Payload, action: Action, reason: str) -> Event:
     pilot, node = (None, None) if isinstance(action, CancelTasks | TopUp) else (action.pilot, action.node)
-    return Event(at, kind, action.job_id, pilot, node, reason, data)
+    return Event(at, payload, action.job_id, pilot, node, reason)
 
 
-def pool_counts(snapshot: Snapshot, views: Mapping[int, JobView], rules: Rules) -> dict[str, int]:
-    """Nodes by use: `idle`, `planned`, `harvested` (a pilot holds them), `main`, `down` (not to be had)."""
-    counts = {"idle": 0, "planned": 0, "harvested": 0, "main": 0, "down": 0}
+def pool_counts(snapshot: Snapshot, rules: Rules) -> PoolCounted:
+    """The nodes of a snapshot by use."""
+    counts: Counter[str] = Counter()
     for node in snapshot.nodes:
         holders = snapshot.holders.get(node.name, ())
         if any(job.partition == rules.harvest_partition for job in holders):
@@ -419,4 +425,4 @@ def pool_counts(snapshot: Snapshot, views: Mapping[int, JobView], rules: Rules) 
             counts["planned" if node.state is NodeState.PLANNED else "idle"] += 1
         else:
             counts["down"] += 1
-    return counts
+    return PoolCounted(**counts)

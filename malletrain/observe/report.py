@@ -8,13 +8,27 @@ two looks ("unseen") would have waited until the next look and for the pilot to 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
-from typing import Any, cast
+from typing import cast
 
-from malletrain.domain.decision import LeaveCause
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot, StartPilot
+from malletrain.domain.event import (
+    ActionIntent,
+    ActionOutcome,
+    DaemonStarted,
+    DaemonStopped,
+    Event,
+    HolesEnded,
+    HolesOpened,
+    JsonValue,
+    MainJobsStarted,
+    PilotEnded,
+    PoolCounted,
+    SlurmUnavailable,
+)
+from malletrain.domain.snapshot import SlurmState
 
 #: A node that was given up for a main job, and that the main queue did not take for so long (seconds), was given up
 #: in vain.
@@ -102,7 +116,7 @@ class _Fold:
         self._since, self._until = since, until
         self._awake = False
         self._last: float | None = None
-        self._pool: Mapping[str, Any] = {}
+        self._pool = PoolCounted()
         self._opened: dict[str, float] = {}
         self._pilots: dict[str, str] = {}  # pilot -> its node
         self._asked: dict[str, float] = {}  # node -> since when it is given up for a main job
@@ -110,37 +124,36 @@ class _Fold:
         self._jobs_unseen: set[str] = set()
 
     def take(self, event: Event) -> None:
-        data = cast(Mapping[str, Any], event.data)
         self._pass_time(event)
         counts = event.at >= self._since
-        match event.kind:
-            case EventKind.DAEMON_STARTED:
-                self.sum.look_s, self.sum.leave_s = float(data.get("look_s", 0)), float(data.get("leave_s", 0))
+        match event.payload:
+            case DaemonStarted(look_s=look_s, leave_s=leave_s):
+                self.sum.look_s, self.sum.leave_s = look_s, leave_s
                 self._opened.clear()
                 self._asked.clear()
-            case EventKind.CLUSTER_UNAVAILABLE if counts:
+            case SlurmUnavailable() if counts:
                 self.sum.blind += 1
-            case EventKind.POOL:
-                self._pool = data
-            case EventKind.MAIN_STARTED if counts:
-                self.sum.main_started += int(data["jobs"])
-            case EventKind.HOLES_OPENED:
-                if data.get("seen_whole", True):
-                    self._opened.update(dict.fromkeys(data["nodes"], event.at))
-                self.sum.holes += len(data["nodes"]) if counts else 0
-            case EventKind.HOLES_ENDED:
-                self._holes_ended(event, data, counts)
-            case EventKind.OUTCOME if data.get("type") == "start" and data.get("done") and counts:
+            case PoolCounted() as pool:
+                self._pool = pool
+            case MainJobsStarted(jobs=jobs) if counts:
+                self.sum.main_started += jobs
+            case HolesOpened(nodes=nodes, seen_whole=seen_whole):
+                if seen_whole:
+                    self._opened.update(dict.fromkeys(nodes, event.at))
+                self.sum.holes += len(nodes) if counts else 0
+            case HolesEnded() as ended:
+                self._holes_ended(event, ended, counts)
+            case ActionOutcome(action=StartPilot(), done=True) if counts:
                 self.sum.stays += 1
                 self._pilots[event.pilot or ""] = event.node or ""
-            case EventKind.INTENT if data.get("type") in ("leave", "recycle") and event.pilot in self._pilots:
-                self._asked_to_leave(event, data)
-            case EventKind.PILOT_ENDED if event.pilot in self._pilots:
+            case ActionIntent(action=LeavePilot() | RecyclePilot() as action) if event.pilot in self._pilots:
+                self._asked_to_leave(event, action)
+            case PilotEnded(state=state, preempted=preempted, detail=detail) if event.pilot in self._pilots:
                 del self._pilots[event.pilot or ""]
-                if data.get("preempted"):
+                if preempted:
                     self.sum.unseen += 1
-                    self._jobs_unseen.add(str(data.get("detail", "")))
-                elif data.get("state") == "timeout":
+                    self._jobs_unseen.add(detail or "")
+                elif state is SlurmState.TIMEOUT:
                     self.sum.ended_by_plan += 1
                 else:
                     self.sum.ended_otherwise += 1
@@ -153,36 +166,34 @@ class _Fold:
     def _pass_time(self, event: Event) -> None:
         """The time since the event before: observed, unless the daemon was away or its Slurm did not answer."""
         begin = max(self._last if self._last is not None else event.at, self._since)
-        if event.kind is not EventKind.DAEMON_STARTED and self._awake and event.at > begin:
+        if not isinstance(event.payload, DaemonStarted) and self._awake and event.at > begin:
             seconds = event.at - begin
-            harvested = float(self._pool.get("harvested", 0))
-            left = harvested + float(self._pool.get("idle", 0)) + float(self._pool.get("planned", 0))
             self.sum.seconds += seconds
-            self.sum.harvested_node_s += harvested * seconds
-            self.sum.idle_node_s += left * seconds
+            self.sum.harvested_node_s += self._pool.harvested * seconds
+            self.sum.idle_node_s += self._pool.without_main * seconds
         if event.at >= self._since:
             self.sum.begin = self.sum.begin or event.at
             self.sum.end = event.at
-        self._awake = event.kind is not EventKind.DAEMON_STOPPED
+        self._awake = not isinstance(event.payload, DaemonStopped)
         self._last = event.at
 
-    def _asked_to_leave(self, event: Event, data: Mapping[str, Any]) -> None:
+    def _asked_to_leave(self, event: Event, action: LeavePilot | RecyclePilot) -> None:
         self._pilots.pop(event.pilot or "", None)
-        cause, wanted = data.get("cause"), _FOR_MAIN_JOB.search(event.reason)
+        wanted = _FOR_MAIN_JOB.search(event.reason)
         if wanted is not None:
             self.sum.asked += 1
             self._asked[event.node or ""] = event.at
             self._jobs_asked.add(wanted[1])
-        elif cause == LeaveCause.HOLE_CLOSES:
+        elif isinstance(action, LeavePilot) and action.cause is LeaveCause.HOLE_CLOSES:
             self.sum.ended_by_plan += 1
         else:
             self.sum.ended_otherwise += 1
 
-    def _holes_ended(self, event: Event, data: Mapping[str, Any], counts: bool) -> None:
-        for node in data["nodes"]:
+    def _holes_ended(self, event: Event, ended: HolesEnded, counts: bool) -> None:
+        for node in ended.nodes:
             opened = self._opened.pop(node, None)
             asked = self._asked.pop(node, None)
-            if not (counts and data.get("taken")):
+            if not (counts and ended.taken):
                 continue
             if opened is not None:
                 self.sum.hole_s.append(event.at - opened)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import ArrayAttached, Event, WorkerLeft
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import FREE_STATES, Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ports import Cluster
@@ -174,7 +174,7 @@ class ShadowWorkers:
 
     def leave(self, action: LeavePilot) -> None:
         self._reports.append(
-            Event(self._now(), EventKind.WORKER_LEFT, action.job_id, action.pilot, action.node, action.reason)
+            Event(self._now(), WorkerLeft(), action.job_id, action.pilot, action.node, action.reason)
         )
 
     def end_job(self, job_id: int, reason: str) -> None:
@@ -183,8 +183,7 @@ class ShadowWorkers:
     def top_up(self, job_id: int, tasks: int) -> bool:
         array, self.next_array = self.next_array, self.next_array + 1
         self._cluster.submit(array, tasks)
-        data = {"array_id": array, "tasks": tasks}
-        self._reports.append(Event(self._now(), EventKind.ARRAY_ATTACHED, job_id, data=dict(data)))
+        self._reports.append(Event(self._now(), ArrayAttached(array, tasks), job_id))
         return True
 
     def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:

@@ -16,10 +16,24 @@ import numpy as np
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import (
+    DaemonStarted,
+    DaemonStopped,
+    Event,
+    GenerationPublished,
+    GenerationSwitched,
+    JobAnnounced,
+    JobCompleted,
+    Payload,
+    SamplesReported,
+    TasksAdded,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerLost,
+    WorkerWarm,
+)
 from malletrain.domain.job import PilotEnd
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
-from malletrain.loop.journalled import announced
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.replay.machine import ClusterTrace
@@ -109,7 +123,7 @@ class SimulatedWorkers(MemoryWorkers):
         training = self.jobs[job_id]
         self.job_of[pilot] = job_id
         training.activating[pilot] = self.clock.now() + training.each.costs.activate_s
-        self._say(EventKind.WORKER_JOINED, job_id, pilot, worker=pilot)
+        self._say(WorkerJoined(pilot), job_id, pilot)
 
     def lost(self, pilots: Sequence[str]) -> None:
         """Pilots whose nodes were taken, all at once."""
@@ -117,7 +131,7 @@ class SimulatedWorkers(MemoryWorkers):
         for pilot in pilots:
             job_id = self.job_of.pop(pilot, None)
             if job_id is not None:
-                self._say(EventKind.WORKER_LOST, job_id, pilot, worker=pilot, how="preempted")
+                self._say(WorkerLost(pilot, "preempted"), job_id, pilot)
                 gone.setdefault(job_id, []).append(pilot)
         for job_id, members in sorted(gone.items()):
             self._without(job_id, members)
@@ -155,16 +169,16 @@ class SimulatedWorkers(MemoryWorkers):
             if ready and not training.over:
                 for pilot in ready:
                     del training.activating[pilot]
-                    self._say(EventKind.WORKER_WARM, job_id, pilot, worker=pilot)
+                    self._say(WorkerWarm(pilot), job_id, pilot)
                 self._switch(job_id, [*training.world, *ready], grew=True)
             total = training.each.job.total_samples
             if total is not None and not training.over and total - training.done <= training.rate * 1e-6:
                 self._report_window(job_id)
                 training.over = True
-                self._say(EventKind.JOB_COMPLETED, job_id, None, result={"samples": training.done})
+                self._say(JobCompleted({"samples": training.done}), job_id)
                 for pilot in [*training.world, *training.activating]:
                     self.job_of.pop(pilot, None)
-                    self._say(EventKind.WORKER_LEFT, job_id, pilot, worker=pilot)
+                    self._say(WorkerLeft(pilot), job_id, pilot)
                     ended.append(pilot)
                 training.world, training.activating = [], {}
         return ended
@@ -189,27 +203,24 @@ class SimulatedWorkers(MemoryWorkers):
         training.world = members
         training.generation += 1
         now, costs = self.clock.now(), training.each.costs
-        listed: list[JsonValue] = list(members)
-        self._say(EventKind.GENERATION, job_id, None, generation=training.generation, members=listed)
+        self._say(GenerationPublished(training.generation, tuple(members)), job_id)
         if members and not first:
             pause = costs.grow_s if grew else costs.shrink_s
             training.stalled = max(training.stalled, now + pause)
-            self._say(
-                EventKind.SWITCHED, job_id, None, generation=training.generation, nodes=len(members), pause_s=pause,
-                step=0, grew=grew,
-            )  # fmt: skip
+            self._say(GenerationSwitched(training.generation, len(members), pause, 0, grew), job_id)
 
     def _report_window(self, job_id: int) -> None:
         training = self.jobs[job_id]
         if training.window_s > 0:
-            self._say(
-                EventKind.SAMPLES, job_id, None, nodes=len(training.world), samples=training.window_samples,
-                seconds=training.window_s, steps=1, total=training.done,
+            window = SamplesReported(
+                nodes=len(training.world), samples=training.window_samples, seconds=training.window_s, steps=1,
+                total=training.done,
             )  # fmt: skip
+            self._say(window, job_id)
         training.window_s = training.window_samples = 0.0
 
-    def _say(self, kind: EventKind, job_id: int, pilot: str | None, **data: JsonValue) -> None:
-        self.report(Event(self.clock.now(), kind, job_id, pilot, data=data))
+    def _say(self, payload: Payload, job_id: int, pilot: str | None = None) -> None:
+        self.report(Event(self.clock.now(), payload, job_id, pilot))
 
 
 def replay_whole(
@@ -228,7 +239,7 @@ def replay_whole(
     )
     workers, journal = SimulatedWorkers(clock), MemoryJournal()
     loop = Loop(cluster, workers, journal, clock, policy, rules)
-    loop.record([Event(trace.start, EventKind.DAEMON_STARTED, data={"version": "replay", "pid": 0})])
+    loop.record([Event(trace.start, DaemonStarted("replay", pid=0))])
     arrivals = sorted(jobs, key=lambda each: (each.job.submitted_at, each.job.id))
     state = np.full(len(trace.nodes), BUSY, np.int8)
     step, changed = 0, False
@@ -258,7 +269,7 @@ def replay_whole(
     clock.advance(max(0.0, trace.end - clock.now()))
     workers.train()
     workers.close()
-    loop.record([*workers.reports(), Event(trace.end, EventKind.DAEMON_STOPPED)])
+    loop.record([*workers.reports(), Event(trace.end, DaemonStopped())])
     return tuple(journal.read())
 
 
@@ -276,12 +287,12 @@ def _submit(
     for task in range(FIRST_TASK):
         del cluster.tasks[f"{array}_{task}"]
     workers.jobs[each.job.id] = _Training(each, array)
-    listed: list[JsonValue] = list(range(FIRST_TASK, FIRST_TASK + tasks))
+    listed = tuple(range(FIRST_TASK, FIRST_TASK + tasks))
     now = clock.now()
     loop.record(
         [
-            Event(now, EventKind.JOB_ANNOUNCED, each.job.id, data=announced(each.job)),
-            Event(now, EventKind.TASKS_ADDED, each.job.id, data={"array_id": array, "tasks": listed}),
+            Event(now, JobAnnounced(each.job), each.job.id),
+            Event(now, TasksAdded(array, listed), each.job.id),
         ]
     )
 

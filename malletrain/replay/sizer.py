@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, PoolCounted
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.learn.supply_forecast import lifetimes
 from malletrain.loop.trackers.supply_history import PoolLevels
@@ -132,7 +132,7 @@ class PolicySizer:
         if Need.DEADLINES in self._policy.needs and self.clock is not None and self.left is not None:
             now = self.clock()
             demands = tuple(self._due(j, each, now, self.left(j)) for j, each in zip(live, demands, strict=True))
-            self._pool.apply(Event(now, EventKind.POOL, data={"idle": nodes}))
+            self._pool.apply(Event(now, PoolCounted(idle=nodes)))
             supply = self._pool.supply(_ALL)
         ahead = self._lifetimes(nodes) if self._policy.looks_ahead else ()
         problem = Problem(

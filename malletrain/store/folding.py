@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,36 +18,19 @@ def do(connection: Connection, sql: str, /, event: Event, **values: object) -> C
     return connection.exec_driver_sql(sql, given)
 
 
-def number(data: Mapping[str, Any], key: str) -> float | None:
-    """A number that sums of it can bear: 10^18 at most."""
-    value = data.get(key)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and -1e18 <= value <= 1e18:
-        return float(value)
-    return None
+def number(value: float | None) -> float | None:
+    """A figure that sums of it can bear; None for one beyond 10^18."""
+    return None if value is None or not -1e18 <= value <= 1e18 else float(value)
 
 
-def whole(data: Mapping[str, Any], key: str) -> int | None:
-    """A whole number, cut where it was none."""
-    value = number(data, key)
-    return None if value is None else int(value)
+def whole(value: int | None) -> int | None:
+    """A whole number that SQLite can hold; None for one beyond 10^18."""
+    return None if number(value) is None else value
 
 
-def time_of(event: Event, key: str) -> float:
+def time_of(event: Event, said: float | None) -> float:
     """A time that Slurm gave, or the event's own where it gave none that can be right (a year away, or more)."""
-    said = number(event.data, key)
-    return event.at if said is None or abs(said - event.at) > 366 * 86400 else said
-
-
-def words(data: Mapping[str, Any], key: str, otherwise: str = "") -> str:
-    """A text."""
-    value = data.get(key)
-    return value if isinstance(value, str) else otherwise
-
-
-def items(data: Mapping[str, Any], key: str) -> list[Any]:
-    """A list; empty where there is none."""
-    value = data.get(key)
-    return list(value) if isinstance(value, (list, tuple)) else []
+    return event.at if said is None or not abs(said - event.at) <= 366 * 86400 else said
 
 
 def is_known(connection: Connection, event: Event) -> bool:

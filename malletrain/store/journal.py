@@ -17,7 +17,7 @@ from malletrain.domain.event import Event
 from malletrain.store import schema as t
 from malletrain.store.backup import copy
 from malletrain.store.database import WriterLock, create_file, reader_engine, storage_errors, writer_engine
-from malletrain.store.encoding import event_row, plain_event
+from malletrain.store.encoding import event_row
 from malletrain.store.errors import StoreError
 from malletrain.store.event_reader import batch_after, batches
 from malletrain.store.migrate import migrate
@@ -68,7 +68,8 @@ class SqliteJournal:
             InvalidInput: an event holds something that JSON cannot; nothing was written.
             StoreError: the disk or the file refuses; nothing was written.
         """
-        given = [plain_event(event) for event in events]
+        given = list(events)
+        rows = [event_row(event) for event in given]
         if not given:
             return ()
         with self._turn:
@@ -77,7 +78,9 @@ class SqliteJournal:
                 # Read anew: a commit whose answer was lost may have been written after all.
                 first = _last_number(connection) + 1
                 numbered = [replace(event, seq=first + i) for i, event in enumerate(given)]
-                connection.execute(insert(t.event), [event_row(event) for event in numbered])
+                for row, event in zip(rows, numbered, strict=True):
+                    row["seq"] = event.seq
+                connection.execute(insert(t.event), rows)
                 project(connection, numbered)
             self._last = numbered[-1].seq
         for tell in tuple(self._listeners):

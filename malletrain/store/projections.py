@@ -11,15 +11,34 @@ The statements are plain SQL: a tick may fold a thousand events, and building ex
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 
 from sqlalchemy import Connection
 
-from malletrain.domain.event import Event
-from malletrain.domain.job import JobPhase
+from malletrain.domain.event import (
+    ArrayRefused,
+    Event,
+    GenerationPublished,
+    GenerationSwitched,
+    JobAnnounced,
+    JobCancelled,
+    JobCompleted,
+    JobFailed,
+    JobHeld,
+    JobReleased,
+    JsonValue,
+    MetricReported,
+    PoolCounted,
+    SamplesReported,
+    StartsRefused,
+    WorkerLost,
+)
+from malletrain.domain.job import JobPhase, MalleableJob
 from malletrain.store import schema as t
-from malletrain.store.folding import day_of, do, is_known, items, number, set_members, time_of, use, whole, words
-from malletrain.store.pilot_tables import PILOT_FOLDS
+from malletrain.store.encoding import plain_json
+from malletrain.store.folding import day_of, do, is_known, number, set_members, time_of, use, whole
+from malletrain.store.pilot_tables import fold_pilot
 
 #: From a shorter window no rate can be told.
 SHORTEST_WINDOW_S = 1e-6
@@ -30,9 +49,7 @@ _OVER = ", ".join(f"'{phase.value}'" for phase in JobPhase if phase.is_over)
 def project(connection: Connection, events: Iterable[Event]) -> None:
     """Fold events into the projections, in the order of the journal."""
     for event in events:
-        fold = _FOLDS.get(event.kind.value)
-        if fold is not None:
-            fold(connection, event)
+        _fold(connection, event)
 
 
 def empty(connection: Connection) -> None:
@@ -47,14 +64,45 @@ def empty(connection: Connection) -> None:
             connection.exec_driver_sql(f"DELETE FROM {table.name} {of_others}")
 
 
+def _fold(connection: Connection, event: Event) -> None:
+    match event.payload:
+        case JobAnnounced(job=job) if event.job is not None:
+            _announced(connection, event, job)
+        case ArrayRefused():
+            do(connection, "UPDATE job SET reason = :reason WHERE id = :job", event)
+        case StartsRefused(refused=refused):
+            told = f"Slurm refuses its pilots: {event.reason}" if refused else ""
+            do(connection, "UPDATE job SET reason = :told WHERE id = :job", event, told=told)
+        case JobHeld():
+            _phase(connection, event, JobPhase.HELD)
+        case JobReleased():
+            _phase(connection, event, JobPhase.QUEUED)
+        case JobCancelled():
+            _over(connection, event, JobPhase.CANCELLED)
+        case JobFailed():
+            _over(connection, event, JobPhase.FAILED)
+        case JobCompleted(result=result):
+            _over(connection, event, JobPhase.COMPLETED, result)
+        case WorkerLost():
+            do(connection, "UPDATE job SET lost_workers = lost_workers + 1 WHERE id = :job", event)
+        case GenerationPublished() as published:
+            _generation(connection, event, published)
+        case GenerationSwitched() as switched:
+            _switched(connection, event, switched)
+        case SamplesReported() as window:
+            _samples(connection, event, window)
+        case MetricReported() as metric:
+            _metric(connection, event, metric)
+        case PoolCounted() as pool:
+            _pool(connection, event, pool)
+        case _:
+            fold_pilot(connection, event)
+
+
 # --- a job's life ---------------------------------------------------------------------------------------------
 
 
-def _announced(connection: Connection, event: Event) -> None:
-    if event.job is None:
-        return
-    data = event.data
-    weight, uid = number(data, "weight"), whole(data, "uid")
+def _announced(connection: Connection, event: Event, job: MalleableJob) -> None:
     do(
         connection,
         "INSERT OR IGNORE INTO job (id, name, user, uid, account, min_nodes, max_nodes, sizes, weight, elastic,"
@@ -62,67 +110,52 @@ def _announced(connection: Connection, event: Event) -> None:
         " VALUES (:job, :name, :user, :uid, :account, :min_nodes, :max_nodes, :sizes, :weight, :elastic,"
         " :total_samples, :submitted_at, :phase, :reason, :batch_min, :batch_max)",
         event,
-        name=words(data, "name"),
-        user=words(data, "user"),
-        uid=-1 if uid is None else uid,
-        account=words(data, "account"),
-        min_nodes=whole(data, "min_nodes") or 1,
-        max_nodes=whole(data, "max_nodes") or 1,
-        sizes=json.dumps(items(data, "sizes")),
-        weight=1.0 if weight is None else weight,
-        elastic=words(data, "elastic", "live"),
-        total_samples=number(data, "total_samples"),
-        submitted_at=time_of(event, "submitted_at"),
+        name=job.name,
+        user=job.user,
+        uid=job.uid,
+        account=job.account,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        sizes=json.dumps(job.sizes),
+        weight=job.weight,
+        elastic=job.elastic.value,
+        total_samples=number(job.total_samples),
+        submitted_at=time_of(event, job.submitted_at),
         phase=JobPhase.ANNOUNCED.value,
-        batch_min=whole(data, "batch_min"),
-        batch_max=whole(data, "batch_max"),
+        batch_min=job.batch_min,
+        batch_max=job.batch_max,
     )
 
 
-def _phase(phase: JobPhase) -> Callable[[Connection, Event], None]:
-    def fold(connection: Connection, event: Event) -> None:
-        do(
-            connection,
-            f"UPDATE job SET phase = :phase, reason = :reason WHERE id = :job AND phase NOT IN ({_OVER})",
-            event,
-            phase=phase.value,
-        )
-
-    return fold
+def _phase(connection: Connection, event: Event, phase: JobPhase) -> None:
+    do(
+        connection,
+        f"UPDATE job SET phase = :phase, reason = :reason WHERE id = :job AND phase NOT IN ({_OVER})",
+        event,
+        phase=phase.value,
+    )
 
 
-def _over(phase: JobPhase) -> Callable[[Connection, Event], None]:
-    def fold(connection: Connection, event: Event) -> None:
-        result = event.data.get("result")
-        do(
-            connection,
-            "UPDATE job SET phase = :phase, reason = :reason, ended_at = :at, members = '[]', world_nodes = 0,"
-            f" result = :result WHERE id = :job AND phase NOT IN ({_OVER})",
-            event,
-            phase=phase.value,
-            result=json.dumps(result if isinstance(result, dict) else {}),
-        )
-
-    return fold
-
-
-def _array_refused(connection: Connection, event: Event) -> None:
-    do(connection, "UPDATE job SET reason = :reason WHERE id = :job", event)
-
-
-def _starts_refused(connection: Connection, event: Event) -> None:
-    told = f"Slurm refuses its pilots: {event.reason}" if event.data.get("refused") else ""
-    do(connection, "UPDATE job SET reason = :told WHERE id = :job", event, told=told)
+def _over(
+    connection: Connection, event: Event, phase: JobPhase, result: Mapping[str, JsonValue] | None = None
+) -> None:
+    do(
+        connection,
+        "UPDATE job SET phase = :phase, reason = :reason, ended_at = :at, members = '[]', world_nodes = 0,"
+        f" result = :result WHERE id = :job AND phase NOT IN ({_OVER})",
+        event,
+        phase=phase.value,
+        result=json.dumps(plain_json(result or {})),
+    )
 
 
 # --- worlds and training --------------------------------------------------------------------------------------
 
 
-def _generation(connection: Connection, event: Event) -> None:
-    generation = whole(event.data, "generation")
+def _generation(connection: Connection, event: Event, published: GenerationPublished) -> None:
+    generation, members = whole(published.generation), list(published.members)
     if generation is None or not is_known(connection, event):
         return
-    members = [m for m in items(event.data, "members") if isinstance(m, str)]
     do(
         connection,
         "INSERT OR REPLACE INTO world (job, generation, at, members, reason)"
@@ -137,15 +170,14 @@ def _generation(connection: Connection, event: Event) -> None:
         "UPDATE job SET generation = :generation, batch = :batch WHERE id = :job",
         event,
         generation=generation,
-        batch=whole(event.data, "batch"),
+        batch=whole(published.batch) or None,
     )
 
 
-def _switched(connection: Connection, event: Event) -> None:
-    generation = whole(event.data, "generation")
+def _switched(connection: Connection, event: Event, switched: GenerationSwitched) -> None:
+    generation, nodes = whole(switched.generation), whole(switched.nodes) or 0
     if generation is None or not is_known(connection, event):
         return
-    nodes = whole(event.data, "nodes") or 0
     do(
         connection,
         "INSERT INTO resize (job, generation, at, nodes_before, nodes, pause_s, step, reason)"
@@ -156,19 +188,19 @@ def _switched(connection: Connection, event: Event) -> None:
         event,
         generation=generation,
         nodes=nodes,
-        pause=number(event.data, "pause_s") or 0.0,
-        step=whole(event.data, "step"),
+        pause=number(switched.pause_s) or 0.0,
+        step=whole(switched.step),
     )
     do(connection, "UPDATE job SET world_nodes = :nodes WHERE id = :job", event, nodes=nodes)
 
 
-def _samples(connection: Connection, event: Event) -> None:
+def _samples(connection: Connection, event: Event, window: SamplesReported) -> None:
     job = do(connection, "SELECT samples FROM job WHERE id = :job", event).first()
     if job is None:
         return
-    samples, seconds = number(event.data, "samples") or 0.0, number(event.data, "seconds") or 0.0
+    samples, seconds = number(window.samples) or 0.0, number(window.seconds) or 0.0
     # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
-    total = number(event.data, "total")
+    total = number(window.total)
     trained = samples if total is None else max(0.0, total - job.samples)
     can_be_told = seconds >= SHORTEST_WINDOW_S
     do(
@@ -176,7 +208,7 @@ def _samples(connection: Connection, event: Event) -> None:
         "UPDATE job SET samples = :done, rate = CASE WHEN :told THEN :rate ELSE rate END,"
         " noise_scale = COALESCE(:noise, noise_scale) WHERE id = :job",
         event,
-        noise=number(event.data, "noise_scale"),
+        noise=number(window.noise_scale),
         done=job.samples + trained,
         told=can_be_told,
         rate=samples / seconds if can_be_told else 0.0,
@@ -184,51 +216,25 @@ def _samples(connection: Connection, event: Event) -> None:
     use(connection, event, day_of(event.at), samples=trained)
 
 
-def _metric(connection: Connection, event: Event) -> None:
-    name = words(event.data, "name")
-    if name and is_known(connection, event):
+def _metric(connection: Connection, event: Event, metric: MetricReported) -> None:
+    if metric.name and is_known(connection, event):
         do(
             connection,
             "INSERT OR REPLACE INTO metric (job, name, at, value, samples)"
             " VALUES (:job, :name, :at, :value, :samples)",
             event,
-            name=name,
-            value=json.dumps(event.data.get("value")),
-            samples=number(event.data, "samples"),
+            name=metric.name,
+            value=json.dumps(plain_json(metric.value)),
+            samples=number(metric.samples),
         )
 
 
-def _worker_lost(connection: Connection, event: Event) -> None:
-    do(connection, "UPDATE job SET lost_workers = lost_workers + 1 WHERE id = :job", event)
-
-
-def _pool(connection: Connection, event: Event) -> None:
-    counts = {name: whole(event.data, name) or 0 for name in ("idle", "planned", "harvested", "main", "down")}
+def _pool(connection: Connection, event: Event, pool: PoolCounted) -> None:
     do(
         connection,
         "INSERT INTO pool (seq, at, idle, planned, harvested, main, down)"
         " VALUES (:seq, :at, :idle, :planned, :harvested, :main, :down)",
         event,
         seq=event.seq,
-        **counts,
+        **{name: whole(count) or 0 for name, count in asdict(pool).items()},
     )
-
-
-#: By the event's word, as the journal keeps it.
-_FOLDS: Mapping[str, Callable[[Connection, Event], None]] = {
-    **PILOT_FOLDS,
-    "job_announced": _announced,
-    "array_refused": _array_refused,
-    "starts_refused": _starts_refused,
-    "job_held": _phase(JobPhase.HELD),
-    "job_released": _phase(JobPhase.QUEUED),
-    "job_cancelled": _over(JobPhase.CANCELLED),
-    "job_completed": _over(JobPhase.COMPLETED),
-    "job_failed": _over(JobPhase.FAILED),
-    "worker_lost": _worker_lost,
-    "generation": _generation,
-    "switched": _switched,
-    "samples": _samples,
-    "metric": _metric,
-    "pool": _pool,
-}

@@ -39,7 +39,6 @@ _PAGES = 2500
 #: holes, for which what is older counts little (`malletrain.learn.hole_forecast.HALF_LIFE_S`).
 _NOTES = (
     EventKind.DECIDED.value,
-    EventKind.REFUSAL.value,
     EventKind.POOL.value,
     EventKind.MAIN_STARTED.value,
     EventKind.HOLES_OPENED.value,

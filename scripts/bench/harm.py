@@ -26,6 +26,7 @@ from pathlib import Path
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.replay.scoring.journal_score import score_journal
+from malletrain.store.encoding import payload_data
 from malletrain.store.event_reader import read_events
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up
 from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary
@@ -120,8 +121,8 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "keep_leaves": options.keep_leaves,
             "arms": facts,
             "harvest": harvest,
-            "yields": sum(1 for e in moved if e.data.get("cause") == "yield"),
-            "preempted": sum(1 for e in moved if e.data.get("preempted")),
+            "yields": sum(1 for e in moved if payload_data(e.payload).get("cause") == "yield"),
+            "preempted": sum(1 for e in moved if payload_data(e.payload).get("preempted")),
         }
 
 
@@ -160,7 +161,7 @@ def harvest_of(
 
 
 def began(event: Event) -> float:
-    at = event.data.get("started_at") or event.at
+    at = payload_data(event.payload).get("started_at") or event.at
     assert isinstance(at, int | float)
     return float(at)
 

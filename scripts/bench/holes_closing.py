@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from malletrain.store.encoding import payload_data
 from malletrain.store.event_reader import read_events
 from scripts.lab import Lab, LabConfig, LabError
 from scripts.play.site import SLEEPING, Site
@@ -223,9 +224,8 @@ def explain(each: Ground) -> None:
         print(f"  {hole.node}, planned from {hole.closes:.0f} on, last sign {hole.last or 0.0:.1f}:")
         for event in events:
             if event.node == hole.node and abs(event.at - hole.closes) < 90.0:
-                print(
-                    f"    {event.at - hole.closes:+8.1f} {event.kind} {event.pilot or ''} {event.reason} {event.data}"
-                )
+                data = payload_data(event.payload)
+                print(f"    {event.at - hole.closes:+8.1f} {event.kind} {event.pilot or ''} {event.reason} {data}")
 
 
 def told(holes: list[Hole]) -> str:

@@ -22,7 +22,16 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.decision import StartPilot
+from malletrain.domain.event import (
+    ActionIntent,
+    ActionOutcome,
+    Event,
+    GenerationPublished,
+    HolesEnded,
+    HolesOpened,
+    WorkerWarm,
+)
 from malletrain.store.event_reader import read_events
 from scripts.lab import DeadlineError, Lab, LabConfig
 from scripts.play.site import Site
@@ -148,8 +157,8 @@ def measure(lab: Lab, site: Site, runs: int) -> list[list[float]]:
 
 def has_ended(site: Site, seen: int, node: str) -> bool:
     """Whether the daemon has noted, since the event number `seen`, that the hole on `node` is over."""
-    ended = (event for event in journal(site)[seen:] if event.kind is EventKind.HOLES_ENDED)
-    return any(node in event.data["nodes"] for event in ended)  # type: ignore[operator]
+    noted_since = (event.payload for event in journal(site)[seen:])
+    return any(isinstance(payload, HolesEnded) and node in payload.nodes for payload in noted_since)
 
 
 def noted(site: Site, seen: int, stamps: Path, lab: Lab, node: str) -> list[float] | None:
@@ -170,15 +179,20 @@ def worlds(site: Site) -> int:
 
 def stages(events: list[Event], stamps: Path, lab: Lab, node: str) -> list[float] | None:
     """Seconds of each stage of the pilot on `node`, and their sum; None while something is still to come."""
-    intents = [e for e in events if e.kind is EventKind.INTENT and e.data.get("type") == "start" and e.node == node]
-    opened = [e.at for e in events if e.kind is EventKind.HOLES_OPENED and node in e.data["nodes"]]  # type: ignore[operator]
+    intents = [
+        e
+        for e in events
+        if e.node == node and isinstance(e.payload, ActionIntent) and isinstance(e.payload.action, StartPilot)
+    ]
+    opened = [e.at for e in events if isinstance(e.payload, HolesOpened) and node in e.payload.nodes]
     if not intents or not opened:
         return None
     pilot = intents[-1].pilot or ""
     own = [e for e in events if e.pilot == pilot and e.at >= intents[-1].at]
-    outcome = next((e.at for e in own if e.kind is EventKind.OUTCOME), None)
-    warm = next((e.at for e in own if e.kind is EventKind.WORKER_WARM), None)
-    published = next((e.at for e in events if e.kind is EventKind.GENERATION and pilot in e.data["members"]), None)  # type: ignore[operator]
+    outcome = next((e.at for e in own if isinstance(e.payload, ActionOutcome)), None)
+    warm = next((e.at for e in own if isinstance(e.payload, WorkerWarm)), None)
+    worlds_of_it = (e.at for e in events if isinstance(e.payload, GenerationPublished) and pilot in e.payload.members)
+    published = next(worlds_of_it, None)
     number = lab.job(pilot)["JobId"]
     try:
         shells = [float(line) for line in (stamps / number).read_text().split()]

@@ -17,14 +17,14 @@ from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Identity, NewJob, NotFound
 from malletrain.api.rate_limits import RateLimits
 from malletrain.api.roles import Roles
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve, Elastic, MalleableJob
-from malletrain.loop.journalled import announced
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
 from malletrain.wire import munge
 from malletrain.wire.http import Http
 from malletrain.wire.rows import ProfileRow, SizeRow
+from tests.world import announced, event_of
 
 URL = "http://head.example.org:8470"
 
@@ -89,7 +89,7 @@ class RecordedRequests:
         return ["n001", "n002"]
 
     def _record(self, kind: EventKind, job: int, data: dict[str, Any]) -> None:
-        self.journal.append([Event(self.clock.now(), kind, job, data=data)])
+        self.journal.append([event_of(self.clock.now(), kind, job, data=data)])
 
 
 class House:

@@ -18,8 +18,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from malletrain.api.rate_limits import RateLimits
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import EventKind
 from tests.api.house import House
+from tests.world import event_of
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +34,10 @@ def furnished(tmp_path_factory: pytest.TempPathFactory, munged: str) -> Iterator
     data: dict[str, Any] = {"name": "digits", "user": "ada", "uid": 1001, "min_nodes": 1, "max_nodes": 4}
     house.journal.append(
         [
-            Event(1.0, EventKind.JOB_ANNOUNCED, 1, data=data),
-            Event(2.0, EventKind.TASKS_ADDED, 1, data={"array_id": 7, "tasks": [0]}),
-            Event(3.0, EventKind.PILOT_STARTED, 1, "7_0", "n000", data={"started_at": 3.0}),
-            Event(4.0, EventKind.METRIC, 1, data={"name": "loss", "value": float("nan")}),
+            event_of(1.0, EventKind.JOB_ANNOUNCED, 1, data=data),
+            event_of(2.0, EventKind.TASKS_ADDED, 1, data={"array_id": 7, "tasks": [0]}),
+            event_of(3.0, EventKind.PILOT_STARTED, 1, "7_0", "n000", data={"started_at": 3.0}),
+            event_of(4.0, EventKind.METRIC, 1, data={"name": "loss", "value": float("nan")}),
         ]
     )
     yield house

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.cli.main import COMMANDS, LazyGroup, cli, one_line
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import EventKind
 from tests.api.house import House
 from tests.cli.conftest import Desk, Done
+from tests.world import event_of
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"
 
@@ -71,7 +72,7 @@ def test_a_job_that_is_not_there_does_not_stop_the_others(desk: Desk, api: House
 
 
 def test_events_and_their_json(desk: Desk, api: House, job: int) -> None:
-    api.journal.append([Event(1.0, EventKind.JOB_HELD, job, reason="pause\x1b[2J", data={"by": "ann"})])
+    api.journal.append([event_of(1.0, EventKind.JOB_HELD, job, reason="pause\x1b[2J", data={"by": "ann"})])
     done = desk.malletrain("events")
     assert re.search(rf"job_held +job {job}  pause\ufffd\[2J  by=ann", done.out)
     rows = [json.loads(line) for line in desk.malletrain("events", "--json").out.splitlines()]
@@ -84,7 +85,7 @@ def test_events_and_their_json(desk: Desk, api: House, job: int) -> None:
 
 
 def test_all_events_are_paged_through(desk: Desk, api: House, job: int) -> None:
-    api.journal.append([Event(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
+    api.journal.append([event_of(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
     assert len(desk.malletrain("events", "--json").out.splitlines()) == 2501
 
 
@@ -165,7 +166,7 @@ def test_the_reader_may_go_early(desk: Desk, api: House) -> None:
     import subprocess
     import sys
 
-    api.journal.append([Event(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
+    api.journal.append([event_of(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
     program = f"{shlex.quote(sys.executable)} -c 'import malletrain.cli.main as m; m.main()' events"
     environ = {**desk.environ, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(

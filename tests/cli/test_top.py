@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import EventKind
 from tests.api.house import House
 from tests.cli.conftest import Desk
+from tests.world import event_of
 
 #: With rich, and where it cannot be imported.
 WITH_RICH = "import malletrain.cli.main as m; m.main()"
@@ -70,7 +71,7 @@ def test_top_draws_again_and_again_until_ctrl_c(code: str, desk: Desk, api: Hous
     try:
         terminal.wait_for("digits", times=2)
         terminal.wait_for("job_announced")
-        api.journal.append([Event(time.time(), EventKind.JOB_HELD, job, reason="a pause for coffee")])
+        api.journal.append([event_of(time.time(), EventKind.JOB_HELD, job, reason="a pause for coffee")])
         terminal.wait_for("a pause for coffee")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.process.wait(10) == 130

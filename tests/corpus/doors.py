@@ -36,10 +36,9 @@ from malletrain.domain.decision import (
     TopUp,
 )
 from malletrain.domain.errors import MalletrainError
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, JobAnnounced, SamplesReported
 from malletrain.domain.job import Curve, Elastic, MalleableJob, PilotEnd, Profile
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState
-from malletrain.loop.journalled import announced
 from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
 from malletrain.loop.membership.reports import Membership
@@ -51,6 +50,7 @@ from malletrain.observe.shadow import ShadowCluster, ShadowWorkers
 from malletrain.sizing import registry
 from malletrain.sizing.objective import Objective
 from malletrain.wire.messages import message_of, to_json
+from tests.world import data_of, event_of
 
 Json = dict[str, Any]
 
@@ -130,19 +130,19 @@ def event(
     **data: Any,
 ) -> Event:
     """An event of the journal."""
-    return Event(at, EventKind(kind), job, pilot, node, reason, data)
+    return event_of(at, kind, job, pilot, node, reason, data)
 
 
 def event_row(it: Event) -> Json:
     """An event as it is recorded."""
     return {
         "at": it.at,
-        "kind": it.kind.value,
+        "kind": str(it.kind),
         "job": it.job,
         "pilot": it.pilot,
         "node": it.node,
         "reason": it.reason,
-        "data": dict(it.data),
+        "data": data_of(it),
     }
 
 
@@ -351,7 +351,7 @@ class Site:
 
     def submit(self, wanted: MalleableJob, tasks: int) -> int:
         """The job is announced with an array of held tasks; the array's number."""
-        self._loop.record([Event(self.now, EventKind.JOB_ANNOUNCED, wanted.id, data=announced(wanted))])
+        self._loop.record([Event(self.now, JobAnnounced(wanted), wanted.id)])
         return self.attach(wanted.id, wanted.user, tasks)
 
     def attach(self, number: int, user: str, tasks: int) -> int:
@@ -488,7 +488,7 @@ class ObservedSite:
         self._imagined.submit(10, tasks)
         wanted = job(1, most=tasks, curve=[(1, 1.0), (tasks, 0.9 * tasks)])
         begun = event(START, "daemon_started", look_s=2.0, leave_s=2.0, keep_idle=0, max_pilots=200)
-        announcement = Event(START, EventKind.JOB_ANNOUNCED, 1, data=announced(wanted))
+        announcement = Event(START, JobAnnounced(wanted), 1)
         self._loop.record(
             [begun, announcement, event(START, "tasks_added", 1, array_id=10, tasks=list(range(tasks)))]
         )
@@ -637,7 +637,7 @@ class Members:
         self._it.exited(worker, status)
 
     def samples(self, worker: str, step: int, **data: Any) -> None:
-        self._it.samples(worker, step, data)
+        self._it.samples(worker, SamplesReported(step=step, **data))
 
     def topped_up(self, worker: str) -> None:
         self._it.topped_up(worker)

@@ -16,6 +16,7 @@ import pytest
 from malletrain.domain.event import EventKind
 from malletrain.store.event_reader import read_events
 from scripts.lab import Lab
+from tests.world import data_of
 
 BIN = Path(sys.executable).parent
 
@@ -34,7 +35,7 @@ def home(lab: Lab) -> Iterator[Path]:
 def harvested(journal: Path) -> object:
     """How many nodes the newest count of nodes shows under pilots."""
     pools = [event for event in read_events(journal) if event.kind is EventKind.POOL]
-    return pools[-1].data["harvested"] if pools else 0
+    return data_of(pools[-1])["harvested"] if pools else 0
 
 
 @pytest.mark.slurm

@@ -21,6 +21,7 @@ from scripts.lab import Lab, LabConfig
 from scripts.play.site import Site
 from tests.daemon.running import Systemd, file, run
 from tests.slurm_fixtures import LabFactory
+from tests.world import data_of
 
 __all__ = ["file"]
 
@@ -123,7 +124,9 @@ def test_each_may_be_killed_and_the_other_goes_on(lab_factory: LabFactory, folde
             starts = [
                 event
                 for event in read_events(site.directory / "malletrain.db")
-                if event.kind is EventKind.OUTCOME and event.data.get("type") == "start" and event.data["done"]
+                if event.kind is EventKind.OUTCOME
+                and data_of(event).get("type") == "start"
+                and data_of(event)["done"]
             ]
             assert len(starts) >= 8
             site.malletrain("alice", "cancel", str(job))

@@ -15,7 +15,7 @@ from malletrain.domain.job import Curve, JobPhase, JobView, PilotPhase
 from malletrain.loop.trackers.budget_usage import DAY_S, Spending
 from malletrain.sizing.registry import policy
 from tests.sizing.problems import job as demand
-from tests.world import RULES, START, World, job
+from tests.world import RULES, START, World, data_of, job
 
 TIMES = st.floats(0, 4e9)
 
@@ -69,7 +69,7 @@ def held_s(world: World) -> float:
     begun: dict[str, float] = {}
     for event in world.journal.events:
         if event.kind is EventKind.PILOT_STARTED and event.pilot:
-            begun[event.pilot] = float(cast(float, event.data["started_at"]))
+            begun[event.pilot] = float(cast(float, data_of(event)["started_at"]))
         elif event.kind in (EventKind.PILOT_HELD, EventKind.PILOT_ENDED) and event.pilot in begun:
             total += event.at - begun.pop(event.pilot)
     return total + sum(now - at for at in begun.values())

@@ -8,13 +8,13 @@ import pytest
 
 from malletrain.api.ports import Conflict, Identity, NewJob
 from malletrain.daemon.requests import LoopRequests
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.trackers.supply_history import LONGEST_S
 from malletrain.sizing.registry import policy
 from malletrain.slurm.site_facts import Harvest
-from tests.world import RULES, START, World, job
+from tests.world import RULES, START, World, event_of, job
 
 HOUR = 3600.0
 ALICE = Identity(1001, 1001, "alice")
@@ -27,9 +27,9 @@ def seen(world: World, hours: float = 10.0) -> None:
     at, level = world.clock.now() - hours * HOUR, 0
     while at < world.clock.now():
         counts = {"idle": 4 if level % 5 == 0 else 12, "planned": 0, "harvested": 0, "main": 0, "down": 0}
-        world.loop.record([Event(at, EventKind.POOL, data=dict(counts))])
+        world.loop.record([event_of(at, EventKind.POOL, data=dict(counts))])
         at, level = at + HOUR, level + 1
-    world.loop.record([Event(world.clock.now(), EventKind.DAEMON_STARTED)])
+    world.loop.record([event_of(world.clock.now(), EventKind.DAEMON_STARTED)])
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_deadline_that_is_likely_is_taken_and_its_nodes_come_before_all_gain(w
     number = ask(world, due(1.0))
     assert world.loop.views[number].job.deadline == START + HOUR + 7.0
     array = world.cluster.submit_array("alice", 16)
-    world.loop.record([Event(START, EventKind.ARRAY_ATTACHED, number, data={"array_id": array, "tasks": 16})])
+    world.loop.record([event_of(START, EventKind.ARRAY_ATTACHED, number, data={"array_id": array, "tasks": 16})])
     world.submit(job(50, most=12, weight=1000.0, given_curve=Curve.linear(12, 10.0)))
     world.tick()
     # Ten seconds have passed without any node: it takes one more than was promised, though others would gain more.
@@ -92,11 +92,11 @@ def test_a_site_with_another_policy_says_so() -> None:
 def test_levels_count_for_as_long_as_they_lasted_and_no_longer_than_can_be_known() -> None:
     ledger = Ledger()
     counts = {"idle": 3, "planned": 1, "harvested": 4, "main": 2, "down": 0}
-    ledger.apply([Event(0.0, EventKind.POOL, data=dict(counts)), Event(100.0, EventKind.DAEMON_STOPPED)])
-    ledger.apply([Event(5000.0, EventKind.DAEMON_STARTED)])
+    ledger.apply([event_of(0.0, EventKind.POOL, data=dict(counts)), event_of(100.0, EventKind.DAEMON_STOPPED)])
+    ledger.apply([event_of(5000.0, EventKind.DAEMON_STARTED)])
     assert ledger.pool.seen_s == 100.0
-    ledger.apply([Event(6000.0, EventKind.POOL, data={**counts, "idle": 0})])
-    ledger.apply([Event(6000.0 + 10 * LONGEST_S, EventKind.DAEMON_STARTED)])
+    ledger.apply([event_of(6000.0, EventKind.POOL, data={**counts, "idle": 0})])
+    ledger.apply([event_of(6000.0 + 10 * LONGEST_S, EventKind.DAEMON_STARTED)])
     assert ledger.pool.seen_s == 100.0 + LONGEST_S
     assert set(ledger.pool.supply(RULES)) == {5}, "what lasted longest by far"
     assert ledger.pool.supply(replace(RULES, keep_idle=3, max_pilots=1)) == (1,) * 40

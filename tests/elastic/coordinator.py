@@ -28,6 +28,7 @@ from malletrain.loop.membership.admission import Admission
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from tests.elastic import as_worker
+from tests.world import data_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -113,7 +114,7 @@ class Coordinator:
 
     def told(self, kind: EventKind) -> list[dict[str, Any]]:
         """The data of the events of a kind."""
-        return [dict(event.data) for event in self.seen(kind)]
+        return [dict(data_of(event)) for event in self.seen(kind)]
 
     def world(self) -> tuple[str, ...]:
         """Pilots that train now."""
@@ -296,7 +297,11 @@ def running(
         print("exit statuses:", {task: process.poll() for task, process in pod.processes.items()})
         print(f"{len(coordinator.gate._waiting)} polls wait, due {coordinator.membership.due()}")
         print(pod.logs())
-        print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(e.data)}" for e in coordinator.events))
+        print(
+            "\n".join(
+                f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in coordinator.events
+            )
+        )
         raise
     finally:
         pod.end()

@@ -14,6 +14,7 @@ import torch
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import JOB, Coordinator, free_port, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.world import data_of
 
 
 class Relay:
@@ -71,7 +72,7 @@ def another(generations: dict[int, int] | None = None, port: int | None = None) 
     try:
         yield daemon
     except BaseException:
-        print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(e.data)}" for e in daemon.events))
+        print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in daemon.events))
         raise
     finally:
         daemon.stop()

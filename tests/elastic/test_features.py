@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from malletrain.learn.stragglers import MIN_WINDOWS
 from malletrain.loop.trackers.straggler_history import Paces
 from tests.elastic.coordinator import running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.world import data_of, event_of
 
 
 def options(directory: Path) -> list[str]:
@@ -48,12 +48,12 @@ def test_a_slow_worker_gets_less_and_the_result_is_the_same(tmp_path: Path, stat
             slow = {"SLOW_BY": "0.003" if task == 1 else "0.0005"}
             pod.spawn(daemon.url, task, [SCRIPT, *given, "--wait-for", "3"], 0, **slow)
         assert [pod.wait(task, 120) for task in range(3)] == [0, 0, 0]
-        window = [event for event in daemon.seen(EventKind.SAMPLES) if event.data["rates"]][-1]
-        rates: Any = window.data["rates"]
+        window = [event for event in daemon.seen(EventKind.SAMPLES) if data_of(event)["rates"]][-1]
+        rates: Any = data_of(window)["rates"]
         assert rates["100_1.0"] < 0.6 * rates["100_0.0"]
         paces = Paces()
         for _ in range(MIN_WINDOWS):
-            paces.apply(replace(window, data={**window.data, "steady": True}))
+            paces.apply(event_of(window.at, window.kind, window.job, data={**data_of(window), "steady": True}))
         assert [straggler.pilot for straggler in paces.slow()[7]] == ["100_1"], "the daemon would replace it"
         assert daemon.told(EventKind.SAMPLES)[-1]["memory_bytes"] > 1e8
         assert set(daemon.told(EventKind.SAMPLES)[-1]["parts"]) == {"data", "compute", "sync"}

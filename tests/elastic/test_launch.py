@@ -18,6 +18,7 @@ from malletrain.domain.event import EventKind
 from malletrain.elastic.launch import launcher
 from tests.elastic.coordinator import ARRAY, HERE, JOB, free_port, outside_slurm, running, wait_until
 from tests.elastic.digits import SCRIPT
+from tests.world import data_of
 
 #: Quoted for a shell: the path of a checkout may contain a space.
 PYTHON, QUOTED = shlex.quote(sys.executable), shlex.quote(SCRIPT)
@@ -122,7 +123,7 @@ def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Pa
         assert process.poll() is None, "its task must still run when it is requeued"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
-        saved = daemon.seen(EventKind.WORKER_LEFT)[0].data["saved"]
+        saved = data_of(daemon.seen(EventKind.WORKER_LEFT)[0])["saved"]
         assert str(saved).startswith(str(tmp_path / ".malletrain" / str(JOB)))
     assert not (tmp_path / "after").exists()
 

@@ -11,6 +11,7 @@ import torch
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
 from tests.elastic.digits import DIGITS, EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.world import data_of
 
 
 def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: Static) -> None:
@@ -71,7 +72,9 @@ def test_resumes_after_all_nodes_are_gone(tmp_path: Path, static: Static) -> Non
         daemon.leave(0)
         daemon.leave(1)
         assert pod.wait(0) == pod.wait(1) == 143
-        saved = [event.data["saved"] for event in daemon.seen(EventKind.WORKER_LEFT) if event.data.get("saved")]
+        saved = [
+            data_of(event)["saved"] for event in daemon.seen(EventKind.WORKER_LEFT) if data_of(event).get("saved")
+        ]
         assert len(saved) == 1
         assert Path(str(saved[0])).stat().st_mode & 0o777 == 0o700
         before = max(line["step"] for line in diary(tmp_path))
@@ -131,7 +134,9 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Stati
             (tmp_path / "go").touch()
             assert [pod.wait(task) for task in (0, 1, 3)] == [0, 0, 0]
         except BaseException:
-            print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(e.data)}" for e in again.events))
+            print(
+                "\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in again.events)
+            )
             raise
         finally:
             again.stop()

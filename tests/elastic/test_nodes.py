@@ -27,6 +27,7 @@ from tests.elastic import group_contract
 from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.elastic.test_launch import launched
+from tests.world import data_of
 
 PLACES = 2
 
@@ -149,7 +150,7 @@ def test_a_process_that_missed_the_words_of_a_round_makes_it_good(
     with running(tmp_path) as (daemon, pod):
         spawn_with_a_laggard(daemon, pod, given, rounds)
         assert pod.wait_node(0) == pod.wait_node(1) == [0, 0]
-        urgent = [event for event in daemon.seen(EventKind.GENERATION) if event.data["switched_by"] == "fault"]
+        urgent = [event for event in daemon.seen(EventKind.GENERATION) if data_of(event)["switched_by"] == "fault"]
         assert len(urgent) == 1
     assert_every_sample_once(diary(tmp_path), 4)
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", "4", "--evaluate"), 1e-12)
@@ -207,7 +208,7 @@ def test_nodes_of_two_grow_shrink_and_are_lost_like_a_static_run(
         assert pod.wait_node(2) == [0, 0]
         assert [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)] == ["100_1"]
         assert daemon.seen(EventKind.JOB_COMPLETED)
-        assert {event.data["nodes"] for event in daemon.seen(EventKind.SAMPLES)} <= {1, 2, 3}
+        assert {data_of(event)["nodes"] for event in daemon.seen(EventKind.SAMPLES)} <= {1, 2, 3}
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
     expected = static("--epochs", EPOCHS, *(each for each in how if each != "--sharded"))
     assert_equal(torch.load(tmp_path / "final.pt"), expected, 1e-12)
@@ -234,7 +235,7 @@ def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path) -> None:
         daemon.leave(0)
         wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 30, "the node has left")
         assert process.wait(60) == 143
-        assert str(daemon.seen(EventKind.WORKER_LEFT)[0].data["saved"]).startswith(str(tmp_path / ".malletrain"))
+        assert str(data_of(daemon.seen(EventKind.WORKER_LEFT)[0])["saved"]).startswith(str(tmp_path / ".malletrain"))
         assert not daemon.seen(EventKind.WORKER_LOST)
     assert not (tmp_path / "after").exists()
 

@@ -17,6 +17,7 @@ from malletrain.elastic.resize.quorum import Quorum, Vote, decide
 from malletrain.wire.messages import Plan, Seat
 from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+from tests.world import data_of
 
 
 def seats(names: str) -> tuple[Seat, ...]:
@@ -127,7 +128,9 @@ def test_a_majority_trains_on(tmp_path: Path, static: Static, number: int) -> No
             assert [pod.wait(task) for task in (1, 2, 3)] == [0, 0, 0]
             assert again.seen(EventKind.JOB_COMPLETED)
         except BaseException:
-            print("\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(e.data)}" for e in again.events))
+            print(
+                "\n".join(f"{e.at:.3f} {e.kind} {e.pilot or ''} {e.reason} {dict(data_of(e))}" for e in again.events)
+            )
             raise
         finally:
             again.stop()

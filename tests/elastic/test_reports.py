@@ -8,6 +8,7 @@ from pathlib import Path
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import running
 from tests.elastic.digits import DIGITS, SCRIPT, diary
+from tests.world import data_of
 
 EPOCHS, BATCH = 3, 64
 
@@ -26,7 +27,7 @@ def test_a_figure_is_heard_once_and_not_before_its_step_is_done_everywhere(tmp_p
         assert pod.wait(2) == pod.wait(3) == 0
         heard = []
         for event in daemon.seen(EventKind.METRIC):
-            value = event.data["value"]
+            value = data_of(event)["value"]
             assert isinstance(value, int | float)
             heard.append((event.at, int(value)))
     done_at: dict[int, float] = {}

@@ -19,6 +19,7 @@ from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from tests.elastic.coordinator import HERE, running, wait_until
 from tests.elastic.test_launch import environment
+from tests.world import data_of
 
 SCRIPT = str(HERE / "restartable.py")
 
@@ -39,9 +40,9 @@ def sizes(directory: Path) -> list[int]:
 
 def assert_pauses_end_with_a_step(switched: Sequence[Event]) -> None:
     """Each relaunch is reported twice: the time to end the script, and the time until it trained again."""
-    first = switched[0].data["generation"]
-    for generation in {event.data["generation"] for event in switched} - {first}:
-        ended, trains = [e.data["pause_s"] for e in switched if e.data["generation"] == generation]
+    first = data_of(switched[0])["generation"]
+    for generation in {data_of(event)["generation"] for event in switched} - {first}:
+        ended, trains = [data_of(e)["pause_s"] for e in switched if data_of(e)["generation"] == generation]
         assert isinstance(ended, int | float) and isinstance(trains, int | float)
         assert trains > ended + 0.5, "Python and torch have to be loaded in between"
 

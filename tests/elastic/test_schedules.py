@@ -13,6 +13,7 @@ import torch
 from malletrain.domain.event import EventKind
 from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
 from tests.elastic.digits import SCRIPT, Static, assert_equal, wait_lines
+from tests.world import data_of
 
 SEATS = 5
 
@@ -86,12 +87,12 @@ class Play:
 
     def check_evictions(self) -> None:
         """Nobody was given up who was well."""
-        lost = {str(event.data["worker"]) for event in self.daemon.seen(EventKind.WORKER_LOST)}
+        lost = {str(data_of(event)["worker"]) for event in self.daemon.seen(EventKind.WORKER_LOST)}
         assert lost <= self.harmed, f"given up though they were well: {sorted(lost - self.harmed)}"
 
     def abandon(self) -> bool:
         """A frozen worker that was given up is taken away, as its pilot would be; whether none is left."""
-        given_up = {event.data["worker"] for event in self.daemon.seen(EventKind.WORKER_LOST)}
+        given_up = {data_of(event)["worker"] for event in self.daemon.seen(EventKind.WORKER_LOST)}
         for task in list(self.frozen):
             if f"100_{task}.{self.restarts[task]}" in given_up:
                 self.pod.kill(task)

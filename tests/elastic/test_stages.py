@@ -12,6 +12,7 @@ from malletrain.domain.event import EventKind
 from malletrain.elastic.errors import Released
 from tests.elastic.coordinator import Coordinator, Pod, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+from tests.world import data_of
 
 #: As a newcomer: what it does before it has a part in a world. A daemon does not wait for one that is not warm.
 JOINING = ["rehearsal", "warm", "build", "roll", "take", "step"]
@@ -155,7 +156,9 @@ def test_all_told_to_end_in_an_evaluation(tmp_path: Path, static: Static, worker
             pod.spawn(daemon.url, task, [SCRIPT, *given], TROUBLE=f"term@{place}")
         assert [pod.wait(task) for task in range(workers)] == [143] * workers
         assert not daemon.seen(EventKind.WORKER_LOST)
-        saved = [event.data["saved"] for event in daemon.seen(EventKind.WORKER_LEFT) if event.data.get("saved")]
+        saved = [
+            data_of(event)["saved"] for event in daemon.seen(EventKind.WORKER_LEFT) if data_of(event).get("saved")
+        ]
         assert len(saved) == 1
         assert Path(str(saved[0])).exists()
         pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path)], restart=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import EventKind, JsonValue
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.next_world import JobTerms
@@ -15,7 +15,7 @@ from malletrain.loop.membership.reports import Membership, MembershipSettings
 from malletrain.sizing.policies.batch_size import ElasticBatch
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import Policy
-from tests.world import World, job
+from tests.world import World, data_of, event_of, job
 
 
 def report(world: World, nodes: int, batch: int, noise: float | None = None) -> None:
@@ -23,11 +23,11 @@ def report(world: World, nodes: int, batch: int, noise: float | None = None) -> 
     seconds = 0.05 + 0.0002 * batch / nodes + 0.02 * (nodes > 1)
     members = [f"x{n}" for n in range(nodes)]
     data: dict[str, JsonValue] = {"generation": nodes, "members": list(members)}
-    events = [Event(world.clock.now(), EventKind.GENERATION, 1, data=data)]
+    events = [event_of(world.clock.now(), EventKind.GENERATION, 1, data=data)]
     window: dict[str, JsonValue] = {
         "nodes": nodes, "samples": 100.0 * batch, "seconds": 100 * seconds, "steps": 100, "noise_scale": noise,
     }  # fmt: skip
-    events += [Event(world.clock.now(), EventKind.SAMPLES, 1, "x0", data=dict(window)) for _ in range(3)]
+    events += [event_of(world.clock.now(), EventKind.SAMPLES, 1, "x0", data=dict(window)) for _ in range(3)]
     world.loop.record(events)
 
 
@@ -75,7 +75,7 @@ def test_generations_carry_the_batch_of_their_size() -> None:
         membership.warm(worker.id, f"host:{task}", {})
     membership.tick()
     told = [event for event in membership.reports() if event.kind is EventKind.GENERATION]
-    made: list[dict[str, Any]] = [dict(event.data) for event in told]
+    made: list[dict[str, Any]] = [dict(data_of(event)) for event in told]
     assert made[0]["batch"] == {1: 64, 2: 256}[len(made[0]["members"])]
     plan = membership.directive_for("9_1.0").plan
     assert plan is not None and plan.batch == made[0]["batch"]

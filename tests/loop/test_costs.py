@@ -14,7 +14,7 @@ from malletrain.domain.event import Event, EventKind, JsonValue
 from malletrain.domain.job import Elastic, ResizeCosts
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.loop.trackers.costs import Costs, Stall, growing
-from tests.world import RULES, START, World, job
+from tests.world import RULES, START, World, event_of, job
 
 
 def test_slurms_delay_counts_before_activation() -> None:
@@ -26,9 +26,9 @@ def test_slurms_delay_counts_before_activation() -> None:
     released = pilot.since
     assert world.loop.views[1].costs == ResizeCosts()
     data = {"started_at": released + 12.0, "ends_at": START + 3600.0}
-    world.loop.record([Event(released + 13.0, EventKind.PILOT_STARTED, 1, pilot.id, pilot.node, data=data)])
+    world.loop.record([event_of(released + 13.0, EventKind.PILOT_STARTED, 1, pilot.id, pilot.node, data=data)])
     world.loop.record(
-        [Event(released + 14.0, EventKind.JOB_HELD, 2), Event(released + 15.0, EventKind.JOB_RELEASED, 2)]
+        [event_of(released + 14.0, EventKind.JOB_HELD, 2), event_of(released + 15.0, EventKind.JOB_RELEASED, 2)]
     )
     costs = world.loop.views[2].costs
     assert costs.start_s == 12.0, "measured on one job, known for the other"
@@ -44,8 +44,10 @@ def test_a_relaunch_that_is_told_twice_counts_once() -> None:
     for generation, told in ((2, (1.0, 9.0)), (3, (1.0, 11.0)), (4, (1.0, 10.0))):
         for pause_s in told:
             data = {"generation": generation, "nodes": 2, "pause_s": pause_s, "step": 0, "grew": True}
-            world.loop.record([Event(START + generation, EventKind.SWITCHED, 1, data=data)])
-    world.loop.record([Event(START + 9.0, EventKind.JOB_HELD, 1), Event(START + 9.5, EventKind.JOB_RELEASED, 1)])
+            world.loop.record([event_of(START + generation, EventKind.SWITCHED, 1, data=data)])
+    world.loop.record(
+        [event_of(START + 9.0, EventKind.JOB_HELD, 1), event_of(START + 9.5, EventKind.JOB_RELEASED, 1)]
+    )
     assert world.loop.views[1].costs.grow_s == 10.0
 
 
@@ -58,7 +60,7 @@ def test_a_relaunch_is_dear_until_it_was_measured() -> None:
 
     def switched(at: float, of: int, pause_s: float) -> None:
         data = {"generation": int(at), "nodes": 2, "pause_s": pause_s, "step": 0, "grew": True}
-        world.loop.record([Event(START + at, EventKind.SWITCHED, of, data=data)])
+        world.loop.record([event_of(START + at, EventKind.SWITCHED, of, data=data)])
 
     switched(2.0, 2, 0.2)
     switched(3.0, 1, 0.0)
@@ -79,15 +81,17 @@ def test_stages_of_a_start_and_its_costs_are_known_for_the_next_of_the_applicati
         data = {"started_at": START + 20.0, "ends_at": START + 3600.0}
         stages: dict[str, JsonValue] = {"import": 3.0, "build": 1.0, "warm_up": 4.0, "all": 9.0}
         world.loop.record([
-            Event(START + 21.0, EventKind.PILOT_STARTED, 1, pilot.id, pilot.node, data=data),
-            Event(START + 31.0, EventKind.WORKER_WARM, 1, pilot.id, pilot.node, data={"stages": stages}),
+            event_of(START + 21.0, EventKind.PILOT_STARTED, 1, pilot.id, pilot.node, data=data),
+            event_of(START + 31.0, EventKind.WORKER_WARM, 1, pilot.id, pilot.node, data={"stages": stages}),
         ])  # fmt: skip
     costs = world.loop.ledger.costs
     told = {"before": 2.0, "build": 1.0, "import": 3.0, "script": 1.0, "warm_up": 4.0}
     assert costs.stages(1, ("alice", "trial")) == told
     assert costs.of(2, ("alice", "trial")).activate_s == 11.0, "as the application's other job"
     assert costs.of(3, ("alice", "other")).activate_s == 11.0, "as the site's jobs, nearer than what is assumed"
-    world.loop.record([Event(START + 40.0, EventKind.WORKER_WARM, 1, "x", data={"stages": {"import": float("nan")}})])
+    world.loop.record(
+        [event_of(START + 40.0, EventKind.WORKER_WARM, 1, "x", data={"stages": {"import": float("nan")}})]
+    )
     assert costs.stages(1, ("alice", "trial")) == told
 
 
@@ -98,7 +102,7 @@ def switched(at: int, members: int, pause_s: float, *, grew: bool, fault: bool =
     data: dict[str, JsonValue] = {
         "generation": at, "nodes": members, "pause_s": pause_s, "step": 0, "grew": grew, "state_bytes": size,
     }  # fmt: skip
-    return [Event(START + at, kind, 1, data=each) for kind, each in (
+    return [event_of(START + at, kind, 1, data=each) for kind, each in (
         (EventKind.GENERATION, generation), (EventKind.SWITCHED, data),
     )]  # fmt: skip
 

@@ -9,15 +9,15 @@ from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.rollout import Stage
 from malletrain.loop.trackers.harm_signals import Signs
-from tests.world import START, World, job, node
+from tests.world import START, World, event_of, job, node
 
 
 def started(at: float, pilot: str = "7_0", where: str = "n0") -> Event:
-    return Event(at, EventKind.PILOT_STARTED, 1, pilot, where)
+    return event_of(at, EventKind.PILOT_STARTED, 1, pilot, where)
 
 
 def asked(at: float, pilot: str = "7_0") -> Event:
-    return Event(at, EventKind.INTENT, 1, pilot, "n0", data={"type": "leave"})
+    return event_of(at, EventKind.INTENT, 1, pilot, "n0", data={"type": "leave"})
 
 
 def seen(state: NodeState, reason: str = "") -> Snapshot:
@@ -27,22 +27,22 @@ def seen(state: NodeState, reason: str = "") -> Snapshot:
 def test_a_pilot_that_takes_long_to_leave_is_slow() -> None:
     signs = Signs(slow_exit_s=60.0)
     for pilot, took_s in (("7_0", 12.0), ("7_1", 61.0)):
-        for event in (started(0, pilot), asked(10, pilot), Event(10 + took_s, EventKind.PILOT_HELD, 1, pilot)):
+        for event in (started(0, pilot), asked(10, pilot), event_of(10 + took_s, EventKind.PILOT_HELD, 1, pilot)):
             signs.apply(event)
     assert signs.seen().slow_exits == (71.0,)
 
 
 def test_preempted_pilots_are_counted() -> None:
     signs = Signs()
-    signs.apply(Event(5, EventKind.PILOT_ENDED, 1, "7_0", data={"preempted": True}))
-    signs.apply(Event(6, EventKind.PILOT_ENDED, 1, "7_1", data={"preempted": False}))
+    signs.apply(event_of(5, EventKind.PILOT_ENDED, 1, "7_0", data={"preempted": True}))
+    signs.apply(event_of(6, EventKind.PILOT_ENDED, 1, "7_1", data={"preempted": False}))
     assert signs.seen().preempted == (5,)
 
 
 def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> None:
     signs = Signs()
     signs.apply(started(START))
-    signs.apply(Event(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
+    signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
     sick = seen(NodeState.DRAINED, "Kill task failed [root@2026-11-20T20:00:00]")
     (event,) = signs.look(sick, 0, START + 90)
     assert (event.kind, event.node, event.pilot) == (EventKind.NODE_AILS, "n0", "7_0")
@@ -57,7 +57,7 @@ def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> Non
 def test_what_staff_drains_or_fails_long_after_is_not_the_pilots() -> None:
     signs = Signs()
     signs.apply(started(START))
-    signs.apply(Event(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
+    signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
     assert signs.look(seen(NodeState.DRAINED, "new disk [root@2026-11-20T20:00:00]"), 0, START + 90) == []
     assert signs.look(seen(NodeState.DRAINED, "Kill task failed"), 0, START + 961) == []
 
@@ -80,13 +80,13 @@ def test_a_stage_counts_from_its_first_start_and_anew_after_a_change() -> None:
     signs = Signs()
     assert signs.lately() is None
     for at in (1, 50):
-        signs.apply(Event(at, EventKind.DAEMON_STARTED, data={"stage": "few"}))
+        signs.apply(event_of(at, EventKind.DAEMON_STARTED, data={"stage": "few"}))
         signs.apply(started(at + 1, f"7_{at}"))
-        signs.apply(Event(at + 2, EventKind.BREAKER, reason="x", data={"open": True}))
+        signs.apply(event_of(at + 2, EventKind.BREAKER, reason="x", data={"open": True}))
     few = signs.lately()
     assert few is not None
     assert (few.stage, few.since, few.started, few.opened) == (Stage.FEW, 1, 2, 2)
-    signs.apply(Event(99, EventKind.DAEMON_STARTED, data={"stage": "whole"}))
+    signs.apply(event_of(99, EventKind.DAEMON_STARTED, data={"stage": "whole"}))
     whole = signs.lately()
     assert whole is not None
     assert (whole.stage, whole.since, whole.started) == (Stage.WHOLE, 99, 0)

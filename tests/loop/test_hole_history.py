@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
 from malletrain.loop.ledger import Ledger
-from tests.world import RULES, START, World, job, main_job
+from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
 FORESEEING = replace(RULES, forecast=True, auto_horizon=True)
 
@@ -17,7 +17,7 @@ FORESEEING = replace(RULES, forecast=True, auto_horizon=True)
 def holes(world: World) -> list[tuple[str, tuple[str, ...], object]]:
     kinds = (EventKind.HOLES_OPENED, EventKind.HOLES_ENDED)
     return [
-        (e.kind.value, tuple(e.data["nodes"]), e.data.get("taken", e.data.get("seen_whole")))  # type: ignore[arg-type]
+        (e.kind, tuple(data_of(e)["nodes"]), data_of(e).get("taken", data_of(e).get("seen_whole")))  # type: ignore[arg-type]
         for e in world.journal.events
         if e.kind in kinds
     ]
@@ -86,7 +86,7 @@ def test_a_restart_forgets_what_was_open_and_keeps_what_was_learnt() -> None:
     world.tick()
     world.tick(200.0)
     learnt = world.loop.ledger.holes.history.left
-    world.loop.record([Event(world.clock.now() + 900.0, EventKind.DAEMON_STARTED)])
+    world.loop.record([event_of(world.clock.now() + 900.0, EventKind.DAEMON_STARTED)])
     assert world.loop.ledger.holes.open() == {}
     assert world.loop.ledger.holes.history.left == learnt
     again = Ledger()
@@ -133,6 +133,6 @@ def test_a_start_says_how_long_its_hole_probably_lasts() -> None:
     world = World(nodes=1, rules=FORESEEING)
     world.submit(job(1))
     world.tick()
-    starts = [e.reason for e in world.journal.events if e.data.get("type") == "start"]
+    starts = [e.reason for e in world.journal.events if data_of(e).get("type") == "start"]
     assert len(starts) == 2, "intent and outcome"
     assert "nothing planned), probably " in starts[0]

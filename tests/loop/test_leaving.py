@@ -9,7 +9,7 @@ import pytest
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.event import EventKind
 from malletrain.loop.memory import MemoryWorkers
-from tests.world import RULES, START, World, job, main_job
+from tests.world import RULES, START, World, data_of, job, main_job
 
 
 def test_nodes_excluded_by_a_reload_are_left() -> None:
@@ -51,6 +51,6 @@ def test_a_worker_that_does_not_leave_is_killed_in_time_for_the_main_job(tick: f
         else:
             world.loop.watch()
     ends = (EventKind.INTENT, EventKind.PILOT_ENDED)
-    given_up = [e for e in world.journal.events if e.kind in ends and e.data.get("type", "recycle") == "recycle"]
+    given_up = [e for e in world.journal.events if e.kind in ends and data_of(e).get("type", "recycle") == "recycle"]
     assert "still there" in given_up[0].reason or given_up[0].reason == "timeout"
     assert closes - given_up[0].at >= rules.margin_s

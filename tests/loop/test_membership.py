@@ -9,11 +9,12 @@ from malletrain.domain.event import EventKind
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.reports import GENERATION_GAP
 from tests.loop.stage import A, B, C, D, Stage
+from tests.world import data_of
 
 
 def test_those_who_warm_up_together_begin_together(three: Stage) -> None:
     generation = three.seen(EventKind.GENERATION)
-    assert [event.data["members"] for event in generation] == [["9_0", "9_1", "9_2"]]
+    assert [data_of(event)["members"] for event in generation] == [["9_0", "9_1", "9_2"]]
     assert len(three.seen(EventKind.SWITCHED)) == 1, "one report of a switch, that of the oldest"
 
 
@@ -93,7 +94,7 @@ def test_one_that_never_says_that_it_has_arrived_holds_nobody_up_for_long(three:
 def test_a_finished_job_ends_for_all(three: Stage) -> None:
     three.members.finished(A, {"accuracy": 0.9})
     three.members.finished(B, {"accuracy": 0.9})
-    assert [dict(event.data) for event in three.seen(EventKind.JOB_COMPLETED)] == [{"result": {"accuracy": 0.9}}]
+    assert [dict(data_of(event)) for event in three.seen(EventKind.JOB_COMPLETED)] == [{"result": {"accuracy": 0.9}}]
     assert three.members.directive_for(C).end == "training finished"
     three.members.exited(C, 0)
     assert not three.seen(EventKind.WORKER_LOST)
@@ -103,7 +104,7 @@ def test_a_pilot_that_was_started_again_replaces_its_past_self(three: Stage) -> 
     three.warm(2, restart=1)
     three.obey(A, B)
     assert [event.reason for event in three.seen(EventKind.WORKER_LOST)] == ["its pilot was started again"]
-    assert three.seen(EventKind.GENERATION)[1].data == {
+    assert data_of(three.seen(EventKind.GENERATION)[1]) == {
         "generation": 2, "members": ["9_0", "9_1"], "switched_by": "fault"
     }  # fmt: skip
 
@@ -185,7 +186,7 @@ def test_a_plan_superseded_in_the_moment_of_agreement_is_still_known(three: Stag
     assert three.world() == [A, B]
     three.members.switched(B, first.generation, 7, 2, 0.0, False)
     assert three.plan(A) == second
-    assert all(event.data["switched_by"] == "plan" for event in three.seen(EventKind.GENERATION))
+    assert all(data_of(event)["switched_by"] == "plan" for event in three.seen(EventKind.GENERATION))
     three.members.left(B, second.generation, 8, None)
     three.members.switched(A, second.generation, 8, 1, 0.0, False)
     assert three.world() == [A]

@@ -18,6 +18,7 @@ from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.next_world import JobTerms, WorldPlan
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from tests.loop.stage import HandClock
+from tests.world import data_of
 
 TICK_S = 0.1
 STALL_S = 2.5
@@ -107,7 +108,7 @@ class Theatre:
                 self.act(process)
         for event in self.members.reports():
             if event.kind is EventKind.WORKER_LOST:
-                self.lost.add(str(event.data["worker"]))
+                self.lost.add(str(data_of(event)["worker"]))
         for process in self.living():
             if process.frozen and process.name in self.lost:
                 self.end(process, -9)  # its pilot is ended

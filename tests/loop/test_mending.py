@@ -7,6 +7,7 @@ import pytest
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import EventKind
 from tests.loop.stage import A, B, C, D, Stage
+from tests.world import data_of
 
 
 def test_after_a_fault_the_silent_one_is_out(three: Stage) -> None:
@@ -58,7 +59,7 @@ def test_a_frozen_peer_is_evicted(three: Stage) -> None:
     three.pass_time(2.1)
     three.obey(A, B)
     assert three.world() == [A, B]
-    assert three.seen(EventKind.GENERATION)[-1].data["switched_by"] == "fault"
+    assert data_of(three.seen(EventKind.GENERATION)[-1])["switched_by"] == "fault"
 
 
 def test_two_faults_at_once(three: Stage) -> None:
@@ -236,7 +237,7 @@ def test_a_newcomer_that_froze_while_it_joined_is_found(three: Stage) -> None:
                 three.members.checked_in(name, there.check_in, 7, True)
     assert [event.pilot for event in three.seen(EventKind.WORKER_LOST)] == ["9_3"]
     assert (three.plan(A) or three.plan(B)).workers == (A, B, C)  # type: ignore[union-attr]
-    assert all(event.data["switched_by"] == "plan" for event in three.seen(EventKind.GENERATION)), "no fault"
+    assert all(data_of(event)["switched_by"] == "plan" for event in three.seen(EventKind.GENERATION)), "no fault"
 
 
 def test_a_lone_worker_that_stops_polling_is_lost() -> None:
@@ -295,7 +296,7 @@ def test_a_newcomers_trouble_disturbs_nobody_who_trains(three: Stage) -> None:
     assert plan is not None
     three.members.fault(D, plan.generation, 0, "closed", "another newcomer died")
     three.obey(A, B, C, D)
-    assert not any(event.data["switched_by"] == "fault" for event in three.seen(EventKind.GENERATION))
+    assert not any(data_of(event)["switched_by"] == "fault" for event in three.seen(EventKind.GENERATION))
 
 
 def test_a_world_that_nobody_heard_for_a_while_is_taken_back(three: Stage) -> None:
@@ -349,7 +350,7 @@ def test_a_member_that_ends_before_it_was_out_of_its_world_is_mended_at_once(thr
     three.members.exited(C, 143)
     three.obey(A, B)
     assert three.world() == [A, B]
-    assert three.seen(EventKind.GENERATION)[-1].data["switched_by"] == "fault"
+    assert data_of(three.seen(EventKind.GENERATION)[-1])["switched_by"] == "fault"
     assert not three.seen(EventKind.WORKER_LOST)
 
 
@@ -360,7 +361,7 @@ def test_silence_is_noticed_without_anybody_else_saying_something() -> None:
     due = stage.members.due()
     assert due == stage.clock.at + 120.0
     stage.pass_time(120.0)
-    assert [event.data["worker"] for event in stage.seen(EventKind.WORKER_LOST)] == [worker]
+    assert [data_of(event)["worker"] for event in stage.seen(EventKind.WORKER_LOST)] == [worker]
 
 
 def test_who_missed_the_plan_that_mended_the_world_hears_it_from_the_next(three: Stage) -> None:

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.decision import StartPilot
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotEnd, PilotPhase
 from malletrain.domain.snapshot import Reservation, SlurmState
 from malletrain.loop.ledger import Ledger
 from tests.loop.test_tick import MAIN_SIZES, MainQueue
-from tests.world import RULES, START, World, job, main_job
+from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
 WIDE = replace(RULES, max_nodes=3)
 
@@ -35,7 +35,7 @@ def held(world: World) -> dict[str, tuple[str, ...]]:
 def warm(world: World) -> None:
     """Every running pilot's worker says that it is ready."""
     running = [p for p in world.loop.views[1].active if p.phase is PilotPhase.RUNNING]
-    world.workers.report(*(Event(world.clock.now(), EventKind.WORKER_WARM, 1, p.id, p.node) for p in running))
+    world.workers.report(*(event_of(world.clock.now(), EventKind.WORKER_WARM, 1, p.id, p.node) for p in running))
     world.loop.react()
 
 
@@ -97,12 +97,12 @@ def test_a_preempted_task_counts_as_one_preemption() -> None:
     world.tick()
     ended = [e for e in world.journal.events if e.kind is EventKind.PILOT_ENDED]
     assert len(ended) == 3
-    assert sum(bool(e.data.get("preempted")) for e in ended) == 1
+    assert sum(bool(data_of(e).get("preempted")) for e in ended) == 1
 
 
 def test_signs_count_tasks_not_nodes() -> None:
     world = World(nodes=3, rules=WIDE)
-    world.loop.record([Event(world.clock.now(), EventKind.DAEMON_STARTED, data={"stage": "few"})])
+    world.loop.record([event_of(world.clock.now(), EventKind.DAEMON_STARTED, data={"stage": "few"})])
     world.submit(job(1, most=3))
     world.tick()
     world.tick()
@@ -121,7 +121,7 @@ def test_the_nodes_are_given_back_when_the_last_worker_has_left_not_before(last:
     order = [p for p in pilots if p is not pilots[last]] + [pilots[last]]
     for pilot in order:
         assert held(world), "the task still holds its nodes"
-        world.workers.report(Event(world.clock.now(), EventKind.WORKER_LEFT, 1, pilot.id, pilot.node, "told to"))
+        world.workers.report(event_of(world.clock.now(), EventKind.WORKER_LEFT, 1, pilot.id, pilot.node, "told to"))
         world.loop.take_reports()
         world.workers.leave = lambda action: None  # type: ignore[method-assign]  # the others take their time
         world.loop.react()

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.job import Curve, Profile
 from malletrain.learn.advisor import ProbeRules
 from malletrain.loop.ledger import Ledger
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem
-from tests.world import RULES, World, job
+from tests.world import RULES, World, data_of, event_of, job
 
 Rate = Callable[[int], float]
 
@@ -37,16 +37,16 @@ class Training:
             if members != self.members.get(job_id, ()):
                 self.generation += 1
                 data: dict[str, JsonValue] = {"generation": self.generation, "members": list(members)}
-                events.append(Event(now, EventKind.GENERATION, job_id, data=data))
+                events.append(event_of(now, EventKind.GENERATION, job_id, data=data))
             elif members:
                 rated = {"nodes": len(members), "samples": 10 * rate(len(members)), "seconds": 10.0, "steps": 20}
-                events.append(Event(now, EventKind.SAMPLES, job_id, members[0], data=rated))
+                events.append(event_of(now, EventKind.SAMPLES, job_id, members[0], data=rated))
             self.members[job_id] = members
         self.world.workers.report(*events)
 
     def probes(self, job_id: int) -> list[int]:
         kinds = (e for e in self.world.journal.events if e.kind is EventKind.PROBE_BEGUN and e.job == job_id)
-        return [cast(int, e.data["nodes"]) for e in kinds]
+        return [cast(int, data_of(e)["nodes"]) for e in kinds]
 
 
 def scales(n: int) -> float:
@@ -124,7 +124,7 @@ def test_the_tenth_sibling_needs_no_probe() -> None:
         assert world.nodes_of(number) in (1, 2)
         probes.append(len(training.probes(number)))
         largest.append(max(training.sizes[number]))
-        world.loop.record([Event(world.clock.now(), EventKind.JOB_COMPLETED, number)])
+        world.loop.record([event_of(world.clock.now(), EventKind.JOB_COMPLETED, number)])
     assert probes[0] > 0
     assert probes[-1] == 0, probes
     assert largest[0] > 2 >= largest[-1], "it starts at the size that the others came to"
@@ -145,11 +145,11 @@ def test_a_worker_that_lies_changes_nothing_and_is_counted() -> None:
         {"nodes": 4, "samples": 9.0, "seconds": 1.0, "total": math.nan},
     ]  # fmt: skip
     now = world.clock.now() - 1e6  # and its clock has jumped
-    world.loop.record([Event(now, EventKind.SAMPLES, 1, "x", data=data) for data in lies[:-1]])
+    world.loop.record([event_of(now, EventKind.SAMPLES, 1, "x", data=data) for data in lies[:-1]])
     after = world.loop.ledger.known()[1]
     assert after.fit == before.fit and world.loop.views[1].samples_done == done
     assert sum(after.ignored.values()) == len(lies) - 1
-    world.loop.record([Event(now, EventKind.SAMPLES, 1, "x", data=lies[-1])])
+    world.loop.record([event_of(now, EventKind.SAMPLES, 1, "x", data=lies[-1])])
     assert math.isfinite(world.loop.views[1].samples_done)
     for _ in range(3):
         training.tick()

@@ -9,7 +9,7 @@ from malletrain.domain.decision import Outcome, StartPilot
 from malletrain.domain.event import Event, EventKind
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.trackers.start_backoff import LONGEST_REFUSED_REST_S
-from tests.world import World, job
+from tests.world import World, data_of, job
 
 SAID = "scontrol update: Invalid user id"
 
@@ -44,7 +44,7 @@ def test_a_refusal_is_the_jobs_reason_and_one_event_a_round() -> None:
     world.submit(job(1))
     world.tick()
     (event,) = world.refusals()
-    assert (event.job, event.reason, event.data) == (1, SAID, {"refused": True})
+    assert (event.job, event.reason, data_of(event)) == (1, SAID, {"refused": True})
     assert len(world.asked) == 4, "the four tasks of one round are one refusal"
     assert world.loop.views[1].reason == f"Slurm refuses its pilots: {SAID}"
 
@@ -85,7 +85,7 @@ def test_an_accepted_start_ends_it_and_a_restart_remembers() -> None:
     assert folded.unstarted.resting(world.clock.now()) == world.loop.ledger.unstarted.resting(world.clock.now())
     world.of.clear()
     world.tick(60.0)
-    assert [event.data["refused"] for event in world.refusals()][-1] is False
+    assert [data_of(event)["refused"] for event in world.refusals()][-1] is False
     assert world.loop.views[1].reason == ""
     assert not world.loop.ledger.unstarted.is_refused(1)
     world.tick()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from malletrain.decide.rules import Rules
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import EventKind
 from malletrain.loop.trackers.release_latency import Exits
-from tests.world import RULES, START, World, job, main_job
+from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
 
 def left(exits: Exits, pilot: str, at: float, after_s: float, *, ran: bool = True) -> None:
     if ran:
-        exits.apply(Event(at - 100.0, EventKind.PILOT_STARTED, 1, pilot, "n0"))
-    exits.apply(Event(at, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}))
-    exits.apply(Event(at + 1.0, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}))
-    exits.apply(Event(at + after_s, EventKind.PILOT_HELD, 1, pilot))
+        exits.apply(event_of(at - 100.0, EventKind.PILOT_STARTED, 1, pilot, "n0"))
+    exits.apply(event_of(at, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}))
+    exits.apply(event_of(at + 1.0, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}))
+    exits.apply(event_of(at + after_s, EventKind.PILOT_HELD, 1, pilot))
 
 
 def test_nearly_the_longest_exit_counts_and_outliers_do_not() -> None:
@@ -33,10 +33,10 @@ def test_nearly_the_longest_exit_counts_and_outliers_do_not() -> None:
 def test_a_pilot_that_never_ran_and_a_daemon_that_was_away_tell_nothing() -> None:
     exits = Exits()
     left(exits, "1_0", 1000.0, 0.5, ran=False)
-    exits.apply(Event(2000.0, EventKind.PILOT_STARTED, 1, "1_1", "n0"))
-    exits.apply(Event(2001.0, EventKind.INTENT, 1, "1_1", "n0", data={"type": "recycle"}))
-    exits.apply(Event(2050.0, EventKind.DAEMON_STARTED))
-    exits.apply(Event(2060.0, EventKind.PILOT_HELD, 1, "1_1"))
+    exits.apply(event_of(2000.0, EventKind.PILOT_STARTED, 1, "1_1", "n0"))
+    exits.apply(event_of(2001.0, EventKind.INTENT, 1, "1_1", "n0", data={"type": "recycle"}))
+    exits.apply(event_of(2050.0, EventKind.DAEMON_STARTED))
+    exits.apply(event_of(2060.0, EventKind.PILOT_HELD, 1, "1_1"))
     assert exits.usual_s() is None
 
 
@@ -57,5 +57,5 @@ def test_a_pilot_leaves_its_hole_earlier_by_the_measured_exit() -> None:
         world.tick()
         for _ in range(50):
             world.tick()
-        leaves = [e.at for e in world.journal.events if e.data.get("type") == "leave"]
+        leaves = [e.at for e in world.journal.events if data_of(e).get("type") == "leave"]
         assert START + 500.0 - leaves[0] >= RULES.margin_s + exit_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from malletrain.decide.rules import Rules
+from malletrain.domain.event import SamplesReported
 from malletrain.domain.job import Elastic, Profile
 from malletrain.loop.membership.next_world import JobTerms
 from tests.loop.stage import Stage
@@ -22,7 +23,8 @@ def five(terms: JobTerms | None = None, climbs: bool = True) -> tuple[Stage, lis
 
 
 def window(stage: Stage, nodes: int, rate: float) -> None:
-    stage.members.samples(stage.world()[0], 9, {"nodes": nodes, "samples": 5 * rate, "seconds": 5.0, "steps": 20})
+    reported = SamplesReported(step=9, nodes=nodes, samples=5 * rate, seconds=5.0, steps=20)
+    stage.members.samples(stage.world()[0], reported)
 
 
 def test_a_world_stops_at_each_stage_until_a_window_is_in() -> None:
@@ -43,8 +45,8 @@ def test_a_world_stops_at_each_stage_until_a_window_is_in() -> None:
 
 def test_windows_that_do_not_come_end_the_climb() -> None:
     stage, workers = five()
-    stage.members.samples(stage.world()[0], 9, {"nodes": 1, "samples": 0.0, "seconds": 5.0, "steps": 1})
-    stage.members.samples(stage.world()[0], 9, {"nodes": 3, "samples": 9.0, "seconds": 5.0, "steps": 1})
+    window(stage, 1, 0.0)
+    window(stage, 3, 1.8)
     assert len(stage.world()) == 1
     stage.pass_time(16.0)
     stage.obey(*workers)

@@ -13,7 +13,7 @@ from malletrain.learn.stragglers import MIN_WINDOWS
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.trackers.straggler_history import REST_S
 from malletrain.wire.messages import Samples, to_json
-from tests.world import World, job
+from tests.world import World, data_of, event_of, job
 
 
 def report(world: World, rates: dict[str, float], windows: int = 1) -> None:
@@ -22,11 +22,11 @@ def report(world: World, rates: dict[str, float], windows: int = 1) -> None:
     said = Samples(1, 4, 300, 3.0, 10, 0, rates={f"{p}.0": rates.get(p, 100.0) for p in members})
     body = {key: value for key, value in json.loads(json.dumps(to_json(said))).items() if key != "type"}
     for _ in range(windows):
-        world.workers.report(Event(world.clock.now(), EventKind.SAMPLES, 1, members[0], data=body))
+        world.workers.report(event_of(world.clock.now(), EventKind.SAMPLES, 1, members[0], data=body))
 
 
 def warm(world: World, *pilots: str) -> None:
-    world.workers.report(*(Event(world.clock.now(), EventKind.WORKER_WARM, 1, p) for p in pilots))
+    world.workers.report(*(event_of(world.clock.now(), EventKind.WORKER_WARM, 1, p) for p in pilots))
 
 
 def on_four(nodes: int) -> World:
@@ -39,14 +39,14 @@ def on_four(nodes: int) -> World:
     warm(world, *world.running().values())
     members = tuple(world.running().values())
     world.workers.report(
-        Event(world.clock.now(), EventKind.GENERATION, 1, data={"generation": 1, "members": list(members)})
+        event_of(world.clock.now(), EventKind.GENERATION, 1, data={"generation": 1, "members": list(members)})
     )
     world.tick()
     return world
 
 
 def intents(world: World, kind: str) -> list[Event]:
-    return [e for e in world.journal.events if e.kind is EventKind.INTENT and e.data["type"] == kind]
+    return [e for e in world.journal.events if e.kind is EventKind.INTENT and data_of(e)["type"] == kind]
 
 
 def refused(world: World, subject: str) -> list[str]:
@@ -61,7 +61,7 @@ def test_a_straggler_goes_after_its_replacement_is_ready_and_its_node_rests() ->
     report(world, {slow: 60.0}, MIN_WINDOWS)
     world.tick()
     started = intents(world, "start")[-1]
-    assert started.data["replaces"] == slow and "60%" in started.reason and slow_node in started.reason
+    assert data_of(started)["replaces"] == slow and "60%" in started.reason and slow_node in started.reason
     replacement = started.pilot or ""
     assert len(world.running()) == 5, "the replacement starts while the straggler trains"
     for _ in range(3):
@@ -74,7 +74,7 @@ def test_a_straggler_goes_after_its_replacement_is_ready_and_its_node_rests() ->
     world.tick()
     assert slow not in world.running().values() and replacement in world.running().values()
     left = [e for e in intents(world, "leave") if e.pilot == slow]
-    assert left[0].data["cause"] == LeaveCause.STRAGGLER and "is ready" in left[0].reason
+    assert data_of(left[0])["cause"] == LeaveCause.STRAGGLER and "is ready" in left[0].reason
     world.tick()
     assert world.nodes_of(1) == 4
     # Another job may have every free node but the slow one, which rests.
@@ -106,7 +106,7 @@ def test_whoever_has_recovered_by_then_stays() -> None:
     assert len(world.running()) == 5
     report(world, {}, 10)
     world.tick()
-    assert not [e for e in intents(world, "leave") if e.data["cause"] == LeaveCause.STRAGGLER]
+    assert not [e for e in intents(world, "leave") if data_of(e)["cause"] == LeaveCause.STRAGGLER]
     assert world.nodes_of(1) == 4, "one is too many then"
 
 
@@ -133,7 +133,7 @@ def test_one_bad_window_moves_nobody() -> None:
 def test_rates_of_nobody_change_nothing(rates: dict[str, float]) -> None:
     world = on_four(6)
     data: dict[str, JsonValue] = {"nodes": 4, "samples": 300, "seconds": 3.0, "steps": 10, "rates": {**rates}}
-    world.workers.report(*[Event(world.clock.now(), EventKind.SAMPLES, 1, data=data)] * MIN_WINDOWS)
+    world.workers.report(*[event_of(world.clock.now(), EventKind.SAMPLES, 1, data=data)] * MIN_WINDOWS)
     world.tick()
     assert len(world.running()) == 4
 

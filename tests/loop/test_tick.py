@@ -11,7 +11,7 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import JobPhase, PilotEnd, PilotPhase
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState
 from malletrain.loop.ledger import Ledger
-from tests.world import RULES, START, World, job, main_job
+from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
 
 def test_a_job_fills_the_idle_nodes_and_its_array_is_looked_at_first() -> None:
@@ -97,7 +97,7 @@ def test_a_job_that_is_over_leaves_nothing_behind() -> None:
         world = World(nodes=3)
         world.submit(job(1))
         world.tick()
-        world.loop.record([Event(world.clock.now(), kind, 1)])
+        world.loop.record([event_of(world.clock.now(), kind, 1)])
         world.tick()
         world.tick(RULES.exit_patience_s + 1)
         assert world.running() == {}
@@ -110,11 +110,11 @@ def test_a_held_job_gives_its_nodes_to_others_and_comes_back() -> None:
     world.submit(job(1, most=4))
     world.submit(job(2, most=4))
     world.tick()
-    world.loop.record([Event(world.clock.now(), EventKind.JOB_HELD, 1, reason="alice asked")])
+    world.loop.record([event_of(world.clock.now(), EventKind.JOB_HELD, 1, reason="alice asked")])
     for _ in range(3):
         world.tick()
     assert (world.nodes_of(1), world.nodes_of(2)) == (0, 4)
-    world.loop.record([Event(world.clock.now(), EventKind.JOB_RELEASED, 1)])
+    world.loop.record([event_of(world.clock.now(), EventKind.JOB_RELEASED, 1)])
     for _ in range(3):
         world.tick()
     assert world.nodes_of(1) + world.nodes_of(2) == 4
@@ -178,7 +178,7 @@ class MainQueue:
         self.jobs = kept
         gone = self.world.cluster.set_main(kept)
         for pilot in gone:
-            event = Event(self.world.clock.now(), EventKind.WORKER_LOST, 1, pilot)
+            event = event_of(self.world.clock.now(), EventKind.WORKER_LOST, 1, pilot)
             self.world.workers.report(event)
 
 
@@ -241,7 +241,7 @@ def test_a_pilot_that_never_starts_goes_back_to_the_array() -> None:
     task.state, task.node, task.start = type(task.state).PENDING, "", None
     world.tick()
     world.tick(RULES.start_patience_s)
-    recycled = [e for e in world.journal.events if e.data.get("type") == "recycle"]
+    recycled = [e for e in world.journal.events if data_of(e).get("type") == "recycle"]
     assert recycled
     assert "not started" in recycled[0].reason
 

@@ -25,6 +25,7 @@ from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.registry import policy
 from tests.replay.small import START, job, trace, traces, workloads
+from tests.world import data_of
 
 #: What the ledger assumes of a job that has measured nothing yet: so both paths plan with the same costs.
 COSTS = ResizeCosts()
@@ -60,7 +61,7 @@ def test_the_same_sizes_at_every_event() -> None:
     whole: dict[float, list[int]] = {}
     for event in replay_whole(machine, jobs, policy("exact")):
         if event.kind is EventKind.DECIDED:
-            sizes = cast(Mapping[str, int], event.data["sizes"])
+            sizes = cast(Mapping[str, int], data_of(event)["sizes"])
             whole[round(event.at - START)] = [sizes[str(each.job.id)] for each in jobs]
     # The journal tells of decisions that differ from the last one; rounds within one event end in its last.
     last: list[int] = []

@@ -15,6 +15,7 @@ from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal
 from tests.replay.small import job, trace
 from tests.replay.test_command import EVENTS, malletrain
+from tests.world import event_of
 
 OTHERWISE = ResizeCosts(1.0, 2.0, 3.0)
 
@@ -34,7 +35,7 @@ def test_of_nothing_what_was_assumed_holds() -> None:
 
 def test_medians_and_pauses_that_are_told_twice_or_are_no_numbers() -> None:
     def switched(generation: int, seconds: float) -> Event:
-        return Event(1.0, EventKind.SWITCHED, 1, data={"generation": generation, "pause_s": seconds, "grew": True})
+        return event_of(1.0, EventKind.SWITCHED, 1, data={"generation": generation, "pause_s": seconds, "grew": True})
 
     events = [
         switched(1, 1.0),
@@ -53,8 +54,8 @@ def test_the_command_takes_and_tells_them(tmp_path: Path) -> None:
     log.write_text("\n".join(EVENTS))
     with SqliteJournal(store) as journal:
         journal.append([
-            Event(10.0, EventKind.INTENT, 1, "5_1", "n1", data={"type": "start"}),
-            Event(22.5, EventKind.WORKER_WARM, 1, "5_1", data={"worker": "w"}),
+            event_of(10.0, EventKind.INTENT, 1, "5_1", "n1", data={"type": "start"}),
+            event_of(22.5, EventKind.WORKER_WARM, 1, "5_1", data={"worker": "w"}),
         ])  # fmt: skip
     done = malletrain("replay", str(log), "--mix", "imagenet:2", "--costs-from", str(store), "--horizon", "12")
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.registry import policy
 from tests.recomputed import Recomputed, recomputed
 from tests.replay.small import traces, workloads
-from tests.world import RULES, World, job, main_job, node
+from tests.world import RULES, World, event_of, job, main_job, node
 
 
 def again(events: list[Event], name: str, rules: Rules) -> list[Recomputed]:
@@ -50,7 +50,7 @@ def test_beside_main_jobs_a_reserve_drained_nodes_and_a_limit(name: str) -> None
     world.cluster.set_main([main_job(91, nodes=["n3", "n4", "n5", "n6"])])
     world.tick()
     world.cluster.nodes["n8"] = node("n8", NodeState.DRAINED)
-    world.loop.record([Event(world.clock.now(), EventKind.JOB_CANCELLED, 1, data={"by": "alice"})])
+    world.loop.record([event_of(world.clock.now(), EventKind.JOB_CANCELLED, 1, data={"by": "alice"})])
     world.tick()
     world.cluster.set_main([])
     world.tick()

@@ -11,15 +11,15 @@ from typing import Any
 
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.domain.decision import LeaveCause, LeavePilot, StartPilot
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import ActionIntent, ActionOutcome, Event, EventKind
 from malletrain.domain.job import MalleableJob
-from malletrain.loop.journalled import action_data, announced
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import admit
 from malletrain.loop.membership.next_world import WorldPlan
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from malletrain.loop.membership.state import Worker
 from tests.api.house import Caller, House
+from tests.world import announced, event_of
 
 ALICE, MALLORY = 1001, 1002
 HERS, HIS = 1, 2  #: jobs
@@ -38,7 +38,7 @@ class Journalled:
         self.ledger = Ledger()
         for job, user, uid in ((HERS, "alice", ALICE), (HIS, "mallory", MALLORY)):
             wanted = MalleableJob(job, f"{user}'s", user, uid, "harvest", 1, 8, 1000.0)
-            self.add(Event(1000.0, EventKind.JOB_ANNOUNCED, job, data=announced(wanted)))
+            self.add(event_of(1000.0, EventKind.JOB_ANNOUNCED, job, data=announced(wanted)))
             tasks: Any = [*RUNNING, WAITING]
             self.add_array(job, {"array_id": ARRAYS[job], "tasks": tasks})
             for task in RUNNING:
@@ -49,29 +49,28 @@ class Journalled:
         self.views = self.ledger.views()
 
     def add_array(self, job: int, data: Any) -> None:
-        self.add(Event(1001.0, EventKind.TASKS_ADDED, job, data=data))
+        self.add(event_of(1001.0, EventKind.TASKS_ADDED, job, data=data))
 
     def start(self, job: int, task: int, restarts: int | None = 0) -> None:
         self.start_pilot(job, f"{ARRAYS[job]}_{task}", node_of(job, task), restarts)
 
     def start_pilot(self, job: int, pilot: str, node: str, restarts: int | None = 0) -> None:
-        action = action_data(StartPilot(job, pilot, node, 600.0, ""))
-        done = {**action, "done": True, **({} if restarts is None else {"restarts": restarts})}
+        action = StartPilot(job, pilot, node, 600.0, "")
         self.add(
-            Event(1002.0, EventKind.PILOT_HELD, job, pilot),
-            Event(1002.0, EventKind.INTENT, job, pilot, node, data=action),
-            Event(1003.0, EventKind.OUTCOME, job, pilot, node, data=done),
-            Event(1004.0, EventKind.PILOT_STARTED, job, pilot, node, data={"started_at": 1003.0, "ends_at": 9e9}),
+            event_of(1002.0, EventKind.PILOT_HELD, job, pilot),
+            Event(1002.0, ActionIntent(action), job, pilot, node),
+            Event(1003.0, ActionOutcome(action, True, restarts=restarts), job, pilot, node),
+            event_of(1004.0, EventKind.PILOT_STARTED, job, pilot, node, data={"started_at": 1003.0, "ends_at": 9e9}),
         )
 
     def end(self, job: int, task: int) -> None:
-        self.add(Event(1005.0, EventKind.PILOT_ENDED, job, f"{ARRAYS[job]}_{task}", data={"state": "preempted"}))
+        self.add(event_of(1005.0, EventKind.PILOT_ENDED, job, f"{ARRAYS[job]}_{task}", data={"state": "preempted"}))
 
     def leave(self, job: int, task: int) -> LeavePilot:
         """The intent alone: what a daemon has written that dies before it asks."""
         pilot, node = f"{ARRAYS[job]}_{task}", node_of(job, task)
         action = LeavePilot(job, pilot, node, LeaveCause.YIELD, 2000.0, "wanted by main job 99")
-        self.add(Event(1006.0, EventKind.INTENT, job, pilot, node, action.reason, action_data(action)))
+        self.add(Event(1006.0, ActionIntent(action), job, pilot, node, action.reason))
         return action
 
 

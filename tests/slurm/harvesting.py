@@ -18,7 +18,6 @@ from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import Snapshot
-from malletrain.loop.journalled import announced
 from malletrain.loop.memory import MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
@@ -27,6 +26,7 @@ from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site_facts import Harvest, SiteFacts
 from scripts.lab import Lab
+from tests.world import announced, data_of, event_of
 
 #: What a pilot runs: ends on SIGTERM at once, as a worker's launcher does.
 PAYLOAD = "exec srun --ntasks=1 sleep 600"
@@ -73,14 +73,14 @@ class Harvesting:
         """A malleable job of alice's with its held array; the array's number. `share`: it does not ask for the whole
         node, as it should."""
         wanted = MalleableJob(job, f"job{job}", "alice", self.uid, self.harvest.account, 1, most, time.time())
-        self.loop.record([Event(time.time(), EventKind.JOB_ANNOUNCED, job, data=announced(wanted))])
+        self.loop.record([event_of(time.time(), EventKind.JOB_ANNOUNCED, job, data=announced(wanted))])
         array = self.lab.submit(
             PAYLOAD, "-p", self.harvest.partition, "--hold", f"--array=0-{tasks - 1}", "--no-requeue", "--time=1",
             "--nodes=1", "--mem=0", "--open-mode=append", "--oversubscribe" if share else "--exclusive",
             *self._identity(), *more, user="alice",
         )  # fmt: skip
         data = {"array_id": array, "tasks": tasks}
-        self.loop.record([Event(time.time(), EventKind.ARRAY_ATTACHED, job, data=data)])
+        self.loop.record([event_of(time.time(), EventKind.ARRAY_ATTACHED, job, data=data)])
         return array
 
     def _identity(self) -> Iterable[str]:
@@ -138,7 +138,7 @@ class Harvesting:
 
     def said(self) -> list[str]:
         """Every reason in the journal."""
-        return [f"{e.kind.value} {e.data.get('type', '')} {e.pilot or ''} {e.reason}" for e in self.events()]
+        return [f"{e.kind} {data_of(e).get('type', '')} {e.pilot or ''} {e.reason}" for e in self.events()]
 
     def refusals(self, decision: Decision) -> dict[str, str]:
         return {refusal.subject: refusal.reason for refusal in decision.refusals}

@@ -15,6 +15,7 @@ from malletrain.slurm.submit import whole_gres
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
+from tests.world import data_of
 
 pytestmark = pytest.mark.slurm
 
@@ -175,7 +176,7 @@ def test_preempt_modes_and_grace_times(any_lab: Lab, mode: str, grace: str) -> N
         lab.wait_for_state(main, "RUNNING", deadline_s=30)
         harvest.lab.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 20, "its end is seen")
         (end,) = harvest.events(EventKind.PILOT_ENDED)
-        assert (end.pilot, end.data["preempted"]) == (pilot, True)
+        assert (end.pilot, data_of(end)["preempted"]) == (pilot, True)
         lab.run(["scancel", str(main)])
         lab.wait_for(lambda: harvest.snapshot().is_free(n[0]), 20)
         assert pilot not in [job.id for job in harvest.snapshot().jobs], "it does not come back by itself"

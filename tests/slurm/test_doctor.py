@@ -17,6 +17,7 @@ from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
 from tests.slurm.test_authority import HARVEST, accounted, commands_as
 from tests.slurm_fixtures import LabFactory
+from tests.world import data_of
 
 __all__ = ["accounted"]
 
@@ -203,7 +204,7 @@ def test_preemption_by_qos(by_qos: Lab) -> None:
     by_qos.wait_for_state(main, "RUNNING", deadline_s=60)
     by_qos.wait_for(lambda: harvest.tick() and harvest.events(EventKind.PILOT_ENDED), 20, "its end is seen")
     (end,) = harvest.events(EventKind.PILOT_ENDED)
-    assert (end.node, end.data["preempted"]) == (node, True)
+    assert (end.node, data_of(end)["preempted"]) == (node, True)
 
 
 @pytest.mark.nightly

@@ -20,6 +20,7 @@ from malletrain.slurm.site_facts import Harvest
 from scripts.lab import Lab
 from tests.munged import munged
 from tests.slurm.harvesting import Harvesting
+from tests.world import data_of
 
 __all__ = ["munged"]
 
@@ -112,7 +113,7 @@ def test_a_slurmd_that_is_killed(any_lab: Lab) -> None:
     lab.wait_for(lambda: lab.node_states()[n[0]].startswith("idle"), 60)
     settled(harvest, n, 90)
     (end,) = [e for e in harvest.events(EventKind.PILOT_ENDED) if e.node == n[0]]
-    assert end.data["state"] in ("node_fail", "cancelled", "failed", "completed")
+    assert data_of(end)["state"] in ("node_fail", "cancelled", "failed", "completed")
 
 
 def test_a_munge_key_that_is_not_the_clusters(any_lab: Lab, munged: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from malletrain.slurm.site_facts import Harvest
 from scripts.lab import LabConfig
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
+from tests.world import data_of
 
 pytestmark = pytest.mark.slurm
 
@@ -53,13 +54,13 @@ def test_few_tasks_hold_many_nodes_and_give_way_whole(wide: Harvesting) -> None:
     task = pilots[node].task
     mine = {each for each, pilot in pilots.items() if pilot.task == task}
     wide.left(mine)
-    left = [e for e in wide.events(EventKind.INTENT) if e.data["type"] == "leave"]
+    left = [e for e in wide.events(EventKind.INTENT) if data_of(e)["type"] == "leave"]
     assert {e.node for e in left} == mine
-    assert {e.data["cause"] for e in left} == {"node_wanted"}
+    assert {data_of(e)["cause"] for e in left} == {"node_wanted"}
     # The other three are taken again, by a task of three: the one that was recycled, or another.
     wide.fill([each for each in lab.nodes if each != node])
     assert widths(wide) == [3, 4]
-    assert not [e for e in wide.events(EventKind.PILOT_ENDED) if e.data.get("preempted")]
+    assert not [e for e in wide.events(EventKind.PILOT_ENDED) if data_of(e).get("preempted")]
     lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
     wide.fill(lab.nodes)
     assert widths(wide) == [1, 3, 4]
@@ -74,7 +75,7 @@ def test_what_slurm_preempts_is_a_whole_task_and_counts_once(wide: Harvesting) -
     main = lab.submit("sleep 5", "-p", "batch", "-w", node, "--exclusive", "--time=1", user="bob")
     lab.wait_for_state(main, "RUNNING", deadline_s=40)
     wide.lab.wait_for(lambda: bool(wide.tick()) and len(wide.events(EventKind.PILOT_ENDED)) == 4, 20)
-    assert sum(bool(e.data.get("preempted")) for e in wide.events(EventKind.PILOT_ENDED)) == 1
+    assert sum(bool(data_of(e).get("preempted")) for e in wide.events(EventKind.PILOT_ENDED)) == 1
     assert wide.view().failures <= 1
 
 

@@ -16,6 +16,7 @@ from malletrain.slurm.sbatch import Submission
 from scripts.lab import Change, Lab, LabConfig, LabError
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
+from tests.world import data_of
 
 pytestmark = pytest.mark.slurm
 
@@ -50,7 +51,7 @@ def test_nodes_of_a_heterogeneous_job_that_is_next_are_left_before_it_starts(any
     lab.wait_for(lambda: harvest.tick() and lab.job_state(job) == "RUNNING", 40, "it runs")
     assert {row.state for row in harvest.snapshot().jobs if row.het_id == job} == {"running"}
     assert lab.job(job)["Restarts"] == "0", "no component was requeued"
-    assert not [e for e in harvest.events(EventKind.PILOT_ENDED) if e.data["preempted"]]
+    assert not [e for e in harvest.events(EventKind.PILOT_ENDED) if data_of(e)["preempted"]]
 
 
 def test_nodes_kept_for_a_planned_start_are_used_until_then(any_lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import stat
@@ -13,20 +14,21 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import Event, EventKind, JobCompleted, JsonValue, MetricReported, PoolCounted
 from malletrain.store.database import file_system_of
 from malletrain.store.errors import JournalInUse, StoreError
 from malletrain.store.journal import SqliteJournal
+from tests.world import data_of, event_of
 
 #: Appends pairs of events until it is killed, and says on stdout what the journal has acknowledged.
 _WRITER = """
 import sys
 from pathlib import Path
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, PoolCounted
 from malletrain.store.journal import SqliteJournal
 journal = SqliteJournal(Path(sys.argv[1]))
 while True:
-    written = journal.append([Event(1.0, EventKind.POOL, data={"idle": 1}), Event(2.0, EventKind.POOL)])
+    written = journal.append([Event(1.0, PoolCounted(idle=1)), Event(2.0, PoolCounted())])
     print(written[-1].seq, flush=True)
 """
 
@@ -80,7 +82,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
 
         def write() -> None:
             for _ in range(10):
-                journal.append([Event(1.0, EventKind.POOL), Event(1.0, EventKind.POOL)])
+                journal.append([event_of(1.0, EventKind.POOL), event_of(1.0, EventKind.POOL)])
 
         threads = [threading.Thread(target=write) for _ in range(4)]
         for thread in threads:
@@ -96,7 +98,7 @@ def test_files_have_the_asked_rights_whatever_the_umask(tmp_path: Path, mode: in
     before = os.umask(0)
     try:
         with SqliteJournal(tmp_path / "j.db", mode=mode) as journal:
-            journal.append([Event(1.0, EventKind.POOL)])
+            journal.append([event_of(1.0, EventKind.POOL)])
             modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
     finally:
         os.umask(before)
@@ -105,12 +107,12 @@ def test_files_have_the_asked_rights_whatever_the_umask(tmp_path: Path, mode: in
 
 def test_a_bad_event_writes_nothing(tmp_path: Path) -> None:
     with SqliteJournal(tmp_path / "j.db") as journal:
-        good = Event(1.0, EventKind.POOL)
+        good = event_of(1.0, EventKind.POOL)
         for bad in (
-            Event(-1.0, EventKind.POOL),
-            Event(float("nan"), EventKind.POOL),
-            Event(1e12, EventKind.POOL),
-            Event(1.0, EventKind.POOL, data={"x": object()}),  # type: ignore[dict-item]
+            event_of(-1.0, EventKind.POOL),
+            event_of(float("nan"), EventKind.POOL),
+            event_of(1e12, EventKind.POOL),
+            Event(1.0, PoolCounted(idle=object())),  # type: ignore[arg-type]
         ):
             with pytest.raises(InvalidInput, match="event pool"):
                 journal.append([good, bad])
@@ -121,18 +123,22 @@ def test_a_bad_event_writes_nothing(tmp_path: Path) -> None:
 def test_a_diverged_loss_is_kept_as_text(tmp_path: Path) -> None:
     with SqliteJournal(tmp_path / "j.db") as journal:
         worst: list[JsonValue] = [float("-inf"), {"best": float("inf")}]
-        data: dict[str, JsonValue] = {"name": "loss", "value": float("nan"), "worst": worst}
-        journal.append([Event(1.0, EventKind.METRIC, 1, data=data)])
-        assert next(iter(journal.read())).data == {"name": "loss", "value": "nan", "worst": ["-inf", {"best": "inf"}]}
+        completed = JobCompleted({"loss": float("nan"), "worst": worst})
+        journal.append([Event(1.0, MetricReported("loss", float("nan")), 1), Event(1.0, completed, 1)])
+        metric, result = journal.read()
+        assert data_of(metric) == {"name": "loss", "value": "nan", "samples": None}
+        assert isinstance(metric.payload, MetricReported)
+        assert metric.payload.value is not None and math.isnan(metric.payload.value)
+        assert data_of(result) == {"result": {"loss": "nan", "worst": ["-inf", {"best": "inf"}]}}
 
 
 def test_listeners_hear_of_each_append(tmp_path: Path) -> None:
     heard: list[int] = []
     with SqliteJournal(tmp_path / "j.db") as journal:
         journal.on_append(heard.append)
-        journal.append([Event(1.0, EventKind.POOL)] * 3)
+        journal.append([event_of(1.0, EventKind.POOL)] * 3)
         journal.append([])
-        journal.append([Event(1.0, EventKind.POOL)])
+        journal.append([event_of(1.0, EventKind.POOL)])
     assert heard == [3, 4]
 
 
@@ -141,29 +147,29 @@ def test_a_closed_journal_says_so(tmp_path: Path) -> None:
     journal.close()
     journal.close()
     with pytest.raises(StoreError, match="is closed"):
-        journal.append([Event(1.0, EventKind.POOL)])
+        journal.append([event_of(1.0, EventKind.POOL)])
 
 
 def test_a_reader_does_not_stop_the_writer(tmp_path: Path) -> None:
     with SqliteJournal(tmp_path / "j.db") as journal:
-        journal.append([Event(float(i), EventKind.POOL) for i in range(5000)])
+        journal.append([event_of(float(i), EventKind.POOL) for i in range(5000)])
         reading = journal.read()
         next(reading)
-        journal.append([Event(1.0, EventKind.POOL)])
+        journal.append([event_of(1.0, EventKind.POOL)])
         assert sum(1 for _ in reading) == 5000
 
 
 def test_someone_else_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("malletrain.store.database.BUSY_TIMEOUT_S", 0.1)
     with SqliteJournal(tmp_path / "j.db") as journal:
-        journal.append([Event(1.0, EventKind.POOL)])
+        journal.append([event_of(1.0, EventKind.POOL)])
         admin = sqlite3.connect(tmp_path / "j.db", isolation_level=None)
         admin.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="another program has held it"):
-            journal.append([Event(1.0, EventKind.POOL)])
+            journal.append([event_of(1.0, EventKind.POOL)])
         admin.execute("ROLLBACK")
         admin.close()
-        assert [e.seq for e in journal.append([Event(1.0, EventKind.POOL)])] == [2]
+        assert [e.seq for e in journal.append([event_of(1.0, EventKind.POOL)])] == [2]
 
 
 def test_a_missing_folder_and_a_damaged_file_are_told(tmp_path: Path) -> None:

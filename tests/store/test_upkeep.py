@@ -19,7 +19,6 @@ from sqlalchemy import select
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import MalleableJob
-from malletrain.loop.journalled import announced
 from malletrain.loop.ledger import Ledger
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine
@@ -27,6 +26,7 @@ from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import DAY_S, Retention, Upkeep
 from malletrain.store.views import StoreViews
+from tests.world import announced, data_of, event_of
 
 K = EventKind
 START = 1_793_491_200.0
@@ -40,12 +40,12 @@ def read_archive(path: Path) -> list[dict[str, Any]]:
 
 def announce(number: int) -> Event:
     job = MalleableJob(number, f"net{number}", "ada", 1001, "harvest", 1, 8, START)
-    return Event(START, K.JOB_ANNOUNCED, number, data=announced(job))
+    return event_of(START, K.JOB_ANNOUNCED, number, data=announced(job))
 
 
 def window(after: float, number: int = 1, nodes: int = 2, samples: float = 100.0, **more: Any) -> Event:
     data = {"nodes": nodes, "samples": samples, "seconds": 10.0, "steps": 5, **more}
-    return Event(START + after, K.SAMPLES, number, data=data)
+    return event_of(START + after, K.SAMPLES, number, data=data)
 
 
 @pytest.fixture
@@ -71,11 +71,13 @@ def test_windows_are_merged_by_job_size_and_hour(journal: SqliteJournal) -> None
     journal.append([announce(1), announce(2)])
     journal.append([window(i * 60, parts={"sync": 1}) for i in range(90)])  # an hour and a half
     journal.append([window(30, nodes=4), window(40, 2), window(50, steady=False), window(20 * DAY_S)])
-    journal.append([Event(START + i, K.METRIC, 1, data={"name": "loss", "value": i}) for i in range(50)])
+    journal.append([event_of(START + i, K.METRIC, 1, data={"name": "loss", "value": i}) for i in range(50)])
     before = shown(journal.path)
     done = Upkeep(journal, Retention(windows_s=DAY_S)).tend(START + 3 * DAY_S)
     left = list(journal.read())
-    sums = [(e.data["nodes"], e.data["samples"], e.data.get("merged")) for e in left if e.kind is K.SAMPLES]
+    sums = [
+        (data_of(e)["nodes"], data_of(e)["samples"], data_of(e).get("merged")) for e in left if e.kind is K.SAMPLES
+    ]
     assert sums == [
         (2, 6000.0, 60),
         (2, 3000.0, 30),
@@ -84,7 +86,7 @@ def test_windows_are_merged_by_job_size_and_hour(journal: SqliteJournal) -> None
         (2, 100.0, None),
         (2, 100.0, None),
     ]
-    assert [e.data["value"] for e in left if e.kind is K.METRIC] == [49]
+    assert [data_of(e)["value"] for e in left if e.kind is K.METRIC] == [49]
     assert done.merged == 88 + 49
     assert shown(journal.path) == before
     assert Upkeep(journal, Retention(windows_s=DAY_S)).tend(START + 3 * DAY_S).merged == 0, (
@@ -105,12 +107,12 @@ _stories = st.lists(
         ),
         st.builds(window, st.floats(0, 5 * DAY_S), st.just(2), st.integers(1, 3), st.just(7.0)),
         st.builds(
-            lambda at, value: Event(START + at, K.METRIC, 1, data={"name": "loss", "value": value}),
+            lambda at, value: event_of(START + at, K.METRIC, 1, data={"name": "loss", "value": value}),
             st.floats(0, 5 * DAY_S),
             st.integers(0, 9),
         ),
-        st.builds(lambda at: Event(START + at, K.POOL, data={"idle": 1}), st.floats(0, 5 * DAY_S)),
-        st.builds(lambda at: Event(START + at, K.JOB_COMPLETED, 2), st.floats(0, 5 * DAY_S)),
+        st.builds(lambda at: event_of(START + at, K.POOL, data={"idle": 1}), st.floats(0, 5 * DAY_S)),
+        st.builds(lambda at: event_of(START + at, K.JOB_COMPLETED, 2), st.floats(0, 5 * DAY_S)),
     ),
     max_size=40,
 ).map(lambda events: events if len(events) % 3 else sorted(events, key=lambda e: e.at))
@@ -169,7 +171,14 @@ def test_a_job_that_mixes_ways_of_counting_is_left_alone(journal: SqliteJournal)
 
 
 def test_old_jobs_go_to_the_archive_whole_and_their_rows_stay(journal: SqliteJournal) -> None:
-    story = [announce(1), window(10), window(20), Event(START + 30, K.JOB_COMPLETED, 1), announce(2), window(40, 2)]
+    story = [
+        announce(1),
+        window(10),
+        window(20),
+        event_of(START + 30, K.JOB_COMPLETED, 1),
+        announce(2),
+        window(40, 2),
+    ]
     numbered = journal.append(story)
     before = shown(journal.path)
     upkeep = Upkeep(journal, Retention(windows_s=1e9, jobs_s=DAY_S))
@@ -190,16 +199,16 @@ def test_old_jobs_go_to_the_archive_whole_and_their_rows_stay(journal: SqliteJou
 
 def test_numbers_go_on_when_all_is_archived(tmp_path: Path) -> None:
     with SqliteJournal(tmp_path / "j.db") as journal:
-        journal.append([Event(START, K.DECIDED)] * 1000)
+        journal.append([event_of(START, K.DECIDED)] * 1000)
         assert Upkeep(journal).tend(START + 40 * DAY_S).archived == 1000
         assert list(journal.read()) == []
     with SqliteJournal(tmp_path / "j.db") as again:
         assert again.last == 1000
-        assert [e.seq for e in again.append([Event(START, K.DECIDED)])] == [1001]
+        assert [e.seq for e in again.append([event_of(START, K.DECIDED)])] == [1001]
 
 
 def test_what_cannot_be_archived_stays(journal: SqliteJournal) -> None:
-    journal.append([Event(START, K.DECIDED), Event(START, K.POOL, data={"idle": 1})])
+    journal.append([event_of(START, K.DECIDED), event_of(START, K.POOL, data={"idle": 1})])
     blocked = journal.path.parent / "archive"
     blocked.write_text("a file where the folder should be")
     with pytest.raises(StoreError, match="make room, or let malletraind's user write there"):
@@ -208,7 +217,7 @@ def test_what_cannot_be_archived_stays(journal: SqliteJournal) -> None:
 
 
 def test_room_is_given_back(journal: SqliteJournal) -> None:
-    journal.append([Event(START, K.DECIDED, reason="x" * 1000) for _ in range(3000)])
+    journal.append([event_of(START, K.DECIDED, reason="x" * 1000) for _ in range(3000)])
     upkeep = Upkeep(journal)
     upkeep.tend(START)
     full = journal.path.stat().st_size
@@ -285,7 +294,7 @@ with SqliteJournal(Path(sys.argv[1])) as journal:
 def test_kill_9_in_the_midst_of_archiving_loses_nothing(tmp_path: Path) -> None:
     path, events = tmp_path / "j.db", 2000
     with SqliteJournal(path) as journal:
-        journal.append([Event(START, K.DECIDED, reason=str(i)) for i in range(1, events + 1)])
+        journal.append([event_of(START, K.DECIDED, reason=str(i)) for i in range(1, events + 1)])
     for wanted in (1, 10, 25):
         tender = subprocess.Popen(
             [sys.executable, "-c", _TENDER, str(path), str(START + 40 * DAY_S)],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
 from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.loop.membership.next_world import Candidate, Seat, WorldPlan, next_world
 from malletrain.loop.membership.state import Check, JobState, MembershipSettings, Phase, Worker
@@ -91,7 +91,7 @@ class Worlds:
         worker.phase, worker.warm_at, worker.end, worker.lost_how = Phase.JOINING, None, None, ""
         worker.silent = worker.may_return = worker.dropped = False
         worker.joined_at, worker.last_seen, worker.lost_at, worker.answered_at = now, now, None, None
-        self.emit(EventKind.WORKER_JOINED, worker, "heard again", worker=worker.id)
+        self.emit(WorkerJoined(worker.id), worker, "heard again")
 
     def expect(self, worker: Worker) -> None:
         """Known from others: it keeps its seat for a while."""
@@ -111,9 +111,9 @@ class Worlds:
         job.world = job.pending = None
         job.void_before = job.generation + 1
 
-    def emit(self, kind: EventKind, by: Worker, reason: str, **data: JsonValue) -> None:
+    def emit(self, payload: Payload, by: Worker, reason: str = "") -> None:
         """Something happened, by or to a worker."""
-        self.events.append(Event(self._clock.now(), kind, by.job, by.pilot, by.node or None, reason, data))
+        self.events.append(Event(self._clock.now(), payload, by.job, by.pilot, by.node or None, reason))
 
     def look_at(self, moment: float) -> None:
         """Be called again at that moment, or before."""
@@ -128,17 +128,17 @@ class Worlds:
             worker.end = reason
             self.leave(worker, reason)
 
-    def leave(self, worker: Worker, reason: str, **data: JsonValue) -> None:
+    def leave(self, worker: Worker, reason: str, left: WorkerLeft | None = None) -> None:
         """A worker is out, in order."""
         worker.phase = Phase.LEFT
         worker.end = worker.end or reason
-        self.emit(EventKind.WORKER_LEFT, worker, reason, worker=worker.id, **data)
+        self.emit(left or WorkerLeft(worker.id), worker, reason)
 
     def lose(self, worker: Worker, how: str, *, silent: bool = False) -> None:
         """A worker is given up. `silent`: for its silence alone."""
         worker.phase, worker.lost_how, worker.silent = Phase.LOST, how, silent
         worker.end = worker.end or f"given up: {how}"
-        self.emit(EventKind.WORKER_LOST, worker, how, worker=worker.id, how=how)
+        self.emit(WorkerLost(worker.id, how), worker, how)
         job = self.jobs[worker.job]
         if job.over is None and job.world is not None and job.world.has(worker.id):
             self.ask(job, worker.job, f"{worker.id} is lost: {how}", broken=True)
@@ -308,20 +308,9 @@ class Worlds:
         job.pending = job.published[plan.generation] = plan
         job.ask_again_at = self._clock.elapsed() + self.settings.prepare_s
         job.published.pop(plan.generation - PLANS_KEPT, None)
-        self.events.append(
-            Event(
-                self._clock.now(),
-                EventKind.GENERATION,
-                job_id,
-                reason=reason,
-                data={
-                    "generation": plan.generation,
-                    "members": [seat.pilot for seat in seats],
-                    "switched_by": "fault" if urgent else "plan",
-                    **({"batch": plan.batch} if plan.batch else {}),
-                },
-            )
-        )
+        members, cause = tuple(seat.pilot for seat in seats), "fault" if urgent else "plan"
+        published = GenerationPublished(plan.generation, members, cause, plan.batch)
+        self.events.append(Event(self._clock.now(), published, job_id, reason=reason))
 
     def _forget(self, now: float) -> None:
         """Drop workers that are long gone; their names stay refused only while someone could still use them."""

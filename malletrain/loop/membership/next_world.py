@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, GenerationPublished
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +187,6 @@ def last_generations(events: Iterable[Event]) -> dict[int, int]:
     """The highest generation given to each job: none is given twice."""
     highest: dict[int, int] = {}
     for event in events:
-        if event.kind is EventKind.GENERATION and event.job is not None:
-            number = event.data.get("generation")
-            if isinstance(number, int):
-                highest[event.job] = max(highest.get(event.job, 0), number)
+        if isinstance(event.payload, GenerationPublished) and event.job is not None:
+            highest[event.job] = max(highest.get(event.job, 0), event.payload.generation)
     return highest

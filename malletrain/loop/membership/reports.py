@@ -12,11 +12,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import Conflict, Refused
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import (
+    Event,
+    GenerationSwitched,
+    JobCompleted,
+    JobFailed,
+    JsonValue,
+    MetricReported,
+    SamplesReported,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerWarm,
+)
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import Worlds
 from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
@@ -160,7 +170,7 @@ class Membership:
                 name, job, claim.pilot, claim.restart, claim.node, claim.uid, joined_at=now, last_seen=now
             )
             self._worlds.workers[name] = worker
-            self._worlds.emit(EventKind.WORKER_JOINED, worker, "hello", worker=name)
+            self._worlds.emit(WorkerJoined(name), worker, "hello")
         else:
             if worker.may_return:
                 self._worlds.bring_back(worker)
@@ -324,7 +334,7 @@ class Membership:
         if this.phase is not Phase.JOINING:
             return
         this.phase, this.address, this.warm_at = Phase.WARM, address, self._clock.elapsed()
-        self._worlds.emit(EventKind.WORKER_WARM, this, "", worker=worker, stages=dict(stages))
+        self._worlds.emit(WorkerWarm(worker, dict(stages)), this)
         self._worlds.settle(this.job)
 
     def checked_in(self, worker: str, answers: int, step: int, whole: bool) -> None:
@@ -381,17 +391,8 @@ class Membership:
         if this.phase is Phase.JOINING and plan.has(worker):
             self._worlds.trains(this)
         if plan.seats[0].worker == worker:
-            self._worlds.emit(
-                EventKind.SWITCHED,
-                this,
-                plan.reason,
-                generation=generation,
-                nodes=nodes,
-                pause_s=pause_s,
-                step=step,
-                grew=grew,
-                **({"state_bytes": state_bytes} if state_bytes > 0 else {}),
-            )
+            told = GenerationSwitched(generation, nodes, pause_s, step, grew, max(0, state_bytes))
+            self._worlds.emit(told, this, plan.reason)
         self._worlds.settle(this.job)
 
     def leaving(self, worker: str, why: str) -> None:
@@ -407,7 +408,7 @@ class Membership:
         job = self._worlds.jobs[this.job]
         job.step = max(job.step, step)
         if this.phase.lives:
-            self._worlds.leave(this, this.leave_reason or "left by itself", step=step, saved=saved)
+            self._worlds.leave(this, this.leave_reason or "left by itself", WorkerLeft(worker, step, saved))
             obeyed = job.published.get(generation)
             expected = obeyed is not None and not obeyed.has(worker)
             if obeyed is not None and not obeyed.urgent:
@@ -421,7 +422,7 @@ class Membership:
         """Training is over."""
         this = self._worlds.workers[worker]
         if self._worlds.jobs[this.job].over is None and this.phase.lives:
-            self._worlds.emit(EventKind.JOB_COMPLETED, this, "training finished", result=dict(result))
+            self._worlds.emit(JobCompleted(dict(result)), this, "training finished")
             self.end_job(this.job, "training finished")
 
     def failed(self, worker: str, step: int, message: str) -> None:
@@ -435,7 +436,7 @@ class Membership:
             self._worlds.lose(this, f"its script failed: {message}")
         others = [each for each in self._worlds.living(this.job) if each.phase is Phase.SERVING]
         if job.over is None and (again or not others):
-            self._worlds.emit(EventKind.JOB_FAILED, this, message, step=step)
+            self._worlds.emit(JobFailed(step), this, message)
             self.end_job(this.job, f"the script failed: {message}")
         self._worlds.settle(this.job)
 
@@ -455,20 +456,20 @@ class Membership:
             self._worlds.lose(this, f"its process ended with status {status}")
         self._worlds.settle(this.job)
 
-    def samples(self, worker: str, step: int, data: Mapping[str, JsonValue]) -> None:
-        """A window of training, which ended with `step`."""
+    def samples(self, worker: str, window: SamplesReported) -> None:
+        """A window of training."""
         job = self._worlds.jobs[self._worlds.workers[worker].job]
-        job.step = max(job.step, step)
-        self._worlds.emit(EventKind.SAMPLES, self._worlds.workers[worker], "", **data)
-        if job.climbs and job.world is not None and data.get("steady", True):
-            nodes, samples, seconds = (float(cast(float, data.get(k, 0))) for k in ("nodes", "samples", "seconds"))
+        job.step = max(job.step, window.step or 0)
+        self._worlds.emit(window, self._worlds.workers[worker])
+        if job.climbs and job.world is not None and window.steady:
+            nodes, samples, seconds = window.nodes, window.samples, window.seconds
             if nodes == len(job.world.seats) and samples > 0 and seconds > 0 and math.isfinite(samples / seconds):
-                job.seen[int(nodes)] = samples / seconds
+                job.seen[nodes] = samples / seconds
                 self._worlds.settle(self._worlds.workers[worker].job)
 
     def metric(self, worker: str, name: str, value: float | None, samples: int) -> None:
         """A figure that the script reports; None is no number."""
-        self._worlds.emit(EventKind.METRIC, self._worlds.workers[worker], "", name=name, value=value, samples=samples)
+        self._worlds.emit(MetricReported(name, value, samples), self._worlds.workers[worker])
 
     def topped_up(self, worker: str) -> None:
         """It has submitted more held tasks."""

@@ -20,7 +20,7 @@ from itertools import combinations
 from statistics import median
 from typing import cast
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, GenerationPublished, GenerationSwitched, WorkerWarm
 from malletrain.domain.job import ResizeCosts
 
 #: So many of the latest stalls, starts and activations are remembered, of each job, each application, and the site.
@@ -33,7 +33,7 @@ _SCOPES_KEPT = 4000
 _PLANS_KEPT = 16
 
 #: Events that `Costs.apply` takes in.
-TELLING_COSTS = frozenset({EventKind.WORKER_WARM, EventKind.GENERATION, EventKind.SWITCHED})
+TELLING_COSTS = (WorkerWarm, GenerationPublished, GenerationSwitched)
 
 #: Assumed of jobs that are relaunched at each size, until it was measured: saving, ending, importing, loading. A bare
 #: script took 4 to 9 s on a machine of its own (docs/explanation/elastic.md), and parallel file systems and GPUs take
@@ -100,39 +100,32 @@ class Costs:
         """Take in one event of a job of `application`; `started_at`: since when its pilot runs (Unix seconds)."""
         if event.job is None:
             return
-        if event.kind is EventKind.WORKER_WARM and started_at is not None and event.at > started_at:
-            self._activated(event, application, event.at - started_at)
-        elif event.kind is EventKind.GENERATION:
-            known = self._plans.setdefault(event.job, _Plans())
-            members = len(cast(list[str], event.data["members"]))
-            number = int(cast(int, event.data["generation"]))
-            known.plans[number] = members, event.data.get("switched_by") == "fault"
-            if len(known.plans) > _PLANS_KEPT:
-                del known.plans[min(known.plans)]
-        elif event.kind is EventKind.SWITCHED:
-            self._switched(event, application)
+        match event.payload:
+            case WorkerWarm(stages=stages) if started_at is not None and event.at > started_at:
+                self._activated(event.job, stages, application, event.at - started_at)
+            case GenerationPublished(generation=number, members=members, switched_by=cause):
+                known = self._plans.setdefault(event.job, _Plans())
+                known.plans[number] = len(members), cause == "fault"
+                if len(known.plans) > _PLANS_KEPT:
+                    del known.plans[min(known.plans)]
+            case GenerationSwitched() as switched:
+                self._switched(event.job, switched, application)
 
-    def _activated(self, event: Event, application: Application, seconds: float) -> None:
-        stages = {
-            name: float(took)
-            for name, took in cast(Mapping[str, float], event.data.get("stages") or {}).items()
-            if math.isfinite(took) and took >= 0.0
-        }
+    def _activated(self, job: int, told: Mapping[str, float], application: Application, seconds: float) -> None:
+        stages = {name: float(took) for name, took in told.items() if math.isfinite(took) and took >= 0.0}
         if "all" in stages:
             # `all` is the worker's process from its start on: before it the batch script ran, within it the script.
             whole = stages.pop("all")
             stages |= {"script": max(0.0, whole - sum(stages.values())), "before": max(0.0, seconds - whole)}
-        for shown in self._scopes(cast(int, event.job), application):
+        for shown in self._scopes(job, application):
             shown.activations.append(seconds)
             if stages:
                 shown.stages.append(stages)
 
-    def _switched(self, event: Event, application: Application) -> None:
-        job, number = cast(int, event.job), int(cast(int, event.data.get("generation", 0)))
+    def _switched(self, job: int, switched: GenerationSwitched, application: Application) -> None:
+        number, grew, seconds = switched.generation, switched.grew, switched.pause_s
         known = self._plans.setdefault(job, _Plans())
-        nodes, broken = known.plans.pop(number, (int(cast(int, event.data.get("nodes", 0))), False))
-        grew = bool(event.data.get("grew"))
-        seconds = float(cast(float, event.data["pause_s"]))
+        nodes, broken = known.plans.pop(number, (switched.nodes, False))
         if not (math.isfinite(seconds) and seconds >= 0.0):
             return
         added = max(0, nodes - known.members)
@@ -144,9 +137,8 @@ class Costs:
             key = job, number, grew
             again = shown.stalls.pop(key, None)
             newcomers = added if again is None else again.newcomers
-            told = int(cast(int, event.data.get("state_bytes", 0)))
             lost = broken if again is None else again.lost
-            shown.stalls[key] = Stall(seconds, grew, lost and not grew, newcomers, max(0, told))
+            shown.stalls[key] = Stall(seconds, grew, lost and not grew, newcomers, max(0, switched.state_bytes))
             if len(shown.stalls) > KEPT:
                 del shown.stalls[next(iter(shown.stalls))]
 

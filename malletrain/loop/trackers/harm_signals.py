@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.decision import LeavePilot, RecyclePilot
+from malletrain.domain.event import (
+    ActionIntent,
+    BreakerSwitched,
+    DaemonStarted,
+    Event,
+    NodeAils,
+    PilotEnded,
+    PilotHeld,
+    PilotStarted,
+)
 from malletrain.domain.job import part_of
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop import breaker
@@ -46,9 +55,26 @@ class Signs:
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
-        fold = _FOLDS.get(event.kind)
-        if fold is not None:
-            fold(self, event)
+        match event.payload:
+            case ActionIntent(action=LeavePilot() | RecyclePilot(unstarted="")) if event.pilot:
+                self._asked.setdefault(event.pilot, event.at)
+            case PilotStarted():
+                self._started(event)
+            case PilotHeld():
+                self._ended(event)
+            case PilotEnded(preempted=preempted):
+                self._ended(event)
+                if preempted and event.pilot is not None:
+                    self._count("preempted", event.at)
+            case NodeAils():
+                if event.node:
+                    self._ailing.add(event.node)
+                self._count("ailing_nodes", event.at)
+            case DaemonStarted(stage=stage) if stage in tuple(Stage):
+                if self._lately is None or self._lately.stage is not Stage(stage):
+                    self._lately = Lately(Stage(stage), event.at)
+            case BreakerSwitched(open=True) if self._lately is not None:
+                self._lately = replace(self._lately, opened=self._lately.opened + 1)
 
     def seen(self, unsound: str = "") -> breaker.Signs:
         """All signs, for the breaker."""
@@ -76,7 +102,7 @@ class Signs:
             why = node.reason.lower()
             if name not in self._ailing and now - ended <= AFTER_S and any(words in why for words in _OWN_WORDS):
                 reason = f"{node.state.value} ({node.reason}) after pilot {pilot}"
-                events.append(Event(now, EventKind.NODE_AILS, None, pilot, name, reason))
+                events.append(Event(now, NodeAils(), None, pilot, name, reason))
         return events
 
     def _mind_cycles(self, cycle_s: float | None, pilots: int, now: float) -> None:
@@ -101,10 +127,6 @@ class Signs:
             if self._lately is not None and not part_of(event.pilot):
                 self._lately = replace(self._lately, started=self._lately.started + 1)
 
-    def _intent(self, event: Event) -> None:
-        if event.data.get("type") in ("leave", "recycle") and not event.data.get("unstarted") and event.pilot:
-            self._asked.setdefault(event.pilot, event.at)
-
     def _ended(self, event: Event) -> None:
         if event.pilot is None:
             return
@@ -114,32 +136,3 @@ class Signs:
         asked = self._asked.pop(event.pilot, None)
         if asked is not None and event.at - asked > self.slow_exit_s and not part_of(event.pilot):
             self._count("slow_exits", event.at)
-        if event.data.get("preempted"):
-            self._count("preempted", event.at)
-
-    def _node_ails(self, event: Event) -> None:
-        if event.node:
-            self._ailing.add(event.node)
-        self._count("ailing_nodes", event.at)
-
-    def _daemon_started(self, event: Event) -> None:
-        known = event.data.get("stage")
-        if isinstance(known, str) and known in tuple(Stage):
-            stage = Stage(known)
-            if self._lately is None or self._lately.stage is not stage:
-                self._lately = Lately(stage, event.at)
-
-    def _breaker(self, event: Event) -> None:
-        if self._lately is not None and event.data.get("open"):
-            self._lately = replace(self._lately, opened=self._lately.opened + 1)
-
-
-_FOLDS: dict[EventKind, Callable[[Signs, Event], None]] = {
-    EventKind.INTENT: Signs._intent,
-    EventKind.PILOT_STARTED: Signs._started,
-    EventKind.PILOT_HELD: Signs._ended,
-    EventKind.PILOT_ENDED: Signs._ended,
-    EventKind.NODE_AILS: Signs._node_ails,
-    EventKind.DAEMON_STARTED: Signs._daemon_started,
-    EventKind.BREAKER: Signs._breaker,
-}

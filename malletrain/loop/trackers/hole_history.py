@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import cast
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import OpenHole
-from malletrain.domain.event import Event, EventKind, JsonValue
+from malletrain.domain.event import DaemonStarted, Event, HolesEnded, HolesOpened
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, Node, NodeState, Snapshot
 from malletrain.learn.hole_forecast import Forecast, HoleHistory
 
@@ -51,12 +50,13 @@ class Holes:
 
     def apply(self, event: Event) -> None:
         """Fold one event, of whatever kind: the newest tells how long the daemon was surely awake."""
-        if event.kind is EventKind.DAEMON_STARTED:
-            self._forget_open()
-        elif event.kind is EventKind.HOLES_OPENED:
-            self._opened(event)
-        elif event.kind is EventKind.HOLES_ENDED:
-            self._ended(event)
+        match event.payload:
+            case DaemonStarted():
+                self._forget_open()
+            case HolesOpened() as opened:
+                self._opened(event.at, opened)
+            case HolesEnded() as ended:
+                self._ended(event.at, ended)
         self._last_at = event.at
 
     def open(self) -> Mapping[str, OpenHole]:
@@ -68,19 +68,17 @@ class Holes:
         cohorts = {id(cohort): cohort for cohort in self._cohorts.values() if cohort.seen_whole}
         return self.history.forecast((now - c.began, c.size, len(c.open)) for c in cohorts.values())
 
-    def _opened(self, event: Event) -> None:
-        nodes = [name for name in cast(list[str], event.data["nodes"]) if name not in self._cohorts]
+    def _opened(self, at: float, opened: HolesOpened) -> None:
+        nodes = [name for name in opened.nodes if name not in self._cohorts]
         if nodes:
-            seen = bool(event.data.get("seen_whole", True))
-            cohort = _Cohort(event.at, len(nodes), seen, set(nodes))
+            cohort = _Cohort(at, len(nodes), opened.seen_whole, set(nodes))
             self._cohorts.update(dict.fromkeys(nodes, cohort))
-            self._open.update(dict.fromkeys(nodes, OpenHole(event.at, len(nodes))))
+            self._open.update(dict.fromkeys(nodes, OpenHole(at, len(nodes))))
 
-    def _ended(self, event: Event) -> None:
-        taken = bool(event.data["taken"])
-        at = float(cast(float, event.data.get("last_seen", event.at)))
+    def _ended(self, at: float, ended: HolesEnded) -> None:
+        last_seen = at if ended.last_seen is None else ended.last_seen
         gone: dict[int, tuple[_Cohort, list[str]]] = {}
-        for name in cast(list[str], event.data["nodes"]):
+        for name in ended.nodes:
             cohort = self._cohorts.pop(name, None)
             self._open.pop(name, None)
             if cohort is not None:
@@ -89,7 +87,8 @@ class Holes:
             cohort.open.difference_update(names)
             if not cohort.seen_whole:
                 continue
-            self.history.add(event.at, max(0.0, at - cohort.began), cohort.size, taken=taken, nodes=len(names))
+            lasted = max(0.0, last_seen - cohort.began)
+            self.history.add(at, lasted, cohort.size, taken=ended.taken, nodes=len(names))
 
     def _forget_open(self) -> None:
         """The daemon was away: what was open then lasted at least until its last sign of life."""
@@ -123,14 +122,12 @@ def hole_events(
     events: list[Event] = []
     for taken, nodes in ended.items():
         if nodes:
-            data: dict[str, JsonValue] = {"nodes": list(nodes), "taken": taken}
-            if blind and last_look is not None:
-                data["last_seen"] = last_look
+            over = HolesEnded(tuple(nodes), taken, last_look if blind else None)
             reason = "the main queue took them" if taken else "lost sight of"
-            events.append(Event(at, EventKind.HOLES_ENDED, reason=f"{_count(nodes)}: {reason}", data=data))
+            events.append(Event(at, over, reason=f"{_count(nodes)}: {reason}"))
     if opened:
-        data = {"nodes": list(opened), "seen_whole": not blind}
-        events.append(Event(at, EventKind.HOLES_OPENED, reason=f"{_count(opened)} without main job", data=data))
+        begun = HolesOpened(tuple(opened), not blind)
+        events.append(Event(at, begun, reason=f"{_count(opened)} without main job"))
     return events
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.decision import RecyclePilot
+from malletrain.domain.event import ActionIntent, DaemonStarted, Event, PilotEnded, PilotHeld, PilotStarted
 
 #: The latest exits are looked at; a site that changes its epilog is believed after so many.
 KEPT = 100
@@ -34,20 +35,20 @@ class Exits:
 
     def apply(self, event: Event) -> None:
         """Fold one event, of whatever kind."""
-        if event.kind is EventKind.DAEMON_STARTED:
+        if isinstance(event.payload, DaemonStarted):
             self._since.clear()
         if event.pilot is None:
             return
-        if event.kind is EventKind.PILOT_STARTED:
-            self._ran.add(event.pilot)
-        elif event.kind is EventKind.INTENT and event.data.get("type") == "recycle":
-            if event.pilot in self._ran:  # one that Slurm has not started leaves nothing behind
-                self._since.setdefault(event.pilot, event.at)
-        elif event.kind in (EventKind.PILOT_HELD, EventKind.PILOT_ENDED):
-            self._ran.discard(event.pilot)
-            since = self._since.pop(event.pilot, None)
-            if since is not None and 0.0 <= event.at - since <= LONGEST_S:
-                self._took.append(event.at - since)
+        match event.payload:
+            case PilotStarted():
+                self._ran.add(event.pilot)
+            case ActionIntent(action=RecyclePilot()) if event.pilot in self._ran:
+                self._since.setdefault(event.pilot, event.at)  # one that Slurm has not started leaves nothing behind
+            case PilotHeld() | PilotEnded():
+                self._ran.discard(event.pilot)
+                since = self._since.pop(event.pilot, None)
+                if since is not None and 0.0 <= event.at - since <= LONGEST_S:
+                    self._took.append(event.at - since)
 
     def usual_s(self) -> float | None:
         """Within how many seconds nearly every node was seen free again; None before the first."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.decision import RecyclePilot
+from malletrain.domain.event import ActionIntent, Event, PilotStarted, StartsRefused
 
 #: The first rest in seconds; each further failure in a row doubles it.
 FIRST_REST_S = 300.0
@@ -31,23 +32,20 @@ class Unstarted:
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
-        if event.kind is EventKind.STARTS_REFUSED:
-            self._fold_refusal(event)
-            return
-        if event.kind is EventKind.PILOT_STARTED:
-            self._resting.pop(event.node or "", None)
-            self._resting.pop(f"job {event.job}", None)
-            return
-        subject = event.data.get("unstarted") if event.kind is EventKind.INTENT else None
-        if not isinstance(subject, str) or not subject:
-            return
-        count = self._resting.get(subject, (0, 0.0, ""))[0] + 1
-        rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(10, count - 1))
-        self._resting[subject] = (count, event.at + rest_s, event.reason)
+        match event.payload:
+            case StartsRefused(refused=refused):
+                self._fold_refusal(event, refused)
+            case PilotStarted():
+                self._resting.pop(event.node or "", None)
+                self._resting.pop(f"job {event.job}", None)
+            case ActionIntent(action=RecyclePilot(unstarted=subject)) if subject:
+                count = self._resting.get(subject, (0, 0.0, ""))[0] + 1
+                rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(10, count - 1))
+                self._resting[subject] = (count, event.at + rest_s, event.reason)
 
-    def _fold_refusal(self, event: Event) -> None:
+    def _fold_refusal(self, event: Event, refused: bool) -> None:
         subject = f"job {event.job}"
-        if not event.data.get("refused"):
+        if not refused:
             self._refused.pop(subject, None)
             return
         count = self._refused.get(subject, (0, 0.0, ""))[0] + 1

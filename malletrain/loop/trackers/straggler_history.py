@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
-from malletrain.domain.decision import LeaveCause
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.decision import LeaveCause, LeavePilot
+from malletrain.domain.event import (
+    ActionIntent,
+    Event,
+    JobCancelled,
+    JobCompleted,
+    JobFailed,
+    PilotEnded,
+    PilotHeld,
+    PilotSetAside,
+    SamplesReported,
+)
 from malletrain.learn.stragglers import Straggler, WorkerSpeed, stragglers
 
 #: A node whose worker was replaced for being slow is left alone for so long.
 REST_S = 1800.0
-
-_OVER = (EventKind.JOB_CANCELLED, EventKind.JOB_COMPLETED, EventKind.JOB_FAILED)
-_GIVEN_UP = (EventKind.PILOT_HELD, EventKind.PILOT_ASIDE, EventKind.PILOT_ENDED)
 
 
 class Paces:
@@ -28,17 +34,18 @@ class Paces:
         """Take in one event of the journal."""
         if event.job is None:
             return
-        if event.kind is EventKind.SAMPLES:
-            self._window(event)
-        elif event.kind in _OVER:
-            self._paces.pop(event.job, None)
-            self._slow.pop(event.job, None)
-        elif event.kind in _GIVEN_UP:
-            paces = self._paces.get(event.job)
-            if paces is not None and paces.pop(event.pilot or "", None) is not None:
-                self._judge(event.job)
-        elif event.kind is EventKind.INTENT and event.data.get("cause") == LeaveCause.STRAGGLER and event.node:
-            self._resting[event.node] = (event.at + REST_S, event.reason)
+        match event.payload:
+            case SamplesReported(rates=rates, steady=True) if rates:
+                self._window(event.job, rates)
+            case JobCancelled() | JobCompleted() | JobFailed():
+                self._paces.pop(event.job, None)
+                self._slow.pop(event.job, None)
+            case PilotHeld() | PilotSetAside() | PilotEnded():
+                paces = self._paces.get(event.job)
+                if paces is not None and paces.pop(event.pilot or "", None) is not None:
+                    self._judge(event.job)
+            case ActionIntent(action=LeavePilot(cause=LeaveCause.STRAGGLER)) if event.node:
+                self._resting[event.node] = (event.at + REST_S, event.reason)
 
     def slow(self) -> Mapping[int, tuple[Straggler, ...]]:
         """The stragglers of each job that has some, the slowest first."""
@@ -52,17 +59,14 @@ class Paces:
             for node, (until, why) in self._resting.items()
         }
 
-    def _window(self, event: Event) -> None:
-        rates = cast(Mapping[str, float], event.data.get("rates") or {})
-        if not rates or not event.data.get("steady", True):
-            return
+    def _window(self, job: int, rates: Mapping[str, float]) -> None:
         # A worker is called after its pilot and restart, `123_4.0`. Who is not in the world any more is forgotten.
-        before = self._paces.get(cast(int, event.job), {})
+        before = self._paces.get(job, {})
         by_pilot = {worker.rpartition(".")[0]: rate for worker, rate in rates.items()}
-        self._paces[cast(int, event.job)] = {
+        self._paces[job] = {
             pilot: before.get(pilot, WorkerSpeed()).after(rate) for pilot, rate in sorted(by_pilot.items())
         }
-        self._judge(cast(int, event.job))
+        self._judge(job)
 
     def _judge(self, job: int) -> None:
         found = stragglers(self._paces[job])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from malletrain.decide.rules import Rules
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import DaemonStarted, DaemonStopped, Event, PoolCounted
 from malletrain.sizing.deadlines import supply_quantiles
 
 #: What was seen counts half after so long.
@@ -27,13 +25,13 @@ class PoolLevels:
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
-        if event.kind in (EventKind.DAEMON_STARTED, EventKind.DAEMON_STOPPED):
-            self._until(event.at)
-            self._level = None
-        elif event.kind is EventKind.POOL:
-            self._until(event.at)
-            counts = cast(dict[str, int], event.data)
-            self._level, self._since = sum(counts.get(name, 0) for name in ("idle", "planned", "harvested")), event.at
+        match event.payload:
+            case DaemonStarted() | DaemonStopped():
+                self._until(event.at)
+                self._level = None
+            case PoolCounted() as pool:
+                self._until(event.at)
+                self._level, self._since = pool.without_main, event.at
 
     def supply(self, rules: Rules) -> tuple[int, ...]:
         """Equally likely numbers of nodes that pilots may hold, ascending; empty before anything was seen."""

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import (
+    DaemonStopped,
+    Event,
+    GenerationPublished,
+    GenerationSwitched,
+    JobAnnounced,
+    JobCancelled,
+    JobCompleted,
+    JobFailed,
+    PilotEnded,
+    PilotHeld,
+    PilotStarted,
+    PoolCounted,
+    SamplesReported,
+    WorkerLeft,
+    WorkerLost,
+    WorkerWarm,
+)
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
 from malletrain.learn.curve import fit_curve
-from malletrain.loop.journalled import job_from
 from malletrain.replay.scoring.figures import Score, jain
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import speedups
 from malletrain.replay.workload import TrainingJob
-
-_STARTED = frozenset({EventKind.PILOT_STARTED})
-_STOPPED = frozenset({EventKind.PILOT_HELD, EventKind.PILOT_ENDED, EventKind.WORKER_LEFT, EventKind.WORKER_LOST})
-_OVER = frozenset({EventKind.JOB_COMPLETED, EventKind.JOB_FAILED, EventKind.JOB_CANCELLED})
 
 
 @dataclass
@@ -79,53 +91,48 @@ class _Fold:
             self.spans.append((self.now, event.at, self.idle_nodes, worlds))
             self.idle += self.idle_nodes * (event.at - self.now)
             self.now = event.at
-        data = cast(Mapping[str, Any], event.data)
-        if event.kind is EventKind.POOL:
-            self.idle_nodes = float(data["idle"]) + float(data["planned"]) + float(data["harvested"])
-        if event.job is None:
-            return
-        if event.kind is EventKind.JOB_ANNOUNCED:
-            self.jobs.setdefault(event.job, _Job(job_from(event.data), event.at))
-        elif event.job in self.jobs:
-            self._of_job(event, self.jobs[event.job], data)
+        match event.payload:
+            case PoolCounted() as pool:
+                self.idle_nodes = float(pool.without_main)
+            case JobAnnounced(job=job) if event.job is not None:
+                self.jobs.setdefault(event.job, _Job(job, event.at))
+            case _ if event.job in self.jobs:
+                self._of_job(event, self.jobs[event.job])
 
-    def _of_job(self, event: Event, job: _Job, data: Mapping[str, Any]) -> None:
-        pilot = event.pilot
-        if event.kind in _STARTED and pilot is not None and pilot not in self.holding:
-            since = min(float(data.get("started_at") or event.at), event.at)
-            self.holding[pilot] = (job.job.id, since)
-            job.first_start = since if job.first_start is None else job.first_start
-            warm_at = self.warm_at.pop(pilot, None)
-            if warm_at is None:
-                self.cold[pilot] = since
-            else:
-                self.activating += max(0.0, warm_at - since)
-            self.activations += 1
-        elif event.kind is EventKind.WORKER_WARM and pilot is not None:
-            if pilot not in self.holding:
-                self.warm_at[pilot] = event.at  # a look every few seconds tells of the start later than the worker
-            self._warm(pilot)
-        elif event.kind in _STOPPED and pilot is not None:
-            if event.kind is EventKind.PILOT_ENDED and data.get("preempted"):
-                self.preemptions += 1
-            self._release(pilot)
-        elif event.kind is EventKind.GENERATION:
-            job.world = tuple(data["members"])
-        elif event.kind is EventKind.SWITCHED:
-            self.rescales += 1
-            nodes = int(data["nodes"])
-            self.pauses.append((job.job.id, event.at, event.at + float(data["pause_s"]), nodes))
-        elif event.kind is EventKind.SAMPLES:
-            job.samples += float(data["samples"])
-            if data["seconds"] > 0:
-                job.rates.append(
-                    ThroughputSample(
-                        event.at, int(data["nodes"]), data["samples"], data["seconds"], int(data["steps"])
-                    )
-                )
-        elif event.kind in _OVER and job.over_at is None:
-            job.over_at, job.completed = event.at, event.kind is EventKind.JOB_COMPLETED
-            job.world = ()
+    def _of_job(self, event: Event, job: _Job) -> None:
+        pilot = event.pilot or ""
+        match event.payload:
+            case PilotStarted(started_at=started_at) if pilot not in self.holding:
+                since = min(started_at or event.at, event.at)
+                self.holding[pilot] = (job.job.id, since)
+                job.first_start = since if job.first_start is None else job.first_start
+                warm_at = self.warm_at.pop(pilot, None)
+                if warm_at is None:
+                    self.cold[pilot] = since
+                else:
+                    self.activating += max(0.0, warm_at - since)
+                self.activations += 1
+            case WorkerWarm():
+                if pilot not in self.holding:
+                    self.warm_at[pilot] = event.at  # a look every few seconds tells of the start later
+                self._warm(pilot)
+            case PilotEnded(preempted=preempted):
+                self.preemptions += preempted
+                self._release(pilot)
+            case PilotHeld() | WorkerLeft() | WorkerLost():
+                self._release(pilot)
+            case GenerationPublished(members=members):
+                job.world = members
+            case GenerationSwitched(nodes=nodes, pause_s=pause_s):
+                self.rescales += 1
+                self.pauses.append((job.job.id, event.at, event.at + pause_s, nodes))
+            case SamplesReported(nodes=nodes, samples=samples, seconds=seconds, steps=steps):
+                job.samples += samples
+                if seconds > 0:
+                    job.rates.append(ThroughputSample(event.at, nodes, samples, seconds, steps))
+            case (JobCompleted() | JobFailed() | JobCancelled()) as over if job.over_at is None:
+                job.over_at, job.completed = event.at, isinstance(over, JobCompleted)
+                job.world = ()
 
     def _warm(self, pilot: str) -> None:
         since = self.cold.pop(pilot, None)
@@ -146,7 +153,7 @@ class _Fold:
 
     def finish(self) -> None:
         if self.end > self.now:
-            self.take(Event(self.end, EventKind.DAEMON_STOPPED))
+            self.take(Event(self.end, DaemonStopped()))
         for pilot in list(self.holding):
             self._release(pilot)
 

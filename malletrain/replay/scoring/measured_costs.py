@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import cast
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.decision import StartPilot
+from malletrain.domain.event import ActionIntent, Event, GenerationSwitched, WorkerWarm
 from malletrain.domain.job import ResizeCosts
 
 
@@ -32,17 +32,17 @@ def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> MeasuredC
     """
     decided: dict[str, float] = {}
     activations: list[float] = []
-    stalls: dict[tuple[int | None, object, bool], float] = {}
+    stalls: dict[tuple[int | None, int, bool], float] = {}
     for event in events:
-        pilot = event.pilot
-        if event.kind is EventKind.INTENT and event.data.get("type") == "start" and pilot is not None:
-            decided[pilot] = event.at
-        elif event.kind is EventKind.WORKER_WARM and pilot is not None and pilot in decided:
-            activations.append(max(0.0, event.at - decided.pop(pilot)))
-        elif event.kind is EventKind.SWITCHED:
-            seconds = float(cast(float, event.data["pause_s"]))
-            if math.isfinite(seconds) and seconds > 0.0:  # 0: a world that begins
-                stalls[event.job, event.data.get("generation"), bool(event.data.get("grew"))] = seconds
+        pilot = event.pilot or ""
+        match event.payload:
+            case ActionIntent(action=StartPilot()):
+                decided[pilot] = event.at
+            case WorkerWarm() if pilot in decided:
+                activations.append(max(0.0, event.at - decided.pop(pilot)))
+            case GenerationSwitched(generation=generation, grew=grew, pause_s=seconds):
+                if math.isfinite(seconds) and seconds > 0.0:  # 0: a world that begins
+                    stalls[event.job, generation, grew] = seconds
     grown = [seconds for (*_, grew), seconds in stalls.items() if grew]
     shrunk = [seconds for (*_, grew), seconds in stalls.items() if not grew]
     costs = replace(

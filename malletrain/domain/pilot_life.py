@@ -1,0 +1,87 @@
+"""The life of a pilot: how each event about it changes it. The ledger and the journal's tables both follow this."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, RecyclePilot, StartPilot
+from malletrain.domain.event import (
+    ActionIntent,
+    ActionOutcome,
+    Event,
+    PilotEnded,
+    PilotHeld,
+    PilotSetAside,
+    PilotStarted,
+    PilotWaits,
+    WorkerLeft,
+    WorkerLost,
+    WorkerWarm,
+)
+from malletrain.domain.job import Pilot, PilotPhase
+from malletrain.domain.snapshot import SlurmState
+
+
+def given_up(event: Event) -> bool:
+    """Whether the event says that a pilot has no node any more, or none yet."""
+    return isinstance(event.payload, PilotHeld | PilotSetAside | PilotWaits | PilotEnded)
+
+
+def after(pilot: Pilot, event: Event) -> Pilot:
+    """The pilot after an event about it; the same object where the event changes nothing."""
+    match event.payload:
+        case ActionIntent(action=StartPilot(replaces=replaces)):
+            return replace(_asked(pilot, event, PilotPhase.RELEASED), replaces=replaces)
+        case ActionIntent(action=LeavePilot(deadline=deadline)):
+            return replace(_asked(pilot, event, PilotPhase.LEAVING), leave_by=deadline)
+        case ActionIntent(action=RecyclePilot()):
+            return replace(_asked(pilot, event, PilotPhase.RECYCLING), since=event.at)
+        case ActionOutcome(action=StartPilot(), done=False) if pilot.phase is PilotPhase.RELEASED:
+            phase = PilotPhase.ENDED if pilot.is_part else PilotPhase.HELD
+            return replace(pilot, phase=phase, since=event.at, node="")
+        case ActionOutcome(action=StartPilot(), done=True, restarts=restarts):
+            return replace(pilot, restarts=restarts)
+        case ActionOutcome(action=CancelTasks(), done=True) if pilot.phase in (PilotPhase.HELD, PilotPhase.ASIDE):
+            return replace(pilot, phase=PilotPhase.ENDED, since=event.at, node="")
+        case ActionOutcome(action=CutLimit(ends_at=ends_at), done=True):
+            return replace(pilot, ends_at=ends_at)
+        case PilotStarted() as started:
+            return _started(pilot, event, started)
+        case PilotWaits():
+            return _without_node(pilot, event, PilotPhase.RELEASED)
+        case PilotSetAside():
+            return _without_node(pilot, event, PilotPhase.ASIDE)
+        case PilotHeld():
+            return _without_node(pilot, event, PilotPhase.HELD)
+        case PilotEnded(state=state, preempted=preempted):
+            ended_as = SlurmState.PREEMPTED if preempted else state
+            return replace(_without_node(pilot, event, PilotPhase.ENDED), ended_as=ended_as)
+        case WorkerWarm():
+            return replace(pilot, ready=True)
+        case WorkerLeft() | WorkerLost() if pilot.ready:
+            return replace(pilot, ready=False)
+    return pilot
+
+
+def _asked(pilot: Pilot, event: Event, phase: PilotPhase) -> Pilot:
+    since = pilot.since if phase is pilot.phase else event.at
+    node = event.node or pilot.node
+    return replace(pilot, phase=phase, since=since, node=node, reason=event.reason, leave_by=None)
+
+
+def _started(pilot: Pilot, event: Event, started: PilotStarted) -> Pilot:
+    phase = pilot.phase if pilot.phase is PilotPhase.LEAVING else PilotPhase.RUNNING
+    same_node = event.node in (None, pilot.node)
+    return replace(
+        pilot,
+        phase=phase,
+        since=pilot.since if phase is pilot.phase else event.at,
+        node=event.node or pilot.node,
+        started_at=started.started_at,
+        ends_at=started.ends_at,
+        node_class=(pilot.node_class if same_node else "") if started.node_class is None else started.node_class,
+    )
+
+
+def _without_node(pilot: Pilot, event: Event, phase: PilotPhase) -> Pilot:
+    return Pilot(pilot.id, pilot.job_id, phase, event.at, reason=event.reason)
