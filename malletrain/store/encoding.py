@@ -135,7 +135,7 @@ def _read(kind: Any, data: Mapping[str, Any]) -> Any:
         if key in data:
             try:
                 values[name] = reader(data[key])
-            except (TypeError, ValueError, AttributeError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"{key}: {error}") from error
         elif default is MISSING:
             raise ValueError(f"{key}: missing")

@@ -9,12 +9,23 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import Event, EventKind, JobCompleted, JsonValue, MetricReported, PoolCounted
+from malletrain.domain.event import (
+    BreakerSwitched,
+    Event,
+    EventKind,
+    JobCompleted,
+    JsonValue,
+    MetricReported,
+    PoolCounted,
+    UnknownFact,
+)
+from malletrain.loop.ledger import Ledger
 from malletrain.store.database import file_system_of
 from malletrain.store.errors import JournalInUse, StoreError
 from malletrain.store.journal import SqliteJournal
@@ -23,6 +34,7 @@ from tests.world import data_of, event_of
 #: Appends pairs of events until it is killed, and says on stdout what the journal has acknowledged.
 _WRITER = """
 import sys
+from contextlib import closing
 from pathlib import Path
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.store.journal import SqliteJournal
@@ -196,3 +208,47 @@ def test_network_file_systems_are_recognised(tmp_path: Path) -> None:
     assert file_system_of(home / "x", str(mounts)) == "nfs4"
     assert file_system_of(tmp_path, str(mounts)) == "ext4"
     assert file_system_of(tmp_path, str(tmp_path / "missing")) == ""
+
+
+def _with_row(path: Path, kind: str, data: str) -> None:
+    """A journal with one row as another release may have written it."""
+    with SqliteJournal(path) as journal:
+        journal.append([Event(1.0, PoolCounted(idle=1))])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE event SET kind = ?, data = ?", (kind, data))
+
+
+def test_a_kind_of_a_newer_release_is_kept_and_folded_into_nothing(tmp_path: Path) -> None:
+    _with_row(tmp_path / "j.db", "job_suspended", '{"by":"ann"}')
+    with SqliteJournal(tmp_path / "j.db") as journal:
+        [event] = journal.read()
+        assert event.payload == UnknownFact("job_suspended", {"by": "ann"})
+        Ledger().apply([event])
+        assert journal.rebuild() == 1
+
+
+def test_a_field_of_a_newer_release_is_passed_over(tmp_path: Path) -> None:
+    _with_row(tmp_path / "j.db", "breaker", '{"open":true,"sign":"slow exits"}')
+    with SqliteJournal(tmp_path / "j.db") as journal:
+        assert [event.payload for event in journal.read()] == [BreakerSwitched(open=True)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "fault"),
+    [
+        ("breaker", "{}", "open: missing"),
+        ("breaker", '{"open":1}', "open: must be a bool"),
+        ("samples", '{"nodes":"many"}', "nodes: must be a number, not 'many'"),
+        ("intent", '{"type":"promote"}', "type: 'promote' is no action"),
+        ("intent", '{"type":"leave","job_id":1,"pilot":"7_0","node":"n0"}', "cause: missing"),
+    ],
+)
+def test_a_malformed_row_is_refused_by_number_kind_and_field(
+    tmp_path: Path, kind: str, data: str, fault: str
+) -> None:
+    _with_row(tmp_path / "j.db", kind, data)
+    with (
+        SqliteJournal(tmp_path / "j.db") as journal,
+        pytest.raises(StoreError, match=f"event 1 .*'{kind}'.* {fault}"),
+    ):
+        list(journal.read())
