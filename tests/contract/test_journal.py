@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.domain.event import Event, EventKind, Payload, UnknownFact
+from malletrain.domain.event import Event, EventKind, JobCompleted, Payload, UnknownFact
 from malletrain.loop.ports import Journal
 from malletrain.store.journal import SqliteJournal
 from tests.world import data_of, event_of
@@ -51,6 +51,7 @@ _json = st.recursive(
 PAYLOADS: list[type[Payload]] = [kind for kind in typing.get_args(Payload) if kind is not UnknownFact]
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 st.register_type_strategy(str, _text)
+st.register_type_strategy(JobCompleted, st.builds(JobCompleted, st.dictionaries(_text, _json, max_size=3)))
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 _events = st.builds(
     Event,
