@@ -39,10 +39,7 @@ class StartPilot:
 
 @dataclass(frozen=True, slots=True)
 class LeavePilot:
-    """Ask the worker of `pilot` to leave its world, then recycle the task; at `deadline` recycle it regardless.
-
-    `main_job`: the main job that the node is given to, if it is for one.
-    """
+    """Ask the worker of `pilot` to leave its world, then recycle the task; at `deadline` recycle it regardless."""
 
     job_id: int
     pilot: str
@@ -50,7 +47,6 @@ class LeavePilot:
     cause: LeaveCause
     deadline: float
     reason: str
-    main_job: str = field(default="", metadata={"sparse": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +64,7 @@ class CutLimit:
 class RecyclePilot:
     """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole.
 
-    `unstarted`: it never started, and this (a node, or `job 7`) rests before it is tried again. `main_job`: as for
-    `LeavePilot`.
+    `unstarted`: it never started, and this (a node, or `job 7`) rests before it is tried again.
     """
 
     job_id: int
@@ -77,7 +72,6 @@ class RecyclePilot:
     node: str
     reason: str
     unstarted: str = ""
-    main_job: str = field(default="", metadata={"sparse": True})
 
 
 @dataclass(frozen=True, slots=True)
