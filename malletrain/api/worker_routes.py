@@ -23,7 +23,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from malletrain.domain.decision import LeavePilot
-from malletrain.domain.errors import Conflict, Refused
+from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.domain.event import Event, SamplesReported
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.next_world import Seat, WorldPlan
@@ -239,7 +239,7 @@ class _Route(APIRoute):
                 return JSONResponse({"error": str(error)}, 400)
             except WireError as error:
                 return JSONResponse({"error": str(error)}, 401)
-            except Conflict as error:
+            except ContradictsRecord as error:
                 return JSONResponse({"error": str(error)}, 409)
             except Refused as error:
                 return JSONResponse({"error": str(error)}, 403)

@@ -212,7 +212,7 @@ def replay(
         raise click.UsageError("--report draws what the fast engine records: leave out --engine loop")
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.replay import run, sizer, workload
-    from malletrain.replay.machine import Window, cluster_trace
+    from malletrain.replay.cluster_trace import Window, cluster_trace
     from malletrain.replay.options import EngineKind, NodeOrder, Options
     from malletrain.replay.report.page import write_report
     from malletrain.replay.report.summary import summary

@@ -30,7 +30,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.tick import Loop
-from malletrain.observe.report import observation
+from malletrain.observe.observation import observation
 from malletrain.observe.shadow import NOBODY, ShadowCluster, ShadowWorkers
 from malletrain.slurm import site_facts
 from malletrain.slurm.cluster import SlurmCluster

@@ -31,5 +31,5 @@ class Refused(MalletrainError):
     exit_status = 1
 
 
-class Conflict(Refused):
+class ContradictsRecord(Refused):
     """The caller might do this, but what it says does not agree with what is on record."""

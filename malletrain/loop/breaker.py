@@ -21,7 +21,7 @@ class BreakerRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class HarmSignals:
     """Signs of harm, as the times (Unix seconds, rising) at which each was seen; `unsound`: what is wrong with the
     harvest partition by now."""
 
@@ -32,7 +32,7 @@ class Signs:
     unsound: str = ""
 
 
-def why_to_pause(signs: Signs, now: float, rules: BreakerRules) -> str:
+def why_to_pause(signs: HarmSignals, now: float, rules: BreakerRules) -> str:
     """Why nothing new may start now; empty when all is well. The gravest sign speaks."""
     if signs.unsound:
         return f"the harvest partition no longer gives way: {signs.unsound}"

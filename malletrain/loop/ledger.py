@@ -29,8 +29,8 @@ from malletrain.loop.job_state import Record, fold
 from malletrain.loop.trackers.budget_usage import Spending
 from malletrain.loop.trackers.costs import RELAUNCH, TELLING_COSTS, Costs
 from malletrain.loop.trackers.fair_share import Usage
-from malletrain.loop.trackers.harm_signals import Signs
-from malletrain.loop.trackers.hole_history import Holes
+from malletrain.loop.trackers.harm_signals import HarmSignalTracker
+from malletrain.loop.trackers.hole_history import HoleTracker
 from malletrain.loop.trackers.release_latency import Exits
 from malletrain.loop.trackers.start_backoff import Unstarted
 from malletrain.loop.trackers.straggler_history import Paces
@@ -53,14 +53,14 @@ class Ledger:
         self._relaunches = Costs(RELAUNCH)
         self._drained: dict[str, float] = {}
         self._earlier: dict[tuple[str, str], deque[Evidence]] = {}
-        self.holes = Holes()
+        self.holes = HoleTracker()
         self.usage = Usage()
         self.spending = Spending()
         self.exits = Exits()
         self.unstarted = Unstarted()
         self.paces = Paces()
         self.pool = PoolLevels()
-        self.signs = Signs()
+        self.signs = HarmSignalTracker()
         self.last_seq = 0
 
     def apply(self, events: Iterable[Event]) -> None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
+from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.engine import Engine
-from malletrain.replay.machine import ClusterTrace, Window, cluster_trace
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.result import Result
 from malletrain.replay.run import Replay, replay

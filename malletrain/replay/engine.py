@@ -20,7 +20,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.machine import ClusterTrace
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.oracle import Lives
 from malletrain.replay.plans import PlanBook

@@ -36,7 +36,7 @@ from malletrain.domain.job import PilotEnd
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
-from malletrain.replay.machine import ClusterTrace
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.scoring.journal_score import score_journal

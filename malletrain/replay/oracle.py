@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.machine import ClusterTrace
+from malletrain.replay.cluster_trace import ClusterTrace
 
 Ints = NDArray[np.int64]
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.loop_engine import score_by_loop
-from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.options import EngineKind, NodeOrder, Options
 from malletrain.replay.result import Result
 from malletrain.replay.scoring.fairness import finish_time_fairness

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.replay.assumed_placement import AssumedPlacement
-from malletrain.replay.machine import ClusterTrace
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.run import Replay
 from malletrain.replay.run import replay as replayed
 from malletrain.replay.scoring.figures import Score

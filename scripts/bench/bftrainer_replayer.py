@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from malletrain.replay.machine import ClusterTrace
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.traces.trace import IDLE
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.knapsack import solve

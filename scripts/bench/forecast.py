@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from malletrain.learn.hole_forecast import AGES_S, Forecast, HoleHistory, RemainingLife
-from malletrain.replay.machine import IdleIntervals, Window, cluster_trace
+from malletrain.replay.cluster_trace import IdleIntervals, Window, cluster_trace
 from malletrain.replay.traces import read_trace
 
 DAY_S = 86400.0

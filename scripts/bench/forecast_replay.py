@@ -26,8 +26,8 @@ from malletrain.decide.placement import place
 from malletrain.domain.decision import Hole, OpenHole
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, ResizeCosts
 from malletrain.learn.hole_forecast import HoleHistory
+from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.engine import Engine
-from malletrain.replay.machine import ClusterTrace, Window, cluster_trace
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.result import Cause
 from malletrain.replay.scoring.figures import score

@@ -35,12 +35,12 @@ import numpy as np
 
 from malletrain.domain.job import Curve
 from malletrain.replay.curves import POLLUX_SAMPLES
-from malletrain.sizing.policies.batch_size import ElasticBatch
 from malletrain.sizing.policies.budget import Budget
 from malletrain.sizing.policies.deadline import Deadline
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.matching import Matching
 from malletrain.sizing.policies.max_min import Efficiency, Equal
+from malletrain.sizing.policies.variable_batch import ElasticBatch
 from malletrain.sizing.problem import Due, JobDemand, JobId, NodeBudget, Policy, Problem, Sizes, Synchronous
 from malletrain.sizing.values import ValueRowCache
 from scripts.bench import sizing

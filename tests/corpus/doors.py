@@ -45,7 +45,7 @@ from malletrain.loop.membership.reports import Membership
 from malletrain.loop.membership.state import MembershipSettings, Standing
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
-from malletrain.observe.report import observation
+from malletrain.observe.observation import observation
 from malletrain.observe.shadow import ShadowCluster, ShadowWorkers
 from malletrain.sizing import registry
 from malletrain.sizing.objective import Objective

@@ -11,8 +11,8 @@ from typing import Any
 
 from malletrain.domain.event import Event
 from malletrain.domain.job import ResizeCosts
+from malletrain.replay.cluster_trace import Window, cluster_trace
 from malletrain.replay.loop_engine import replay_rules, replay_whole
-from malletrain.replay.machine import Window, cluster_trace
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces import read_trace

@@ -12,8 +12,8 @@ from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Admission, Claim
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings
-from malletrain.sizing.policies.batch_size import ElasticBatch
 from malletrain.sizing.policies.exact import Exact
+from malletrain.sizing.policies.variable_batch import ElasticBatch
 from malletrain.sizing.problem import Policy
 from tests.world import World, data_of, event_of, job
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.loop.breaker import BreakerRules, Signs, why_no_more_tasks, why_to_pause
+from malletrain.loop.breaker import BreakerRules, HarmSignals, why_no_more_tasks, why_to_pause
 
 RULES = BreakerRules(2, 2, 2, 2, pause_s=600.0)
 
@@ -28,7 +28,7 @@ def test_each_sign_opens_it_and_it_closes_again(sign: str, key: str, said: str) 
 
     def why(times: list[float], now: float) -> str:
         seen: dict[str, Any] = {sign: times}
-        return why_to_pause(replace(Signs(), **seen), now, RULES)
+        return why_to_pause(replace(HarmSignals(), **seen), now, RULES)
 
     assert said in why(at, 31.0)
     assert f"for 599 s (breaker.{key}_per_hour)" in why(at, 31.0)
@@ -38,17 +38,17 @@ def test_each_sign_opens_it_and_it_closes_again(sign: str, key: str, said: str) 
 
 
 def test_a_partition_that_no_longer_gives_way_opens_it_for_as_long_as_that_is_so() -> None:
-    assert "no longer gives way: PreemptMode=OFF" in why_to_pause(Signs(unsound="PreemptMode=OFF"), 1.0, RULES)
+    assert "no longer gives way: PreemptMode=OFF" in why_to_pause(HarmSignals(unsound="PreemptMode=OFF"), 1.0, RULES)
 
 
 def test_where_one_is_too_many_one_opens_it() -> None:
-    assert why_to_pause(Signs(ailing_nodes=[5.0]), 6.0, replace(RULES, ailing_nodes_per_hour=0))
+    assert why_to_pause(HarmSignals(ailing_nodes=[5.0]), 6.0, replace(RULES, ailing_nodes_per_hour=0))
 
 
 @given(st.lists(st.floats(0, 1e5), max_size=30).map(sorted), st.integers(1, 40))
 def test_it_never_opens_on_fewer(at: list[float], per_hour: int) -> None:
     if len(at) <= per_hour:
-        assert why_to_pause(Signs(preempted=at), 1e5, replace(RULES, preemptions_per_hour=per_hour)) == ""
+        assert why_to_pause(HarmSignals(preempted=at), 1e5, replace(RULES, preemptions_per_hour=per_hour)) == ""
 
 
 @pytest.mark.parametrize(("known", "most", "full"), [(8999, 10000, False), (9000, 10000, True), (5, 0, False)])

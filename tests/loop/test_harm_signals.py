@@ -8,7 +8,7 @@ from malletrain.domain.event import Event, EventKind
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.rollout import Stage
-from malletrain.loop.trackers.harm_signals import Signs
+from malletrain.loop.trackers.harm_signals import HarmSignalTracker
 from tests.world import START, World, event_of, job, node
 
 
@@ -25,7 +25,7 @@ def seen(state: NodeState, reason: str = "") -> Snapshot:
 
 
 def test_a_pilot_that_takes_long_to_leave_is_slow() -> None:
-    signs = Signs(slow_exit_s=60.0)
+    signs = HarmSignalTracker(slow_exit_s=60.0)
     for pilot, took_s in (("7_0", 12.0), ("7_1", 61.0)):
         for event in (started(0, pilot), asked(10, pilot), event_of(10 + took_s, EventKind.PILOT_HELD, 1, pilot)):
             signs.apply(event)
@@ -33,14 +33,14 @@ def test_a_pilot_that_takes_long_to_leave_is_slow() -> None:
 
 
 def test_preempted_pilots_are_counted() -> None:
-    signs = Signs()
+    signs = HarmSignalTracker()
     signs.apply(event_of(5, EventKind.PILOT_ENDED, 1, "7_0", data={"preempted": True}))
     signs.apply(event_of(6, EventKind.PILOT_ENDED, 1, "7_1", data={"preempted": False}))
     assert signs.seen().preempted == (5,)
 
 
 def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> None:
-    signs = Signs()
+    signs = HarmSignalTracker()
     signs.apply(started(START))
     signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
     sick = seen(NodeState.DRAINED, "Kill task failed [root@2026-11-20T20:00:00]")
@@ -55,7 +55,7 @@ def test_a_node_that_slurm_takes_out_of_service_after_a_pilot_ails_once() -> Non
 
 
 def test_what_staff_drains_or_fails_long_after_is_not_the_pilots() -> None:
-    signs = Signs()
+    signs = HarmSignalTracker()
     signs.apply(started(START))
     signs.apply(event_of(START + 60, EventKind.PILOT_HELD, 1, "7_0"))
     assert signs.look(seen(NodeState.DRAINED, "new disk [root@2026-11-20T20:00:00]"), 0, START + 90) == []
@@ -63,7 +63,7 @@ def test_what_staff_drains_or_fails_long_after_is_not_the_pilots() -> None:
 
 
 def test_cycles_that_pilots_make_longer() -> None:
-    signs = Signs()
+    signs = HarmSignalTracker()
 
     def looks(cycle_s: float, pilots: int, count: int) -> None:
         for number in range(count):
@@ -77,7 +77,7 @@ def test_cycles_that_pilots_make_longer() -> None:
 
 
 def test_a_stage_counts_from_its_first_start_and_anew_after_a_change() -> None:
-    signs = Signs()
+    signs = HarmSignalTracker()
     assert signs.lately() is None
     for at in (1, 50):
         signs.apply(event_of(at, EventKind.DAEMON_STARTED, data={"stage": "few"}))

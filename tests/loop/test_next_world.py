@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.loop.membership.next_world import Candidate, JobTerms, Seat, next_world
+from malletrain.loop.membership.next_world import JobTerms, Seat, WorkerCandidate, next_world
 
 ANY = JobTerms()
 
@@ -14,8 +14,8 @@ def seat(name: str) -> Seat:
     return Seat(name, name.partition(".")[0], f"{name}:1")
 
 
-def one(name: str, warm_at: float | None = 0.0, leaving: float | None = None) -> Candidate:
-    return Candidate(seat(name), warm_at, leaving)
+def one(name: str, warm_at: float | None = 0.0, leaving: float | None = None) -> WorkerCandidate:
+    return WorkerCandidate(seat(name), warm_at, leaving)
 
 
 def names(seats: tuple[Seat, ...] | None) -> list[str] | None:

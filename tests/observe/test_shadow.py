@@ -14,7 +14,7 @@ from malletrain.domain.job import Curve
 from malletrain.domain.snapshot import Node, NodeState
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal
 from malletrain.loop.tick import Loop
-from malletrain.observe.report import observation
+from malletrain.observe.observation import observation
 from malletrain.observe.shadow import ShadowCluster, ShadowWorkers
 from malletrain.sizing.registry import policy
 from tests.world import RULES, START, announced, event_of, job, main_job, node

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve, ResizeCosts
-from malletrain.replay.machine import ClusterTrace, Window, cluster_trace
+from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, Account, NodeChanges
 from malletrain.replay.workload import TrainingJob, training_job
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.assumed_placement import AssumedPlacement, place_jobs
-from malletrain.replay.machine import ClusterTrace, Window, cluster_trace
+from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.traces import JobRecords, read_trace
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE, Account
 from tests.replay.small import START, changes, traces

@@ -13,9 +13,9 @@ from malletrain.decide.draft import Situation
 from malletrain.domain.decision import LeavePilot, StartPilot
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.loop_engine import NO_LIMIT_S, replay_rules
-from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.sizer import PolicySizer, parse_policy
 from malletrain.replay.traces.trace import IDLE

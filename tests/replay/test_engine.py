@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve, ResizeCosts
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.result import Cause, Result
 from malletrain.replay.sizer import PolicySizer, parse_policy, sizer

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import ResizeCosts
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.loop_engine import replay_whole, score_by_loop
-from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.options import EngineKind, NodeOrder, Options
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score, score

@@ -12,8 +12,8 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.domain.snapshot import NodeState
+from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.loop_engine import replay_rules, replay_whole
-from malletrain.replay.machine import ClusterTrace
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.registry import policy
 from tests.recomputed import Recomputed, recomputed

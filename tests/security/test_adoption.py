@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.domain.errors import Conflict, Refused
+from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.elastic.resize import quorum
 from malletrain.loop.membership import reports
 from malletrain.loop.membership.admission import Claim, NotItsPilot, admit
@@ -80,7 +80,7 @@ def test_a_number_between_is_nobodys() -> None:
     daemon = Daemon()
     daemon.hello(1, 0, 1, 2)
     for generation in (PUBLISHED + 1, PUBLISHED + quorum.QUORUM_GENERATION_GAP - 1):
-        with pytest.raises(Conflict, match="never published"):
+        with pytest.raises(ContradictsRecord, match="never published"):
             daemon.hello(0, 0, generation=generation)
     assert daemon.world() == (PUBLISHED, names(0, 1, 2))
 

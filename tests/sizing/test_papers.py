@@ -14,11 +14,11 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing import registry
 from malletrain.sizing.constraints import cap, check
-from malletrain.sizing.policies.batch_size import ElasticBatch, Goodput
 from malletrain.sizing.policies.budget import Budget
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.greedy import Greedy
 from malletrain.sizing.policies.max_min import Efficiency, Utility
+from malletrain.sizing.policies.variable_batch import ElasticBatch, Goodput
 from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, Policy, Problem
 from malletrain.sizing.values import permitted_sizes
 from tests.sizing.problems import constrained, curves, examples, job, problems

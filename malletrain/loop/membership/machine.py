@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
 from malletrain.learn.scale_up_profiling import next_measurement_size
-from malletrain.loop.membership.next_world import Candidate, Seat, WorldPlan, next_world
+from malletrain.loop.membership.next_world import Seat, WorkerCandidate, WorldPlan, next_world
 from malletrain.loop.membership.state import Check, JobState, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 
@@ -212,7 +212,7 @@ class Worlds:
         now = self._clock.elapsed()
         if job.pending is None and job.world is not None and not self._all_arrived(job, job.world, now):
             return
-        candidates = [Candidate(each.seat, each.warm_at, each.leaving_since) for each in self.living(job_id)]
+        candidates = [WorkerCandidate(each.seat, each.warm_at, each.leaving_since) for each in self.living(job_id)]
         if not candidates:
             self._dissolve(job)
             return
@@ -236,7 +236,7 @@ class Worlds:
         elif job.pending is not None and not self.all_live(job.pending):
             job.pending = None  # it cannot be taken any more, and no other is possible yet
 
-    def _stop(self, job: JobState, candidates: Sequence[Candidate], now: float) -> int | None:
+    def _stop(self, job: JobState, candidates: Sequence[WorkerCandidate], now: float) -> int | None:
         """The size that the world of a job of unknown scalability is measured on before others join."""
         if not job.climbs:
             return None

@@ -65,7 +65,7 @@ class JobTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class WorkerCandidate:
     """A worker that could be in the next world, oldest first. Times are of the clock that never jumps.
 
     `warm_at`: since when it could join (None: still warming up); `leaving_since`: since when it is to go.
@@ -88,7 +88,7 @@ class Verdict:
 def next_world(
     world: Sequence[str],
     pending: Sequence[str] | None,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[WorkerCandidate],
     terms: JobTerms,
     now: float,
     gather_s: float,
@@ -101,7 +101,7 @@ def next_world(
         pending: workers of the outstanding ordinary plan, if there is one.
         candidates: every worker that lives, oldest first.
         terms: sizes that the job may have.
-        now: seconds of the clock that `Candidate` uses.
+        now: seconds of the clock that `WorkerCandidate` uses.
         gather_s: for how long a newcomer waits for others that are warming up, and a leaver for other leavers.
         most: so many members at most for now, while the job is measured on its way up; None: as many as there are.
     """
@@ -136,11 +136,11 @@ def next_world(
 
 def _while_pending(
     pending: Sequence[str],
-    alive: dict[str, Candidate],
+    alive: dict[str, WorkerCandidate],
     staying: list[Seat],
-    newcomers: list[Candidate],
+    newcomers: list[WorkerCandidate],
     terms: JobTerms,
-    leaving: list[Candidate],
+    leaving: list[WorkerCandidate],
 ) -> Verdict:
     withdrawn = [name for name in pending if name not in alive or alive[name].leaving_since is not None]
     hands_over = not staying and newcomers and withdrawn == [each.seat.worker for each in leaving[:1]]
@@ -151,8 +151,8 @@ def _while_pending(
 
 def _size(
     staying: list[Seat],
-    leaving: list[Candidate],
-    newcomers: list[Candidate],
+    leaving: list[WorkerCandidate],
+    newcomers: list[WorkerCandidate],
     terms: JobTerms,
     has_world: bool,
     why: str,
@@ -172,7 +172,7 @@ def _size(
     return Verdict(tuple(seats[:size]), why)
 
 
-def _why(newcomers: list[Candidate], leaving: list[Candidate], gone: list[str]) -> str:
+def _why(newcomers: list[WorkerCandidate], leaving: list[WorkerCandidate], gone: list[str]) -> str:
     parts = []
     if newcomers:
         parts.append("joining: " + ", ".join(each.seat.worker for each in newcomers))

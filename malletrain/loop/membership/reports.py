@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.domain.decision import LeavePilot
-from malletrain.domain.errors import Conflict, Refused
+from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.domain.event import (
     Event,
     GenerationSwitched,
@@ -221,12 +221,14 @@ class Membership:
         most = max(job.generation, job.journalled) + MAX_GENERATIONS_AHEAD
         if not 1 <= said.generation <= most or not 0 <= said.seen <= most:
             number = said.seen if 1 <= said.generation <= most else said.generation
-            raise Conflict(f"generation {number} cannot have been published for job {claim.job}: end this process")
+            raise ContradictsRecord(
+                f"generation {number} cannot have been published for job {claim.job}: end this process"
+            )
         if job.world is not None:
             if said.generation <= job.world.generation or said.generation in job.published:
                 return None
             if job.journalled < said.generation < job.world.generation + QUORUM_GENERATION_GAP:
-                raise Conflict(
+                raise ContradictsRecord(
                     f"generation {said.generation} was never published for job {claim.job}, which is in generation "
                     f"{job.world.generation}: end this process"
                 )

@@ -38,7 +38,7 @@ SLOW_CYCLE_S = 0.5
 _KEPT = 10_000
 
 
-class Signs:
+class HarmSignalTracker:
     """`slow_exit_s`: a pilot that was asked to leave and is still seen after so long was slow."""
 
     def __init__(self, slow_exit_s: float = 60.0) -> None:
@@ -76,9 +76,9 @@ class Signs:
             case BreakerSwitched(open=True) if self._lately is not None:
                 self._lately = replace(self._lately, opened=self._lately.opened + 1)
 
-    def seen(self, unsound: str = "") -> breaker.Signs:
+    def seen(self, unsound: str = "") -> breaker.HarmSignals:
         """All signs, for the breaker."""
-        return breaker.Signs(**{name: tuple(times) for name, times in self._times.items()}, unsound=unsound)
+        return breaker.HarmSignals(**{name: tuple(times) for name, times in self._times.items()}, unsound=unsound)
 
     def lately(self) -> Lately | None:
         """What this stage has shown so far; None before a daemon has started with one."""

@@ -39,7 +39,7 @@ class _Cohort:
     open: set[str]
 
 
-class Holes:
+class HoleTracker:
     """Folds the events of holes. Not thread-safe: its owner holds one lock."""
 
     def __init__(self, history: HoleHistory | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.machine import IdleIntervals
+from malletrain.replay.cluster_trace import IdleIntervals
 from malletrain.replay.report.intervals import Interval, intervals
 from malletrain.replay.result import Cause
 from malletrain.replay.run import Replay
