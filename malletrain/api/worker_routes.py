@@ -26,9 +26,7 @@ from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.domain.event import Event, SamplesReported
 from malletrain.loop.membership.admission import Claim
-from malletrain.loop.membership.next_world import Seat, WorldPlan
 from malletrain.loop.membership.reports import Directive, Membership
-from malletrain.loop.membership.state import Standing
 from malletrain.loop.ports import Clock
 from malletrain.wire import messages as wire
 from malletrain.wire.errors import WireError
@@ -217,7 +215,7 @@ def make_workers_router(gate: WorkersGate, authenticate: Callable[[str], int]) -
         if gone.is_set():
             await run_in_threadpool(gate.change, lambda: gate.membership.disconnected(worker))
             return Response(status_code=204)
-        return JSONResponse(wire.to_json(_on_the_wire(directive)))
+        return JSONResponse(wire.to_json(directive))
 
     return router
 
@@ -253,16 +251,11 @@ def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hel
     def enter() -> wire.Welcome:
         members = gate.membership
         claim = Claim(said.job, said.pilot, said.restart, said.node, uid)
-        worker = members.hello(claim, None if said.standing is None else _standing(said.standing))
+        worker = members.hello(claim, said.standing)
         mode = "restart" if members.restarts(said.job) else "live"
         return wire.Welcome(worker.id, gate.issue_token(worker.id), said.pilot, HEARTBEAT_S, mode)
 
     return JSONResponse(wire.to_json(gate.change(enter)))
-
-
-def _standing(said: wire.Standing) -> Standing:
-    seats = tuple(Seat(each.worker, each.worker.rpartition(".")[0], each.address) for each in said.members)
-    return Standing(said.generation, seats, said.step, said.address, said.seen)
 
 
 def _report(gate: WorkersGate, worker: str, said: Sequence[wire.Message]) -> Response:
@@ -304,23 +297,6 @@ def _deliver(members: Membership, worker: str, message: wire.Message) -> None:
             members.exited(worker, message.status)
         case wire.ToppedUp():
             members.topped_up(worker)
-
-
-def _on_the_wire(directive: Directive) -> wire.Directive:
-    plan = directive.plan
-    return wire.Directive(
-        seq=directive.seq,
-        plan=None if plan is None else _plan(plan),
-        check_in=directive.check_in,
-        leave=directive.leave,
-        end=directive.end,
-        top_up=directive.top_up,
-    )
-
-
-def _plan(plan: WorldPlan) -> wire.Plan:
-    seats = tuple(wire.Seat(seat.worker, seat.address) for seat in plan.seats)
-    return wire.Plan(plan.generation, seats, plan.store, plan.reason, plan.urgent, plan.batch, plan.void_before)
 
 
 def _check_token(gate: WorkersGate, worker: str, request: Request) -> None:

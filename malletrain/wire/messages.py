@@ -46,6 +46,11 @@ class Seat:
     worker: str
     address: str
 
+    @property
+    def pilot(self) -> str:
+        """The pilot that the worker runs in: the name of a worker is its pilot's and Slurm's restart count."""
+        return self.worker.rpartition(".")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -64,6 +69,15 @@ class Plan:
     urgent: bool = False
     batch: int = 0
     void_before: int = 0
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The members' names in rank order."""
+        return tuple(seat.worker for seat in self.members)
+
+    def has(self, worker: str) -> bool:
+        """Whether `worker` is a member."""
+        return worker in self.workers
 
     def voids(self, generation: int) -> bool:
         """Whether the world of `generation` is broken."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from malletrain.api.worker_routes import _deliver, _on_the_wire
+from malletrain.api.worker_routes import _deliver
 from malletrain.cli.main import main as malletrain_main
 from malletrain.cli.main import run as run_command
 from malletrain.cli.sizing import plan as plan_command
@@ -40,16 +40,16 @@ from malletrain.domain.event import Event, JobAnnounced, SamplesReported
 from malletrain.domain.job import Curve, Elastic, MalleableJob, PilotEnd, Profile
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState
 from malletrain.loop.membership.admission import Admission, Claim
-from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
+from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership
-from malletrain.loop.membership.state import MembershipSettings, Standing
+from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.observe.observation import observation
 from malletrain.observe.shadow import ShadowCluster, ShadowWorkers
 from malletrain.sizing import registry
 from malletrain.sizing.objective import Objective
-from malletrain.wire.messages import message_of, to_json
+from malletrain.wire.messages import Plan, Seat, Standing, message_of, to_json
 from tests.world import data_of, event_of
 
 Json = dict[str, Any]
@@ -594,7 +594,7 @@ class Members:
         self, worker: str, generation: int, seats: Sequence[tuple[str, str, str]], step: int, address: str, seen: int
     ) -> None:
         """`seats`: worker, pilot, address."""
-        told = Standing(generation, tuple(Seat(*seat) for seat in seats), step, address, seen)
+        told = Standing(generation, tuple(Seat(worker, address) for worker, _, address in seats), step, address, seen)
         self._it.hello(self._claims[worker], told)
 
     def polled(self, worker: str) -> None:
@@ -667,7 +667,7 @@ class Members:
 
     def directive_sent(self, worker: str) -> str:
         """What is wanted of the worker, as it is sent."""
-        return json.dumps(to_json(_on_the_wire(self._it.directive_for(worker))))
+        return json.dumps(to_json(self._it.directive_for(worker)))
 
     def world(self, job: int) -> Json | None:
         """The plan that trains now."""
@@ -679,10 +679,10 @@ class Members:
         return [event_row(it) for it in self._it.reports()]
 
 
-def _plan_row(it: WorldPlan) -> Json:
+def _plan_row(it: Plan) -> Json:
     return {
         "generation": it.generation,
-        "members": [{"worker": s.worker, "pilot": s.pilot, "address": s.address} for s in it.seats],
+        "members": [{"worker": s.worker, "pilot": s.pilot, "address": s.address} for s in it.members],
         "store": it.store,
         "reason": it.reason,
         "urgent": it.urgent,

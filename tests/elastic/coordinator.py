@@ -120,7 +120,7 @@ class Coordinator:
         """Pilots that train now."""
         with self.lock:
             plan = self.membership.world(JOB)
-            return tuple(seat.pilot for seat in plan.seats) if plan else ()
+            return tuple(seat.pilot for seat in plan.members) if plan else ()
 
     def wait_world(self, tasks: Sequence[int], seconds: float = 60) -> None:
         wanted = {f"{ARRAY}_{task}" for task in tasks}

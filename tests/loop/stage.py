@@ -8,9 +8,9 @@ from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
 from malletrain.loop.membership.admission import Admission, Claim
-from malletrain.loop.membership.next_world import JobTerms, WorldPlan
+from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings
-from malletrain.loop.membership.state import Standing
+from malletrain.wire.messages import Plan, Standing
 
 
 @dataclass
@@ -43,10 +43,10 @@ class Stage:
     def hello(self, task: int, restart: int = 0, standing: Standing | None = None) -> str:
         return self.members.hello(Claim(1, f"9_{task}", restart, f"n{task}", 1000), standing).id
 
-    def adopt(self, task: int, world: WorldPlan, generation: int = 0, seen: int = 0) -> str:
+    def adopt(self, task: int, world: Plan, generation: int = 0, seen: int = 0) -> str:
         """A member of the world says hello to a daemon that may have forgotten it."""
         number = generation or world.generation
-        return self.hello(task, standing=Standing(number, world.seats, 40, f"h{task}:1", seen or number))
+        return self.hello(task, standing=Standing(number, world.members, 40, f"h{task}:1", seen or number))
 
     def warm(self, task: int, restart: int = 0) -> str:
         name = self.hello(task, restart)
@@ -61,7 +61,7 @@ class Stage:
         self.obey(*workers)
         return workers
 
-    def plan(self, worker: str) -> WorldPlan | None:
+    def plan(self, worker: str) -> Plan | None:
         return self.members.directive_for(worker).plan
 
     def obey(self, *workers: str) -> None:
@@ -76,7 +76,7 @@ class Stage:
                 continue
             if plan.has(name):
                 self.at[name] = plan.generation
-                self.members.switched(name, plan.generation, 5, len(plan.seats), 0.1, True)
+                self.members.switched(name, plan.generation, 5, len(plan.members), 0.1, True)
             elif name in self.at:
                 del self.at[name]
                 self.members.left(name, plan.generation, 5, None)

@@ -62,7 +62,7 @@ def test_when_all_leave_the_world_ends(three: Stage) -> None:
     three.pass_time(0.05)
     plan = three.plan(A)
     assert plan is not None
-    assert plan.seats == ()
+    assert plan.members == ()
     three.obey(A, B, C)
     assert three.world() == []
     assert len(three.seen(EventKind.WORKER_LEFT)) == 3

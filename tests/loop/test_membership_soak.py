@@ -15,8 +15,9 @@ import pytest
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.event import EventKind
 from malletrain.loop.membership.admission import Admission, Claim
-from malletrain.loop.membership.next_world import JobTerms, WorldPlan
+from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings
+from malletrain.wire.messages import Plan
 from tests.loop.stage import HandClock
 from tests.world import data_of
 
@@ -35,8 +36,8 @@ class Process:
     alive: bool = True
     frozen: bool = False
     warm: bool = False
-    at: WorldPlan | None = None
-    entering: WorldPlan | None = None
+    at: Plan | None = None
+    entering: Plan | None = None
     tried: int = 0
     ready: int = 0
     waits: float = 0.0
@@ -136,7 +137,7 @@ class Theatre:
         if me.alive and me.entering is None and me.at is not None:
             self.train(me, me.at)
 
-    def consider(self, me: Process, plan: WorldPlan) -> None:
+    def consider(self, me: Process, plan: Plan) -> None:
         if me.at is None or plan.urgent:
             me.tried = plan.generation
             if plan.has(me.name):
@@ -146,15 +147,15 @@ class Theatre:
         elif not plan.has(me.name) or all(self.sees(name, plan) for name in plan.workers):
             me.ready = plan.generation  # its group has passed a barrier, or it needs none
 
-    def sees(self, name: str, plan: WorldPlan) -> bool:
+    def sees(self, name: str, plan: Plan) -> bool:
         process = self.processes[name]
         return process.runs and process.warm and self.members.directive_for(name).plan == plan
 
-    def depart(self, me: Process, plan: WorldPlan) -> None:
+    def depart(self, me: Process, plan: Plan) -> None:
         me.alive = False
         self.members.left(me.name, plan.generation, self.steps, None)
 
-    def enter(self, me: Process, mine: WorldPlan, plan: WorldPlan | None) -> None:
+    def enter(self, me: Process, mine: Plan, plan: Plan | None) -> None:
         newer = plan is not None and plan.generation > mine.generation
         if newer and plan is not None and (plan.urgent or me.at is None):
             me.entering, me.tried = None, mine.generation
@@ -169,7 +170,7 @@ class Theatre:
             return
         self.wait(me, mine, "closed" if any(not each.alive for each in seats) else "stalled")
 
-    def train(self, me: Process, world: WorldPlan) -> None:
+    def train(self, me: Process, world: Plan) -> None:
         peers = [self.processes[name] for name in world.workers]
         if all(each.runs and each.at is world and each.entering is None for each in peers):
             me.waits = 0.0
@@ -187,10 +188,10 @@ class Theatre:
             return
         self.wait(me, world, "closed" if any(not each.alive for each in peers) else "stalled")
 
-    def agreed(self, generation: int) -> WorldPlan | None:
+    def agreed(self, generation: int) -> Plan | None:
         return self.members._worlds.jobs[1].published.get(generation)
 
-    def wait(self, me: Process, world: WorldPlan, how: str) -> None:
+    def wait(self, me: Process, world: Plan, how: str) -> None:
         me.waits += TICK_S
         if me.waits >= (0.3 if how == "closed" else STALL_S):
             me.waits = 0.0
@@ -204,7 +205,7 @@ class Theatre:
         # A newcomer that froze and was asked to go in that moment hears nothing; its pilot is ended by Slurm.
         living = [each for each in self.living() if each.runs or not self._is_out(each)]
         together = all(each.runs and each.at is plan and each.entering is None for each in living)
-        return bool(living) and together and plan is not None and len(plan.seats) == len(living)
+        return bool(living) and together and plan is not None and len(plan.members) == len(living)
 
     def _is_out(self, process: Process) -> bool:
         worker = self.members.worker(process.name)

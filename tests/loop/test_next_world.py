@@ -5,13 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.loop.membership.next_world import JobTerms, Seat, WorkerCandidate, next_world
+from malletrain.loop.membership.next_world import JobTerms, WorkerCandidate, next_world
+from malletrain.wire.messages import Seat
 
 ANY = JobTerms()
 
 
 def seat(name: str) -> Seat:
-    return Seat(name, name.partition(".")[0], f"{name}:1")
+    return Seat(name, f"{name}:1")
 
 
 def one(name: str, warm_at: float | None = 0.0, leaving: float | None = None) -> WorkerCandidate:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotPhase
 from malletrain.loop.membership.admission import Claim, admit
-from malletrain.loop.membership.next_world import Seat, last_generations
+from malletrain.loop.membership.next_world import last_generations
 from malletrain.loop.membership.reports import Membership, MembershipSettings
-from malletrain.loop.membership.state import Standing
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
+from malletrain.wire.messages import Seat, Standing
 from tests.world import RULES, World, job, main_job
 
 PILOTS = 3
@@ -25,7 +25,7 @@ class Restarted:
         world.tick()
         self.nodes = {pilot: name for name, pilot in world.running().items()}
         assert len(self.nodes) == PILOTS
-        self.seats = tuple(Seat(f"{pilot}.0", pilot, f"{name}:1") for pilot, name in sorted(self.nodes.items()))
+        self.seats = tuple(Seat(f"{pilot}.0", f"{name}:1") for pilot, name in sorted(self.nodes.items()))
         self.members = Membership(
             MembershipSettings(),
             world.clock,

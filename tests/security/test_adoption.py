@@ -8,8 +8,8 @@ from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.elastic.resize import quorum
 from malletrain.loop.membership import reports
 from malletrain.loop.membership.admission import Claim, NotItsPilot, admit
-from malletrain.loop.membership.next_world import Seat
-from malletrain.loop.membership.state import Phase, Standing, Worker
+from malletrain.loop.membership.state import Phase, Worker
+from malletrain.wire.messages import Seat, Standing
 from tests.loop.stage import HandClock
 from tests.security.two_users import ALICE, ARRAYS, HERS, HIS, MALLORY, Journalled, make_membership, name_of, node_of
 
@@ -28,7 +28,7 @@ class Daemon:
     def hello(self, task: int, *tasks: int, generation: int = PUBLISHED, restart: int = 0, seen: int = 0) -> Worker:
         """A worker of Alice's; with `tasks`, it tells that it trains with these."""
         claim = Claim(HERS, f"{ARRAYS[HERS]}_{task}", restart, node_of(HERS, task), ALICE)
-        seats = tuple(Seat(name_of(HERS, each), f"{ARRAYS[HERS]}_{each}", f"h{each}:1") for each in tasks)
+        seats = tuple(Seat(name_of(HERS, each), f"h{each}:1") for each in tasks)
         standing = Standing(generation, seats, 40, f"h{task}:1", seen or generation) if tasks else None
         return self.members.hello(claim, standing)
 
@@ -146,7 +146,7 @@ def test_a_refused_standing_changes_nothing() -> None:
     daemon = Daemon()
     world = daemon.hello(0, 0, 1), daemon.world()
     daemon.members.reports()
-    for seat in (Seat(name_of(HIS, 1), f"{ARRAYS[HIS]}_1", "h:1"), Seat(name_of(HERS, 1), "", "evil:1")):
+    for seat in (Seat(name_of(HIS, 1), "h:1"), Seat(name_of(HERS, 1), "evil:1")):
         claim = Claim(HERS, f"{ARRAYS[HERS]}_2", 0, node_of(HERS, 2), ALICE)
         with pytest.raises(Refused):
             daemon.members.hello(claim, Standing(PUBLISHED, (seat,), 40, "h2:1"))

@@ -108,7 +108,7 @@ def test_own_workers_are_not_readdressed_by_each_other(site: Site) -> None:
     assert worker is not None
     assert world is not None
     assert worker.address == f"n{HIS}1:1"
-    assert worker.seat in world.seats
+    assert worker.seat in world.members
 
 
 def test_a_newcomer_is_not_made_a_member_by_anothers_word(site: Site) -> None:

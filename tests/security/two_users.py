@@ -15,9 +15,9 @@ from malletrain.domain.event import ActionIntent, ActionOutcome, Event, EventKin
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import admit
-from malletrain.loop.membership.next_world import WorldPlan
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from malletrain.loop.membership.state import Worker
+from malletrain.wire.messages import Plan
 from tests.api.house import Caller, House
 from tests.world import announced, event_of
 
@@ -112,7 +112,7 @@ class Site:
     def worker(self, job: int, task: int, restart: int = 0) -> Worker | None:
         return self.members.worker(name_of(job, task, restart))
 
-    def world(self, job: int) -> WorldPlan | None:
+    def world(self, job: int) -> Plan | None:
         return self.members.world(job)
 
     def directive(self, job: int, task: int, token: str) -> Any:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
 from malletrain.learn.scale_up_profiling import next_measurement_size
-from malletrain.loop.membership.next_world import Seat, WorkerCandidate, WorldPlan, next_world
+from malletrain.loop.membership.next_world import WorkerCandidate, next_world
 from malletrain.loop.membership.state import Check, JobState, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
+from malletrain.wire.messages import Plan, Seat
 
 #: Superseded plans that members may yet turn out to have agreed on: by far more than can be under way.
 PLANS_KEPT = 16
@@ -69,14 +70,14 @@ class Worlds:
     def taken(self, job: JobState, generation: int) -> None:
         """One of them acts on the outstanding plan: so do all, for they agreed."""
         plan = job.published.get(generation)
-        if plan is None or not plan.seats:
+        if plan is None or not plan.members:
             return  # unknown, old, or one that stands until the last of them has left
         job.world = plan
         if job.pending is plan:
             job.pending = None  # else it was superseded in the moment when they agreed on it
         job.published = {number: later for number, later in job.published.items() if number > generation}
         job.arrived, job.arriving_since = set(), self._clock.elapsed()
-        for seat in job.world.seats:
+        for seat in job.world.members:
             if self.workers[seat.worker].phase.lives:
                 self.workers[seat.worker].phase = Phase.SERVING
 
@@ -152,7 +153,7 @@ class Worlds:
             return
         asked: list[str] = []
         for plan in (job.world, job.pending):
-            for seat in plan.seats if plan else ():
+            for seat in plan.members if plan else ():
                 if seat.worker not in asked and self.workers[seat.worker].phase.lives:
                     asked.append(seat.worker)
         job.checks += 1
@@ -219,7 +220,7 @@ class Worlds:
         if job.world is not None and not any(self.workers[name].phase.lives for name in job.world.workers):
             pending = job.pending
             self._dissolve(job)
-            job.pending = pending if pending is not None and pending.seats else None
+            job.pending = pending if pending is not None and pending.members else None
         verdict = next_world(
             job.world.workers if job.world else (),
             job.pending.workers if job.pending else None,
@@ -240,7 +241,7 @@ class Worlds:
         """The size that the world of a job of unknown scalability is measured on before others join."""
         if not job.climbs:
             return None
-        size = len(job.world.seats) if job.world is not None else 0
+        size = len(job.world.members) if job.world is not None else 0
         if size and size not in job.seen and job.pending is None:
             until = job.arriving_since + self.settings.stop_s
             if now < until:
@@ -254,7 +255,7 @@ class Worlds:
             job.climbs = False
         return stop
 
-    def _all_arrived(self, job: JobState, world: WorldPlan, now: float) -> bool:
+    def _all_arrived(self, job: JobState, world: Plan, now: float) -> bool:
         """Whether the next change may come. A member that has not taken an urgent plan must go on seeing it."""
         missing = [name for name in world.workers if name not in job.arrived and self.workers[name].phase.lives]
         if missing and not world.urgent:
@@ -263,9 +264,9 @@ class Worlds:
             self.look_at(job.arriving_since + self.settings.arrive_s)
         return not missing
 
-    def all_live(self, plan: WorldPlan) -> bool:
+    def all_live(self, plan: Plan) -> bool:
         """Whether every member of a plan lives."""
-        return all(self.workers[seat.worker].phase.lives for seat in plan.seats)
+        return all(self.workers[seat.worker].phase.lives for seat in plan.members)
 
     def _settle_check(self, job_id: int, job: JobState, check: Check) -> None:
         now = self._clock.elapsed()
@@ -304,11 +305,11 @@ class Worlds:
             job.void_before = job.generation
         store = seats[0].address if seats else ""
         batch = job.terms.batch(len(seats))
-        plan = WorldPlan(job.generation, seats, store, reason, urgent, batch, job.void_before)
+        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before)
         job.pending = job.published[plan.generation] = plan
         job.ask_again_at = self._clock.elapsed() + self.settings.prepare_s
         job.published.pop(plan.generation - PLANS_KEPT, None)
-        members, cause = tuple(seat.pilot for seat in seats), "fault" if urgent else "plan"
+        members, cause = tuple(self.workers[seat.worker].pilot for seat in seats), "fault" if urgent else "plan"
         published = GenerationPublished(plan.generation, members, cause, plan.batch)
         self.events.append(Event(self._clock.now(), published, job_id, reason=reason))
 

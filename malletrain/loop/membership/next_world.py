@@ -11,38 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from malletrain.domain.event import Event, GenerationPublished
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A member of a world. `address` is `host:port` of the store that it serves for its life."""
-
-    worker: str
-    pilot: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorldPlan:
-    """A world: its members in rank order (oldest first), the store where they meet, and why it was made.
-
-    Without members everyone leaves, and the first of the old world saves the state.
-    """
-
-    generation: int
-    seats: tuple[Seat, ...]
-    store: str
-    reason: str
-    urgent: bool = False
-    batch: int = 0  #: samples of a step, where the daemon chooses them
-    void_before: int = 0  #: older generations than this are broken: nobody is to wait for one of them any more
-
-    def has(self, worker: str) -> bool:
-        return any(seat.worker == worker for seat in self.seats)
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        return tuple(seat.worker for seat in self.seats)
+from malletrain.wire.messages import Seat
 
 
 @dataclass(frozen=True, slots=True)

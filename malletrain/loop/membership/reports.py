@@ -29,9 +29,10 @@ from malletrain.domain.event import (
 )
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import Worlds
-from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
-from malletrain.loop.membership.state import Directive, JobState, MembershipSettings, Phase, Standing, Worker
+from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.state import JobState, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
+from malletrain.wire.messages import Directive, Plan, Seat, Standing
 
 __all__ = ["GENERATION_GAP", "Directive", "Membership", "MembershipSettings"]
 
@@ -204,14 +205,14 @@ class Membership:
         Raises:
             Conflict, Refused: see `hello`.
         """
-        names = [seat.worker for seat in said.seats]
+        names = [seat.worker for seat in said.members]
         if claim.worker not in names:
             raise Refused(f"worker {claim.worker} tells of a world that is not its own: end this process")
         if len(set(names)) < len(names):
             raise Refused("a worker has two seats in the world that is told of, or is named twice: end this process")
         absent: list[str] = []
         seats: _Brought = ()
-        for seat in said.seats:
+        for seat in said.members:
             try:
                 seats += ((seat, self._admission_of(claim, seat).leave),)
             except NotItsPilot:
@@ -256,7 +257,7 @@ class Membership:
     def _stand(self, this: Worker, job: JobState, said: Standing, seats: _Brought | None) -> None:
         """Take the world that a member brings (`seats`, if it is to be taken), and the member's word of itself."""
         job.step = max(job.step, said.step)
-        own = said.address or next(seat.address for seat in said.seats if seat.worker == this.id) or this.address
+        own = said.address or next(seat.address for seat in said.members if seat.worker == this.id) or this.address
         if seats is not None:
             this.address = own
             self._adopt(this, job, said, seats)
@@ -287,7 +288,7 @@ class Membership:
                 self._worlds.trains(member)
         members = tuple(replace(seat, address=self._worlds.workers[seat.worker].address) for seat, _ in seats)
         job.generation = max(job.generation, said.generation, said.seen) + GENERATION_GAP
-        job.world = WorldPlan(said.generation, members, "", "adopted from its members")
+        job.world = Plan(said.generation, members, "", "adopted from its members")
         job.arrived, job.void_before = set(job.world.workers), said.generation
         if job.pending is not None and job.pending.generation <= said.generation:
             job.pending = None
@@ -295,7 +296,7 @@ class Membership:
             member = self._worlds.workers[seat.worker]
             if leave and member.leaving_since is None:
                 self._worlds.ask_to_leave(member, leave)
-        gone = [seat.worker for seat in said.seats if not job.world.has(seat.worker)]
+        gone = [seat.worker for seat in said.members if not job.world.has(seat.worker)]
         gone += [name for name in job.world.workers if not self._worlds.workers[name].phase.lives]
         if gone:
             reason = f"{', '.join(gone)[:300]} cannot be there any more"
@@ -365,7 +366,7 @@ class Membership:
             # Nobody trains in it yet: vote it off by another of the same members.
             if generation == job.pending.generation:
                 self._worlds.publish(
-                    this.job, job.pending.seats, f"another try, {worker} could not build: {detail}"[:400]
+                    this.job, job.pending.members, f"another try, {worker} could not build: {detail}"[:400]
                 )
             return
         # A member that speaks of a plan newer than its world waits in it already. What a newcomer meets there is its
@@ -392,7 +393,7 @@ class Membership:
         job.arrived.add(worker)
         if this.phase is Phase.JOINING and plan.has(worker):
             self._worlds.trains(this)
-        if plan.seats[0].worker == worker:
+        if plan.members[0].worker == worker:
             told = GenerationSwitched(generation, nodes, pause_s, step, grew, max(0, state_bytes))
             self._worlds.emit(told, this, plan.reason)
         self._worlds.settle(this.job)
@@ -465,7 +466,7 @@ class Membership:
         self._worlds.emit(window, self._worlds.workers[worker])
         if job.climbs and job.world is not None and window.steady:
             nodes, samples, seconds = window.nodes, window.samples, window.seconds
-            if nodes == len(job.world.seats) and samples > 0 and seconds > 0 and math.isfinite(samples / seconds):
+            if nodes == len(job.world.members) and samples > 0 and seconds > 0 and math.isfinite(samples / seconds):
                 job.seen[nodes] = samples / seconds
                 self._worlds.settle(self._worlds.workers[worker].job)
 
@@ -515,7 +516,7 @@ class Membership:
         """Whether the job takes another size by checkpoint and relaunch."""
         return job_id in self._worlds.jobs and self._worlds.jobs[job_id].terms.restarts
 
-    def world(self, job_id: int) -> WorldPlan | None:
+    def world(self, job_id: int) -> Plan | None:
         """The generation that trains now."""
         job = self._worlds.jobs.get(job_id)
         return job.world if job else None

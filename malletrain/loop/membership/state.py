@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from malletrain.loop.membership.next_world import JobTerms, Seat, WorldPlan
+from malletrain.loop.membership.next_world import JobTerms
+from malletrain.wire.messages import Directive, Plan, Seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,6 @@ class Phase(StrEnum):
         return self in (Phase.JOINING, Phase.WARM, Phase.SERVING)
 
 
-@dataclass(frozen=True, slots=True)
-class Directive:
-    """All that is wanted of one worker; `seq` grows with every change (`malletrain.wire.messages.Directive`)."""
-
-    seq: int = 0
-    plan: WorldPlan | None = None
-    check_in: int | None = None
-    leave: str | None = None
-    end: str | None = None
-    top_up: int = 0
-
-
 @dataclass(slots=True)
 class Worker:
     """One incarnation of a pilot: its run `restart`. Times are of `Clock.elapsed`."""
@@ -84,23 +73,11 @@ class Worker:
     may_return: bool = False  #: so were all of its world, which it may bring back
     end: str | None = None
     top_up: int = 0
-    directive: Directive = field(default_factory=Directive)
+    directive: Directive = field(default_factory=lambda: Directive(0))
 
     @property
     def seat(self) -> Seat:
-        return Seat(self.id, self.pilot, self.address)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What a worker that trains already says: its world's `generation` and seats in rank order, its `step`, its own
-    `address`, and the highest generation that it has heard of (`malletrain.wire.messages.Standing`)."""
-
-    generation: int
-    seats: tuple[Seat, ...]
-    step: int
-    address: str
-    seen: int = 0
+        return Seat(self.id, self.address)
 
 
 @dataclass(slots=True)
@@ -128,10 +105,10 @@ class JobState:
     generation: int  #: the highest number given
     journalled: int = 0  #: the highest that was published before the daemon started
     void_before: int = 0  #: generations that are broken, as far as is known: all older ones
-    world: WorldPlan | None = None
-    pending: WorldPlan | None = None
+    world: Plan | None = None
+    pending: Plan | None = None
     ask_again_at: float = 0.0  #: whether the members of `pending` are there
-    published: dict[int, WorldPlan] = field(default_factory=dict)  #: newer than `world`
+    published: dict[int, Plan] = field(default_factory=dict)  #: newer than `world`
     arrived: set[str] = field(default_factory=set)  #: members that train in `world`, as they say
     arriving_since: float = 0.0
     check: Check | None = None
