@@ -57,7 +57,7 @@ SAMPLES_KEPT = 512
 
 
 @dataclass
-class Record:
+class JobState:
     """What is known of one job; folded in place."""
 
     job: MalleableJob
@@ -101,7 +101,7 @@ class Record:
 _FAILED_STATES = (SlurmState.FAILED, SlurmState.COMPLETED, SlurmState.OUT_OF_MEMORY)
 
 
-def fold(record: Record, event: Event) -> bool:
+def fold(record: JobState, event: Event) -> bool:
     """Take in one event of the job. False where events of its kind change nothing in a job."""
     match event.payload:
         case ArrayAttached(array_id=array_id):
@@ -150,7 +150,7 @@ def fold(record: Record, event: Event) -> bool:
     return True
 
 
-def _turn(record: Record, event: Event, phase: JobPhase) -> None:
+def _turn(record: JobState, event: Event, phase: JobPhase) -> None:
     if record.phase.is_over:
         return
     record.phase, record.reason = phase, event.reason
@@ -159,7 +159,7 @@ def _turn(record: Record, event: Event, phase: JobPhase) -> None:
         record.world = None
 
 
-def _tasks_added(record: Record, event: Event, added: TasksAdded) -> None:
+def _tasks_added(record: JobState, event: Event, added: TasksAdded) -> None:
     record.unseen_arrays.pop(added.array_id, None)
     for task in added.tasks:
         pilot = f"{added.array_id}_{task}"
@@ -168,7 +168,7 @@ def _tasks_added(record: Record, event: Event, added: TasksAdded) -> None:
         record.phase = JobPhase.QUEUED
 
 
-def _of_pilot(record: Record, event: Event) -> None:
+def _of_pilot(record: JobState, event: Event) -> None:
     payload, name = event.payload, event.pilot or ""
     if isinstance(payload, WorkerWarm):
         record.failures = 0
@@ -191,7 +191,7 @@ def _of_pilot(record: Record, event: Event) -> None:
         record.failures += 1
 
 
-def _generation(record: Record, event: Event, published: GenerationPublished) -> None:
+def _generation(record: JobState, event: Event, published: GenerationPublished) -> None:
     members = published.members
     record.world = World(record.job.id, published.generation, members, event.at) if members else None
     record.world_sizes.append(len(members))
@@ -199,14 +199,14 @@ def _generation(record: Record, event: Event, published: GenerationPublished) ->
         record.probe = replace(record.probe, reached=True)
 
 
-def _class_of_world(record: Record) -> str:
+def _class_of_world(record: JobState) -> str:
     """The classes of the nodes that train."""
     members = record.world.members if record.world is not None else ()
     classes = {record.pilots[name].node_class for name in members if name in record.pilots}
     return " + ".join(sorted(each for each in classes if each))
 
 
-def _samples(record: Record, event: Event, window: SamplesReported) -> None:
+def _samples(record: JobState, event: Event, window: SamplesReported) -> None:
     sample = ThroughputSample(
         event.at, window.nodes, window.samples, window.seconds, window.steps, _class_of_world(record)
     )

@@ -25,16 +25,16 @@ from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import batch_curves
 from malletrain.learn.curve import fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
-from malletrain.loop.job_state import Record, fold
-from malletrain.loop.trackers.budget_usage import Spending
+from malletrain.loop.job_state import JobState, fold
+from malletrain.loop.trackers.budget_usage import BudgetUsage
 from malletrain.loop.trackers.costs import RELAUNCH, TELLING_COSTS, Costs
-from malletrain.loop.trackers.fair_share import Usage
+from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker
-from malletrain.loop.trackers.release_latency import Exits
-from malletrain.loop.trackers.start_backoff import Unstarted
-from malletrain.loop.trackers.straggler_history import Paces
-from malletrain.loop.trackers.supply_history import PoolLevels
+from malletrain.loop.trackers.release_latency import ReleaseLatency
+from malletrain.loop.trackers.start_backoff import StartBackoff
+from malletrain.loop.trackers.straggler_history import StragglerHistory
+from malletrain.loop.trackers.supply_history import SupplyHistory
 
 #: Applications whose curves are kept after their jobs are over.
 APPLICATIONS_KEPT = 1000
@@ -48,18 +48,18 @@ class Ledger:
 
     def __init__(self, costs: ResizeCosts | None = None) -> None:
         """`costs` are assumed until a job has measured its own."""
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, JobState] = {}
         self.costs = Costs(costs)
         self._relaunches = Costs(RELAUNCH)
         self._drained: dict[str, float] = {}
         self._earlier: dict[tuple[str, str], deque[Evidence]] = {}
         self.holes = HoleTracker()
-        self.usage = Usage()
-        self.spending = Spending()
-        self.exits = Exits()
-        self.unstarted = Unstarted()
-        self.paces = Paces()
-        self.pool = PoolLevels()
+        self.usage = FairShareUsage()
+        self.spending = BudgetUsage()
+        self.exits = ReleaseLatency()
+        self.unstarted = StartBackoff()
+        self.paces = StragglerHistory()
+        self.pool = SupplyHistory()
         self.signs = HarmSignalTracker()
         self.last_seq = 0
 
@@ -78,7 +78,7 @@ class Ledger:
             if event.job is None:
                 continue
             if isinstance(event.payload, JobAnnounced):
-                self._records.setdefault(event.job, Record(event.payload.job))
+                self._records.setdefault(event.job, JobState(event.payload.job))
                 continue
             record = self._records.get(event.job)
             if record is None:
@@ -103,7 +103,7 @@ class Ledger:
                 self._costs_like(record.job).apply(event, application(record.job), told)
                 record.view = record.costs = None
 
-    def _turned(self, record: Record, before: Pilot, after: Pilot, at: float) -> None:
+    def _turned(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
         if before.phase is PilotPhase.RELEASED and after.phase is PilotPhase.RUNNING and after.started_at is not None:
             for costs in (self.costs, self._relaunches):
@@ -207,7 +207,7 @@ class Ledger:
                 self.costs.forget(job_id)
                 self._relaunches.forget(job_id)
 
-    def _view(self, record: Record) -> JobView:
+    def _view(self, record: JobState) -> JobView:
         if record.view is None:
             phase = record.phase
             if phase is JobPhase.QUEUED and record.world is not None and record.world.members:
@@ -230,7 +230,7 @@ class Ledger:
             )
         return record.view
 
-    def _fitted(self, record: Record) -> Curve | None:
+    def _fitted(self, record: JobState) -> Curve | None:
         """The curve of the samples so far; fitted anew only when there are others."""
         if record.fitted_at != record.samples_taken:
             record.fit = fit_curve(record.samples, self._pooled(application(record.job), record.job.id))
@@ -239,7 +239,7 @@ class Ledger:
             record.fitted_at = record.samples_taken
         return record.curve
 
-    def _batch_curves(self, record: Record) -> tuple[tuple[int, Curve], ...]:
+    def _batch_curves(self, record: JobState) -> tuple[tuple[int, Curve], ...]:
         """By batch, for a job whose batch is free; fitted anew only when there are other samples."""
         if record.job.batch_min is None or record.phase.is_over:
             return ()
@@ -256,7 +256,7 @@ class Ledger:
                 jobs.append(record.telling)
         return PriorJobs(tuple(jobs[-MAX_PRIOR_JOBS:])) if jobs else None
 
-    def _remember(self, record: Record) -> None:
+    def _remember(self, record: JobState) -> None:
         """A job is over: its application keeps what it has measured."""
         self._fitted(record)
         if record.telling:
@@ -267,7 +267,7 @@ class Ledger:
             if len(self._earlier) > APPLICATIONS_KEPT:
                 del self._earlier[next(iter(self._earlier))]
 
-    def _costs_of(self, record: Record) -> ResizeCosts:
+    def _costs_of(self, record: JobState) -> ResizeCosts:
         if record.costs is None:
             record.costs = self._costs_like(record.job).of(record.job.id, application(record.job))
         return record.costs

@@ -57,7 +57,7 @@ from malletrain.loop.ledger import Ledger
 from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.loop.trackers.hole_history import hole_events
-from malletrain.loop.trackers.planned_starts import PlanMemory
+from malletrain.loop.trackers.planned_starts import PlannedStarts
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.problem import Need, Policy
 
@@ -92,7 +92,7 @@ class Loop:
         self.paused = ""
         self.crowded = ""
         self.last_snapshot: Snapshot | None = None
-        self._plans = PlanMemory()
+        self._plans = PlannedStarts()
         self.last_decision: Decision | None = None
         self.views: Mapping[int, JobView] = {}
         #: For each job that is profiled: what would be measured next, or why nothing.

@@ -16,7 +16,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.learn.supply_forecast import lifetimes
-from malletrain.loop.trackers.supply_history import PoolLevels
+from malletrain.loop.trackers.supply_history import SupplyHistory
 from malletrain.replay.value_rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
@@ -110,7 +110,7 @@ class PolicySizer:
         self.ages: Callable[[], NDArray[np.float64]] | None = None
         #: What time it is (Unix seconds), for policies that keep deadlines.
         self.clock: Callable[[], float] | None = None
-        self._pool = PoolLevels()
+        self._pool = SupplyHistory()
         self._rows: KeptRows | None = None
         self._price = 0.0
         # A replay has no side constraints: the core is asked at once.

@@ -11,7 +11,7 @@ import torch
 
 from malletrain.domain.event import EventKind
 from malletrain.learn.stragglers import MIN_WINDOWS
-from malletrain.loop.trackers.straggler_history import Paces
+from malletrain.loop.trackers.straggler_history import StragglerHistory
 from tests.elastic.coordinator import running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
 from tests.world import data_of, event_of
@@ -51,7 +51,7 @@ def test_a_slow_worker_gets_less_and_the_result_is_the_same(tmp_path: Path, stat
         window = [event for event in daemon.seen(EventKind.SAMPLES) if data_of(event)["rates"]][-1]
         rates: Any = data_of(window)["rates"]
         assert rates["100_1.0"] < 0.6 * rates["100_0.0"]
-        paces = Paces()
+        paces = StragglerHistory()
         for _ in range(MIN_WINDOWS):
             paces.apply(event_of(window.at, window.kind, window.job, data={**data_of(window), "steady": True}))
         assert [straggler.pilot for straggler in paces.slow()[7]] == ["100_1"], "the daemon would replace it"

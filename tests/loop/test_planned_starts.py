@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import BackfillPlan, Snapshot
-from malletrain.loop.trackers.planned_starts import PlanMemory
+from malletrain.loop.trackers.planned_starts import PlannedStarts
 from tests.world import RULES, START, World, job, main_job, node
 
 INTERVAL_S = 30.0
@@ -27,7 +27,7 @@ def shown(snapshot: Snapshot) -> dict[str, tuple[float | None, tuple[str, ...]]]
 
 
 def test_a_plan_that_vanishes_is_kept_for_two_intervals() -> None:
-    memory = PlanMemory()
+    memory = PlannedStarts()
     memory.over(look(0.0, (1, 5.0), (2, None)), 0.0, RULES)
     for now in (10.0, 60.0):
         seen = memory.over(look(now, (1, None), (2, None)), now, RULES)
@@ -36,7 +36,7 @@ def test_a_plan_that_vanishes_is_kept_for_two_intervals() -> None:
 
 
 def test_a_new_plan_counts_at_once_and_what_no_longer_waits_has_none() -> None:
-    memory = PlanMemory()
+    memory = PlannedStarts()
     memory.over(look(0.0, (1, 5.0)), 0.0, RULES)
     assert shown(memory.over(look(1.0, (1, 900.0)), 1.0, RULES)) == {"1": (900.0, ("n1",))}
     held = look(2.0, (1, None), reason="JobHeldUser")
@@ -54,7 +54,7 @@ def test_a_new_plan_counts_at_once_and_what_no_longer_waits_has_none() -> None:
 def test_what_slurm_says_is_never_changed_and_nothing_is_kept_for_longer(
     looks: list[tuple[float, dict[int, float | None]]],
 ) -> None:
-    memory, now = PlanMemory(), 0.0
+    memory, now = PlannedStarts(), 0.0
     said: dict[str, tuple[float, float]] = {}  # start, when it was said
     for seconds, plans in looks:
         now += seconds

@@ -6,11 +6,11 @@ import pytest
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import EventKind
-from malletrain.loop.trackers.release_latency import Exits
+from malletrain.loop.trackers.release_latency import ReleaseLatency
 from tests.world import RULES, START, World, data_of, event_of, job, main_job
 
 
-def left(exits: Exits, pilot: str, at: float, after_s: float, *, ran: bool = True) -> None:
+def left(exits: ReleaseLatency, pilot: str, at: float, after_s: float, *, ran: bool = True) -> None:
     if ran:
         exits.apply(event_of(at - 100.0, EventKind.PILOT_STARTED, 1, pilot, "n0"))
     exits.apply(event_of(at, EventKind.INTENT, 1, pilot, "n0", data={"type": "recycle"}))
@@ -19,7 +19,7 @@ def left(exits: Exits, pilot: str, at: float, after_s: float, *, ran: bool = Tru
 
 
 def test_nearly_the_longest_exit_counts_and_outliers_do_not() -> None:
-    exits = Exits()
+    exits = ReleaseLatency()
     assert exits.usual_s() is None
     for n in range(95):
         left(exits, f"1_{n}", 1000.0 * n, 12.0)
@@ -31,7 +31,7 @@ def test_nearly_the_longest_exit_counts_and_outliers_do_not() -> None:
 
 
 def test_a_pilot_that_never_ran_and_a_daemon_that_was_away_tell_nothing() -> None:
-    exits = Exits()
+    exits = ReleaseLatency()
     left(exits, "1_0", 1000.0, 0.5, ran=False)
     exits.apply(event_of(2000.0, EventKind.PILOT_STARTED, 1, "1_1", "n0"))
     exits.apply(event_of(2001.0, EventKind.INTENT, 1, "1_1", "n0", data={"type": "recycle"}))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
 from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.loop.membership.next_world import WorkerCandidate, next_world
-from malletrain.loop.membership.state import Check, JobState, MembershipSettings, Phase, Worker
+from malletrain.loop.membership.state import Check, JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Plan, Seat
 
@@ -38,7 +38,7 @@ class Worlds:
         self.settings = settings
         self._clock = clock
         self._started_at = clock.elapsed()
-        self.jobs: dict[int, JobState] = {}
+        self.jobs: dict[int, JobMembership] = {}
         self.workers: dict[str, Worker] = {}
         self.events: list[Event] = []
         self.due_at: float | None = None
@@ -67,7 +67,7 @@ class Worlds:
         """Oldest first."""
         return [each for each in self.workers.values() if each.job == job_id and each.phase.lives]
 
-    def taken(self, job: JobState, generation: int) -> None:
+    def taken(self, job: JobMembership, generation: int) -> None:
         """One of them acts on the outstanding plan: so do all, for they agreed."""
         plan = job.published.get(generation)
         if plan is None or not plan.members:
@@ -104,7 +104,7 @@ class Worlds:
         world = self.jobs[worker.job].world
         return worker.phase is Phase.JOINING and (world is None or not world.has(worker.id))
 
-    def _dissolve(self, job: JobState) -> None:
+    def _dissolve(self, job: JobMembership) -> None:
         """Nobody of the world is heard any more. If it is the network, they train on and bring it back."""
         for name in job.world.workers if job.world else ():
             worker = self.workers[name]
@@ -144,7 +144,7 @@ class Worlds:
         if job.over is None and job.world is not None and job.world.has(worker.id):
             self.ask(job, worker.job, f"{worker.id} is lost: {how}", broken=True)
 
-    def ask(self, job: JobState, job_id: int, reason: str, *, broken: bool, entered: bool = False) -> None:
+    def ask(self, job: JobMembership, job_id: int, reason: str, *, broken: bool, entered: bool = False) -> None:
         """Ask members to check in; one check at a time, which may turn out to be of a broken world."""
         if job.check is not None:
             job.check.entered = job.check.entered or entered
@@ -172,7 +172,7 @@ class Worlds:
         self._decide(job_id, job)
         self._release_idle_leavers(job_id, job)
 
-    def _release_idle_leavers(self, job_id: int, job: JobState) -> None:
+    def _release_idle_leavers(self, job_id: int, job: JobMembership) -> None:
         """A newcomer that was asked to leave while a plan had it, and has no part in any by now, may go.
 
         A withdrawn plan may have been agreed on in the same moment: then somebody says so soon.
@@ -191,7 +191,7 @@ class Worlds:
             worker.end = worker.leave_reason
             self.leave(worker, worker.leave_reason)
 
-    def _decide(self, job_id: int, job: JobState) -> None:
+    def _decide(self, job_id: int, job: JobMembership) -> None:
         for worker in self.living(job_id):
             if worker.lost_at is not None:
                 self.look_at(worker.lost_at)
@@ -237,7 +237,7 @@ class Worlds:
         elif job.pending is not None and not self.all_live(job.pending):
             job.pending = None  # it cannot be taken any more, and no other is possible yet
 
-    def _stop(self, job: JobState, candidates: Sequence[WorkerCandidate], now: float) -> int | None:
+    def _stop(self, job: JobMembership, candidates: Sequence[WorkerCandidate], now: float) -> int | None:
         """The size that the world of a job of unknown scalability is measured on before others join."""
         if not job.climbs:
             return None
@@ -255,7 +255,7 @@ class Worlds:
             job.climbs = False
         return stop
 
-    def _all_arrived(self, job: JobState, world: Plan, now: float) -> bool:
+    def _all_arrived(self, job: JobMembership, world: Plan, now: float) -> bool:
         """Whether the next change may come. A member that has not taken an urgent plan must go on seeing it."""
         missing = [name for name in world.workers if name not in job.arrived and self.workers[name].phase.lives]
         if missing and not world.urgent:
@@ -268,7 +268,7 @@ class Worlds:
         """Whether every member of a plan lives."""
         return all(self.workers[seat.worker].phase.lives for seat in plan.members)
 
-    def _settle_check(self, job_id: int, job: JobState, check: Check) -> None:
+    def _settle_check(self, job_id: int, job: JobMembership, check: Check) -> None:
         now = self._clock.elapsed()
         silent = []
         for name in check.asked:

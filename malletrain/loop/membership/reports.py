@@ -30,7 +30,7 @@ from malletrain.domain.event import (
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import Worlds
 from malletrain.loop.membership.next_world import JobTerms
-from malletrain.loop.membership.state import JobState, MembershipSettings, Phase, Worker
+from malletrain.loop.membership.state import JobMembership, MembershipSettings, Phase, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Directive, Plan, Seat, Standing
 
@@ -199,7 +199,7 @@ class Membership:
         if not worker.phase.lives and not worker.may_return:
             raise Refused(f"worker {claim.worker} was given up ({worker.lost_how or 'it left'}): end this process")
 
-    def _world_of(self, claim: Claim, job: JobState, said: Standing) -> _Brought | None:
+    def _world_of(self, claim: Claim, job: JobMembership, said: Standing) -> _Brought | None:
         """The seats of the world that the standing brings; None when the job keeps the one that it has.
 
         Raises:
@@ -254,7 +254,7 @@ class Membership:
             raise Refused("that is no worker's name")
         return self._admit(other)
 
-    def _stand(self, this: Worker, job: JobState, said: Standing, seats: _Brought | None) -> None:
+    def _stand(self, this: Worker, job: JobMembership, said: Standing, seats: _Brought | None) -> None:
         """Take the world that a member brings (`seats`, if it is to be taken), and the member's word of itself."""
         job.step = max(job.step, said.step)
         own = said.address or next(seat.address for seat in said.members if seat.worker == this.id) or this.address
@@ -269,7 +269,7 @@ class Membership:
         this.address = own
         self._worlds.trains(this)
 
-    def _adopt(self, this: Worker, job: JobState, said: Standing, seats: _Brought) -> None:
+    def _adopt(self, this: Worker, job: JobMembership, said: Standing, seats: _Brought) -> None:
         now = self._clock.elapsed()
         for seat, _ in seats:
             member = self._worlds.workers.get(seat.worker)
@@ -302,9 +302,9 @@ class Membership:
             reason = f"{', '.join(gone)[:300]} cannot be there any more"
             self._worlds.ask(job, this.job, reason, broken=True)
 
-    def _new_job(self, job: int, terms: JobTerms) -> JobState:
+    def _new_job(self, job: int, terms: JobTerms) -> JobMembership:
         last = self._journalled.get(job, 0)
-        return JobState(terms, last + GENERATION_GAP if job in self._journalled else 0, last)
+        return JobMembership(terms, last + GENERATION_GAP if job in self._journalled else 0, last)
 
     def polled(self, worker: str) -> None:
         """The worker has a poll open."""

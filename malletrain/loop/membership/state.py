@@ -95,7 +95,7 @@ class Check:
 
 
 @dataclass(slots=True)
-class JobState:
+class JobMembership:
     """One job: the world that trains, the plan that is outstanding, the check under way, the last signs of progress.
 
     `over`: why it is over, once it is.

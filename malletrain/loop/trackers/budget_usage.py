@@ -10,7 +10,7 @@ KEPT_DAYS = 32
 
 
 @dataclass
-class Spending:
+class BudgetUsage:
     """Folded from the stays of pilots that are over. Times are Unix seconds."""
 
     by_account: dict[str, dict[int, float]] = field(default_factory=dict)

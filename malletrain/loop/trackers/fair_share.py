@@ -10,7 +10,7 @@ HALF_LIFE_S = 7 * 86400.0
 
 
 @dataclass
-class Usage:
+class FairShareUsage:
     """Folded from the ends of pilots; those that still run count from what they hold. Times are Unix seconds."""
 
     at: float = 0.0

@@ -22,7 +22,7 @@ class _Seen:
     at: float
 
 
-class PlanMemory:
+class PlannedStarts:
     """The last plan of each waiting main job, for two backfill intervals."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ SHARE = 0.95
 LONGEST_S = 600.0
 
 
-class Exits:
+class ReleaseLatency:
     """Folds the journal: from the order to requeue a pilot to the look that shows it held or gone.
 
     A pilot that waits in the held array again has left its node, epilog and all; before, Slurm shows it completing.

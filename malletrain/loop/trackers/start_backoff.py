@@ -19,7 +19,7 @@ FIRST_REFUSED_REST_S = 15.0
 LONGEST_REFUSED_REST_S = 300.0
 
 
-class Unstarted:
+class StartBackoff:
     """Folds recycled pilots that never started, and refused starts.
 
     A start on the node, or of the job, ends the rest of the first kind; an accepted one that of the second.

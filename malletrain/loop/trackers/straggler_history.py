@@ -22,7 +22,7 @@ from malletrain.learn.stragglers import Straggler, WorkerSpeed, stragglers
 REST_S = 1800.0
 
 
-class Paces:
+class StragglerHistory:
     """Folds the rates that windows of training carry (`malletrain.wire.messages.Samples.rates`)."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ FADE_EVERY_S = 3600.0
 LONGEST_S = 6 * 3600.0
 
 
-class PoolLevels:
+class SupplyHistory:
     """Folds the counts of nodes by use. Seconds at each number of nodes without a main job, old ones fading."""
 
     def __init__(self) -> None:
