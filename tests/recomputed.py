@@ -19,7 +19,7 @@ from malletrain.domain.job import JobView, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ledger import Ledger
 from malletrain.sizing.objective import Objective
-from malletrain.sizing.problem import Need, Policy
+from malletrain.sizing.policy import Need, Policy
 
 #: What a pilot that does not count stands on: its node is to be given back.
 _GIVEN_UP = "given-up"

@@ -10,7 +10,7 @@ from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
-from malletrain.sizing.problem import Policy
+from malletrain.sizing.policy import Policy
 from malletrain.sizing.registry import policy as policy_named
 from malletrain.store.encoding import payload_data, payload_from
 

@@ -17,7 +17,8 @@ from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import fit_curve
 from malletrain.learn.samples import accepted_rates
 from malletrain.sizing import registry
-from malletrain.sizing.problem import MAX_NODES, Problem, inputs_of, require_inputs
+from malletrain.sizing.policy import inputs_of, require_inputs
+from malletrain.sizing.problem import MAX_NODES, Problem
 from malletrain.sizing.problem_file import MAX_TEXT_BYTES, parse
 
 

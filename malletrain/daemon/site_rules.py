@@ -12,7 +12,7 @@ from malletrain.domain.job import Profile
 from malletrain.learn.advisor import ProbeRules
 from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective
-from malletrain.sizing.problem import Need, Policy, require_inputs
+from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
 from malletrain.slurm.held_task_limits import HeldTaskLimits
 from malletrain.slurm.site_facts import Harvest, SiteFacts

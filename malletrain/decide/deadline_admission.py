@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from malletrain.decide.demand import due_of
 from malletrain.domain.job import Curve, JobView
 from malletrain.sizing.deadlines import MIN_PROBABILITY, deadline_guarantees, satisfactory_share, supply_probability
-from malletrain.sizing.problem import JobDemand, Need, Policy
+from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.problem import JobDemand
 
 #: The shortest observation of the pool from which its supply of nodes is estimated (s).
 MIN_OBSERVED_S = 6 * 3600.0

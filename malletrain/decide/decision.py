@@ -27,7 +27,7 @@ from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability
 from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, Refusal
 from malletrain.domain.job import JobView
 from malletrain.learn.hole_forecast import Forecast
-from malletrain.sizing.problem import Policy
+from malletrain.sizing.policy import Policy
 
 
 def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCache | None = None) -> Decided:

@@ -20,7 +20,8 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.objective import Objective, urgency_by_rest
-from malletrain.sizing.problem import Due, JobDemand, Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Due, JobDemand, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache
 
 

@@ -18,7 +18,7 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.learn.stragglers import Straggler
-from malletrain.sizing.problem import Policy
+from malletrain.sizing.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import chosen_batches
 from malletrain.learn.supply_forecast import lifetimes_of_holes
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_use
-from malletrain.sizing.problem import JobDemand, Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import JobDemand, Problem, Sizes
 
 _UNKNOWN = JobKnowledge()
 

@@ -59,7 +59,7 @@ from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.loop.trackers.hole_history import hole_events
 from malletrain.loop.trackers.planned_starts import PlannedStarts
 from malletrain.sizing.objective import Objective
-from malletrain.sizing.problem import Need, Policy
+from malletrain.sizing.policy import Need, Policy
 
 T = TypeVar("T")
 

@@ -43,7 +43,8 @@ from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob
-from malletrain.sizing.problem import Policy, Value
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Value
 from malletrain.sizing.registry import policy as registered
 
 #: Between two rounds at one event.

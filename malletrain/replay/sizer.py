@@ -21,7 +21,8 @@ from malletrain.replay.value_rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest
-from malletrain.sizing.problem import Due, JobDemand, Need, Policy, Problem, Value, require_inputs
+from malletrain.sizing.policy import Need, Policy, require_inputs
+from malletrain.sizing.problem import Due, JobDemand, Problem, Value
 from malletrain.sizing.registry import policy as registered
 
 Ints = NDArray[np.int64]

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import check
-from malletrain.sizing.problem import Constraint, JobDemand, LinearLimit, Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Constraint, JobDemand, LinearLimit, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, permitted_sizes
 
 #: The policy that finds the best sizes within those of another that keep every constraint.

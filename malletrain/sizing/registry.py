@@ -12,7 +12,7 @@ import importlib
 from importlib.metadata import EntryPoint, entry_points
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.sizing.problem import Policy
+from malletrain.sizing.policy import Policy
 
 GROUP = "malletrain.policies"
 DEFAULT = "auto"
@@ -66,6 +66,6 @@ def _load(entry: EntryPoint) -> Policy:
         raise InvalidInput("policy", f"{entry.name!r} ({entry.value}) does not load: {error}") from error
     if not isinstance(made, Policy):
         raise InvalidInput(
-            "policy", f"{entry.name!r} ({entry.value}) is not a policy: subclass malletrain.sizing.problem.Policy"
+            "policy", f"{entry.name!r} ({entry.value}) is not a policy: subclass malletrain.sizing.policy.Policy"
         )
     return made

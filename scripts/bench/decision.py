@@ -39,7 +39,8 @@ from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Pilot,
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.policies.greedy import Greedy
-from malletrain.sizing.problem import Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.registry import policy as policy_named
 from malletrain.sizing.values import ValueRowCache
 from scripts.bench import sizing

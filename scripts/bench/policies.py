@@ -41,7 +41,8 @@ from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.matching import Matching
 from malletrain.sizing.policies.max_min import Efficiency, Equal
 from malletrain.sizing.policies.variable_batch import ElasticBatch
-from malletrain.sizing.problem import Due, JobDemand, JobId, NodeBudget, Policy, Problem, Sizes, Synchronous
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Due, JobDemand, JobId, NodeBudget, Problem, Sizes, Synchronous
 from malletrain.sizing.values import ValueRowCache
 from scripts.bench import sizing
 

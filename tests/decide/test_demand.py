@@ -21,7 +21,8 @@ from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.hole_forecast import Forecast
-from malletrain.sizing.problem import Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.registry import policy
 from malletrain.sizing.values import ValueRowCache
 from tests.world import START, job, main_job, node

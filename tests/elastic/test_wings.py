@@ -1,4 +1,4 @@
-"""The files of the elastic runtime use each other's public parts only; `lint-imports` checks the order of its wings."""
+"""The elastic runtime's files use each other's public parts only; `lint-imports` checks the order of its wings."""
 
 from __future__ import annotations
 

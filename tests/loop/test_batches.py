@@ -14,7 +14,7 @@ from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.reports import Membership, MembershipSettings
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.variable_batch import ElasticBatch
-from malletrain.sizing.problem import Policy
+from malletrain.sizing.policy import Policy
 from tests.world import World, data_of, event_of, job
 
 

@@ -18,7 +18,8 @@ from malletrain.replay.sizer import parse_policy, require_replay_inputs
 from malletrain.replay.workload import mix
 from malletrain.sizing import registry
 from malletrain.sizing.constraints import cap
-from malletrain.sizing.problem import JobDemand, Need, Problem
+from malletrain.sizing.policy import Need
+from malletrain.sizing.problem import JobDemand, Problem
 
 NEEDS = {
     "goodput": "batch sizes and gradient noise scales",

@@ -19,7 +19,8 @@ from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.greedy import Greedy
 from malletrain.sizing.policies.max_min import Efficiency, Utility
 from malletrain.sizing.policies.variable_batch import ElasticBatch, Goodput
-from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, Policy, Problem
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, Problem
 from malletrain.sizing.values import permitted_sizes
 from tests.sizing.problems import constrained, curves, examples, job, problems
 

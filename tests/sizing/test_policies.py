@@ -16,7 +16,8 @@ from malletrain.sizing.policies.exact import Auto, Exact
 from malletrain.sizing.policies.lp import Lp
 from malletrain.sizing.policies.max_min import Equal
 from malletrain.sizing.policies.milp import Milp
-from malletrain.sizing.problem import Policy, Problem, Sizes, Value, id_order
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Problem, Sizes, Value, id_order
 from malletrain.sizing.values import value_table
 from tests.sizing.problems import constrained, every_plan, examples, full_dp, job, magnitude, problems
 

@@ -10,7 +10,8 @@ from malletrain.sizing.constraints import cap, fallback, resource_cap
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.lp import Lp
 from malletrain.sizing.policies.milp import Milp
-from malletrain.sizing.problem import JobId, Policy, Problem, Value
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import JobId, Problem, Value
 from malletrain.sizing.values import value_table
 from tests.sizing.problems import job
 
@@ -66,7 +67,7 @@ def test_sizes_keep_their_throughputs() -> None:
 
 def test_a_plan_that_is_not_proven_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any status but optimal was thrown away, and with it the nodes that had become idle."""
-    import malletrain.sizing.policies.milp.policy as milp
+    import malletrain.sizing.policies.milp.milp_policy as milp
 
     rates = [3.0, 5.1, 7.3, 9.2, 13.7, 14.9]
     demands = tuple(

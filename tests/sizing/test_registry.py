@@ -8,7 +8,7 @@ import pytest
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.sizing import registry
-from malletrain.sizing.problem import Policy
+from malletrain.sizing.policy import Policy
 
 
 @pytest.mark.parametrize("name", registry.names())

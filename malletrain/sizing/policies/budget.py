@@ -27,7 +27,8 @@ import numpy as np
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.problem import Need, Policy, Problem, Sizes
+from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import Bools, Floats, Ints, ValueRowCache, ValueTable, rates, value_table
 
 MAX_BISECTIONS = 100

@@ -19,7 +19,8 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import checked
 from malletrain.sizing.deadlines import MIN_PROBABILITY, DeadlineGuarantee, deadline_guarantees, satisfactory_share
-from malletrain.sizing.problem import JobDemand, JobId, Need, Policy, Problem, Sizes, id_order
+from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes, id_order
 from malletrain.sizing.values import ValueRowCache, value_table
 
 

@@ -9,7 +9,8 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constrained import EXACT_UNDER_CONSTRAINTS
 from malletrain.sizing.constraints import check, checked, fallback
-from malletrain.sizing.problem import Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, value_table
 
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.problem import Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import Floats, Ints, ValueRowCache, value_table
 
 

@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked, fallback
-from malletrain.sizing.problem import JobId, Need, Policy, Problem, Sizes, Value
+from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.problem import JobId, Problem, Sizes, Value
 from malletrain.sizing.values import Floats, ValueRowCache, permitted_sizes, rates, value_table
 
 Ints = NDArray[np.int64]

@@ -28,7 +28,8 @@ import pulp
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.constraints import checked, fallback, lower_ids_first, must_change
-from malletrain.sizing.problem import JobId, LinearLimit, Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import JobId, LinearLimit, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache, ValueTable, value_table
 
 GROUP = "malletrain.lp_constraints"

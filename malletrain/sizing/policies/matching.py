@@ -25,7 +25,8 @@ from scipy.sparse import csr_array
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked, fallback
-from malletrain.sizing.problem import JobDemand, JobId, Need, Policy, Problem, Sizes
+from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.problem import JobDemand, JobId, Problem, Sizes
 from malletrain.sizing.values import Floats, Ints, ValueRowCache, permitted_sizes, value_table
 
 DEFAULT_SAMPLES = 64

@@ -25,7 +25,8 @@ import numpy as np
 from malletrain.domain.decision import SizingStatus
 from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.problem import Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import Ints, ValueRowCache, ValueTable, value_table
 
 #: The paper's default.

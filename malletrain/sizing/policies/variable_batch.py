@@ -33,7 +33,8 @@ from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
 from malletrain.sizing.batching import at_best_batches, best_batch, statistical_efficiency
 from malletrain.sizing.constraints import checked
-from malletrain.sizing.problem import JobId, Need, Policy, Problem, Sizes
+from malletrain.sizing.policy import Need, Policy
+from malletrain.sizing.problem import JobId, Problem, Sizes
 from malletrain.sizing.values import Floats, Ints, ValueRowCache, ValueTable, rates, value_table
 
 

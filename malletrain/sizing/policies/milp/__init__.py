@@ -1,5 +1,5 @@
 """Policy `milp`: any linear side constraint, by pricing and HiGHS."""
 
-from malletrain.sizing.policies.milp.policy import Milp
+from malletrain.sizing.policies.milp.milp_policy import Milp
 
 __all__ = ["Milp"]

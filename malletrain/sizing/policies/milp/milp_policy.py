@@ -19,7 +19,8 @@ from malletrain.sizing.policies.milp.model import (
     least_loss,
 )
 from malletrain.sizing.policies.milp.pricing import NoPlan, Prices, best_prices
-from malletrain.sizing.problem import Policy, Problem, Sizes
+from malletrain.sizing.policy import Policy
+from malletrain.sizing.problem import Problem, Sizes
 from malletrain.sizing.values import Ints, ValueRowCache, ValueTable, value_table
 
 #: Plans within this part of the best are equally good, and the one with the fewest changes is taken.
