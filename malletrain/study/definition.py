@@ -8,8 +8,9 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import optuna
@@ -68,15 +69,23 @@ def load(path: Path) -> Definition:
     )
 
 
+class _Uncached(SourceFileLoader):
+    """Compiles the file each time: bytecode caches go by its time in whole seconds, and miss a second edit in one."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _import(path: Path, file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
+    loader = _Uncached(file.stem, str(file))
+    spec = importlib.util.spec_from_file_location(file.stem, file, loader=loader) if file.suffix == ".py" else None
+    if spec is None:
         raise InvalidInput(str(path), "is no Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(file.parent))
     sys.modules[file.stem] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever the user's file raises is the user's to see
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         if isinstance(error, SyntaxError) and error.filename == str(file):

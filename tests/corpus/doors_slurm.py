@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +47,8 @@ def mtbatch(slurm: FakeSlurm, *argv: str, **environ: str) -> doors.Done:
     """`mtbatch ARGV` in the present folder; paths, interpreter and version are left out of what it prints."""
     with _environment(environ), _answered_by(slurm):
         done = doors.run(mtbatch_main, argv)
-    hidden = {str(Path.cwd()): "/here", sys.executable: "/python", f"mtbatch {__version__}": "mtbatch VERSION"}
+    python = {shlex.quote(sys.executable): "/python", sys.executable: "/python"}
+    hidden = {str(Path.cwd()): "/here", **python, f"mtbatch {__version__}": "mtbatch VERSION"}
     out, err = done.out, done.err
     for text, instead in hidden.items():
         out, err = out.replace(text, instead), err.replace(text, instead)

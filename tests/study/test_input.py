@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -83,7 +84,8 @@ def test_without_a_daemon_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.M
     assert not path.with_suffix(".journal").exists()
 
 
-def test_a_study_does_not_change_its_direction(tmp_path: Path) -> None:
+def test_a_study_does_not_change_its_direction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path = write(tmp_path, "direction = 'maximize'\ndef objective(trial):\n    return 1.0\n")
     kept = storage.open_storage(str(tmp_path / "a.journal"))
     trial_records.open_study(kept, definition.load(path))
