@@ -14,6 +14,7 @@ from malletrain.decide.placement import place, rank
 from malletrain.decide.reconcile import (
     clear_away,
     leaving,
+    leaving_for,
     limit_cuts,
     overdue_leaves,
     overdue_pilots,
@@ -71,7 +72,7 @@ def yield_now(
     views = {j: v for j, v in situation.views.items() if not v.phase.is_over}
     given = _yields(situation, views, rules, cache)
     actions = [
-        leaving(pilot, LeaveCause.YIELD, situation.now, rules, given.leave[pilot.id])
+        leaving_for(given.leave[pilot.id], pilot, situation.now, rules)
         for _, view in sorted(views.items())
         for pilot in view.staying
         if pilot.id in given.leave

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from malletrain.decide.demand import JobHoldings
 from malletrain.decide.draft import Draft, Inputs, Situation
 from malletrain.decide.holes import Holes
-from malletrain.decide.reconcile import leaving
+from malletrain.decide.reconcile import leaving, leaving_for
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, Hole, LeaveCause
 from malletrain.domain.job import JobPhase, JobView, Pilot
@@ -22,7 +22,10 @@ def leave_what_must(draft: Draft, inputs: Inputs) -> None:
         for pilot in view.staying:
             if pilot.id in draft.given_up:
                 continue
-            must = must_leave(pilot, view, inputs.situation, draft.holes, yielding, rules)
+            if pilot.id in yielding:
+                leaves.append(leaving_for(yielding[pilot.id], pilot, now, rules))
+                continue
+            must = must_leave(pilot, view, inputs.situation, draft.holes, rules)
             if must is not None:
                 cause, reason = must
                 closing = draft.holes.get(pilot.node) if cause is LeaveCause.HOLE_CLOSES else None
@@ -58,12 +61,10 @@ def must_leave(
     view: JobView,
     situation: Situation,
     holes: Mapping[str, Hole],
-    yielding: Mapping[str, str],
     rules: Rules,
 ) -> tuple[LeaveCause, str] | None:
+    """Why a pilot that no main job is given must leave all the same, and None where it may stay."""
     now = situation.now
-    if pilot.id in yielding:
-        return LeaveCause.YIELD, yielding[pilot.id]
     if view.phase is JobPhase.HELD:
         return LeaveCause.JOB_OVER, f"job {view.job.id} is held: {view.reason}"
     if pilot.node in situation.drained:

@@ -32,18 +32,30 @@ SLOW_MAIN_CYCLE_S = 0.5
 
 
 def leaving(
-    pilot: Pilot, cause: LeaveCause, now: float, rules: Rules, reason: str, hole: Hole | None = None
+    pilot: Pilot,
+    cause: LeaveCause,
+    now: float,
+    rules: Rules,
+    reason: str,
+    hole: Hole | None = None,
+    main_job: str = "",
 ) -> Action:
     """How a pilot gives up its node: a worker is asked first; a pilot that has not started goes back at once.
 
     `hole`: that closes: a worker that does not leave is killed in time for its end (`margin_s` has KillWait in it).
     """
     if pilot.phase is PilotPhase.RELEASED:
-        return RecyclePilot(pilot.job_id, pilot.id, pilot.node, f"not started yet; {reason}")
+        return RecyclePilot(pilot.job_id, pilot.id, pilot.node, f"not started yet; {reason}", main_job=main_job)
     latest = now + rules.leave_patience_s
     if hole is not None:
         latest = max(now, min(latest, hole.until - rules.margin_s))
-    return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, latest, reason)
+    return LeavePilot(pilot.job_id, pilot.id, pilot.node, cause, latest, reason, main_job)
+
+
+def leaving_for(main_job: str, pilot: Pilot, now: float, rules: Rules) -> Action:
+    """How a pilot gives up its node to a main job."""
+    reason = f"main job {main_job} could start on {pilot.node}"
+    return leaving(pilot, LeaveCause.YIELD, now, rules, reason, main_job=main_job)
 
 
 def overdue_leaves(views: Mapping[int, JobView], now: float) -> list[Action]:

@@ -69,9 +69,14 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class YieldPlan:
-    """`leave`: pilot -> why; `claimed`: free node -> the main job it is kept for; `startable`: main jobs that
-    could start now -> since when (Unix seconds); `given`: every node that a main job is given, also those that are
-    coming free."""
+    """Which pilots leave, and for whom.
+
+    Attributes:
+        leave: pilot -> the main job that is given its node.
+        claimed: free node -> the main job that it is kept for.
+        startable: main job that could start now -> since when (Unix seconds).
+        given: every node that a main job is given, also those that are coming free.
+    """
 
     leave: Mapping[str, str] = field(default_factory=dict)
     claimed: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +124,7 @@ def plan_yields(
                 if node in at_hand.free:
                     claimed[node] = name
                 elif node in at_hand.pilot_on:
-                    leave[at_hand.pilot_on[node].pilot] = f"main job {name} could start on {node}"
+                    leave[at_hand.pilot_on[node].pilot] = name
             if emptied:
                 at_hand = at_hand.without(emptied)
     return YieldPlan(leave, claimed, startable, frozenset(all_nodes - left))

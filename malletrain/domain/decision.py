@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+#: Metadata of a field that the journal leaves out where it has its default.
+SPARSE = {"sparse": True}
+
 
 class LeaveCause(StrEnum):
     """Why a pilot leaves its node."""
@@ -39,7 +42,10 @@ class StartPilot:
 
 @dataclass(frozen=True, slots=True)
 class LeavePilot:
-    """Ask the worker of `pilot` to leave its world, then recycle the task; at `deadline` recycle it regardless."""
+    """Ask the worker of `pilot` to leave its world, then recycle the task; at `deadline` recycle it regardless.
+
+    `main_job`: the main job that is given the node, '' where the cause is another.
+    """
 
     job_id: int
     pilot: str
@@ -47,6 +53,7 @@ class LeavePilot:
     cause: LeaveCause
     deadline: float
     reason: str
+    main_job: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,8 @@ class CutLimit:
 class RecyclePilot:
     """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole.
 
-    `unstarted`: it never started, and this (a node, or `job 7`) rests before it is tried again.
+    `unstarted`: it never started, and this (a node, or `job 7`) rests before it is tried again. `main_job`: the main
+    job that is given the node, '' where there is none.
     """
 
     job_id: int
@@ -72,6 +80,7 @@ class RecyclePilot:
     node: str
     reason: str
     unstarted: str = ""
+    main_job: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ An `Event` is an envelope (when, about which job, pilot and node, and a reason f
 frozen dataclass for each kind of fact. Code reads the payload and never takes a reason apart.
 
 A payload's fields are the keys of the row's JSON `data`, in their order; `malletrain.store.encoding` writes and reads
-it. A new field has a default, which is what older rows are read with. A field marked `_SPARSE` is not written while
+it. A new field has a default, which is what older rows are read with. A field marked `SPARSE` is not written while
 it has its default.
 """
 
@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
-from malletrain.domain.decision import Action
+from malletrain.domain.decision import SPARSE, Action
 from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import SlurmState
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
-
-_SPARSE = {"sparse": True}
 
 
 class EventKind(StrEnum):
@@ -110,13 +108,13 @@ class TasksAdded:
 @dataclass(frozen=True, slots=True)
 class JobHeld:
     kind: ClassVar[EventKind] = EventKind.JOB_HELD
-    by: str = field(default="", metadata=_SPARSE)
+    by: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class JobReleased:
     kind: ClassVar[EventKind] = EventKind.JOB_RELEASED
-    by: str = field(default="", metadata=_SPARSE)
+    by: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ class JobCancelled:
     """`by` is empty where a rule, not a person, ended the job."""
 
     kind: ClassVar[EventKind] = EventKind.JOB_CANCELLED
-    by: str = field(default="", metadata=_SPARSE)
+    by: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ class JobFailed:
     """The script failed at `step`, or a rule gave the job up (None)."""
 
     kind: ClassVar[EventKind] = EventKind.JOB_FAILED
-    step: int | None = field(default=None, metadata=_SPARSE)
+    step: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ class ActionOutcome:
     action: Action
     done: bool
     detail: str = ""
-    restarts: int | None = field(default=None, metadata=_SPARSE)
+    restarts: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,7 @@ class PilotStarted:
     kind: ClassVar[EventKind] = EventKind.PILOT_STARTED
     started_at: float | None = None
     ends_at: float | None = None
-    node_class: str | None = field(default=None, metadata=_SPARSE | {"key": "class"})
+    node_class: str | None = field(default=None, metadata=SPARSE | {"key": "class"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +210,7 @@ class PilotEnded:
     state: SlurmState = SlurmState.UNKNOWN
     preempted: bool = False
     exit_code: int | None = None
-    detail: str | None = field(default=None, metadata=_SPARSE)
+    detail: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +234,9 @@ class WorkerLeft:
     says so."""
 
     kind: ClassVar[EventKind] = EventKind.WORKER_LEFT
-    worker: str = field(default="", metadata=_SPARSE)
-    step: int | None = field(default=None, metadata=_SPARSE)
-    saved: str | None = field(default="", metadata=_SPARSE)
+    worker: str = field(default="", metadata=SPARSE)
+    step: int | None = field(default=None, metadata=SPARSE)
+    saved: str | None = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +256,8 @@ class GenerationPublished:
     kind: ClassVar[EventKind] = EventKind.GENERATION
     generation: int
     members: tuple[str, ...]
-    switched_by: str = field(default="", metadata=_SPARSE)
-    batch: int = field(default=0, metadata=_SPARSE)
+    switched_by: str = field(default="", metadata=SPARSE)
+    batch: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +270,7 @@ class GenerationSwitched:
     pause_s: float = 0.0
     step: int | None = None
     grew: bool = False
-    state_bytes: int = field(default=0, metadata=_SPARSE)
+    state_bytes: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,18 +281,18 @@ class SamplesReported:
     """
 
     kind: ClassVar[EventKind] = EventKind.SAMPLES
-    step: int | None = field(default=None, metadata=_SPARSE)
+    step: int | None = field(default=None, metadata=SPARSE)
     nodes: int = 0
     samples: float = 0.0
     seconds: float = 0.0
     steps: int = 0
-    total: float | None = field(default=None, metadata=_SPARSE)
+    total: float | None = field(default=None, metadata=SPARSE)
     steady: bool = True
     parts: Mapping[str, float] = field(default_factory=dict)
     noise_scale: float | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int = 0
-    merged: int = field(default=1, metadata=_SPARSE)
+    merged: int = field(default=1, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,12 +325,12 @@ class DaemonStarted:
 
     kind: ClassVar[EventKind] = EventKind.DAEMON_STARTED
     version: str = ""
-    pid: int | None = field(default=None, metadata=_SPARSE)
-    stage: str = field(default="", metadata=_SPARSE)
-    look_s: float = field(default=0.0, metadata=_SPARSE)
-    leave_s: float = field(default=0.0, metadata=_SPARSE)
-    keep_idle: int | None = field(default=None, metadata=_SPARSE)
-    max_pilots: int | None = field(default=None, metadata=_SPARSE)
+    pid: int | None = field(default=None, metadata=SPARSE)
+    stage: str = field(default="", metadata=SPARSE)
+    look_s: float = field(default=0.0, metadata=SPARSE)
+    leave_s: float = field(default=0.0, metadata=SPARSE)
+    keep_idle: int | None = field(default=None, metadata=SPARSE)
+    max_pilots: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +346,7 @@ class SizesDecided:
     sizes: Mapping[int, int] = field(default_factory=dict)
     status: str = ""
     objective: float = 0.0
-    nodes: int | None = field(default=None, metadata=_SPARSE)
+    nodes: int | None = field(default=None, metadata=SPARSE)
     held: Mapping[int, int] = field(default_factory=dict)
     horizon_s: float = 0.0
 
@@ -416,7 +414,7 @@ class HolesEnded:
     kind: ClassVar[EventKind] = EventKind.HOLES_ENDED
     nodes: tuple[str, ...]
     taken: bool
-    last_seen: float | None = field(default=None, metadata=_SPARSE)
+    last_seen: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

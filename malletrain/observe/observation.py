@@ -7,7 +7,6 @@ two looks ("unseen") would have waited until the next look and for the pilot to 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from statistics import median, quantiles
@@ -33,9 +32,6 @@ from malletrain.domain.snapshot import SlurmState
 #: A node that was given up for a main job, and that the main queue did not take for so long (seconds), was given up
 #: in vain.
 IN_VAIN_S = 300.0
-
-#: The loop's own words for why a pilot gives way, in front of them "not started yet" where it has not.
-_FOR_MAIN_JOB = re.compile(r"main job (\S+) could start")
 
 
 @dataclass
@@ -179,11 +175,10 @@ class _Fold:
 
     def _asked_to_leave(self, event: Event, action: LeavePilot | RecyclePilot) -> None:
         self._pilots.pop(event.pilot or "", None)
-        wanted = _FOR_MAIN_JOB.search(event.reason)
-        if wanted is not None:
+        if action.main_job:
             self.sum.asked += 1
             self._asked[event.node or ""] = event.at
-            self._jobs_asked.add(wanted[1])
+            self._jobs_asked.add(action.main_job)
         elif isinstance(action, LeavePilot) and action.cause is LeaveCause.HOLE_CLOSES:
             self.sum.ended_by_plan += 1
         else:

@@ -115,7 +115,9 @@ def _while_pending(
     hands_over = not staying and newcomers and withdrawn == [each.seat.worker for each in leaving[:1]]
     if not withdrawn or hands_over:
         return Verdict(None, "the last plan is not taken yet")
-    return _size(staying, leaving, newcomers, terms, bool(staying or leaving), f"without {', '.join(withdrawn)}")
+    return _size(
+        staying, leaving, newcomers, terms, bool(staying or leaving), f"without {', '.join(withdrawn)}", True
+    )
 
 
 def _size(
@@ -125,7 +127,9 @@ def _size(
     terms: JobTerms,
     has_world: bool,
     why: str,
+    supersedes: bool = False,
 ) -> Verdict:
+    """`supersedes`: the outstanding plan cannot be taken any more, so another follows even if it adds no member."""
     if leaving and newcomers and not staying:
         # Someone must hand the state over: the oldest stays for one generation more.
         staying, why = [leaving[0].seat], f"{why}; {leaving[0].seat.worker} hands over first"
@@ -136,7 +140,7 @@ def _size(
     # A world that shrank to a size the job does not want trains on all the same: sizing mends it, not this rule.
     while size > len(staying) and not terms.permits(size):
         size -= 1
-    if size == len(staying) and newcomers and why.startswith("joining"):
+    if size == len(staying) and newcomers and not supersedes:
         return Verdict(None, f"no permitted size takes in the {len(newcomers)} warm workers")
     return Verdict(tuple(seats[:size]), why)
 
