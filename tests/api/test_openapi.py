@@ -18,7 +18,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from malletrain.api.rate_limits import RateLimits
-from malletrain.domain.event import EventKind
+from malletrain.domain.event import Event, EventKind, JobAnnounced
+from malletrain.domain.job import MalleableJob
 from tests.api.house import House
 from tests.world import event_of
 
@@ -31,10 +32,10 @@ def furnished(tmp_path_factory: pytest.TempPathFactory, munged: str) -> Iterator
         munged,
         limits=RateLimits(user_rate=1e9, address_rate=1e9, token_rate=1e9),
     )
-    data: dict[str, Any] = {"name": "digits", "user": "ada", "uid": 1001, "min_nodes": 1, "max_nodes": 4}
+    job = MalleableJob(1, "digits", "ada", 1001, "", min_nodes=1, max_nodes=4, submitted_at=1.0)
     house.journal.append(
         [
-            event_of(1.0, EventKind.JOB_ANNOUNCED, 1, data=data),
+            Event(1.0, JobAnnounced(job), 1),
             event_of(2.0, EventKind.TASKS_ADDED, 1, data={"array_id": 7, "tasks": [0]}),
             event_of(3.0, EventKind.PILOT_STARTED, 1, "7_0", "n000", data={"started_at": 3.0}),
             event_of(4.0, EventKind.METRIC, 1, data={"name": "loss", "value": float("nan")}),
