@@ -18,7 +18,8 @@ import pytest
 from malletrain.slurm import doctor
 from malletrain.slurm.command import Commands
 from malletrain.slurm.site_facts import Finding, Harvest, Level
-from scripts.lab import Lab, LabConfig, UsageError
+from scripts.lab import Lab, LabConfig, UsageError, namespace
+from scripts.lab.users import Identity
 from scripts.play.site import free_port
 from tests.slurm_fixtures import short_directory
 
@@ -55,6 +56,9 @@ def commands_of_the_guide(*chapters: int) -> list[str]:
 
 def follow(lab: Lab, commands: Sequence[str], folder: Path) -> str:
     """Run the guide's commands in one shell, with this lab's files and users for the machine's; what they print."""
+    sudo = folder / "sudo"
+    sudo.write_text(f'#!/bin/sh\nexec {shlex.join(namespace.as_user(Identity.of("malletrain"), []))} "$@"\n')
+    sudo.chmod(0o755)
     script = ['fail() { echo "failed: $1" >&2; exit 1; }']
     for typed in commands:
         line = typed
@@ -62,7 +66,7 @@ def follow(lab: Lab, commands: Sequence[str], folder: Path) -> str:
             "/etc/slurm/slurm.conf": f"{lab.path}/slurm.conf",
             "/etc/malletrain/malletrain.toml": f"{folder}/malletrain.toml",
             "/opt/malletrain/bin/": f"{folder}/bin/",
-            "sudo -u malletrain ": "setpriv --reuid malletrain --regid malletrain --init-groups ",
+            "sudo -u malletrain ": f"{sudo} ",
         }.items():
             line = re.sub(r"\bann\b", "alice", line.replace(theirs, ours))
         # What greps a file looks for something that must not be there.
@@ -76,7 +80,7 @@ def programs(folder: Path) -> None:
     (folder / "bin").mkdir()
     for name, arguments in (("malletraind", '--config {} "$@"'), ("malletrain", '"$1" --config {} "${{@:2}}"')):
         program = folder / "bin" / name
-        real = Path(sys.executable).with_name(name)
+        real = shlex.quote(str(Path(sys.executable).with_name(name)))
         program.write_text(f"#!/bin/bash\nexec {real} {arguments.format(folder / 'malletrain.toml')}\n")
         program.chmod(0o755)
 
