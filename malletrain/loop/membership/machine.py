@@ -1,8 +1,8 @@
-"""Every job's workers and worlds: from what is known of them to the next generation.
+"""The state machine of workers and worlds: from the facts of `reports` to the next generation of each job.
 
-After a fault all members are asked to check in; those that do not, at once when their connection dropped or else by a
-deadline, are lost, and an urgent generation of the rest follows. Newcomers are never in an urgent one: mending never
-waits for someone who holds no state.
+After a fault every member is asked to check in. A member that does not answer is lost: at once when its connection
+dropped, else at a deadline. An urgent generation of the remaining members follows. Newcomers are never part of an
+urgent generation, so that a repair never waits for a worker that holds no state.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from malletrain.loop.membership.state import Check, JobMembership, MembershipSet
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Plan, Seat
 
-#: Superseded plans that members may yet turn out to have agreed on: by far more than can be under way.
+#: Superseded plans that are kept, since members may have agreed on one of them: far more than can be under way.
 PLANS_KEPT = 16
 
 
 class Worlds:
-    """The state of all jobs, and the rules by which it moves on.
+    """The workers and worlds of all jobs, and the rules that change them.
 
     Args:
-        settings: deadlines.
+        settings: time limits.
         clock: time.
 
     Attributes:
         jobs: by number.
-        workers: by name, also those that are gone and not yet forgotten.
-        events: what happened since they were taken last.
-        due_at: when `tick` is to be called next (`Clock.elapsed`), unless something happens before.
+        workers: by name, including lost and departed ones until they are forgotten.
+        events: events since the caller last took them.
+        due_at: when `tick` must be called next (`Clock.elapsed`) if nothing else is called before.
     """
 
     def __init__(self, settings: MembershipSettings, clock: Clock) -> None:
@@ -44,7 +44,7 @@ class Worlds:
         self.due_at: float | None = None
 
     def tick(self) -> None:
-        """Let deadlines pass."""
+        """Applies every time limit that has passed."""
         now = self._clock.elapsed()
         for worker in list(self.workers.values()):
             if not worker.phase.lives:
@@ -64,17 +64,20 @@ class Worlds:
         self._forget(now)
 
     def living(self, job_id: int) -> list[Worker]:
-        """Oldest first."""
+        """The workers of a job that have neither left nor been lost, oldest first."""
         return [each for each in self.workers.values() if each.job == job_id and each.phase.lives]
 
     def taken(self, job: JobMembership, generation: int) -> None:
-        """One of them acts on the outstanding plan: so do all, for they agreed."""
+        """Makes the outstanding plan of this number the job's world.
+
+        One member that switched suffices: members switch together, after the same step.
+        """
         plan = job.published.get(generation)
         if plan is None or not plan.members:
-            return  # unknown, old, or one that stands until the last of them has left
+            return  # unknown, old, or without members
         job.world = plan
         if job.pending is plan:
-            job.pending = None  # else it was superseded in the moment when they agreed on it
+            job.pending = None  # else it was superseded while they agreed on it
         job.published = {number: later for number, later in job.published.items() if number > generation}
         job.arrived, job.arriving_since = set(), self._clock.elapsed()
         for seat in job.world.members:
@@ -82,12 +85,12 @@ class Worlds:
                 self.workers[seat.worker].phase = Phase.SERVING
 
     def trains(self, worker: Worker) -> None:
-        """It says that it is a member of its job's world, whatever it was before."""
+        """Marks a worker as a serving member of its job's world."""
         if worker.phase in (Phase.JOINING, Phase.WARM):
             worker.phase, worker.warm_at = Phase.SERVING, self._clock.elapsed()
 
     def bring_back(self, worker: Worker) -> None:
-        """It was silent, that is all: it is there again, and must say where it stands."""
+        """Takes a worker back that was lost for its silence alone; it must report warm again."""
         now = self._clock.elapsed()
         worker.phase, worker.warm_at, worker.end, worker.lost_how = Phase.JOINING, None, None, ""
         worker.silent = worker.may_return = worker.dropped = False
@@ -95,17 +98,20 @@ class Worlds:
         self.emit(WorkerJoined(worker.id), worker, "heard again")
 
     def expect(self, worker: Worker) -> None:
-        """Known from others: it keeps its seat for a while."""
+        """Keeps the seat of a worker that has not been heard since the daemon restarted, for `adopt_s`."""
         worker.lost_at = self._clock.elapsed() + self.settings.adopt_s
         worker.lost_how, worker.unheard = "not heard since the daemon restarted", True
 
     def _warms_up(self, worker: Worker) -> bool:
-        """Whether it has not been warm yet. (A member of an adopted world may not have said where it stands.)"""
+        """Whether the worker has never been warm. A member of an adopted world may not have reported yet."""
         world = self.jobs[worker.job].world
         return worker.phase is Phase.JOINING and (world is None or not world.has(worker.id))
 
     def _dissolve(self, job: JobMembership) -> None:
-        """Nobody of the world is heard any more. If it is the network, they train on and bring it back."""
+        """Drops a world whose members are all silent.
+
+        If only the network failed they train on, and may bring the world back.
+        """
         for name in job.world.workers if job.world else ():
             worker = self.workers[name]
             worker.may_return = worker.phase is Phase.LOST and worker.silent
@@ -113,15 +119,15 @@ class Worlds:
         job.void_before = job.generation + 1
 
     def emit(self, payload: Payload, by: Worker, reason: str = "") -> None:
-        """Something happened, by or to a worker."""
+        """Records an event of a worker."""
         self.events.append(Event(self._clock.now(), payload, by.job, by.pilot, by.node or None, reason))
 
     def look_at(self, moment: float) -> None:
-        """Be called again at that moment, or before."""
+        """Asks for a call of `tick` at that moment or earlier."""
         self.due_at = moment if self.due_at is None else min(self.due_at, moment)
 
     def ask_to_leave(self, worker: Worker, reason: str) -> None:
-        """A worker is to go: at once when it has no part in a world."""
+        """Asks a worker to leave; a worker that has no part in a world leaves at once."""
         worker.leaving_since, worker.leave_reason = self._clock.elapsed(), reason
         job = self.jobs[worker.job]
         plans = [plan for plan in (job.world, job.pending) if plan is not None]
@@ -130,13 +136,13 @@ class Worlds:
             self.leave(worker, reason)
 
     def leave(self, worker: Worker, reason: str, left: WorkerLeft | None = None) -> None:
-        """A worker is out, in order."""
+        """Records that a worker left in order."""
         worker.phase = Phase.LEFT
         worker.end = worker.end or reason
         self.emit(left or WorkerLeft(worker.id), worker, reason)
 
     def lose(self, worker: Worker, how: str, *, silent: bool = False) -> None:
-        """A worker is given up. `silent`: for its silence alone."""
+        """Gives a worker up. `silent`: only because it was not heard."""
         worker.phase, worker.lost_how, worker.silent = Phase.LOST, how, silent
         worker.end = worker.end or f"given up: {how}"
         self.emit(WorkerLost(worker.id, how), worker, how)
@@ -145,7 +151,10 @@ class Worlds:
             self.ask(job, worker.job, f"{worker.id} is lost: {how}", broken=True)
 
     def ask(self, job: JobMembership, job_id: int, reason: str, *, broken: bool, entered: bool = False) -> None:
-        """Ask members to check in; one check at a time, which may turn out to be of a broken world."""
+        """Asks all members to check in.
+
+        One check runs at a time; a later call may turn it into the check of a broken world.
+        """
         if job.check is not None:
             job.check.entered = job.check.entered or entered
             if broken and not job.check.broken:
@@ -165,7 +174,7 @@ class Worlds:
         self.look_at(deadline)
 
     def settle(self, job_id: int) -> None:
-        """Whatever may be decided by now, is."""
+        """Makes every decision about a job that can be made now."""
         job = self.jobs[job_id]
         if job.over is not None:
             return
@@ -173,9 +182,9 @@ class Worlds:
         self._release_idle_leavers(job_id, job)
 
     def _release_idle_leavers(self, job_id: int, job: JobMembership) -> None:
-        """A newcomer that was asked to leave while a plan had it, and has no part in any by now, may go.
+        """Lets newcomers go that were asked to leave while a plan included them, and that no plan includes now.
 
-        A withdrawn plan may have been agreed on in the same moment: then somebody says so soon.
+        The members may have agreed on a withdrawn plan in the same moment, so this waits for `arrive_s`.
         """
         now = self._clock.elapsed()
         current = [plan for plan in (job.world, job.pending) if plan is not None]
@@ -201,7 +210,7 @@ class Worlds:
             if self._warms_up(worker):
                 self.look_at(worker.joined_at + self.settings.warm_up_s)
         if job.check is None and job.pending is not None and not job.pending.urgent:
-            # A newcomer that froze while it joined is missed by nobody who trains.
+            # No member of the present world notices that a newcomer froze while it joined.
             if self._clock.elapsed() >= job.ask_again_at:
                 job.ask_again_at = self._clock.elapsed() + self.settings.prepare_s
                 self.ask(job, job_id, f"generation {job.pending.generation} is not taken", broken=False)
@@ -238,7 +247,7 @@ class Worlds:
             job.pending = None  # it cannot be taken any more, and no other is possible yet
 
     def _stop(self, job: JobMembership, candidates: Sequence[WorkerCandidate], now: float) -> int | None:
-        """The size that the world of a job of unknown scalability is measured on before others join."""
+        """The measurement size at which the world of an unmeasured job stays for now; None for no limit."""
         if not job.climbs:
             return None
         size = len(job.world.members) if job.world is not None else 0
@@ -247,7 +256,7 @@ class Worlds:
             if now < until:
                 self.look_at(until)
                 return size
-            job.climbs = False  # its steps are too long for this
+            job.climbs = False  # its steps are too long to be measured so
             return None
         target = sum(each.leaving_since is None for each in candidates)
         stop = next_measurement_size(job.seen, target, job.terms.permits)
@@ -256,7 +265,10 @@ class Worlds:
         return stop
 
     def _all_arrived(self, job: JobMembership, world: Plan, now: float) -> bool:
-        """Whether the next change may come. A member that has not taken an urgent plan must go on seeing it."""
+        """Whether the next change may begin.
+
+        A member that has not taken an urgent plan yet must go on seeing it.
+        """
         missing = [name for name in world.workers if name not in job.arrived and self.workers[name].phase.lives]
         if missing and not world.urgent:
             if now >= job.arriving_since + self.settings.arrive_s:
@@ -285,12 +297,12 @@ class Worlds:
             return
         job.check = None
         if not check.broken:
-            return  # all are there: someone is slow, that is all
+            return  # all have answered: one member is slow
         survivors = [name for name in check.asked if name in check.whole and self.workers[name].phase.lives]
         staying = [name for name in survivors if self.workers[name].leaving_since is None]
         for name in check.asked:
             if name not in check.whole and self.workers[name].phase is Phase.SERVING:
-                self.workers[name].phase = Phase.WARM  # the step was not done in which it was given the state
+                self.workers[name].phase = Phase.WARM  # the step during which it received the state was not committed
         if not survivors:
             self._dissolve(job)
             return
@@ -298,7 +310,7 @@ class Worlds:
         self.publish(job_id, seats, check.reason, urgent=True)
 
     def publish(self, job_id: int, seats: tuple[Seat, ...], reason: str, urgent: bool = False) -> None:
-        """The next generation of a job; it is outstanding until its members have taken it."""
+        """Publishes the next generation of a job; it is outstanding until its members have taken it."""
         job = self.jobs[job_id]
         job.generation += 1
         if urgent:
@@ -314,7 +326,7 @@ class Worlds:
         self.events.append(Event(self._clock.now(), published, job_id, reason=reason))
 
     def _forget(self, now: float) -> None:
-        """Drop workers that are long gone; their names stay refused only while someone could still use them."""
+        """Forgets workers that left long ago. Their names are refused as long as one of them may still call."""
         for name, worker in list(self.workers.items()):
             job = self.jobs[worker.job]
             seated = any(plan is not None and plan.has(name) for plan in (job.world, job.pending))

@@ -1,8 +1,8 @@
-"""A job's next generation, and why: one pure rule.
+"""The rule that names the members of a job's next world, and why. Pure.
 
-A world changes only by a new generation. An ordinary one is prepared while the old world trains, so the rule is in no
-hurry: it lets a few newcomers gather. One ordinary plan is outstanding at a time; it is superseded only when one of
-its members is gone or must go.
+A world changes only by a new generation. An ordinary generation is prepared while the old world trains, so the rule
+can wait for several newcomers to gather. One ordinary plan is outstanding at a time, and is superseded only when one
+of its members is gone or must leave.
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ from malletrain.wire.messages import Seat
 
 @dataclass(frozen=True, slots=True)
 class JobTerms:
-    """The sizes that a job may have; `sizes`, when given, lists the only ones. `restarts`: it takes another size by
-    checkpoint and relaunch."""
+    """The sizes that a job may have.
+
+    Attributes:
+        min_nodes, max_nodes: bounds, inclusive.
+        sizes: the only permitted sizes; empty for all within the bounds.
+        restarts: whether the job resizes by checkpoint and relaunch.
+        batches: (nodes, samples of a step) from so many nodes on, rising.
+    """
 
     min_nodes: int = 1
     max_nodes: int = 2**31
@@ -26,7 +32,7 @@ class JobTerms:
     batches: tuple[tuple[int, int], ...] = ()  #: (nodes, samples of a step) from so many nodes on; rising
 
     def batch(self, nodes: int) -> int:
-        """Samples of a step on `nodes` nodes, or 0 where that is the script's own business."""
+        """Samples of a step on `nodes` nodes; 0 where the script chooses."""
         return next((batch for least, batch in reversed(self.batches) if least <= nodes), 0)
 
     def permits(self, nodes: int) -> bool:
@@ -35,9 +41,9 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCandidate:
-    """A worker that could be in the next world, oldest first. Times are of the clock that never jumps.
+    """A worker that could be a member of the next world. Times are of a clock that never jumps.
 
-    `warm_at`: since when it could join (None: still warming up); `leaving_since`: since when it is to go.
+    `warm_at`: when it became ready to join, None while it warms up; `leaving_since`: when it was asked to leave.
     """
 
     seat: Seat
@@ -47,7 +53,10 @@ class WorkerCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The members of the next world, or None to leave all as it is; `look_again_at` when time alone may change it."""
+    """The members of the next world, or None for no change, with the reason.
+
+    `look_again_at`: when the answer may change without any further fact.
+    """
 
     seats: tuple[Seat, ...] | None
     reason: str
@@ -63,16 +72,16 @@ def next_world(
     gather_s: float,
     most: int | None = None,
 ) -> Verdict:
-    """Who is in the next generation.
+    """Names the members of the next generation.
 
     Args:
         world: workers that train now, in rank order; empty when the job has no world.
-        pending: workers of the outstanding ordinary plan, if there is one.
-        candidates: every worker that lives, oldest first.
-        terms: sizes that the job may have.
+        pending: workers of the outstanding ordinary plan, None when there is none.
+        candidates: every living worker, oldest first.
+        terms: permitted sizes.
         now: seconds of the clock that `WorkerCandidate` uses.
-        gather_s: for how long a newcomer waits for others that are warming up, and a leaver for other leavers.
-        most: so many members at most for now, while the job is measured on its way up; None: as many as there are.
+        gather_s: how long a newcomer waits for others that warm up, and a leaver for other leavers (a tenth of it).
+        most: largest size for now, while the job is measured on its way up; None for no limit.
     """
     alive = {each.seat.worker: each for each in candidates}
     staying = [alive[name].seat for name in world if name in alive and alive[name].leaving_since is None]
@@ -157,7 +166,7 @@ def _why(newcomers: list[WorkerCandidate], leaving: list[WorkerCandidate], gone:
 
 
 def last_generations(events: Iterable[Event]) -> dict[int, int]:
-    """The highest generation given to each job: none is given twice."""
+    """The highest generation of each job in the journal. Numbers are never reused."""
     highest: dict[int, int] = {}
     for event in events:
         if isinstance(event.payload, GenerationPublished) and event.job is not None:

@@ -1,10 +1,10 @@
-"""What workers say and the loop wants, and what is known by it; what follows is for `worlds` to decide.
+"""What workers report and what the loop asks of them, applied to the state of membership.
 
-Runs on events, not on the daemon's tick, so that a fault is mended in a fraction of a second. No I/O and no thread of
-its own: the caller holds one lock around every call, writes what `reports()` returns to the journal *before* it lets
-a worker see a directive, and calls `tick()` when `due()` says so.
+It is driven by events rather than by the daemon's tick, so that a fault is repaired within a fraction of a second. It
+does no I/O and starts no thread. The caller holds one lock around every call, writes what `reports()` returns to the
+journal *before* a worker sees a directive, and calls `tick()` when `due()` says so.
 
-Life of a worker: hello (JOINING) -> warm (WARM) -> in a published generation -> switched (SERVING) -> left or lost.
+A worker's life: hello (JOINING), warm (WARM), member of a published generation, switched (SERVING), left or lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from malletrain.wire.messages import Directive, Plan, Seat, Standing
 
 __all__ = ["GENERATION_GAP", "Directive", "Membership", "MembershipSettings"]
 
-#: After a restart numbers go on this far beyond the last known: none is ever given twice.
+#: After a restart, generation numbers continue this far beyond the last one on record, so that none is reused.
 GENERATION_GAP = 1000
 
 #: Members that mend their world without the daemon go on so far beyond the highest number that they have heard of
@@ -82,8 +82,10 @@ class Membership:
     # --- The loop's side ------------------------------------------------------------------------------------------
 
     def leave(self, action: LeavePilot) -> None:
-        """Ask the worker of a pilot to leave; `WORKER_LEFT` follows, at once when it has no part in a world. One that
-        has not said hello yet is asked when it does: the journal has its pilot as leaving."""
+        """Asks the worker of a pilot to leave; a `WorkerLeft` event follows, at once when it has no part in a world.
+
+        A worker that has not said hello yet is asked when it does: the journal has its pilot as leaving.
+        """
         for worker in self._worlds.living(action.job_id):
             if worker.pilot == action.pilot and worker.leaving_since is None:
                 self._worlds.ask_to_leave(worker, action.reason)
@@ -91,14 +93,14 @@ class Membership:
             self._worlds.settle(action.job_id)
 
     def end_job(self, job_id: int, reason: str) -> None:
-        """Tell every worker of the job to stop."""
+        """Directs every worker of the job to stop."""
         job = self._worlds.jobs.setdefault(job_id, self._new_job(job_id, JobTerms()))
         job.over, job.pending, job.check = reason, None, None
         for worker in self._worlds.living(job_id):
             worker.end = reason
 
     def top_up(self, job_id: int, tasks: int) -> bool:
-        """Ask the oldest worker of the job to submit so many held tasks more; False when there is none to ask."""
+        """Asks the oldest worker of the job to submit more held tasks; False when the job has no worker."""
         for worker in self._worlds.living(job_id):
             if worker.leaving_since is None:
                 worker.top_up = tasks
@@ -106,18 +108,17 @@ class Membership:
         return False
 
     def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
-        """Samples of a step by nodes, for the generations to come: a batch changes with the world, and only then."""
+        """Sets the samples of a step by nodes. A batch changes with the next generation only."""
         self._batches[job_id] = batches
         if job_id in self._worlds.jobs:
             self._worlds.jobs[job_id].terms = replace(self._worlds.jobs[job_id].terms, batches=batches)
 
     def climb(self, jobs: frozenset[int]) -> None:
-        """Jobs whose scalability nobody knows: a world of theirs that begins grows in stages, and is measured at
-        each."""
+        """Sets the jobs of unknown scalability: a new world of theirs grows in stages and is measured at each."""
         self._climbers = jobs
 
     def reports(self) -> Sequence[Event]:
-        """Events since the last call, in order."""
+        """The events since the last call, in order."""
         events, self._worlds.events = self._worlds.events, []
         return events
 
@@ -185,7 +186,7 @@ class Membership:
         return worker
 
     def _check_known(self, claim: Claim, worker: Worker | None) -> None:
-        """Refuse a claim that what is known of the worker, or of later runs of its pilot, speaks against."""
+        """Refuses a claim that contradicts what is on record of the worker or of later runs of its pilot."""
         if worker is None:
             for other in self._worlds.workers.values():
                 if other.pilot == claim.pilot and (other.job != claim.job or other.restart > claim.restart):
@@ -255,7 +256,7 @@ class Membership:
         return self._admit(other)
 
     def _stand(self, this: Worker, job: JobMembership, said: Standing, seats: _Brought | None) -> None:
-        """Take the world that a member brings (`seats`, if it is to be taken), and the member's word of itself."""
+        """Adopts the world that a member brings (`seats`, None to keep the present one) and its own position."""
         job.step = max(job.step, said.step)
         own = said.address or next(seat.address for seat in said.members if seat.worker == this.id) or this.address
         if seats is not None:
@@ -307,24 +308,27 @@ class Membership:
         return JobMembership(terms, last + GENERATION_GAP if job in self._journalled else 0, last)
 
     def polled(self, worker: str) -> None:
-        """The worker has a poll open."""
+        """Records that the worker has a poll open."""
         self._worlds.workers[worker].answered_at = None
         self.heard(worker)
 
     def answered(self, worker: str) -> None:
-        """Its poll was answered: another must follow within `reconnect_s`, or its process is no more."""
+        """Records that its poll was answered. It is lost unless it polls again within `reconnect_s`."""
         this = self._worlds.workers[worker]
         this.answered_at = self._clock.elapsed()
         self._worlds.look_at(this.answered_at + self._worlds.settings.reconnect_s)
 
     def heard(self, worker: str) -> None:
-        """The worker polls or reports: it is there."""
+        """Records a sign of life."""
         this = self._worlds.workers[worker]
         this.last_seen = self._clock.elapsed()
         this.lost_at, this.lost_how, this.dropped, this.unheard = None, "", False, False
 
     def disconnected(self, worker: str) -> None:
-        """The worker's connection dropped while it polled: it is given `reconnect_s`, nothing after a fault."""
+        """Records that the connection dropped while the worker polled.
+
+        It is lost unless it returns within `reconnect_s`; during a check of a broken world it is lost at once.
+        """
         this = self._worlds.workers[worker]
         if this.phase.lives and this.lost_at is None:
             this.lost_at = self._clock.elapsed() + self._worlds.settings.reconnect_s
@@ -332,7 +336,7 @@ class Membership:
         self._worlds.settle(this.job)
 
     def warm(self, worker: str, address: str, stages: Mapping[str, float]) -> None:
-        """It can join: it has imported, built its model and run it once."""
+        """Records that the worker is ready to join: it has imported, built its model and run it once."""
         this = self._worlds.workers[worker]
         if this.phase is not Phase.JOINING:
             return
@@ -341,7 +345,7 @@ class Membership:
         self._worlds.settle(this.job)
 
     def checked_in(self, worker: str, answers: int, step: int, whole: bool) -> None:
-        """It answers a check."""
+        """Records the answer to a check."""
         this = self._worlds.workers[worker]
         job = self._worlds.jobs[this.job]
         if this.phase is Phase.JOINING and job.world is not None and job.world.has(worker):
@@ -353,7 +357,10 @@ class Membership:
         self._worlds.settle(this.job)
 
     def fault(self, worker: str, generation: int, step: int, how: str, detail: str) -> None:
-        """It says that a world does not work: `closed` and `build` break it, `stalled` asks who is still there."""
+        """Records that a world does not work.
+
+        `closed` and `build` break the world; `stalled` starts a check of who is still there.
+        """
         this = self._worlds.workers[worker]
         job = self._worlds.jobs[this.job]
         job.step = max(job.step, step)
@@ -363,14 +370,14 @@ class Membership:
         if latest.urgent and generation < latest.generation:
             return  # mended already
         if how == "build" and not latest.urgent and job.pending is not None:
-            # Nobody trains in it yet: vote it off by another of the same members.
+            # No member trains in it yet: replace it by another plan of the same members.
             if generation == job.pending.generation:
                 self._worlds.publish(
                     this.job, job.pending.members, f"another try, {worker} could not build: {detail}"[:400]
                 )
             return
         # A member that speaks of a plan newer than its world waits in it already. What a newcomer meets there is its
-        # own trouble, unless nobody trains at all.
+        # own trouble, unless no world trains at all.
         trains = job.world is None or job.world.has(worker)
         entered = trains and job.world is not None and generation > job.world.generation
         plan = job.published.get(generation)
@@ -382,7 +389,7 @@ class Membership:
     def switched(
         self, worker: str, generation: int, step: int, nodes: int, pause_s: float, grew: bool, state_bytes: int = 0
     ) -> None:
-        """It trains in a new generation."""
+        """Records that the worker trains in a new generation."""
         this = self._worlds.workers[worker]
         job = self._worlds.jobs[this.job]
         job.step = max(job.step, step)
@@ -399,14 +406,14 @@ class Membership:
         self._worlds.settle(this.job)
 
     def leaving(self, worker: str, why: str) -> None:
-        """It was told to end by someone else, and leaves as soon as it may."""
+        """Records that someone else told the worker to end; it leaves at the next boundary."""
         this = self._worlds.workers[worker]
         if this.leaving_since is None and this.phase.lives:
             self._worlds.ask_to_leave(this, why)
         self._worlds.settle(this.job)
 
     def left(self, worker: str, generation: int, step: int, saved: str | None) -> None:
-        """It is out of its world: by `generation`, which it has no part in, or by itself (0)."""
+        """Records that the worker left its world, by `generation` that excludes it or by itself (0)."""
         this = self._worlds.workers[worker]
         job = self._worlds.jobs[this.job]
         job.step = max(job.step, step)
@@ -415,21 +422,24 @@ class Membership:
             obeyed = job.published.get(generation)
             expected = obeyed is not None and not obeyed.has(worker)
             if obeyed is not None and not obeyed.urgent:
-                # (That one is out of an urgent plan says nothing of whether the others have heard of it.)
+                # (That one worker left by an urgent plan does not mean that the others have received it.)
                 self._worlds.taken(job, generation)
             if not expected and job.world is not None and job.world.has(worker):
                 self._worlds.ask(job, this.job, f"{worker} left by itself", broken=True)
         self._worlds.settle(this.job)
 
     def finished(self, worker: str, result: Mapping[str, JsonValue]) -> None:
-        """Training is over."""
+        """Ends the job: training is over."""
         this = self._worlds.workers[worker]
         if self._worlds.jobs[this.job].over is None and this.phase.lives:
             self._worlds.emit(JobCompleted(dict(result)), this, "training finished")
             self.end_job(this.job, "training finished")
 
     def failed(self, worker: str, step: int, message: str) -> None:
-        """Its script raised. Others go on; with no others, or once more before any step was made, the job fails."""
+        """Records that the script raised.
+
+        The other members go on. Without other members, or when the same step fails again, the job fails.
+        """
         this = self._worlds.workers[worker]
         job = self._worlds.jobs[this.job]
         job.step = max(job.step, step)
@@ -444,7 +454,7 @@ class Membership:
         self._worlds.settle(this.job)
 
     def exited(self, worker: str, status: int) -> None:
-        """The process that ran the script says that it is over: `status`, or minus the signal."""
+        """Records the end of the script's process: its exit status, or minus the signal."""
         this = self._worlds.workers[worker]
         if not this.phase.lives:
             return
@@ -460,7 +470,7 @@ class Membership:
         self._worlds.settle(this.job)
 
     def samples(self, worker: str, window: SamplesReported) -> None:
-        """A window of training."""
+        """Records a window of training."""
         job = self._worlds.jobs[self._worlds.workers[worker].job]
         job.step = max(job.step, window.step or 0)
         self._worlds.emit(window, self._worlds.workers[worker])
@@ -471,15 +481,15 @@ class Membership:
                 self._worlds.settle(self._worlds.workers[worker].job)
 
     def metric(self, worker: str, name: str, value: float | None, samples: int) -> None:
-        """A figure that the script reports; None is no number."""
+        """Records a figure that the script reported; None where it was not finite."""
         self._worlds.emit(MetricReported(name, value, samples), self._worlds.workers[worker])
 
     def topped_up(self, worker: str) -> None:
-        """It has submitted more held tasks."""
+        """Records that the worker submitted more held tasks."""
         self._worlds.workers[worker].top_up = 0
 
     def directive_for(self, worker: str) -> Directive:
-        """What is wanted of the worker now; its `seq` tells whether that is new."""
+        """The worker's present directive; a new `seq` means that it changed."""
         this = self._worlds.workers[worker]
         job = self._worlds.jobs[this.job]
         check = job.check.number if job.check and worker in job.check.asked else None
@@ -498,12 +508,12 @@ class Membership:
         return this.directive
 
     def worker(self, name: str) -> Worker | None:
-        """One worker; None when nobody of this name has said hello, or it must do so again."""
+        """The worker of that name; None when it has not said hello, or must say it again."""
         worker = self._worlds.workers.get(name)
         return None if worker is not None and worker.may_return else worker
 
     def slept(self, seconds: float) -> None:
-        """The daemon itself was not running for so long: silence in that time is nobody's."""
+        """Moves all time limits by the time in which the daemon itself did not run."""
         for worker in self._worlds.workers.values():
             worker.last_seen += seconds
             worker.answered_at = None if worker.answered_at is None else worker.answered_at + seconds
@@ -513,7 +523,7 @@ class Membership:
                 job.check.deadline += seconds
 
     def restarts(self, job_id: int) -> bool:
-        """Whether the job takes another size by checkpoint and relaunch."""
+        """Whether the job resizes by checkpoint and relaunch."""
         return job_id in self._worlds.jobs and self._worlds.jobs[job_id].terms.restarts
 
     def world(self, job_id: int) -> Plan | None:
@@ -524,9 +534,9 @@ class Membership:
     # --- Time -----------------------------------------------------------------------------------------------------
 
     def due(self) -> float | None:
-        """When `tick` is to be called next (`Clock.elapsed`), unless something happens before."""
+        """When `tick` must be called next (`Clock.elapsed`) if nothing else is called before."""
         return self._worlds.due_at
 
     def tick(self) -> None:
-        """Let deadlines pass."""
+        """Applies every time limit that has passed."""
         self._worlds.tick()

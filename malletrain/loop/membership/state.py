@@ -1,4 +1,4 @@
-"""What membership knows: workers, jobs, and checks under way. Values and their own small laws, no decisions."""
+"""The values of membership: workers, jobs, and checks under way."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from malletrain.wire.messages import Directive, Plan, Seat
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """Seconds that something may take.
+    """Time limits, in seconds.
 
-    `prepare_s`: until a plan is taken, before its members are asked whether they are there; `arrive_s`: until all
-    have said that they switched, before the next change; `gather_s`: that a newcomer waits for others; `check_in_s`:
-    to answer after a fault; `reconnect_s`: to come back after a dropped connection or an answered poll; `adopt_s`: to
-    say hello to a restarted daemon; `return_s`: to notice that it is back; `warm_up_s`: from hello to warm;
-    `silence_s`: without a word; `stop_s`: at a stop on the way up without a window of training, before the climb is
-    given up.
+    Attributes:
+        prepare_s: from a plan to asking its members to check in, if they have not taken it.
+        arrive_s: from a switch until all members must have reported it, before the next change.
+        gather_s: how long a newcomer waits for others that warm up.
+        check_in_s: to answer a check.
+        reconnect_s: to poll again after a dropped connection or an answered poll.
+        adopt_s: to say hello after the daemon restarted.
+        return_s: to notice that the daemon is back.
+        warm_up_s: from hello to warm.
+        silence_s: between two signs of life.
+        stop_s: at a measurement size without a window of training, before profiling on the way up is given up.
     """
 
     prepare_s: float = 5.0
@@ -34,7 +39,7 @@ class MembershipSettings:
 
 
 class Phase(StrEnum):
-    """Where a worker is in its life."""
+    """The phases of a worker's life."""
 
     JOINING = "joining"
     WARM = "warm"
@@ -49,7 +54,7 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Worker:
-    """One incarnation of a pilot: its run `restart`. Times are of `Clock.elapsed`."""
+    """One process in one run of a pilot. Times are of `Clock.elapsed`."""
 
     id: str
     job: int
@@ -82,7 +87,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Check:
-    """Members asked to check in: whether the world is broken for sure, who was asked, who holds what state."""
+    """Members that were asked to check in, their answers, and whether the world is known to be broken."""
 
     number: int
     deadline: float
@@ -96,10 +101,7 @@ class Check:
 
 @dataclass(slots=True)
 class JobMembership:
-    """One job: the world that trains, the plan that is outstanding, the check under way, the last signs of progress.
-
-    `over`: why it is over, once it is.
-    """
+    """One job's world, its outstanding plan, its check under way, and its progress. `over`: why it ended."""
 
     terms: JobTerms
     generation: int  #: the highest number given
