@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from malletrain.domain.event import Event, EventKind, JobCompleted, Payload, UnknownFact
 from malletrain.loop.ports import Journal
 from malletrain.store.journal import SqliteJournal
+from malletrain.wire.messages import MAX_INTEGER
 from tests.world import data_of, event_of
 
 NewJournal = Callable[[], Journal]
@@ -53,6 +54,21 @@ _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 st.register_type_strategy(str, _text)
 st.register_type_strategy(JobCompleted, st.builds(JobCompleted, st.dictionaries(_text, _json, max_size=3)))
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
+
+
+def _fits(event: Event) -> bool:
+    """Whether each number is one that the API and the wire let through (wire.messages.MAX_INTEGER)."""
+
+    def fits(value: object) -> bool:
+        if isinstance(value, dict):
+            return all(map(fits, value.values()))
+        if isinstance(value, list | tuple):
+            return all(map(fits, value))
+        return not isinstance(value, int) or abs(value) <= MAX_INTEGER
+
+    return fits(data_of(event))
+
+
 _events = st.builds(
     Event,
     at=st.floats(0, 4e9),
@@ -61,7 +77,7 @@ _events = st.builds(
     pilot=st.none() | st.sampled_from(["7_0", "7_1", "8_0"]),
     node=st.none() | st.sampled_from(["n000", "n001"]),
     reason=st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
-)
+).filter(_fits)
 
 
 def test_numbers_are_given_in_order_from_one(new_journal: NewJournal) -> None:
