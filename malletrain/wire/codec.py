@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
@@ -23,6 +22,9 @@ T = TypeVar("T")
 
 #: Whole numbers beyond this are no floats.
 MAX_MAGNITUDE = 1e300
+
+#: Entries of one object of plain JSON.
+MAX_PLAIN_ENTRIES = 64
 
 
 class ShapeKind(Enum):
@@ -82,28 +84,30 @@ def fields_of(record: type[Any]) -> Mapping[str, Shape]:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """The largest text (characters), list, mapping and whole number of an untrusted sender."""
+
+    text: int
+    items: int
+    entries: int
+    integer: int
+
+
+@dataclass(frozen=True, slots=True)
 class Codec:
-    """Decodes JSON values within bounds.
+    """Decodes JSON values.
 
     Attributes:
         error: raised, with the path of the field and what it must be.
-        max_text, max_items, max_entries, max_integer: bounds of one text, list, mapping and whole number.
-        lenient: whether keys that a record does not have are passed over, as a newer peer sends them.
-        checks_mappings: whether a mapping's values are checked and bounded, or taken as they came.
-        finite: whether a number that is infinite or not a number is an error.
-        refuses_nul: whether a text with a NUL character is an error.
+        bounds: of what an untrusted sender may send. None: the sender is trusted. Nothing is bounded, mappings are
+            taken as they came, numbers may be infinite or not a number, and unknown keys are passed over.
+        lenient: records whose unknown keys are passed over in any case, as a newer peer sends them.
         missing: what is said of a key that is not there.
     """
 
     error: type[WireError]
-    max_text: int = sys.maxsize
-    max_items: int = sys.maxsize
-    max_entries: int = sys.maxsize
-    max_integer: float = math.inf
-    lenient: frozenset[type[Any]] | bool = False
-    checks_mappings: bool = True
-    finite: bool = True
-    refuses_nul: bool = False
+    bounds: Bounds | None = None
+    lenient: frozenset[type[Any]] = frozenset()
     missing: str = "missing"
 
     def record(self, record: type[T], raw: object, where: str = "") -> T:
@@ -119,7 +123,7 @@ class Codec:
         for key, value in raw.items():
             if key in shapes:
                 values[key] = self.decode(shapes[key], value, _join(where, key))
-            elif not (record in self.lenient if isinstance(self.lenient, frozenset) else self.lenient):
+            elif self.bounds is not None and record not in self.lenient:
                 raise self.error(f"{_join(where, str(key)[:80])}: unknown field")
         for name in _fields(record).required:
             if name not in values:
@@ -135,8 +139,9 @@ class Codec:
         if shape.kind is ShapeKind.OPTIONAL and shape.inner is not None:
             return None if value is None else self.decode(shape.inner, value, where)
         if shape.kind is ShapeKind.LIST and shape.inner is not None:
-            if not isinstance(value, list | tuple) or len(value) > self.max_items:
-                raise self.error(f"{where}: must be a list{_at_most(self.max_items)}")
+            limit = None if self.bounds is None else self.bounds.items
+            if not isinstance(value, list | tuple) or not _fits(value, limit):
+                raise self.error(f"{where}: must be a list{_at_most(limit)}")
             item = shape.inner
             return tuple(self.decode(item, each, f"{where}[{i}]") for i, each in enumerate(value))
         if shape.kind is ShapeKind.MAPPING:
@@ -156,22 +161,20 @@ class Codec:
                 return value
             raise self.error(f"{where}: must be true or false")
         if wanted is int:
-            if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= self.max_integer:
+            limit = None if self.bounds is None else self.bounds.integer
+            if isinstance(value, int) and not isinstance(value, bool) and (limit is None or abs(value) <= limit):
                 return value
             raise self.error(f"{where}: must be a whole number")
         if wanted is float:
-            if isinstance(value, float) and not self.finite:
+            if isinstance(value, float) and self.bounds is None:
                 return value
             if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_MAGNITUDE:
                 return float(value)
             raise self.error(f"{where}: must be a finite number")
-        if (
-            isinstance(value, str)
-            and len(value) <= self.max_text
-            and (self.max_text == sys.maxsize or "\0" not in value)
-        ):
+        limit = None if self.bounds is None else self.bounds.text
+        if isinstance(value, str) and _fits(value, limit) and (limit is None or "\0" not in value):
             return value
-        raise self.error(f"{where}: must be text{_at_most(self.max_text, ' characters')}")
+        raise self.error(f"{where}: must be text{_at_most(limit, ' characters')}")
 
     def plain(self, value: object, where: str, depth: int = 3) -> Any:
         """JSON of bounded size and depth, as it came; numbers that JSON cannot hold become None.
@@ -189,17 +192,22 @@ class Codec:
             return self.scalar(str, value, where)
         if depth and isinstance(value, list | tuple) and len(value) <= 256:
             return [self.plain(each, f"{where}[{i}]", depth - 1) for i, each in enumerate(value)]
-        if depth and isinstance(value, dict) and len(value) <= 64 and all(isinstance(key, str) for key in value):
+        if (
+            depth
+            and isinstance(value, dict)
+            and len(value) <= MAX_PLAIN_ENTRIES
+            and all(isinstance(key, str) for key in value)
+        ):
             return {key[:200]: self.plain(each, f"{where}.{key}", depth - 1) for key, each in value.items()}
         raise self.error(f"{where}: must be plain JSON, at most three levels deep")
 
     def _mapping(self, wanted: Any, value: object, where: str) -> dict[str, Any]:
-        limit = self.max_entries if wanted is float else min(64, self.max_entries)
-        if not isinstance(value, dict) or (self.checks_mappings and len(value) > limit):
-            raise self.error(
-                f"{where}: must be an object{_at_most(limit, ' entries') if self.checks_mappings else ''}"
-            )
-        if not self.checks_mappings:
+        limit = None
+        if self.bounds is not None:
+            limit = self.bounds.entries if wanted is float else MAX_PLAIN_ENTRIES
+        if not isinstance(value, dict) or not _fits(value, limit):
+            raise self.error(f"{where}: must be an object{_at_most(limit, ' entries')}")
+        if limit is None:
             return dict(value)
         result: dict[str, Any] = {}
         for key, each in value.items():
@@ -210,8 +218,12 @@ class Codec:
         return result
 
 
-def _at_most(limit: int, unit: str = "") -> str:
-    return "" if limit == sys.maxsize else f" of at most {limit}{unit}"
+def _fits(value: Sized, limit: int | None) -> bool:
+    return limit is None or len(value) <= limit
+
+
+def _at_most(limit: int | None, unit: str = "") -> str:
+    return "" if limit is None else f" of at most {limit}{unit}"
 
 
 def _join(where: str, key: str) -> str:

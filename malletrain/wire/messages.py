@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from malletrain.wire.codec import Codec
+from malletrain.wire.codec import Bounds, Codec
 from malletrain.wire.errors import WireError
 
 #: What a worker's MUNGE credential is made for (`malletrain.wire.munge.statement`).
@@ -324,6 +324,7 @@ def plain(value: object, where: str) -> Any:
 
 #: The daemon may be newer than workers that train on while it is upgraded, and send more fields.
 _CODEC = Codec(
-    MessageError, MAX_TEXT, MAX_ITEMS, MAX_ITEMS, MAX_INTEGER, refuses_nul=True,
+    MessageError,
+    Bounds(MAX_TEXT, MAX_ITEMS, MAX_ITEMS, MAX_INTEGER),
     lenient=frozenset({Directive, Plan, Seat, Welcome}),
-)  # fmt: skip
+)

@@ -225,7 +225,4 @@ def _dump(value: Any) -> JsonValue:
     raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
-_CODEC = Codec(
-    BadRow, lenient=True, checks_mappings=False, finite=False,
-    missing="missing; daemon and command are of different releases",
-)  # fmt: skip
+_CODEC = Codec(BadRow, missing="missing; daemon and command are of different releases")
