@@ -7,7 +7,6 @@ the lock, written to the journal by `persist` before the lock is given up, and o
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import json
 import secrets
@@ -24,9 +23,9 @@ from starlette.requests import ClientDisconnect
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import ContradictsRecord, Refused
-from malletrain.domain.event import Event, SamplesReported
+from malletrain.domain.event import Event
 from malletrain.loop.membership.admission import Claim
-from malletrain.loop.membership.reports import Directive, Membership
+from malletrain.loop.membership.members import Membership
 from malletrain.loop.ports import Clock
 from malletrain.wire import messages as wire
 from malletrain.wire.errors import WireError
@@ -134,7 +133,7 @@ class WorkersGate:
         owner = self._tokens.get(hashlib.sha256(token.strip().encode()).digest())
         return owner == worker and self.membership.worker(worker) is not None
 
-    def look(self, worker: str) -> tuple[Directive, float | None]:
+    def look(self, worker: str) -> tuple[wire.Directive, float | None]:
         """What is wanted of the worker, and when to look again at the latest (`Clock.elapsed`)."""
         with self._lock:
             self.beat()
@@ -144,7 +143,7 @@ class WorkersGate:
                 due = self.membership.due()
             return self.membership.directive_for(worker), due
 
-    async def poll(self, worker: str, after: int, wait_s: float, gone: asyncio.Event) -> Directive:
+    async def poll(self, worker: str, after: int, wait_s: float, gone: asyncio.Event) -> wire.Directive:
         """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`."""
         event = asyncio.Event()
         entry = (asyncio.get_running_loop(), event)
@@ -262,41 +261,10 @@ def _report(gate: WorkersGate, worker: str, said: Sequence[wire.Message]) -> Res
     def take() -> None:
         gate.membership.heard(worker)
         for message in said:
-            _deliver(gate.membership, worker, message)
+            gate.membership.report(worker, message)
 
     gate.change(take)
     return Response(status_code=204)
-
-
-def _deliver(members: Membership, worker: str, message: wire.Message) -> None:
-    match message:
-        case wire.Warm():
-            members.warm(worker, message.address, message.stages)
-        case wire.CheckedIn():
-            members.checked_in(worker, message.answers, message.step, message.whole)
-        case wire.Fault():
-            members.fault(worker, message.generation, message.step, message.how, message.detail)
-        case wire.Switched():
-            members.switched(
-                worker, message.generation, message.step, message.nodes, message.pause_s, message.grew,
-                message.state_bytes,
-            )  # fmt: skip
-        case wire.Leaving():
-            members.leaving(worker, message.why)
-        case wire.Left():
-            members.left(worker, message.generation, message.step, message.saved)
-        case wire.Samples():
-            members.samples(worker, SamplesReported(**dataclasses.asdict(message)))
-        case wire.Metric():
-            members.metric(worker, message.name, message.value, message.samples)
-        case wire.Finished():
-            members.finished(worker, message.result)
-        case wire.Failed():
-            members.failed(worker, message.step, message.message)
-        case wire.Exited():
-            members.exited(worker, message.status)
-        case wire.ToppedUp():
-            members.topped_up(worker)
 
 
 def _check_token(gate: WorkersGate, worker: str, request: Request) -> None:

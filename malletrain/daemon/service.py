@@ -30,8 +30,9 @@ from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStoppe
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import Admission, Claim, admit
+from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import last_generations
-from malletrain.loop.membership.reports import Membership, MembershipSettings
+from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.rollout import summary

@@ -12,8 +12,9 @@ import pytest
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.domain.errors import Refused
 from malletrain.loop.membership.admission import Admission, Claim
+from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
-from malletrain.loop.membership.reports import Membership, MembershipSettings
+from malletrain.loop.membership.state import MembershipSettings
 from tests.api.house import Caller, House
 
 

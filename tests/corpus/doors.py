@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from malletrain.api.worker_routes import _deliver
 from malletrain.cli.main import main as malletrain_main
 from malletrain.cli.main import run as run_command
 from malletrain.cli.sizing import plan as plan_command
@@ -36,12 +35,12 @@ from malletrain.domain.decision import (
     TopUp,
 )
 from malletrain.domain.errors import MalletrainError
-from malletrain.domain.event import Event, JobAnnounced, SamplesReported
+from malletrain.domain.event import Event, JobAnnounced
 from malletrain.domain.job import Curve, Elastic, MalleableJob, PilotEnd, Profile
 from malletrain.domain.snapshot import BackfillPlan, Node, NodeState, Reservation, SlurmJob, SlurmState
 from malletrain.loop.membership.admission import Admission, Claim
+from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
-from malletrain.loop.membership.reports import Membership
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
@@ -49,7 +48,24 @@ from malletrain.observe.observation import observation
 from malletrain.observe.shadow import ShadowCluster, ShadowWorkers
 from malletrain.sizing import registry
 from malletrain.sizing.objective import Objective
-from malletrain.wire.messages import Plan, Seat, Standing, message_of, to_json
+from malletrain.wire.messages import (
+    CheckedIn,
+    Exited,
+    Failed,
+    Fault,
+    Finished,
+    Leaving,
+    Left,
+    Plan,
+    Samples,
+    Seat,
+    Standing,
+    Switched,
+    ToppedUp,
+    Warm,
+    message_of,
+    to_json,
+)
 from tests.world import data_of, event_of
 
 Json = dict[str, Any]
@@ -610,37 +626,38 @@ class Members:
         self._it.disconnected(worker)
 
     def warm(self, worker: str, address: str, **stages: float) -> None:
-        self._it.warm(worker, address, stages)
+        self._it.report(worker, Warm(address, stages))
 
     def checked_in(self, worker: str, answers: int, step: int, whole: bool) -> None:
-        self._it.checked_in(worker, answers, step, whole)
+        self._it.report(worker, CheckedIn(answers, 0, step, whole))
 
     def fault(self, worker: str, generation: int, step: int, how: str, detail: str) -> None:
-        self._it.fault(worker, generation, step, how, detail)
+        self._it.report(worker, Fault(generation, step, how, detail))
 
     def switched(self, worker: str, generation: int, step: int, nodes: int, pause_s: float, grew: bool) -> None:
-        self._it.switched(worker, generation, step, nodes, pause_s, grew, 4096 if grew else 0)
+        said = Switched(generation, step, nodes, pause_s, grew, 4096 if grew else 0)
+        self._it.report(worker, said)
 
     def leaving(self, worker: str, why: str) -> None:
-        self._it.leaving(worker, why)
+        self._it.report(worker, Leaving(why))
 
     def left(self, worker: str, generation: int, step: int, saved: str | None) -> None:
-        self._it.left(worker, generation, step, saved)
+        self._it.report(worker, Left(generation, step, saved))
 
     def finished(self, worker: str, **result: Any) -> None:
-        self._it.finished(worker, result)
+        self._it.report(worker, Finished(result))
 
     def failed(self, worker: str, step: int, message: str) -> None:
-        self._it.failed(worker, step, message)
+        self._it.report(worker, Failed(step, message))
 
     def exited(self, worker: str, status: int) -> None:
-        self._it.exited(worker, status)
+        self._it.report(worker, Exited(status))
 
     def samples(self, worker: str, step: int, **data: Any) -> None:
-        self._it.samples(worker, SamplesReported(step=step, **data))
+        self._it.report(worker, Samples(step=step, **data))
 
     def topped_up(self, worker: str) -> None:
-        self._it.topped_up(worker)
+        self._it.report(worker, ToppedUp(1, 1))
 
     # What comes of it
 
@@ -663,7 +680,7 @@ class Members:
 
     def deliver(self, worker: str, body: Json) -> None:
         """A message of a worker's report, as it came."""
-        _deliver(self._it, worker, message_of(body))
+        self._it.report(worker, message_of(body))
 
     def directive_sent(self, worker: str) -> str:
         """What is wanted of the worker, as it is sent."""

@@ -343,7 +343,7 @@ def a_daemon_is_restarted(told: Told) -> None:
     second = told.hello(1)
     told.members.adopt(second, 41, seats, 71, "h1:1", 42)
     told.look(name, second)
-    for _ in range(4):
+    for _ in range(3):
         told.members.pass_time(20.0)
         told.members.heard(name)
         told.members.heard(second)

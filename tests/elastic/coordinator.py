@@ -25,8 +25,9 @@ from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
 from malletrain.loop.membership.admission import Admission
+from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
-from malletrain.loop.membership.reports import Membership, MembershipSettings
+from malletrain.loop.membership.state import MembershipSettings
 from tests.elastic import as_worker
 from tests.world import data_of
 
@@ -290,7 +291,8 @@ def running(
         yield coordinator, pod
     except BaseException:
         pod.dump_stacks()
-        for worker in list(coordinator.membership._worlds.workers.values()):
+        job = coordinator.membership.job(JOB)
+        for worker in list(job.workers.values()) if job else ():
             print(
                 f"{worker.id}: {worker.phase} seen {time.monotonic() - worker.last_seen:.1f} s ago {worker.directive}"
             )

@@ -168,7 +168,9 @@ def test_a_daemon_that_was_frozen_gives_nobody_up(tmp_path: Path) -> None:
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path)])
         daemon.wait_world([0, 1])
         with daemon.lock:
-            for worker in daemon.membership._worlds.workers.values():
+            job = daemon.membership.job(JOB)
+            assert job is not None
+            for worker in job.workers.values():
                 worker.last_seen -= 1000.0
                 worker.answered_at = None if worker.answered_at is None else worker.answered_at - 1000.0
             daemon.gate._awake_at -= 1000.0

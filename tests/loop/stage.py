@@ -8,9 +8,10 @@ from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
 from malletrain.loop.membership.admission import Admission, Claim
+from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
-from malletrain.loop.membership.reports import Membership, MembershipSettings
-from malletrain.wire.messages import Plan, Standing
+from malletrain.loop.membership.state import MembershipSettings
+from malletrain.wire.messages import CheckedIn, Left, Plan, Standing, Switched, Warm
 
 
 @dataclass
@@ -50,14 +51,14 @@ class Stage:
 
     def warm(self, task: int, restart: int = 0) -> str:
         name = self.hello(task, restart)
-        self.members.warm(name, f"h{task}:1", {})
+        self.members.report(name, Warm(f"h{task}:1", {}))
         return name
 
     def begin(self, size: int) -> list[str]:
         """So many workers that warm up together, and train."""
         workers = [self.hello(task) for task in range(size)]
         for task, worker in enumerate(workers):
-            self.members.warm(worker, f"h{task}:1", {})
+            self.members.report(worker, Warm(f"h{task}:1", {}))
         self.obey(*workers)
         return workers
 
@@ -69,17 +70,17 @@ class Stage:
         for name in workers:
             there = self.members.directive_for(name)
             if there.check_in is not None:
-                self.members.checked_in(name, there.check_in, 5, name in self.at)
+                self.members.report(name, CheckedIn(there.check_in, 0, 5, name in self.at))
         for name in workers:
             plan = self.plan(name)
             if plan is None or plan.generation == self.at.get(name):
                 continue
             if plan.has(name):
                 self.at[name] = plan.generation
-                self.members.switched(name, plan.generation, 5, len(plan.members), 0.1, True)
+                self.members.report(name, Switched(plan.generation, 5, len(plan.members), 0.1, True))
             elif name in self.at:
                 del self.at[name]
-                self.members.left(name, plan.generation, 5, None)
+                self.members.report(name, Left(plan.generation, 5, None))
 
     def leave(self, task: int) -> None:
         self.members.leave(LeavePilot(1, f"9_{task}", f"n{task}", LeaveCause.SHRINK, 0.0, "wanted"))

@@ -10,11 +10,13 @@ import pytest
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Admission, Claim
+from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
-from malletrain.loop.membership.reports import Membership, MembershipSettings
+from malletrain.loop.membership.state import MembershipSettings
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.variable_batch import ElasticBatch
 from malletrain.sizing.policy import Policy
+from malletrain.wire.messages import Warm
 from tests.world import World, data_of, event_of, job
 
 
@@ -72,7 +74,7 @@ def test_generations_carry_the_batch_of_their_size() -> None:
     membership.choose_batches(1, ((1, 64), (2, 256)))
     for task in (1, 2):
         worker = membership.hello(Claim(1, f"9_{task}", 0, f"n{task}", 1000))
-        membership.warm(worker.id, f"host:{task}", {})
+        membership.report(worker.id, Warm(f"host:{task}", {}))
     membership.tick()
     told = [event for event in membership.reports() if event.kind is EventKind.GENERATION]
     made: list[dict[str, Any]] = [dict(data_of(event)) for event in told]

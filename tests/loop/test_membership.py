@@ -7,7 +7,8 @@ import pytest
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import EventKind
 from malletrain.loop.membership.admission import Claim
-from malletrain.loop.membership.reports import GENERATION_GAP
+from malletrain.loop.membership.standing import GENERATION_GAP
+from malletrain.wire.messages import Exited, Finished, Left, Switched, ToppedUp
 from tests.loop.stage import A, B, C, D, Stage
 from tests.world import data_of
 
@@ -75,11 +76,11 @@ def test_the_next_change_waits_until_all_have_arrived(three: Stage) -> None:
     three.warm(3)
     plan = three.plan(A)
     assert plan is not None
-    three.members.switched(B, plan.generation, 7, 4, 0.1, True)
+    three.members.report(B, Switched(plan.generation, 7, 4, 0.1, True))
     three.warm(4)
     assert three.plan(D) == plan
     for name in (A, C, D):
-        three.members.switched(name, plan.generation, 7, 4, 0.1, True)
+        three.members.report(name, Switched(plan.generation, 7, 4, 0.1, True))
     assert len((three.plan(D) or plan).workers) == 5
 
 
@@ -92,11 +93,11 @@ def test_one_that_never_says_that_it_has_arrived_holds_nobody_up_for_long(three:
 
 
 def test_a_finished_job_ends_for_all(three: Stage) -> None:
-    three.members.finished(A, {"accuracy": 0.9})
-    three.members.finished(B, {"accuracy": 0.9})
+    three.members.report(A, Finished({"accuracy": 0.9}))
+    three.members.report(B, Finished({"accuracy": 0.9}))
     assert [dict(data_of(event)) for event in three.seen(EventKind.JOB_COMPLETED)] == [{"result": {"accuracy": 0.9}}]
     assert three.members.directive_for(C).end == "training finished"
-    three.members.exited(C, 0)
+    three.members.report(C, Exited(0))
     assert not three.seen(EventKind.WORKER_LOST)
 
 
@@ -155,7 +156,7 @@ def test_tasks_are_topped_up_by_the_oldest_that_stays(three: Stage) -> None:
     three.leave(0)
     assert three.members.top_up(1, 8)
     assert three.members.directive_for(B).top_up == 8
-    three.members.topped_up(B)
+    three.members.report(B, ToppedUp(1, 1))
     assert three.members.directive_for(B).top_up == 0
     assert not three.members.top_up(2, 8)
 
@@ -182,13 +183,13 @@ def test_a_plan_superseded_in_the_moment_of_agreement_is_still_known(three: Stag
     second = three.plan(A)
     assert second is not None
     assert second.generation == first.generation + 1
-    three.members.left(C, first.generation, 7, None)
+    three.members.report(C, Left(first.generation, 7, None))
     assert three.world() == [A, B]
-    three.members.switched(B, first.generation, 7, 2, 0.0, False)
+    three.members.report(B, Switched(first.generation, 7, 2, 0.0, False))
     assert three.plan(A) == second
     assert all(data_of(event)["switched_by"] == "plan" for event in three.seen(EventKind.GENERATION))
-    three.members.left(B, second.generation, 8, None)
-    three.members.switched(A, second.generation, 8, 1, 0.0, False)
+    three.members.report(B, Left(second.generation, 8, None))
+    three.members.report(A, Switched(second.generation, 8, 1, 0.0, False))
     assert three.world() == [A]
     assert not three.seen(EventKind.WORKER_LOST)
 
@@ -205,3 +206,14 @@ def test_a_newcomer_that_is_to_go_while_a_plan_has_it_goes_when_that_is_withdraw
     assert three.world() == [A, B, C]
     assert three.members.directive_for(D).end == "wanted"
     assert [event.pilot for event in three.seen(EventKind.WORKER_LEFT)] == ["9_3"]
+
+
+def test_a_check_that_a_time_limit_began_is_due_at_its_own_limit() -> None:
+    stage = Stage()
+    workers = stage.begin(3)
+    stage.members.answered(workers[2])
+    limits = stage.members.settings
+    stage.pass_time(limits.reconnect_s)  # the third is lost: it does not poll any more
+    assert stage.members.directive_for(workers[0]).check_in is not None
+    due = stage.members.due()
+    assert due is not None and due <= stage.clock.at + limits.check_in_s

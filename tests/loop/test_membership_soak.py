@@ -15,9 +15,10 @@ import pytest
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.event import EventKind
 from malletrain.loop.membership.admission import Admission, Claim
+from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
-from malletrain.loop.membership.reports import Membership, MembershipSettings
-from malletrain.wire.messages import Plan
+from malletrain.loop.membership.state import JobMembership, MembershipSettings
+from malletrain.wire.messages import CheckedIn, Exited, Fault, Leaving, Left, Plan, Switched, Warm
 from tests.loop.stage import HandClock
 from tests.world import data_of
 
@@ -75,7 +76,7 @@ class Theatre:
         """Its launcher tells, unless the node is gone with it."""
         process.alive = False
         if self.random.random() < 0.6:
-            self.members.exited(process.name, status)
+            self.members.report(process.name, Exited(status))
         elif self.random.random() < 0.6:
             self.members.disconnected(process.name)
 
@@ -94,7 +95,7 @@ class Theatre:
             action = LeavePilot(1, f"9_{victim.task}", "n", LeaveCause.SHRINK, 0.0, "wanted")
             self.members.leave(action)
         elif kind == "term":
-            self.members.leaving(victim.name, "SIGTERM")
+            self.members.report(victim.name, Leaving("SIGTERM"))
         elif kind == "kill":
             self.end(victim, -9)
         else:
@@ -121,14 +122,14 @@ class Theatre:
         self.members.heard(me.name)
         if not me.warm and self.clock.at >= me.warm_at:
             me.warm = True
-            self.members.warm(me.name, f"h{me.task}:1", {})
+            self.members.report(me.name, Warm(f"h{me.task}:1", {}))
         told = self.members.directive_for(me.name)
         if told.end is not None:
             me.alive = False
-            self.members.exited(me.name, 143)
+            self.members.report(me.name, Exited(143))
             return
         if told.check_in is not None:
-            self.members.checked_in(me.name, told.check_in, self.steps, me.at is not None)
+            self.members.report(me.name, CheckedIn(told.check_in, 0, self.steps, me.at is not None))
         plan = told.plan
         if me.entering is not None:
             self.enter(me, me.entering, plan)
@@ -153,7 +154,7 @@ class Theatre:
 
     def depart(self, me: Process, plan: Plan) -> None:
         me.alive = False
-        self.members.left(me.name, plan.generation, self.steps, None)
+        self.members.report(me.name, Left(plan.generation, self.steps, None))
 
     def enter(self, me: Process, mine: Plan, plan: Plan | None) -> None:
         newer = plan is not None and plan.generation > mine.generation
@@ -166,7 +167,7 @@ class Theatre:
             for each in seats:
                 each.at, each.entering, each.tried, each.ready, each.waits = mine, None, mine.generation, 0, 0.0
             for each in seats:
-                self.members.switched(each.name, mine.generation, self.steps, len(seats), 0.1, True)
+                self.members.report(each.name, Switched(mine.generation, self.steps, len(seats), 0.1, True))
             return
         self.wait(me, mine, "closed" if any(not each.alive for each in seats) else "stalled")
 
@@ -188,14 +189,20 @@ class Theatre:
             return
         self.wait(me, world, "closed" if any(not each.alive for each in peers) else "stalled")
 
+    @property
+    def job(self) -> JobMembership:
+        job = self.members.job(1)
+        assert job is not None
+        return job
+
     def agreed(self, generation: int) -> Plan | None:
-        return self.members._worlds.jobs[1].published.get(generation)
+        return self.job.published.get(generation)
 
     def wait(self, me: Process, world: Plan, how: str) -> None:
         me.waits += TICK_S
         if me.waits >= (0.3 if how == "closed" else STALL_S):
             me.waits = 0.0
-            self.members.fault(me.name, world.generation, self.steps, how, "a peer")
+            self.members.report(me.name, Fault(world.generation, self.steps, how, "a peer"))
 
     # --- the play -----------------------------------------------------------------------------------------------
 
@@ -225,7 +232,7 @@ class Theatre:
             if not self.living():
                 self.spawn(0)
         state = "\n".join(f"{each}\n  {self.members.worker(each.name)}" for each in self.living())
-        raise AssertionError(f"seed {self.seed}: not together in time: {self.members._worlds.jobs[1]}\n{state}")
+        raise AssertionError(f"seed {self.seed}: not together in time: {self.job}\n{state}")
 
 
 def soak(seed: int, rounds: int) -> Theatre:
@@ -246,8 +253,8 @@ def assert_nothing_is_kept(theatre: Theatre) -> None:
         for process in theatre.living():
             theatre.members.heard(process.name)
         theatre.members.tick()
-    members, job = theatre.members, theatre.members._worlds.jobs[1]
-    assert len(members._worlds.workers) <= 3 * SEATS
+    job = theatre.job
+    assert len(job.workers) <= 3 * SEATS
     assert len(job.published) <= 20
     assert job.check is None
 

@@ -6,15 +6,16 @@ import pytest
 
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import EventKind
+from malletrain.wire.messages import CheckedIn, Exited, Failed, Fault, Finished, Leaving, Left, Switched
 from tests.loop.stage import A, B, C, D, Stage
 from tests.world import data_of
 
 
 def test_after_a_fault_the_silent_one_is_out(three: Stage) -> None:
-    three.members.fault(A, three.at[A], 7, "closed", "peer")
+    three.members.report(A, Fault(three.at[A], 7, "closed", "peer"))
     assert three.members.directive_for(B).check_in is not None
     for name in (A, B):
-        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+        three.members.report(name, CheckedIn(three.members.directive_for(name).check_in or 0, 0, 7, True))
     assert three.plan(A) == three.members.world(1), "the third may still answer"
     three.pass_time(2.1)
     plan = three.plan(A)
@@ -29,9 +30,9 @@ def test_after_a_fault_the_silent_one_is_out(three: Stage) -> None:
 
 def test_a_dropped_connection_decides_at_once(three: Stage) -> None:
     three.members.disconnected(C)
-    three.members.fault(A, three.at[A], 7, "closed", "peer")
+    three.members.report(A, Fault(three.at[A], 7, "closed", "peer"))
     for name in (A, B):
-        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+        three.members.report(name, CheckedIn(three.members.directive_for(name).check_in or 0, 0, 7, True))
     assert (three.plan(A) or three.plan(B)).workers == (A, B)  # type: ignore[union-attr]
 
 
@@ -45,7 +46,7 @@ def test_a_dropped_connection_alone_is_forgiven(three: Stage) -> None:
 
 
 def test_a_slow_peer_is_not_evicted(three: Stage) -> None:
-    three.members.fault(A, three.at[A], 7, "stalled", "no answer for 3 s")
+    three.members.report(A, Fault(three.at[A], 7, "stalled", "no answer for 3 s"))
     three.obey(A, B, C)
     three.pass_time(2.1)
     assert three.world() == [A, B, C]
@@ -54,7 +55,7 @@ def test_a_slow_peer_is_not_evicted(three: Stage) -> None:
 
 
 def test_a_frozen_peer_is_evicted(three: Stage) -> None:
-    three.members.fault(A, three.at[A], 7, "stalled", "no answer for 3 s")
+    three.members.report(A, Fault(three.at[A], 7, "stalled", "no answer for 3 s"))
     three.obey(A, B)
     three.pass_time(2.1)
     three.obey(A, B)
@@ -63,8 +64,8 @@ def test_a_frozen_peer_is_evicted(three: Stage) -> None:
 
 
 def test_two_faults_at_once(three: Stage) -> None:
-    three.members.fault(A, three.at[A], 7, "closed", "one")
-    three.members.fault(B, three.at[B], 7, "closed", "two")
+    three.members.report(A, Fault(three.at[A], 7, "closed", "one"))
+    three.members.report(B, Fault(three.at[B], 7, "closed", "two"))
     three.obey(A)
     three.pass_time(2.1)
     three.obey(A)
@@ -73,13 +74,13 @@ def test_two_faults_at_once(three: Stage) -> None:
 
 
 def test_a_fault_while_mending(three: Stage) -> None:
-    three.members.fault(A, three.at[A], 7, "closed", "")
+    three.members.report(A, Fault(three.at[A], 7, "closed", ""))
     for name in (A, B, C):
-        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+        three.members.report(name, CheckedIn(three.members.directive_for(name).check_in or 0, 0, 7, True))
     urgent = three.plan(A)
     assert urgent is not None
     assert urgent.workers == (A, B, C), "a network's hiccup loses nobody"
-    three.members.fault(A, urgent.generation, 7, "closed", "")
+    three.members.report(A, Fault(urgent.generation, 7, "closed", ""))
     three.obey(A, B)
     three.pass_time(2.1)
     three.obey(A, B)
@@ -88,7 +89,7 @@ def test_a_fault_while_mending(three: Stage) -> None:
 
 def test_newcomers_are_never_in_an_urgent_plan(three: Stage) -> None:
     three.warm(3)
-    three.members.fault(A, three.at[A], 7, "closed", "")
+    three.members.report(A, Fault(three.at[A], 7, "closed", ""))
     three.obey(A, B, D)
     three.pass_time(2.1)
     plan = three.plan(A)
@@ -106,12 +107,12 @@ def test_one_that_was_still_being_given_the_state_joins_again_after_a_fault(thre
     three.pass_time(0.2)
     three.obey(A, B, C, newcomer)
     assert newcomer in three.world()
-    three.members.fault(B, three.at[B], 6, "closed", A)
+    three.members.report(B, Fault(three.at[B], 6, "closed", A))
     three.members.disconnected(A)
     for name in (B, C, newcomer):
         asked = three.members.directive_for(name).check_in
         assert asked is not None
-        three.members.checked_in(name, asked, 6, name != newcomer)
+        three.members.report(name, CheckedIn(asked, 0, 6, name != newcomer))
     three.obey(B, C)
     assert three.world() == [B, C], "mending waits for nobody who holds no state"
     three.pass_time(0.2)
@@ -124,7 +125,7 @@ def test_one_that_was_still_being_given_the_state_may_go_at_once_after_a_fault(t
     three.pass_time(0.2)
     three.obey(A, B, C, newcomer)
     del three.at[newcomer]  # it does not hold the state
-    three.members.fault(B, three.at[B], 6, "closed", A)
+    three.members.report(B, Fault(three.at[B], 6, "closed", A))
     three.leave(3)
     three.obey(A, B, C, newcomer)
     assert three.members.directive_for(newcomer).end == "wanted"
@@ -135,10 +136,10 @@ def test_an_urgent_plan_is_shown_until_all_have_taken_it(three: Stage) -> None:
     three.warm(3)
     three.obey(A, B, C, D)
     three.leave(2)
-    three.members.fault(A, three.at[A], 7, "closed", "")
+    three.members.report(A, Fault(three.at[A], 7, "closed", ""))
     three.obey(C)
     for name in (A, D):
-        three.members.checked_in(name, three.members.directive_for(name).check_in or 0, 7, True)
+        three.members.report(name, CheckedIn(three.members.directive_for(name).check_in or 0, 0, 7, True))
     three.pass_time(2.1)
     urgent = three.plan(A)
     assert urgent is not None
@@ -146,15 +147,15 @@ def test_an_urgent_plan_is_shown_until_all_have_taken_it(three: Stage) -> None:
     three.obey(C)
     three.warm(1, restart=1)
     assert three.plan(A) == urgent
-    three.members.switched(A, urgent.generation, 7, 2, 0.1, False)
+    three.members.report(A, Switched(urgent.generation, 7, 2, 0.1, False))
     assert three.plan(D) == urgent
-    three.members.switched(D, urgent.generation, 7, 2, 0.1, False)
+    three.members.report(D, Switched(urgent.generation, 7, 2, 0.1, False))
     assert (three.plan(D) or urgent).workers == (A, D, "9_1.1")
 
 
 def test_a_newcomer_that_dies_withdraws_the_plan(three: Stage) -> None:
     three.warm(3)
-    three.members.exited(D, -9)
+    three.members.report(D, Exited(-9))
     plan = three.plan(A)
     assert plan is not None
     assert not plan.urgent
@@ -167,17 +168,17 @@ def test_a_group_that_cannot_be_built_is_tried_again(three: Stage) -> None:
     three.warm(3)
     first = three.plan(A)
     assert first is not None
-    three.members.fault(D, first.generation, 0, "build", "no route")
+    three.members.report(D, Fault(first.generation, 0, "build", "no route"))
     second = three.plan(A)
     assert second is not None
     assert second.generation > first.generation
     assert second.workers == first.workers
-    three.members.fault(A, first.generation, 0, "build", "no route")
+    three.members.report(A, Fault(first.generation, 0, "build", "no route"))
     assert three.plan(A) == second, "an old plan's trouble is no news"
 
 
 def test_a_worker_that_leaves_by_itself_is_not_waited_for(three: Stage) -> None:
-    three.members.left(C, 0, 7, None)
+    three.members.report(C, Left(0, 7, None))
     three.obey(A, B)
     assert three.world() == [A, B]
     assert not three.seen(EventKind.WORKER_LOST)
@@ -185,7 +186,7 @@ def test_a_worker_that_leaves_by_itself_is_not_waited_for(three: Stage) -> None:
 
 def test_all_lost_and_begun_again(three: Stage) -> None:
     for name in (A, B, C):
-        three.members.exited(name, -9)
+        three.members.report(name, Exited(-9))
     assert three.world() == []
     again = three.warm(0, restart=1)
     three.obey(again)
@@ -193,16 +194,16 @@ def test_all_lost_and_begun_again(three: Stage) -> None:
 
 
 def test_an_exception_on_one_of_many_is_a_loss(three: Stage) -> None:
-    three.members.failed(C, 7, "CUDA error")
+    three.members.report(C, Failed(7, "CUDA error"))
     three.obey(A, B)
     assert three.world() == [A, B]
     assert not three.seen(EventKind.JOB_FAILED)
 
 
 def test_an_exception_that_comes_again_fails_the_job(three: Stage) -> None:
-    three.members.failed(C, 7, "ValueError: x")
+    three.members.report(C, Failed(7, "ValueError: x"))
     three.obey(A, B)
-    three.members.failed(B, 7, "ValueError: x")
+    three.members.report(B, Failed(7, "ValueError: x"))
     failed = three.seen(EventKind.JOB_FAILED)
     assert [event.reason for event in failed] == ["ValueError: x"]
     assert three.members.directive_for(A).end == "the script failed: ValueError: x"
@@ -211,7 +212,7 @@ def test_an_exception_that_comes_again_fails_the_job(three: Stage) -> None:
 def test_a_script_that_fails_before_it_began_fails_the_job() -> None:
     stage = Stage()
     worker = stage.hello(0)
-    stage.members.exited(worker, 1)
+    stage.members.report(worker, Exited(1))
     assert stage.seen(EventKind.JOB_FAILED)[0].reason == "exit status 1"
     with pytest.raises(Refused, match="job 1 is over"):
         stage.hello(1)
@@ -234,7 +235,7 @@ def test_a_newcomer_that_froze_while_it_joined_is_found(three: Stage) -> None:
         for name in (A, B, C):
             there = three.members.directive_for(name)
             if there.check_in is not None:
-                three.members.checked_in(name, there.check_in, 7, True)
+                three.members.report(name, CheckedIn(there.check_in, 0, 7, True))
     assert [event.pilot for event in three.seen(EventKind.WORKER_LOST)] == ["9_3"]
     assert (three.plan(A) or three.plan(B)).workers == (A, B, C)  # type: ignore[union-attr]
     assert all(data_of(event)["switched_by"] == "plan" for event in three.seen(EventKind.GENERATION)), "no fault"
@@ -257,8 +258,8 @@ def test_a_lone_worker_that_stops_polling_is_lost() -> None:
 
 
 def test_one_that_was_given_up_does_not_finish_the_job(three: Stage) -> None:
-    three.members.exited(A, -9)
-    three.members.finished(A, {})
+    three.members.report(A, Exited(-9))
+    three.members.report(A, Finished({}))
     assert not three.seen(EventKind.JOB_COMPLETED)
 
 
@@ -273,14 +274,14 @@ def test_members_that_wait_for_a_frozen_newcomer_are_freed(three: Stage, later: 
         for name in (A, B, C):
             there = three.members.directive_for(name)
             if there.check_in is not None:
-                three.members.checked_in(name, there.check_in, 7, True)
+                three.members.report(name, CheckedIn(there.check_in, 0, 7, True))
 
     if later:
         three.pass_time(5.1)
         answer()
         three.pass_time(2.1)
         assert three.seen(EventKind.WORKER_LOST)
-    three.members.fault(A, plan.generation, 7, "stalled", "in the roll call")
+    three.members.report(A, Fault(plan.generation, 7, "stalled", "in the roll call"))
     answer()
     three.pass_time(2.1)
     answer()
@@ -294,7 +295,7 @@ def test_a_newcomers_trouble_disturbs_nobody_who_trains(three: Stage) -> None:
     three.warm(3)
     plan = three.plan(A)
     assert plan is not None
-    three.members.fault(D, plan.generation, 0, "closed", "another newcomer died")
+    three.members.report(D, Fault(plan.generation, 0, "closed", "another newcomer died"))
     three.obey(A, B, C, D)
     assert not any(data_of(event)["switched_by"] == "fault" for event in three.seen(EventKind.GENERATION))
 
@@ -331,7 +332,7 @@ def test_a_world_that_was_replaced_meanwhile_is_not_taken_back(three: Stage) -> 
 
 def test_one_that_is_killed_does_not_return(three: Stage) -> None:
     for name in (A, B, C):
-        three.members.exited(name, -9)
+        three.members.report(name, Exited(-9))
     with pytest.raises(Refused, match="given up"):
         three.hello(0)
 
@@ -346,8 +347,8 @@ def test_silence_while_the_daemon_slept_is_forgiven(three: Stage) -> None:
 
 
 def test_a_member_that_ends_before_it_was_out_of_its_world_is_mended_at_once(three: Stage) -> None:
-    three.members.leaving(C, "SIGTERM from outside")
-    three.members.exited(C, 143)
+    three.members.report(C, Leaving("SIGTERM from outside"))
+    three.members.report(C, Exited(143))
     three.obey(A, B)
     assert three.world() == [A, B]
     assert data_of(three.seen(EventKind.GENERATION)[-1])["switched_by"] == "fault"
@@ -370,7 +371,7 @@ def test_who_missed_the_plan_that_mended_the_world_hears_it_from_the_next(three:
     three.pass_time(0.2)
     joins = three.plan(newcomer)
     assert joins is not None
-    three.members.fault(A, joins.generation, 6, "closed", newcomer)
+    three.members.report(A, Fault(joins.generation, 6, "closed", newcomer))
     three.obey(A, B, C)  # they check in, and what comes is urgent
     three.members.disconnected(A)
     three.obey(B, C, newcomer)
@@ -391,7 +392,7 @@ def test_who_takes_the_state_from_the_only_one_that_has_it_hears_that_it_is_lost
     stage.pass_time(0.2)
     joins = stage.plan(newcomer)
     assert joins is not None
-    stage.members.fault(newcomer, joins.generation, 0, "stalled", "in the roll call")
+    stage.members.report(newcomer, Fault(joins.generation, 0, "stalled", "in the roll call"))
     stage.obey(newcomer)
     stage.pass_time(2.1)
     after = stage.plan(newcomer)

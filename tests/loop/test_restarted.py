@@ -5,8 +5,9 @@ from __future__ import annotations
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotPhase
 from malletrain.loop.membership.admission import Claim, admit
+from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import last_generations
-from malletrain.loop.membership.reports import Membership, MembershipSettings
+from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
 from malletrain.wire.messages import Seat, Standing

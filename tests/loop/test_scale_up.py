@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from malletrain.decide.rules import Rules
-from malletrain.domain.event import SamplesReported
 from malletrain.domain.job import Elastic, Profile
 from malletrain.loop.membership.next_world import JobTerms
+from malletrain.wire.messages import Samples, Warm
 from tests.loop.stage import Stage
 from tests.world import RULES, World, job
 
@@ -17,14 +17,14 @@ def five(terms: JobTerms | None = None, climbs: bool = True) -> tuple[Stage, lis
     stage.members.climb(frozenset({1} if climbs else ()))
     workers = [stage.hello(task) for task in range(5)]
     for task, worker in enumerate(workers):
-        stage.members.warm(worker, f"h{task}:1", {})
+        stage.members.report(worker, Warm(f"h{task}:1", {}))
     stage.obey(*workers)
     return stage, workers
 
 
 def window(stage: Stage, nodes: int, rate: float) -> None:
-    reported = SamplesReported(step=9, nodes=nodes, samples=5 * rate, seconds=5.0, steps=20)
-    stage.members.samples(stage.world()[0], reported)
+    reported = Samples(step=9, nodes=nodes, samples=round(5 * rate), seconds=5.0, steps=20, total=0)
+    stage.members.report(stage.world()[0], reported)
 
 
 def test_a_world_stops_at_each_stage_until_a_window_is_in() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.elastic.resize import quorum
-from malletrain.loop.membership import reports
+from malletrain.loop.membership import standing
 from malletrain.loop.membership.admission import Claim, NotItsPilot, admit
 from malletrain.loop.membership.state import Phase, Worker
-from malletrain.wire.messages import Seat, Standing
+from malletrain.wire.messages import CheckedIn, Seat, Standing, Switched
 from tests.loop.stage import HandClock
 from tests.security.two_users import ALICE, ARRAYS, HERS, HIS, MALLORY, Journalled, make_membership, name_of, node_of
 
@@ -47,7 +47,7 @@ def names(*tasks: int) -> tuple[str, ...]:
 
 
 def test_own_numbers_are_the_members_own() -> None:
-    assert reports.QUORUM_GENERATION_GAP == quorum.QUORUM_GENERATION_GAP
+    assert standing.QUORUM_GENERATION_GAP == quorum.QUORUM_GENERATION_GAP
 
 
 def test_a_world_that_a_majority_has_mended_is_taken() -> None:
@@ -95,7 +95,7 @@ def test_a_member_whose_pilot_has_ended_meanwhile_has_no_seat_and_the_rest_mend_
     for name in names(0, 2):
         check = daemon.members.directive_for(name).check_in
         assert check is not None, "whoever is left is asked where it stands"
-        daemon.members.checked_in(name, check, 40, True)
+        daemon.members.report(name, CheckedIn(check, 0, 40, True))
     plan = daemon.members.directive_for(name_of(HERS, 0)).plan
     assert plan is not None
     assert (plan.urgent, plan.workers) == (True, names(0, 2))
@@ -126,7 +126,7 @@ def test_one_that_is_being_given_the_state_tells_where_it_stands_itself() -> Non
         for name in names(0, 1):
             daemon.members.heard(name)
     assert stands() == (Phase.JOINING, "h1:1"), "the address as the others found it"
-    daemon.members.switched(half, PUBLISHED, 41, 2, 0.0, True)
+    daemon.members.report(half, Switched(PUBLISHED, 41, 2, 0.0, True))
     assert stands() == (Phase.SERVING, "h1:1")
 
 

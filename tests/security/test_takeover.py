@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from malletrain.loop.membership.reports import MAX_GENERATIONS_AHEAD, QUORUM_GENERATION_GAP
+from malletrain.loop.membership.standing import MAX_GENERATIONS_AHEAD, QUORUM_GENERATION_GAP
 from tests.security.two_users import (
     ALICE,
     ARRAYS,

@@ -15,8 +15,8 @@ from malletrain.domain.event import ActionIntent, ActionOutcome, Event, EventKin
 from malletrain.domain.job import MalleableJob
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import admit
-from malletrain.loop.membership.reports import Membership, MembershipSettings
-from malletrain.loop.membership.state import Worker
+from malletrain.loop.membership.members import Membership
+from malletrain.loop.membership.state import MembershipSettings, Worker
 from malletrain.wire.messages import Plan
 from tests.api.house import Caller, House
 from tests.world import announced, event_of

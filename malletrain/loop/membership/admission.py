@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from malletrain.domain.errors import Refused
 from malletrain.domain.job import Elastic, JobView, Pilot, PilotPhase
 from malletrain.loop.membership.next_world import JobTerms
+from malletrain.wire.messages import Seat
 
 #: A pilot in one of these phases may have a worker.
 _HAS_WORKER = (PilotPhase.RELEASED, PilotPhase.RUNNING, PilotPhase.LEAVING)
@@ -30,6 +31,20 @@ class Claim:
     restart: int
     node: str
     uid: int
+
+    @classmethod
+    def of_seat(cls, seat: Seat, job: int, uid: int) -> Claim:
+        """The claim of a member that another process names.
+
+        Raises:
+            Refused: its name is no worker's.
+        """
+        number = seat.worker.rpartition(".")[2]
+        restart = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1
+        claim = cls(job, seat.pilot, restart, "", uid)
+        if restart < 0 or claim.worker != seat.worker:
+            raise Refused("that is no worker's name")
+        return claim
 
     @property
     def worker(self) -> str:

@@ -1,4 +1,4 @@
-"""The state machine of workers and worlds: from the facts of `reports` to the next generation of each job.
+"""The state machine of one job: from what is known of its workers to its next generation.
 
 After a fault every member is asked to check in. A member that does not answer is lost: at once when its connection
 dropped, else at a deadline. An urgent generation of the remaining members follows. Newcomers are never part of an
@@ -8,6 +8,7 @@ urgent generation, so that a repair never waits for a worker that holds no state
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
 from malletrain.learn.scale_up_profiling import next_measurement_size
@@ -20,35 +21,49 @@ from malletrain.wire.messages import Plan, Seat
 PLANS_KEPT = 16
 
 
-class Worlds:
-    """The workers and worlds of all jobs, and the rules that change them.
-
-    Args:
-        settings: time limits.
-        clock: time.
+@dataclass(slots=True)
+class Outbox:
+    """What the machines of all jobs hand out.
 
     Attributes:
-        jobs: by number.
-        workers: by name, including lost and departed ones until they are forgotten.
-        events: events since the caller last took them.
-        due_at: when `tick` must be called next (`Clock.elapsed`) if nothing else is called before.
+        events: in order, since the caller last took them.
+        due_at: when `JobMachine.tick` must be called next (`Clock.elapsed`) if nothing else is called before.
     """
 
-    def __init__(self, settings: MembershipSettings, clock: Clock) -> None:
+    events: list[Event] = field(default_factory=list)
+    due_at: float | None = None
+
+    def look_at(self, moment: float) -> None:
+        """Asks for a call of `tick` at that moment or earlier."""
+        self.due_at = moment if self.due_at is None else min(self.due_at, moment)
+
+
+class JobMachine:
+    """The rules that change one job's membership. Whoever records a fact calls `settle` afterwards.
+
+    Args:
+        job: the state.
+        settings: time limits.
+        clock: time.
+        outbox: receives the events, and the next due time.
+        up_since: when the daemon started (`Clock.elapsed`).
+    """
+
+    def __init__(
+        self, job: JobMembership, settings: MembershipSettings, clock: Clock, outbox: Outbox, up_since: float
+    ) -> None:
+        self.job = job
         self.settings = settings
-        self._clock = clock
-        self._started_at = clock.elapsed()
-        self.jobs: dict[int, JobMembership] = {}
-        self.workers: dict[str, Worker] = {}
-        self.events: list[Event] = []
-        self.due_at: float | None = None
+        self.clock = clock
+        self._outbox = outbox
+        self._up_since = up_since
+
+    # --- Time -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Applies every time limit that has passed."""
-        now = self._clock.elapsed()
-        for worker in list(self.workers.values()):
-            if not worker.phase.lives:
-                continue
+        now = self.clock.elapsed()
+        for worker in self.job.living():
             if worker.lost_at is not None and now >= worker.lost_at:
                 self.lose(worker, worker.lost_how, silent=True)
             elif worker.answered_at is not None and now >= worker.answered_at + self.settings.reconnect_s:
@@ -58,40 +73,39 @@ class Worlds:
             elif self._warms_up(worker) and now >= worker.joined_at + self.settings.warm_up_s:
                 worker.end = f"not warm after {self.settings.warm_up_s:.0f} s"
                 self.lose(worker, worker.end)
-        self.due_at = None
-        for job_id in list(self.jobs):
-            self.settle(job_id)
-        self._forget(now)
+        self.settle()
 
-    def living(self, job_id: int) -> list[Worker]:
-        """The workers of a job that have neither left nor been lost, oldest first."""
-        return [each for each in self.workers.values() if each.job == job_id and each.phase.lives]
+    def forget(self) -> None:
+        """Forgets workers that left long ago. Their names are refused as long as one of them may still call."""
+        job = self.job
+        since = self.clock.elapsed() - 10 * self.settings.silence_s
+        for name in [each.id for each in job.workers.values() if not each.phase.lives and each.last_seen < since]:
+            if not job.is_planned(name) and not any(plan.has(name) for plan in job.published.values()):
+                del job.workers[name]
 
-    def taken(self, job: JobMembership, generation: int) -> None:
-        """Makes the outstanding plan of this number the job's world.
+    def look_at(self, moment: float) -> None:
+        """Asks for a call of `tick` at that moment or earlier."""
+        self._outbox.look_at(moment)
 
-        One member that switched suffices: members switch together, after the same step.
-        """
-        plan = job.published.get(generation)
-        if plan is None or not plan.members:
-            return  # unknown, old, or without members
-        job.world = plan
-        if job.pending is plan:
-            job.pending = None  # else it was superseded while they agreed on it
-        job.published = {number: later for number, later in job.published.items() if number > generation}
-        job.arrived, job.arriving_since = set(), self._clock.elapsed()
-        for seat in job.world.members:
-            if self.workers[seat.worker].phase.lives:
-                self.workers[seat.worker].phase = Phase.SERVING
+    # --- Workers --------------------------------------------------------------------------------------------------
 
-    def trains(self, worker: Worker) -> None:
+    def emit(self, payload: Payload, by: Worker, reason: str = "") -> None:
+        """Records an event of a worker."""
+        self._outbox.events.append(Event(self.clock.now(), payload, self.job.id, by.pilot, by.node or None, reason))
+
+    def heard(self, worker: Worker) -> None:
+        """Records a sign of life."""
+        worker.last_seen = self.clock.elapsed()
+        worker.lost_at, worker.lost_how, worker.dropped, worker.unheard = None, "", False, False
+
+    def train(self, worker: Worker) -> None:
         """Marks a worker as a serving member of its job's world."""
         if worker.phase in (Phase.JOINING, Phase.WARM):
-            worker.phase, worker.warm_at = Phase.SERVING, self._clock.elapsed()
+            worker.phase, worker.warm_at = Phase.SERVING, self.clock.elapsed()
 
     def bring_back(self, worker: Worker) -> None:
         """Takes a worker back that was lost for its silence alone; it must report warm again."""
-        now = self._clock.elapsed()
+        now = self.clock.elapsed()
         worker.phase, worker.warm_at, worker.end, worker.lost_how = Phase.JOINING, None, None, ""
         worker.silent = worker.may_return = worker.dropped = False
         worker.joined_at, worker.last_seen, worker.lost_at, worker.answered_at = now, now, None, None
@@ -99,39 +113,13 @@ class Worlds:
 
     def expect(self, worker: Worker) -> None:
         """Keeps the seat of a worker that has not been heard since the daemon restarted, for `adopt_s`."""
-        worker.lost_at = self._clock.elapsed() + self.settings.adopt_s
+        worker.lost_at = self.clock.elapsed() + self.settings.adopt_s
         worker.lost_how, worker.unheard = "not heard since the daemon restarted", True
-
-    def _warms_up(self, worker: Worker) -> bool:
-        """Whether the worker has never been warm. A member of an adopted world may not have reported yet."""
-        world = self.jobs[worker.job].world
-        return worker.phase is Phase.JOINING and (world is None or not world.has(worker.id))
-
-    def _dissolve(self, job: JobMembership) -> None:
-        """Drops a world whose members are all silent.
-
-        If only the network failed they train on, and may bring the world back.
-        """
-        for name in job.world.workers if job.world else ():
-            worker = self.workers[name]
-            worker.may_return = worker.phase is Phase.LOST and worker.silent
-        job.world = job.pending = None
-        job.void_before = job.generation + 1
-
-    def emit(self, payload: Payload, by: Worker, reason: str = "") -> None:
-        """Records an event of a worker."""
-        self.events.append(Event(self._clock.now(), payload, by.job, by.pilot, by.node or None, reason))
-
-    def look_at(self, moment: float) -> None:
-        """Asks for a call of `tick` at that moment or earlier."""
-        self.due_at = moment if self.due_at is None else min(self.due_at, moment)
 
     def ask_to_leave(self, worker: Worker, reason: str) -> None:
         """Asks a worker to leave; a worker that has no part in a world leaves at once."""
-        worker.leaving_since, worker.leave_reason = self._clock.elapsed(), reason
-        job = self.jobs[worker.job]
-        plans = [plan for plan in (job.world, job.pending) if plan is not None]
-        if not any(plan.has(worker.id) for plan in plans):
+        worker.leaving_since, worker.leave_reason = self.clock.elapsed(), reason
+        if not self.job.is_planned(worker.id):
             worker.end = reason
             self.leave(worker, reason)
 
@@ -146,62 +134,83 @@ class Worlds:
         worker.phase, worker.lost_how, worker.silent = Phase.LOST, how, silent
         worker.end = worker.end or f"given up: {how}"
         self.emit(WorkerLost(worker.id, how), worker, how)
-        job = self.jobs[worker.job]
-        if job.over is None and job.world is not None and job.world.has(worker.id):
-            self.ask(job, worker.job, f"{worker.id} is lost: {how}", broken=True)
+        if self.job.over is None and self.job.trains(worker.id):
+            self.ask(f"{worker.id} is lost: {how}", broken=True)
 
-    def ask(self, job: JobMembership, job_id: int, reason: str, *, broken: bool, entered: bool = False) -> None:
+    def end(self, reason: str) -> None:
+        """Directs every worker of the job to stop."""
+        self.job.over, self.job.over_since = reason, self.clock.elapsed()
+        self.job.pending = self.job.check = None
+        for worker in self.job.living():
+            worker.end = reason
+
+    # --- Worlds ---------------------------------------------------------------------------------------------------
+
+    def take(self, generation: int) -> None:
+        """Makes the outstanding plan of this number the job's world.
+
+        One member that switched suffices: members switch together, after the same step.
+        """
+        job = self.job
+        plan = job.published.get(generation)
+        if plan is None or not plan.members:
+            return  # unknown, old, or without members
+        job.world = plan
+        if job.pending is plan:
+            job.pending = None  # else it was superseded while they agreed on it
+        job.published = {number: later for number, later in job.published.items() if number > generation}
+        job.arrived, job.arriving_since = set(), self.clock.elapsed()
+        for name in plan.workers:
+            if job.workers[name].phase.lives:
+                job.workers[name].phase = Phase.SERVING
+
+    def ask(self, reason: str, *, broken: bool, entered: bool = False) -> None:
         """Asks all members to check in.
 
         One check runs at a time; a later call may turn it into the check of a broken world.
         """
+        job = self.job
         if job.check is not None:
             job.check.entered = job.check.entered or entered
             if broken and not job.check.broken:
                 job.check.broken, job.check.reason = True, reason
             return
-        asked: list[str] = []
-        for plan in (job.world, job.pending):
-            for seat in plan.members if plan else ():
-                if seat.worker not in asked and self.workers[seat.worker].phase.lives:
-                    asked.append(seat.worker)
+        plans = (plan for plan in (job.world, job.pending) if plan is not None)
+        members = dict.fromkeys(name for plan in plans for name in plan.workers)  # each once, in order
+        asked = tuple(name for name in members if job.workers[name].phase.lives)
         job.checks += 1
-        deadline = self._clock.elapsed() + self.settings.check_in_s
-        if any(self.workers[name].unheard for name in asked):
+        deadline = self.clock.elapsed() + self.settings.check_in_s
+        if any(job.workers[name].unheard for name in asked):
             # Just after a restart of the daemon, members may not have noticed yet that it is back.
-            deadline = max(deadline, self._started_at + self.settings.return_s)
-        job.check = Check(job.checks, deadline, broken, entered, reason, tuple(asked))
+            deadline = max(deadline, self._up_since + self.settings.return_s)
+        job.check = Check(job.checks, deadline, broken, entered, reason, asked)
         self.look_at(deadline)
 
-    def settle(self, job_id: int) -> None:
-        """Makes every decision about a job that can be made now."""
-        job = self.jobs[job_id]
-        if job.over is not None:
-            return
-        self._decide(job_id, job)
-        self._release_idle_leavers(job_id, job)
+    def publish(self, seats: tuple[Seat, ...], reason: str, urgent: bool = False) -> None:
+        """Publishes the next generation of the job; it is outstanding until its members have taken it."""
+        job = self.job
+        job.generation += 1
+        if urgent:
+            job.void_before = job.generation
+        store = seats[0].address if seats else ""
+        batch = job.terms.batch(len(seats))
+        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before)
+        job.pending = job.published[plan.generation] = plan
+        job.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
+        job.published.pop(plan.generation - PLANS_KEPT, None)
+        members, cause = tuple(seat.pilot for seat in seats), "fault" if urgent else "plan"
+        published = GenerationPublished(plan.generation, members, cause, plan.batch)
+        self._outbox.events.append(Event(self.clock.now(), published, job.id, reason=reason))
 
-    def _release_idle_leavers(self, job_id: int, job: JobMembership) -> None:
-        """Lets newcomers go that were asked to leave while a plan included them, and that no plan includes now.
+    def settle(self) -> None:
+        """Makes every decision that can be made now."""
+        if self.job.over is None:
+            self._note_time_limits()
+            self._settle_world()
+            self._release_idle_leavers()
 
-        The members may have agreed on a withdrawn plan in the same moment, so this waits for `arrive_s`.
-        """
-        now = self._clock.elapsed()
-        current = [plan for plan in (job.world, job.pending) if plan is not None]
-        for worker in self.living(job_id):
-            if worker.leaving_since is None or worker.phase is Phase.SERVING:
-                continue
-            if any(plan.has(worker.id) for plan in current):
-                continue
-            until = worker.leaving_since + self.settings.arrive_s
-            if now < until and any(plan.has(worker.id) for plan in job.published.values()):
-                self.look_at(until)
-                continue
-            worker.end = worker.leave_reason
-            self.leave(worker, worker.leave_reason)
-
-    def _decide(self, job_id: int, job: JobMembership) -> None:
-        for worker in self.living(job_id):
+    def _note_time_limits(self) -> None:
+        for worker in self.job.living():
             if worker.lost_at is not None:
                 self.look_at(worker.lost_at)
             if worker.answered_at is not None:
@@ -209,26 +218,33 @@ class Worlds:
             self.look_at(worker.last_seen + self.settings.silence_s)
             if self._warms_up(worker):
                 self.look_at(worker.joined_at + self.settings.warm_up_s)
+
+    def _warms_up(self, worker: Worker) -> bool:
+        """Whether the worker has never been warm. A member of an adopted world may not have reported yet."""
+        return worker.phase is Phase.JOINING and not self.job.trains(worker.id)
+
+    def _settle_world(self) -> None:
+        job = self.job
         if job.check is None and job.pending is not None and not job.pending.urgent:
             # No member of the present world notices that a newcomer froze while it joined.
-            if self._clock.elapsed() >= job.ask_again_at:
-                job.ask_again_at = self._clock.elapsed() + self.settings.prepare_s
-                self.ask(job, job_id, f"generation {job.pending.generation} is not taken", broken=False)
+            if self.clock.elapsed() >= job.ask_again_at:
+                job.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
+                self.ask(f"generation {job.pending.generation} is not taken", broken=False)
             self.look_at(job.ask_again_at)
         if job.check is not None:
-            self._settle_check(job_id, job, job.check)
-        if job.check is not None or (job.pending is not None and job.pending.urgent and self.all_live(job.pending)):
+            self._settle_check(job.check)
+        if job.check is not None or (job.pending is not None and job.pending.urgent and job.all_live(job.pending)):
             return
-        now = self._clock.elapsed()
-        if job.pending is None and job.world is not None and not self._all_arrived(job, job.world, now):
+        now = self.clock.elapsed()
+        if job.pending is None and job.world is not None and not self._all_arrived(job.world, now):
             return
-        candidates = [WorkerCandidate(each.seat, each.warm_at, each.leaving_since) for each in self.living(job_id)]
+        candidates = [WorkerCandidate(each.seat, each.warm_at, each.leaving_since) for each in job.living()]
         if not candidates:
-            self._dissolve(job)
+            self._dissolve()
             return
-        if job.world is not None and not any(self.workers[name].phase.lives for name in job.world.workers):
+        if job.world is not None and not any(job.workers[name].phase.lives for name in job.world.workers):
             pending = job.pending
-            self._dissolve(job)
+            self._dissolve()
             job.pending = pending if pending is not None and pending.members else None
         verdict = next_world(
             job.world.workers if job.world else (),
@@ -237,17 +253,73 @@ class Worlds:
             job.terms,
             now,
             self.settings.gather_s,
-            self._stop(job, candidates, now),
+            self._measurement_size(candidates, now),
         )
         if verdict.look_again_at is not None:
             self.look_at(verdict.look_again_at)
         if verdict.seats is not None:
-            self.publish(job_id, verdict.seats, verdict.reason)
-        elif job.pending is not None and not self.all_live(job.pending):
+            self.publish(verdict.seats, verdict.reason)
+        elif job.pending is not None and not job.all_live(job.pending):
             job.pending = None  # it cannot be taken any more, and no other is possible yet
 
-    def _stop(self, job: JobMembership, candidates: Sequence[WorkerCandidate], now: float) -> int | None:
-        """The measurement size at which the world of an unmeasured job stays for now; None for no limit."""
+    def _settle_check(self, check: Check) -> None:
+        job = self.job
+        now = self.clock.elapsed()
+        silent = []
+        for name in check.asked:
+            worker = job.workers[name]
+            if not worker.phase.lives or name in check.answered:
+                continue
+            if now >= check.deadline or (check.broken and worker.dropped):
+                check.broken = check.broken or check.entered or job.trains(name)
+                how = worker.lost_how or f"did not check in within {self.settings.check_in_s:g} s"
+                self.lose(worker, how, silent=True)
+            else:
+                silent.append(name)
+        if silent:
+            return
+        job.check = None
+        if not check.broken:
+            return  # all have answered: one member is slow
+        survivors = [name for name in check.asked if name in check.whole and job.workers[name].phase.lives]
+        staying = [name for name in survivors if job.workers[name].leaving_since is None]
+        for name in check.asked:
+            if name not in check.whole and job.workers[name].phase is Phase.SERVING:
+                job.workers[name].phase = Phase.WARM  # the step during which it received the state was not committed
+        if not survivors:
+            self._dissolve()
+            return
+        seats = tuple(job.workers[name].seat for name in staying or survivors[:1])
+        self.publish(seats, check.reason, urgent=True)
+
+    def _dissolve(self) -> None:
+        """Drops a world whose members are all silent.
+
+        If only the network failed they train on, and may bring the world back.
+        """
+        job = self.job
+        for name in job.world.workers if job.world else ():
+            worker = job.workers[name]
+            worker.may_return = worker.phase is Phase.LOST and worker.silent
+        job.world = job.pending = None
+        job.void_before = job.generation + 1
+
+    def _all_arrived(self, world: Plan, now: float) -> bool:
+        """Whether the next change may begin.
+
+        A member that has not taken an urgent plan yet must go on seeing it.
+        """
+        job = self.job
+        missing = [name for name in world.workers if name not in job.arrived and job.workers[name].phase.lives]
+        if missing and not world.urgent:
+            if now >= job.arriving_since + self.settings.arrive_s:
+                return True
+            self.look_at(job.arriving_since + self.settings.arrive_s)
+        return not missing
+
+    def _measurement_size(self, candidates: Sequence[WorkerCandidate], now: float) -> int | None:
+        """The size at which the world of an unmeasured job stays for now; None for no limit."""
+        job = self.job
         if not job.climbs:
             return None
         size = len(job.world.members) if job.world is not None else 0
@@ -264,71 +336,18 @@ class Worlds:
             job.climbs = False
         return stop
 
-    def _all_arrived(self, job: JobMembership, world: Plan, now: float) -> bool:
-        """Whether the next change may begin.
+    def _release_idle_leavers(self) -> None:
+        """Lets newcomers go that were asked to leave while a plan included them, and that no plan includes now.
 
-        A member that has not taken an urgent plan yet must go on seeing it.
+        The members may have agreed on a withdrawn plan in the same moment, so this waits for `arrive_s`.
         """
-        missing = [name for name in world.workers if name not in job.arrived and self.workers[name].phase.lives]
-        if missing and not world.urgent:
-            if now >= job.arriving_since + self.settings.arrive_s:
-                return True
-            self.look_at(job.arriving_since + self.settings.arrive_s)
-        return not missing
-
-    def all_live(self, plan: Plan) -> bool:
-        """Whether every member of a plan lives."""
-        return all(self.workers[seat.worker].phase.lives for seat in plan.members)
-
-    def _settle_check(self, job_id: int, job: JobMembership, check: Check) -> None:
-        now = self._clock.elapsed()
-        silent = []
-        for name in check.asked:
-            worker = self.workers[name]
-            if not worker.phase.lives or name in check.answered:
+        now = self.clock.elapsed()
+        for worker in self.job.living():
+            if worker.leaving_since is None or worker.phase is Phase.SERVING or self.job.is_planned(worker.id):
                 continue
-            if now >= check.deadline or (check.broken and worker.dropped):
-                check.broken = check.broken or check.entered or (job.world is not None and job.world.has(name))
-                how = worker.lost_how or f"did not check in within {self.settings.check_in_s:g} s"
-                self.lose(worker, how, silent=True)
-            else:
-                silent.append(name)
-        if silent:
-            return
-        job.check = None
-        if not check.broken:
-            return  # all have answered: one member is slow
-        survivors = [name for name in check.asked if name in check.whole and self.workers[name].phase.lives]
-        staying = [name for name in survivors if self.workers[name].leaving_since is None]
-        for name in check.asked:
-            if name not in check.whole and self.workers[name].phase is Phase.SERVING:
-                self.workers[name].phase = Phase.WARM  # the step during which it received the state was not committed
-        if not survivors:
-            self._dissolve(job)
-            return
-        seats = tuple(self.workers[name].seat for name in staying or survivors[:1])
-        self.publish(job_id, seats, check.reason, urgent=True)
-
-    def publish(self, job_id: int, seats: tuple[Seat, ...], reason: str, urgent: bool = False) -> None:
-        """Publishes the next generation of a job; it is outstanding until its members have taken it."""
-        job = self.jobs[job_id]
-        job.generation += 1
-        if urgent:
-            job.void_before = job.generation
-        store = seats[0].address if seats else ""
-        batch = job.terms.batch(len(seats))
-        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before)
-        job.pending = job.published[plan.generation] = plan
-        job.ask_again_at = self._clock.elapsed() + self.settings.prepare_s
-        job.published.pop(plan.generation - PLANS_KEPT, None)
-        members, cause = tuple(self.workers[seat.worker].pilot for seat in seats), "fault" if urgent else "plan"
-        published = GenerationPublished(plan.generation, members, cause, plan.batch)
-        self.events.append(Event(self._clock.now(), published, job_id, reason=reason))
-
-    def _forget(self, now: float) -> None:
-        """Forgets workers that left long ago. Their names are refused as long as one of them may still call."""
-        for name, worker in list(self.workers.items()):
-            job = self.jobs[worker.job]
-            seated = any(plan is not None and plan.has(name) for plan in (job.world, job.pending))
-            if not worker.phase.lives and not seated and now - worker.last_seen > 10 * self.settings.silence_s:
-                del self.workers[name]
+            until = worker.leaving_since + self.settings.arrive_s
+            if now < until and any(plan.has(worker.id) for plan in self.job.published.values()):
+                self.look_at(until)
+                continue
+            worker.end = worker.leave_reason
+            self.leave(worker, worker.leave_reason)

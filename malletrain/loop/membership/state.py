@@ -9,9 +9,9 @@ from malletrain.loop.membership.next_world import JobTerms
 from malletrain.wire.messages import Directive, Plan, Seat
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MembershipSettings:
-    """Time limits, in seconds.
+    """Time limits, in seconds. A change counts from the next call of membership on.
 
     Attributes:
         prepare_s: from a plan to asking its members to check in, if they have not taken it.
@@ -59,7 +59,7 @@ class Worker:
     id: str
     job: int
     pilot: str
-    restart: int
+    restart: int  #: Slurm's restart count of the pilot's task
     node: str  #: "" until it has said hello itself
     uid: int
     joined_at: float
@@ -101,11 +101,13 @@ class Check:
 
 @dataclass(slots=True)
 class JobMembership:
-    """One job's world, its outstanding plan, its check under way, and its progress. `over`: why it ended."""
+    """One job's workers and world, its outstanding plan, its check under way, and its progress."""
 
+    id: int
     terms: JobTerms
     generation: int  #: the highest number given
     journalled: int = 0  #: the highest that was published before the daemon started
+    workers: dict[str, Worker] = field(default_factory=dict)  #: by name; lost and departed ones until forgotten
     void_before: int = 0  #: generations that are broken, as far as is known: all older ones
     world: Plan | None = None
     pending: Plan | None = None
@@ -119,4 +121,21 @@ class JobMembership:
     failed_at: int | None = None  #: the step at which a script raised last
     climbs: bool = False  #: its world grows in stages, to be measured
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far
-    over: str | None = None
+    over: str | None = None  #: why it ended
+    over_since: float = 0.0
+
+    def living(self) -> list[Worker]:
+        """The workers that have neither left nor been lost, oldest first."""
+        return [each for each in self.workers.values() if each.phase.lives]
+
+    def all_live(self, plan: Plan) -> bool:
+        """Whether every member of a plan lives."""
+        return all(self.workers[name].phase.lives for name in plan.workers)
+
+    def trains(self, name: str) -> bool:
+        """Whether the worker is a member of the world that trains now."""
+        return self.world is not None and self.world.has(name)
+
+    def is_planned(self, name: str) -> bool:
+        """Whether the worker has a seat in the world or in the outstanding plan."""
+        return any(plan is not None and plan.has(name) for plan in (self.world, self.pending))

@@ -46,7 +46,7 @@ from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.elastic.state.transfer import PIECE_BYTES
 from malletrain.loop.membership.admission import Claim
-from malletrain.loop.membership.reports import MembershipSettings
+from malletrain.loop.membership.state import MembershipSettings
 from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod, free_port, wait_until
 
 SCRIPT = str(Path(__file__).with_name("train_large.py"))
@@ -71,7 +71,7 @@ class Field:
 
     def _gather(self, seconds: float) -> None:
         """Newcomers wait so long for each other. (Leavers wait for a tenth of it.)"""
-        self.daemon.membership._worlds.settings = MembershipSettings(gather_s=seconds)
+        self.daemon.membership.settings.gather_s = seconds
 
     def leave(self, *tasks: int) -> None:
         self._gather(MembershipSettings().gather_s)

@@ -1,0 +1,314 @@
+"""The workers and worlds of all jobs.
+
+Membership is driven by reports rather than by the daemon's tick, so that a fault is repaired within a fraction of a
+second. It does no I/O and starts no thread. The caller holds one lock around every call, writes what `reports()`
+returns to the journal *before* a worker sees a directive, and calls `tick()` when `due()` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from malletrain.domain.decision import LeavePilot
+from malletrain.domain.errors import Refused
+from malletrain.domain.event import Event, WorkerJoined
+from malletrain.loop.membership import reports
+from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
+from malletrain.loop.membership.machine import JobMachine, Outbox
+from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.standing import GENERATION_GAP, members_of, take_standing
+from malletrain.loop.membership.state import JobMembership, MembershipSettings, Worker
+from malletrain.loop.ports import Clock
+from malletrain.wire.messages import Directive, Message, Plan, Standing
+
+
+class Membership:
+    """The workers and worlds of all jobs. Implements `malletrain.loop.ports.Workers`.
+
+    Args:
+        settings: time limits.
+        clock: time.
+        admit: lets in a process that may be a worker (`malletrain.loop.membership.admission.admit`); raises `Refused`
+            when it may not.
+        generations: the last generation of each job in the journal.
+        refused: called with job and reason when a hello, or a seat that it names, is refused.
+    """
+
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        clock: Clock,
+        admit: Callable[[Claim], Admission],
+        generations: Mapping[int, int] | None = None,
+        refused: Callable[[int, str], None] = lambda job, why: None,
+    ) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._admit = admit
+        self._refused = refused
+        self._journalled = dict(generations or {})
+        self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
+        self._climbers: frozenset[int] = frozenset()
+        self._machines: dict[int, JobMachine] = {}
+        self._job_of: dict[str, int] = {}  #: by worker
+        self._outbox = Outbox()
+        self._up_since = clock.elapsed()
+
+    # --- The loop's side ------------------------------------------------------------------------------------------
+
+    def leave(self, action: LeavePilot) -> None:
+        """Asks the worker of a pilot to leave; a `WorkerLeft` event follows, at once when it has no part in a world.
+
+        A worker that has not said hello yet is asked when it does: the journal has its pilot as leaving.
+        """
+        machine = self._machines.get(action.job_id)
+        if machine is None:
+            return
+        for worker in machine.job.living():
+            if worker.pilot == action.pilot and worker.leaving_since is None:
+                machine.ask_to_leave(worker, action.reason)
+        machine.settle()
+
+    def end_job(self, job_id: int, reason: str) -> None:
+        """Directs every worker of the job to stop."""
+        machine = self._machines.get(job_id) or self._new_machine(job_id, JobTerms())
+        self._machines[job_id] = machine
+        machine.end(reason)
+
+    def top_up(self, job_id: int, tasks: int) -> bool:
+        """Asks the oldest worker of the job to submit more held tasks; False when the job has no worker."""
+        machine = self._machines.get(job_id)
+        for worker in machine.job.living() if machine else ():
+            if worker.leaving_since is None:
+                worker.top_up = tasks
+                return True
+        return False
+
+    def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
+        """Sets the samples of a step by nodes. A batch changes with the next generation only."""
+        self._batches[job_id] = batches
+        if job_id in self._machines:
+            job = self._machines[job_id].job
+            job.terms = replace(job.terms, batches=batches)
+
+    def climb(self, jobs: frozenset[int]) -> None:
+        """Sets the jobs of unknown scalability: a new world of theirs grows in stages and is measured at each."""
+        self._climbers = jobs
+
+    def reports(self) -> Sequence[Event]:
+        """The events since the last call, in order."""
+        events, self._outbox.events = self._outbox.events, []
+        return events
+
+    def job(self, job_id: int) -> JobMembership | None:
+        """The job's state, to be read only; None before its first worker's hello."""
+        machine = self._machines.get(job_id)
+        return machine.job if machine else None
+
+    def world(self, job_id: int) -> Plan | None:
+        """The generation that trains now."""
+        job = self.job(job_id)
+        return job.world if job else None
+
+    # --- The workers' side ----------------------------------------------------------------------------------------
+
+    def hello(self, claim: Claim, standing: Standing | None = None) -> Worker:
+        """A process in a pilot presents itself; saying it again (with a new token to be had) changes nothing.
+
+        Args:
+            claim: who it says that it is.
+            standing: the world that it trains in already, for a daemon that may have forgotten it; training is not
+                disturbed. Its list of members counts until the job has a world here: later one is taken only under a
+                number that the members give to a world that they have repaired without the daemon, or that was
+                published before the daemon started. Members not heard yet keep their seats for `adopt_s`; what is
+                known of others never changes by it.
+
+        Raises:
+            ContradictsRecord: the standing is not one that the journal allows.
+            Refused: unknown job or pilot, another's job or pilot, a job that is over, or a worker that was given up.
+                Nothing has changed.
+        """
+        try:
+            return self._hello(claim, standing)
+        except Refused as error:
+            self._refused(claim.job, f"{claim.worker} of uid {claim.uid}: {error}")
+            raise
+
+    def _hello(self, claim: Claim, standing: Standing | None) -> Worker:
+        admission = self._admit(claim)
+        terms = admission.terms
+        if claim.job in self._batches:
+            terms = replace(terms, batches=self._batches[claim.job])
+        machine = self._machines.get(claim.job) or self._new_machine(claim.job, terms)
+        job = machine.job
+        if job.over is not None:
+            raise Refused(f"job {claim.job} is over ({job.over}): end this process")
+        worker = self._known(claim, job)
+        brought = members_of(claim, job, standing, self._admit_seat, self._refused) if standing is not None else None
+        # Nothing is refused from here on.
+        self._machines[claim.job] = machine
+        job.terms = terms
+        if claim.job in self._climbers and job.world is None and job.pending is None and not terms.restarts:
+            job.climbs = not job.seen
+        worker = self._enter(machine, claim) if worker is None else self._enter_again(machine, claim, worker)
+        if standing is not None:
+            take_standing(machine, worker, standing, brought)
+        if admission.leave and worker.leaving_since is None:
+            machine.ask_to_leave(worker, admission.leave)
+        machine.settle()
+        self._job_of.update(dict.fromkeys(job.workers, claim.job))
+        return worker
+
+    def _known(self, claim: Claim, job: JobMembership) -> Worker | None:
+        """The worker, if it has said hello before.
+
+        Raises:
+            Refused: the claim contradicts what is on record of it, or of later runs of its pilot.
+        """
+        if self._job_of.get(claim.worker, claim.job) != claim.job:
+            raise Refused(f"worker {claim.worker} is not job {claim.job}'s: end this process")
+        worker = job.workers.get(claim.worker)
+        if worker is None:
+            for machine in self._machines.values():
+                for other in machine.job.workers.values():
+                    if other.pilot == claim.pilot and (other.job != claim.job or other.restart > claim.restart):
+                        why = (
+                            "is another job's" if other.job != claim.job else f"has had a later run, {other.restart}"
+                        )
+                        raise Refused(f"pilot {claim.pilot} {why}: end this process")
+            return None
+        if worker.uid != claim.uid:
+            raise Refused(f"worker {claim.worker} is not job {claim.job}'s: end this process")
+        if worker.node and worker.node != claim.node:
+            raise Refused(f"worker {claim.worker} is on node {worker.node}, not on {claim.node}: end this process")
+        if not worker.phase.lives and not worker.may_return:
+            raise Refused(f"worker {claim.worker} was given up ({worker.lost_how or 'it left'}): end this process")
+        return worker
+
+    def _enter(self, machine: JobMachine, claim: Claim) -> Worker:
+        for old in machine.job.living():
+            if old.pilot == claim.pilot:
+                machine.lose(old, "its pilot was started again")
+        now = self._clock.elapsed()
+        worker = Worker(claim.worker, claim.job, claim.pilot, claim.restart, claim.node, claim.uid, now, now)
+        machine.job.workers[worker.id] = worker
+        machine.emit(WorkerJoined(worker.id), worker, "hello")
+        return worker
+
+    def _enter_again(self, machine: JobMachine, claim: Claim, worker: Worker) -> Worker:
+        if worker.may_return:
+            machine.bring_back(worker)
+        worker.node = claim.node
+        machine.heard(worker)
+        return worker
+
+    def _admit_seat(self, claim: Claim) -> Admission:
+        """The admission of a member that another names.
+
+        Raises:
+            NotItsPilot: it is another job's.
+            Refused: it cannot be a member, by what the journal and Slurm have of its pilot.
+        """
+        if self._job_of.get(claim.worker, claim.job) != claim.job:
+            raise NotItsPilot(f"worker {claim.worker} is none of job {claim.job}'s: end this process")
+        return self._admit(claim)
+
+    def _new_machine(self, job_id: int, terms: JobTerms) -> JobMachine:
+        last = self._journalled.get(job_id, 0)
+        generation = last + GENERATION_GAP if job_id in self._journalled else 0
+        job = JobMembership(job_id, terms, generation, last)
+        return JobMachine(job, self.settings, self._clock, self._outbox, self._up_since)
+
+    def report(self, name: str, message: Message) -> None:
+        """Applies a report of a worker that `worker` knows."""
+        reports.apply(*self._find(name), message)
+
+    def heard(self, name: str) -> None:
+        """Records a sign of life."""
+        machine, worker = self._find(name)
+        machine.heard(worker)
+
+    def polled(self, name: str) -> None:
+        """Records that the worker has a poll open."""
+        machine, worker = self._find(name)
+        worker.answered_at = None
+        machine.heard(worker)
+
+    def answered(self, name: str) -> None:
+        """Records that its poll was answered. It is lost unless it polls again within `reconnect_s`."""
+        machine, worker = self._find(name)
+        worker.answered_at = self._clock.elapsed()
+        machine.look_at(worker.answered_at + self.settings.reconnect_s)
+
+    def disconnected(self, name: str) -> None:
+        """Records that the connection dropped while the worker polled.
+
+        It is lost unless it returns within `reconnect_s`; during a check of a broken world it is lost at once.
+        """
+        machine, worker = self._find(name)
+        if worker.phase.lives and worker.lost_at is None:
+            worker.lost_at = self._clock.elapsed() + self.settings.reconnect_s
+            worker.lost_how, worker.dropped = "its connection dropped", True
+        machine.settle()
+
+    def directive_for(self, name: str) -> Directive:
+        """The worker's present directive; a new `seq` means that it changed."""
+        machine, worker = self._find(name)
+        job = machine.job
+        asked = job.check is not None and name in job.check.asked and name not in job.check.answered
+        wanted = Directive(
+            seq=worker.directive.seq,
+            plan=job.pending or job.world if job.over is None else None,
+            check_in=job.check.number if job.check is not None and asked else None,
+            leave=worker.leave_reason or None if worker.leaving_since is not None else None,
+            end=worker.end,
+            top_up=worker.top_up,
+        )
+        if wanted != worker.directive:
+            worker.directive = replace(wanted, seq=wanted.seq + 1)
+        return worker.directive
+
+    def worker(self, name: str) -> Worker | None:
+        """The worker of that name; None when it has not said hello, or must say it again."""
+        if name not in self._job_of:
+            return None
+        worker = self._find(name)[1]
+        return None if worker.may_return else worker
+
+    def restarts(self, job_id: int) -> bool:
+        """Whether the job resizes by checkpoint and relaunch."""
+        return job_id in self._machines and self._machines[job_id].job.terms.restarts
+
+    def _find(self, name: str) -> tuple[JobMachine, Worker]:
+        machine = self._machines[self._job_of[name]]
+        return machine, machine.job.workers[name]
+
+    # --- Time -----------------------------------------------------------------------------------------------------
+
+    def due(self) -> float | None:
+        """When `tick` must be called next (`Clock.elapsed`) if nothing else is called before."""
+        return self._outbox.due_at
+
+    def tick(self) -> None:
+        """Applies every time limit that has passed, and forgets what ended long ago."""
+        self._outbox.due_at = None
+        now = self._clock.elapsed()
+        for job_id, machine in list(self._machines.items()):
+            machine.tick()
+            machine.forget()
+            job = machine.job
+            if job.over is not None and not job.workers and now - job.over_since > 10 * self.settings.silence_s:
+                del self._machines[job_id]
+                self._batches.pop(job_id, None)
+        self._job_of = {name: id for id, machine in self._machines.items() for name in machine.job.workers}
+
+    def slept(self, seconds: float) -> None:
+        """Moves all time limits by the time in which the daemon itself did not run."""
+        for machine in self._machines.values():
+            for worker in machine.job.workers.values():
+                worker.last_seen += seconds
+                worker.answered_at = None if worker.answered_at is None else worker.answered_at + seconds
+                worker.lost_at = None if worker.lost_at is None else worker.lost_at + seconds
+            if machine.job.check is not None:
+                machine.job.check.deadline += seconds

@@ -1,0 +1,157 @@
+"""The world that a member brings to a daemon that may have forgotten it: whether it counts, and its adoption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from malletrain.domain.errors import ContradictsRecord, Refused
+from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
+from malletrain.loop.membership.machine import JobMachine
+from malletrain.loop.membership.state import JobMembership, Worker
+from malletrain.wire.messages import Plan, Seat, Standing
+
+#: After a restart, generation numbers continue this far beyond the last one on record, so that none is reused.
+GENERATION_GAP = 1000
+
+#: Members that repair their world without the daemon go on so far beyond the highest number that they have heard of
+#: (`malletrain.elastic.resize.quorum.QUORUM_GENERATION_GAP`).
+QUORUM_GENERATION_GAP = 500
+
+#: No world has a number so far beyond the journal's: room for a journal that was restored from long ago, and for a
+#: world that was repaired without the daemon a thousand times.
+MAX_GENERATIONS_AHEAD = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedSeat:
+    """A seat of the world that is brought, and its admission."""
+
+    seat: Seat
+    claim: Claim
+    admission: Admission
+
+
+#: The members of a world that counts.
+Brought = tuple[AdmittedSeat, ...]
+
+
+def members_of(
+    claim: Claim,
+    job: JobMembership,
+    said: Standing,
+    admit: Callable[[Claim], Admission],
+    refused: Callable[[int, str], None],
+) -> Brought | None:
+    """The members of the world that a standing brings; None when the job keeps the world that it has.
+
+    Args:
+        claim: who brings it; admitted.
+        job: the job's present state, which does not change.
+        said: the standing.
+        admit: admits a member; see `malletrain.loop.membership.admission.admit`.
+        refused: called with job and reason for each member that is not admitted.
+
+    Raises:
+        ContradictsRecord: the generation is not one that the journal allows.
+        Refused: the caller has no seat in it, a worker has two, or a member is another job's.
+    """
+    names = [seat.worker for seat in said.members]
+    if claim.worker not in names:
+        raise Refused(f"worker {claim.worker} tells of a world that is not its own: end this process")
+    if len(set(names)) < len(names):
+        raise Refused("a worker has two seats in the world that is told of, or is named twice: end this process")
+    absent: list[str] = []
+    members: Brought = ()
+    for seat in said.members:
+        try:
+            other = Claim.of_seat(seat, claim.job, claim.uid)
+            members += (AdmittedSeat(seat, other, admit(other)),)
+        except NotItsPilot:
+            raise
+        except Refused as error:
+            absent.append(f"no seat for {seat.worker[:80]}, which {claim.worker} names: {error}")
+    if not _is_possible(job, claim.job, said):
+        return None
+    for why in absent:
+        refused(claim.job, why)
+    return members
+
+
+def _is_possible(job: JobMembership, job_id: int, said: Standing) -> bool:
+    """Whether the job's members may have taken that generation; False when it is old, or known.
+
+    Raises:
+        ContradictsRecord: the journal does not allow it.
+    """
+    most = max(job.generation, job.journalled) + MAX_GENERATIONS_AHEAD
+    if not 1 <= said.generation <= most or not 0 <= said.seen <= most:
+        number = said.seen if 1 <= said.generation <= most else said.generation
+        raise ContradictsRecord(f"generation {number} cannot have been published for job {job_id}: end this process")
+    if job.world is None:
+        return True
+    if said.generation <= job.world.generation or said.generation in job.published:
+        return False
+    if job.journalled < said.generation < job.world.generation + QUORUM_GENERATION_GAP:
+        raise ContradictsRecord(
+            f"generation {said.generation} was never published for job {job_id}, which is in generation "
+            f"{job.world.generation}: end this process"
+        )
+    return True
+
+
+def take_standing(machine: JobMachine, this: Worker, said: Standing, brought: Brought | None) -> None:
+    """Records where a member stands, and adopts its world (`brought`; None to keep the present one)."""
+    job = machine.job
+    job.step = max(job.step, said.step)
+    own = said.address or next(seat.address for seat in said.members if seat.worker == this.id) or this.address
+    if brought is not None:
+        this.address = own
+        _adopt(machine, this, said, brought)
+    elif (plan := job.published.get(said.generation)) is not None and plan.has(this.id):
+        machine.take(said.generation)
+        job.arrived.add(this.id)
+    if job.world is not None and job.world.generation == said.generation and job.world.has(this.id):
+        this.address = own
+        machine.train(this)
+
+
+def _adopt(machine: JobMachine, this: Worker, said: Standing, brought: Brought) -> None:
+    job = machine.job
+    for each in brought:
+        _seat(machine, this, each)
+    members = tuple(replace(each.seat, address=job.workers[each.seat.worker].address) for each in brought)
+    job.generation = max(job.generation, said.generation, said.seen) + GENERATION_GAP
+    job.world = world = Plan(said.generation, members, "", "adopted from its members")
+    job.arrived, job.void_before = set(world.workers), said.generation
+    if job.pending is not None and job.pending.generation <= said.generation:
+        job.pending = None
+    for each in brought:
+        member = job.workers[each.seat.worker]
+        if each.admission.leave and member.leaving_since is None:
+            machine.ask_to_leave(member, each.admission.leave)
+    gone = [seat.worker for seat in said.members if not world.has(seat.worker)]
+    gone += [name for name in world.workers if not job.workers[name].phase.lives]
+    if gone:
+        machine.ask(f"{', '.join(gone)[:300]} cannot be there any more", broken=True)
+
+
+def _seat(machine: JobMachine, this: Worker, each: AdmittedSeat) -> None:
+    """Gives a member of an adopted world its seat; one not heard yet is waited for."""
+    workers = machine.job.workers
+    member = workers.get(each.seat.worker)
+    if member is None:
+        now = machine.clock.elapsed()
+        claim = each.claim
+        member = Worker(claim.worker, claim.job, claim.pilot, claim.restart, "", claim.uid, now, now)
+        member.address = each.seat.address
+        workers[member.id] = member
+    elif member.may_return:  # its silence alone was held against it
+        machine.bring_back(member)
+    else:
+        if member is not this:
+            member.address = member.address or each.seat.address
+        return
+    if member is not this:
+        machine.expect(member)
+        machine.train(member)
