@@ -32,15 +32,26 @@ class MultiNodePilots:
 
     def count(self, pilots: Mapping[int, Sequence[Pilot]]) -> int:
         """How many Slurm tasks these pilots are."""
-        return count_tasks(pilots, self.shared)
+        if not self.shared:
+            return sum(map(len, pilots.values()))
+        return len({pilot.task for each in pilots.values() for pilot in each})
 
     def startable(self, free: Sequence[Hole], tasks: int) -> list[Hole]:
         """Of `free`, best first, those that so many more tasks can hold."""
-        return startable_holes(free, tasks, self.max_nodes, self.snapshot)
+        if self.max_nodes <= 1:
+            return list(free[: max(0, tasks)])
+        groups = task_groups(free, self.max_nodes, self.snapshot)[: max(0, tasks)]
+        held = {hole.node for group in groups for hole in group}
+        return [hole for hole in free if hole.node in held]
 
     def replaceable(self, slow: Mapping[int, tuple[Straggler, ...]]) -> dict[int, tuple[Straggler, ...]]:
         """The stragglers that can be replaced one by one: not those in a task of several nodes."""
-        return replaceable_stragglers(slow, self.views)
+        return {
+            job: tuple(
+                each for each in found if job not in self.views or not co_allocated(each.pilot, self.views[job])
+            )
+            for job, found in slow.items()
+        }
 
 
 def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[Hole, ...]]:
@@ -62,21 +73,6 @@ def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tu
             groups.append(group)
         group.append(hole)
     return [tuple(group) for group in groups]
-
-
-def startable_holes(free: Sequence[Hole], tasks: int, most: int, snapshot: Snapshot) -> list[Hole]:
-    """Of `free`, best first, those that so many more tasks can hold."""
-    if most <= 1:
-        return list(free[: max(0, tasks)])
-    held = {hole.node for group in task_groups(free, most, snapshot)[: max(0, tasks)] for hole in group}
-    return [hole for hole in free if hole.node in held]
-
-
-def count_tasks(stays: Mapping[int, Sequence[Pilot]], shared: bool = True) -> int:
-    """How many Slurm tasks these pilots are. `shared`: whether one may hold several of them."""
-    if not shared:
-        return sum(map(len, stays.values()))
-    return len({pilot.task for pilots in stays.values() for pilot in pilots})
 
 
 def whole_sizes(pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -149,16 +145,6 @@ def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline
         for each in (pilot, *fellows)
         if left and each.phase in running
     ]
-
-
-def replaceable_stragglers(
-    slow: Mapping[int, tuple[Straggler, ...]], views: Mapping[int, JobView]
-) -> dict[int, tuple[Straggler, ...]]:
-    """The stragglers that can be replaced one by one: not those in a task of several nodes."""
-    return {
-        job: tuple(each for each in found if job not in views or not co_allocated(each.pilot, views[job]))
-        for job, found in slow.items()
-    }
 
 
 def _same(action: LeavePilot | RecyclePilot, fellow: Pilot, reason: str) -> Action:

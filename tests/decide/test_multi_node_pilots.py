@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from malletrain.decide.demand import harvested
 from malletrain.decide.multi_node_pilots import (
+    MultiNodePilots,
     after_loss,
     keep_whole_tasks,
-    startable_holes,
     task_groups,
     whole_sizes,
     with_co_allocated,
@@ -68,8 +68,9 @@ def test_only_like_holes_that_end_together_are_put_together(
     kinds_seen = {(h.until, h.cohort, snapshot.node[h.node].cpus) for h in holes}
     short = [group for group in groups if len(group) < most]
     assert len(short) <= len(kinds_seen), "at most one group of each kind is not full"
+    tasks = MultiNodePilots({}, snapshot, most, shared=most > 1)
     for room in range(len(groups) + 1):
-        assert len(task_groups(startable_holes(holes, room, most, snapshot), most, snapshot)) <= room
+        assert len(task_groups(tasks.startable(holes, room), most, snapshot)) <= room
 
 
 @given(st.lists(st.integers(1, 4), max_size=7), st.integers(0, 30), st.integers(1, 4))
