@@ -44,19 +44,28 @@ def make_group(
     """
     if size == 1:
         return SoloGroup()
-    where, port = split_address(address)
     try:
-        store = _dist.TCPStore(where, port, is_master=False, timeout=timeout, wait_for_workers=False)
+        store = generation_store(address, f"generation-{generation}{part}", timeout)
         options = _dist.ProcessGroupGloo._Options()
         options._devices = [_dist.ProcessGroupGloo.create_device(hostname=host)]
         # While the group is made, a peer that never comes must not hold this thread for OPERATION_TIMEOUT.
         options._timeout = timeout
-        prefix = _dist.PrefixStore(f"generation-{generation}{part}", store)
-        group = _dist.ProcessGroupGloo(prefix, rank, size, options)
+        group = _dist.ProcessGroupGloo(store, rank, size, options)
         group._set_default_timeout(OPERATION_TIMEOUT)
     except RuntimeError as error:  # the base class of DistStoreError and DistNetworkError
         raise PeerLost(first_line(error)) from error
     return GlooGroup(group, rank, size)
+
+
+def generation_store(address: str, prefix: str, timeout: timedelta) -> Any:
+    """The part of a member's store where one group of a generation meets: a torch `Store`.
+
+    Raises:
+        RuntimeError: the store does not answer.
+    """
+    where, port = split_address(address)
+    store = _dist.TCPStore(where, port, is_master=False, timeout=timeout, wait_for_workers=False)
+    return _dist.PrefixStore(prefix, store)
 
 
 class GlooGroup:
