@@ -193,8 +193,8 @@ def make_workers_router(gate: WorkersGate, authenticate: Callable[[str], int]) -
         _check_token(gate, worker, request)
         raw = await _body(request, wire.MAX_REPORT_BYTES)
         events = raw.get("events") if isinstance(raw, dict) else None
-        if not isinstance(events, list) or len(events) > wire.MAX_EVENTS_A_REPORT:
-            raise HTTPException(400, f"events: must be a list of at most {wire.MAX_EVENTS_A_REPORT} messages")
+        if not isinstance(events, list) or len(events) > wire.MAX_EVENTS_PER_REPORT:
+            raise HTTPException(400, f"events: must be a list of at most {wire.MAX_EVENTS_PER_REPORT} messages")
         said = [wire.message_of(event) for event in events]
         return await run_in_threadpool(_report, gate, worker, said)
 

@@ -43,7 +43,7 @@ COMMANDS = {
     "drain": CommandEntry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
     "stop": CommandEntry("malletrain.cli.jobs", "stop", "Cancel every pilot; works without the daemon."),
     "snapshot": CommandEntry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),
-    "doctor": CommandEntry("malletrain.cli.site", "doctor", "Check a site, and say how to mend what is wrong."),
+    "doctor": CommandEntry("malletrain.cli.site", "doctor", "Check a site, with a remedy for each fault."),
     "plan": CommandEntry("malletrain.cli.sizing", "plan", "Solve one sizing problem.", "sizing"),
     "fit": CommandEntry("malletrain.cli.sizing", "fit", "Fit a scalability curve to samples.", "sizing"),
     "study": CommandEntry(

@@ -16,7 +16,7 @@ from malletrain.wire.daemon import connect
 from malletrain.wire.rows import ProfileRow
 
 #: Columns of the longest bar.
-_BAR = 32
+_BAR_COLUMNS = 32
 
 
 @click.command(epilog="Example:  malletrain profile 3        malletrain profile 3 --plot job3.html")
@@ -53,10 +53,10 @@ def lines(row: ProfileRow) -> list[str]:
         band = f"{size.low:.1f} to {size.high:.1f}"
         windows = str(size.windows) if size.windows else "estimated"
         perfect = row.sizes[0].rate * size.nodes / row.sizes[0].nodes
-        bar = ("#" if size.windows else "=") * max(1, round(_BAR * size.rate / widest))
-        bar = bar.ljust(round(_BAR * size.high / widest), ".").ljust(_BAR)
-        at = round(_BAR * perfect / widest)
-        bar = f"{bar[:at]}|{bar[at:]}" if at <= _BAR else bar
+        bar = ("#" if size.windows else "=") * max(1, round(_BAR_COLUMNS * size.rate / widest))
+        bar = bar.ljust(round(_BAR_COLUMNS * size.high / widest), ".").ljust(_BAR_COLUMNS)
+        at = round(_BAR_COLUMNS * perfect / widest)
+        bar = f"{bar[:at]}|{bar[at:]}" if at <= _BAR_COLUMNS else bar
         out.append(f"{size.nodes:>6} {size.rate:>12.1f} {band:>25}  {windows:<9} {bar}".rstrip())
     if not row.sizes:
         out.append("no size is measured yet")

@@ -30,7 +30,7 @@ _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
 _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 #: Bytes that are read of a site's configuration.
-MOST_TEXT = 1 << 20
+MAX_CONFIG_BYTES = 1 << 20
 
 EPILOG = """\b
 Examples:
@@ -332,7 +332,7 @@ def _watts(text: str | None) -> Watts | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes()[:MOST_TEXT].decode("utf-8", "replace")
+        return path.read_bytes()[:MAX_CONFIG_BYTES].decode("utf-8", "replace")
     except OSError as error:
         raise InvalidInput(str(path), f"cannot be read: {error.strerror}") from error
 

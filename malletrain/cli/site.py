@@ -67,11 +67,11 @@ Example:
 @_PARTITION
 @click.option("--account", metavar="NAME", help="The harvest account, instead of the configured one.")
 @click.option("--qos", metavar="NAME", help="The harvest QOS, instead of the configured one.")
-@click.option("--json", "as_text", is_flag=True, help='Print [{"level", "what", "mend"}].')
+@click.option("--json", "as_text", is_flag=True, help='Print [{"level", "what", "remedy"}].')
 def doctor(
     config_file: Path | None, partition: str | None, account: str | None, qos: str | None, as_text: bool
 ) -> None:
-    """Check a site, and say how to mend what is wrong. Exit status 1 when pilots could not run here, or when main
+    """Check a site, with a remedy for each fault. Exit status 1 when pilots could not run here, or when main
     jobs preempt each other.
 
     Run it as the user of the daemon, on the daemon's machine.
@@ -92,13 +92,15 @@ def doctor(
     )
     found += (_stage(config), *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)))
     if as_text:
-        click.echo(json.dumps([{"level": f.level.value, "what": f.what, "mend": f.mend} for f in found], indent=1))
+        # "mend" is the key's name in earlier releases.
+        rows = [{"level": f.level.value, "what": f.what, "remedy": f.remedy, "mend": f.remedy} for f in found]
+        click.echo(json.dumps(rows, indent=1))
     else:
         colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
         for finding in found:
             click.echo(click.style(f"{finding.level.value:8}", fg=colours[finding.level]) + finding.what)
-            if finding.mend:
-                click.echo(f"{'':8}-> {finding.mend}")
+            if finding.remedy:
+                click.echo(f"{'':8}-> {finding.remedy}")
     if any(finding.level is Level.ERROR for finding in found):
         sys.exit(1)
 

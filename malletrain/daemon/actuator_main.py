@@ -38,7 +38,7 @@ def steer(settings: Config, environ: Mapping[str, str]) -> int:
     facts = site_facts.read(commands)
     harvest = harvest_of(settings, facts)
     findings = site_facts.check_harvest_partition(facts, harvest)
-    if faults := [f"{f.what}; {f.mend}" for f in findings if f.level is site_facts.Level.ERROR]:
+    if faults := [f"{f.what}; {f.remedy}" for f in findings if f.level is site_facts.Level.ERROR]:
         raise InvalidInput("slurm.partition", "\n".join(faults))
     notifier = Notifier.from_environment(environ)
     actuator = Actuator(commands, harvest, settings.pilot.max_minutes * 60.0)

@@ -44,13 +44,13 @@ class SiteWatch:
         """Pilots are started only where Slurm itself would remove them for the main queue.
 
         Raises:
-            InvalidInput: with every fault of the partition, and its mend.
+            InvalidInput: with every fault of the partition, and its remedy.
         """
         findings = site_facts.check_harvest_partition(self.facts, self._harvest)
         for finding in findings:
             if finding.level is site_facts.Level.WARNING:
-                self._log.warning("site", what=finding.what, mend=finding.mend)
-        faults = [f"{f.what}; {f.mend}" for f in findings if f.level is site_facts.Level.ERROR]
+                self._log.warning("site", what=finding.what, remedy=finding.remedy)
+        faults = [f"{f.what}; {f.remedy}" for f in findings if f.level is site_facts.Level.ERROR]
         if faults:
             raise InvalidInput("slurm.partition", "\n".join(faults))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class MalletrainError(Exception):
-    """Something the reader of the message can mend: the message says what is wrong and what to do.
+    """Base of all errors of this package. The message says what is wrong, where, and what to do.
 
     Commands print it in one line on stderr and exit with `exit_status`.
     """

@@ -162,7 +162,7 @@ class BackfillPlan:
 
 
 #: Nodes are compared with those of the look before in blocks of so many.
-_BLOCK = 64
+_BLOCK_NODES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +204,8 @@ class NodeIndex:
             return NodeIndex.of(nodes)
         old: list[Node] = []
         new: list[Node] = []
-        for begin in range(0, len(nodes), _BLOCK):
-            before, now = self.nodes[begin : begin + _BLOCK], nodes[begin : begin + _BLOCK]
+        for begin in range(0, len(nodes), _BLOCK_NODES):
+            before, now = self.nodes[begin : begin + _BLOCK_NODES], nodes[begin : begin + _BLOCK_NODES]
             if before != now:
                 changed = [pair for pair in zip(before, now, strict=True) if pair[0] is not pair[1]]
                 old += [pair[0] for pair in changed]

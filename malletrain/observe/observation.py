@@ -31,7 +31,7 @@ from malletrain.domain.snapshot import SlurmState
 
 #: A node that was given up for a main job, and that the main queue did not take for so long (seconds), was given up
 #: in vain.
-IN_VAIN_S = 300.0
+UNUSED_YIELD_S = 300.0
 
 
 @dataclass
@@ -193,7 +193,7 @@ class _Fold:
             if opened is not None:
                 self.sum.hole_s.append(event.at - opened)
             if asked is not None:
-                if event.at - asked > IN_VAIN_S:
+                if event.at - asked > UNUSED_YIELD_S:
                     self.sum.asked_in_vain += 1
                 else:
                     self.sum.leads_s.append(event.at - asked)

@@ -19,7 +19,7 @@ Nodes = NDArray[np.int32]
 States = NDArray[np.int8]
 
 #: Rows that are worked on at a time.
-CHUNK = 1 << 20
+CHUNK_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def from_holdings(held: Holdings, rank: Nodes, nodes: int, outages: Outages | No
     while low < nodes:
         # As many nodes as have a chunk of rows, at least one.
         begin = int(np.searchsorted(node, low))
-        high = int(node[min(begin + CHUNK, len(node) - 1)]) if begin < len(node) else nodes
-        high = nodes if begin + CHUNK >= len(node) else max(high, low + 1)
+        high = int(node[min(begin + CHUNK_ROWS, len(node) - 1)]) if begin < len(node) else nodes
+        high = nodes if begin + CHUNK_ROWS >= len(node) else max(high, low + 1)
         part = slice(begin, int(np.searchsorted(node, high)))
         down = slice(*np.searchsorted(out_node, [low, high]))
         parts.append(

@@ -48,7 +48,7 @@ from malletrain.sizing.problem import Value
 from malletrain.sizing.registry import policy as registered
 
 #: Between two rounds at one event.
-ROUND_S = 1e-3
+ROUND_INTERVAL_S = 1e-3
 MAX_ROUNDS = 12
 #: As good as no limit: a pilot lasts until something else ends it.
 NO_LIMIT_S = 1e7
@@ -79,7 +79,9 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
     if math.isfinite(options.pilot_limit_s):
         raise InvalidInput("--pilot-limit", "simulated workers have no limit of their own: use --engine fast")
     rules = replace(replay_rules(choice.horizon_s, options.keep_idle), objective=choice.objective, alpha=choice.alpha)
-    return score_journal(replay_whole(trace, jobs, registered(choice.policy), rules, options.tick_s), trace.end)
+    return score_journal(
+        replay_through_loop(trace, jobs, registered(choice.policy), rules, options.tick_s), trace.end
+    )
 
 
 @dataclass
@@ -224,7 +226,7 @@ class SimulatedWorkers(MemoryWorkers):
         self.report(Event(self.clock.now(), payload, job_id, pilot))
 
 
-def replay_whole(
+def replay_through_loop(
     trace: ClusterTrace, jobs: Sequence[TrainingJob], policy: Policy, rules: Rules | None = None, tick_s: float = 0.0
 ) -> tuple[Event, ...]:
     """The journal of the daemon's loop over the trace.
@@ -320,7 +322,7 @@ def _rounds(
     for _ in range(MAX_ROUNDS):
         if not _round(loop, cluster, workers, journal):
             return
-        clock.advance(ROUND_S)
+        clock.advance(ROUND_INTERVAL_S)
         workers.train()
 
 

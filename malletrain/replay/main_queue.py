@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 #: Waiting jobs that one pass looks at: bf_max_job_test of slurm.conf(5).
-DEPTH = 500
+BACKFILL_DEPTH_JOBS = 500
 
 
 class MainSchedule(StrEnum):
@@ -138,7 +138,7 @@ class _Queue:
         planned: list[tuple[float, int]] = []
         stay: list[tuple[float, float, int]] = []
         looked, free = 0, self.machine.free_count
-        for entry in self.waiting[:DEPTH]:
+        for entry in self.waiting[:BACKFILL_DEPTH_JOBS]:
             looked += 1
             i = entry[2]
             shared = self.part[i] > 0 and self.machine.has_room(self.part[i])

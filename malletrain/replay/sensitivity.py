@@ -14,9 +14,9 @@ from malletrain.replay.sizer import ONE_NODE, PolicyChoice
 from malletrain.replay.workload import TrainingJob
 
 #: Seconds: horizons, starts of a node, and stalls to grow and to shrink.
-HORIZONS = (60.0, 300.0, 1200.0)
-ACTIVATIONS = (0.0, 2.0, 6.0, 20.0)
-STALLS = ((0.2, 0.2), (4.0, 4.0), (18.0, 12.0), (60.0, 40.0))
+HORIZONS_S = (60.0, 300.0, 1200.0)
+ACTIVATIONS_S = (0.0, 2.0, 6.0, 20.0)
+STALLS_S = ((0.2, 0.2), (4.0, 4.0), (18.0, 12.0), (60.0, 40.0))
 
 #: Makes the machine anew by another placement rule.
 Placed = Callable[[AssumedPlacement], ClusterTrace]
@@ -60,7 +60,7 @@ def _again(answer: Replay, choice: PolicyChoice, jobs: Sequence[TrainingJob], tr
 def _horizons(answer: Replay, first: PolicyChoice) -> _Plan:
     if first.policy == ONE_NODE:  # looks nowhere ahead
         return
-    for horizon in sorted({*HORIZONS, first.horizon_s}):
+    for horizon in sorted({*HORIZONS_S, first.horizon_s}):
         choice = replace(first, horizon_s=horizon)
         yield "horizon", f"{horizon:g} s", None if choice == first else _with_choice(answer, choice)
 
@@ -72,9 +72,9 @@ def _with_choice(answer: Replay, choice: PolicyChoice) -> Callable[[], Score]:
 def _costs(answer: Replay, first: PolicyChoice) -> _Plan:
     own = {each.costs for each in answer.jobs}
     asked = own.pop() if len(own) == 1 else None
-    for activate in sorted({*ACTIVATIONS, *([asked.activate_s] if asked else [])}):
+    for activate in sorted({*ACTIVATIONS_S, *([asked.activate_s] if asked else [])}):
         yield "activation", f"{activate:g} s", _with_costs(answer, first, {"activate_s": activate})
-    for grow, shrink in sorted({*STALLS, *([(asked.grow_s, asked.shrink_s)] if asked else [])}):
+    for grow, shrink in sorted({*STALLS_S, *([(asked.grow_s, asked.shrink_s)] if asked else [])}):
         changed = {"grow_s": grow, "shrink_s": shrink}
         yield "stall to grow / shrink", f"{grow:g} / {shrink:g} s", _with_costs(answer, first, changed)
 

@@ -17,7 +17,7 @@ from malletrain.sizing.problem import JobDemand, Problem, Value, id_order
 from malletrain.sizing.values import Floats, Ints, ValueTable, value_table
 
 #: Values kept at most: 64 MB.
-MOST_KEPT = 1 << 23
+MAX_CACHED_VALUES = 1 << 23
 
 
 class KeptRows:
@@ -114,7 +114,7 @@ class KeptRows:
         rows = (size <= most).nonzero()[0]
         size, row_job = size[rows], row_job[rows]
         start = np.searchsorted(row_job, np.arange(len(sizes) + 1))
-        if len(self._cuts) * self._bounds[-1] > MOST_KEPT:
+        if len(self._cuts) * self._bounds[-1] > MAX_CACHED_VALUES:
             self._cuts.clear()
         cut = self._cuts[most] = _Cut(rows, start, row_job, size)
         return cut
@@ -130,7 +130,7 @@ class KeptRows:
         key = (self._kind[j], held)
         known = self._values.get(key)
         if known is None:
-            if self._kept > MOST_KEPT:
+            if self._kept > MAX_CACHED_VALUES:
                 self._values.clear()
                 self._kept = 0
             known = self._values[key] = self._worth(self._demand(j, held)).value

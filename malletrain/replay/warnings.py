@@ -21,15 +21,15 @@ def doubts(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> tupl
         kept = sum(each.costs.activate_s < horizon <= each.costs.activate_s + each.costs.grow_s for each in jobs)
         most = max((each.costs.activate_s for each in jobs), default=0.0)
         sees = f"Policy {choice.name} looks {horizon:g} s ahead"
-        mend = "Give a longer --horizon; 120 to 600 pay best."
+        remedy = "Give a longer --horizon; 120 to 600 pay best."
         if never:
             warnings.append(
                 f"{sees} and so starts no node for {never:,} of {len(jobs):,} jobs: a node takes up to {most:g} s "
-                f"until it trains. {mend}"
+                f"until it trains. {remedy}"
             )
         if kept:
             warnings.append(
                 f"{sees} and so never grows a world that trains of {kept:,} of {len(jobs):,} jobs: a start and a "
-                f"stall take as long. {mend}"
+                f"stall take as long. {remedy}"
             )
     return tuple(warnings)

@@ -23,7 +23,7 @@ from malletrain.replay.traces.times import TimeParser
 from malletrain.replay.traces.trace import Tally
 
 MAX_JOBS = 100_000
-MAX_FILE = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 PHILLY_GPUS_PER_NODE = 8
 
 
@@ -295,7 +295,7 @@ def _read_toml(path: Path, costs: ResizeCosts) -> list[TrainingJob]:
     try:
         data = path.read_bytes()
         with gzip.open(io.BytesIO(data)) if data[:2] == b"\x1f\x8b" else io.BytesIO(data) as stream:
-            text = stream.read(MAX_FILE)
+            text = stream.read(MAX_FILE_BYTES)
         document = tomllib.loads(text.decode("utf-8"))
     except (OSError, EOFError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(str(path), f"cannot be read: {error}") from error

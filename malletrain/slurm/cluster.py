@@ -34,11 +34,11 @@ _AS_SEEN: Mapping[EndKind, SlurmState] = {
 } | {kind: SlurmState(kind.value) for kind in EndKind if kind.value in {state.value for state in SlurmState}}
 
 #: So many tasks are named in one command: its line stays far below the system's limit.
-TASKS_A_COMMAND = 200
+MAX_TASKS_PER_COMMAND = 200
 
 #: A task that starts again on its node within the second in which it was requeued is refused by slurmd ("already
 #: killed, do not launch batch job") and consumed: credentials are revoked by whole seconds (measured, 22.05).
-RESTART_REST_S = 2.0
+MIN_RESTART_DELAY_S = 2.0
 
 
 class SlurmCluster:
@@ -272,8 +272,8 @@ class SlurmCluster:
         scontrol names the task before each error when it is given several; an error without a name is everybody's.
         """
         failed: dict[str, str] = {}
-        for begin in range(0, len(tasks), TASKS_A_COMMAND):
-            batch = list(tasks[begin : begin + TASKS_A_COMMAND])
+        for begin in range(0, len(tasks), MAX_TASKS_PER_COMMAND):
+            batch = list(tasks[begin : begin + MAX_TASKS_PER_COMMAND])
             names = ",".join(batch)
             which = [f"JobId={names}", *fields] if fields else [names]
             answer = self._commands.run([*command, *which])
@@ -318,7 +318,7 @@ class SlurmCluster:
         wrong: list[str] = []
         if job_state(row.state) is not SlurmState.PENDING or not pilots.is_held(row):
             wrong.append(f"the task is {row.state.lower()} ({row.reason or 'no reason'}), not held")
-        if row.restarts and row.submit_time is not None and self._now() - row.submit_time < RESTART_REST_S:
+        if row.restarts and row.submit_time is not None and self._now() - row.submit_time < MIN_RESTART_DELAY_S:
             wrong.append("it was requeued a moment ago, and slurmd would refuse it as killed; it can start next time")
         if wrong:
             return "; ".join(wrong)

@@ -30,7 +30,7 @@ _ERRORS = (
 )  # fmt: skip
 
 #: So often (seconds) a command that runs is asked whether it may go on.
-_LOOK_S = 0.25
+_POLL_INTERVAL_S = 0.25
 
 #: A longer error of Slurm's is cut to so many characters.
 MAX_ERROR_CHARS = 8000
@@ -190,7 +190,7 @@ def _communicate(process: subprocess.Popen[bytes], text: bytes, left_s: Callable
             left = left_s()
             if left <= 0:
                 raise TimeoutError
-            for key, _ in selector.select(min(left, _LOOK_S)):
+            for key, _ in selector.select(min(left, _POLL_INTERVAL_S)):
                 if key.data == "in":
                     try:
                         pending = pending[os.write(key.fd, pending[:65536]) :]

@@ -1,4 +1,4 @@
-"""What may be wrong with a site, as findings with their mend: `malletrain doctor`.
+"""What may be wrong with a site, as findings, each with its remedy: `malletrain doctor`.
 
 Each check asks Slurm for one thing and says what it found, also when all is well.
 """
@@ -27,7 +27,7 @@ CLOCK_TOLERANCE_S = 2.0
 
 #: From so many nodes on, pilots of one node each are too many for slurmctld's main cycle: it tries a blocked main job
 #: against each of them, 3.4 ms a pilot at 10,000 nodes (python -m scripts.bench.controller_cycles).
-MANY_NODES = 1000
+LARGE_CLUSTER_NODES = 1000
 
 #: One association of an account in `scontrol show assoc_mgr`, and the user id that slurmctld has for its user.
 _ASSOCIATION = re.compile(r"\bUserName=([^\s()]+)\((\d+)\)")
@@ -90,7 +90,7 @@ def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterat
         yield Finding(
             Level.OK, f"partition {mine.name}: {len(mine.nodes)} nodes, tier {mine.tier}, gives way to others"
         )
-    if len(mine.nodes) >= MANY_NODES and harvest.max_nodes == 1:
+    if len(mine.nodes) >= LARGE_CLUSTER_NODES and harvest.max_nodes == 1:
         yield Finding(
             Level.WARNING,
             f"each pilot holds one of {len(mine.nodes)} nodes, and slurmctld tries a blocked main job against each",

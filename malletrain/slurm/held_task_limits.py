@@ -14,13 +14,13 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import scalars, text
 
 #: One job's held tasks are at most this share of MaxJobCount; workers submit more as they are consumed.
-SHARE_OF_A_JOB = 0.05
+MAX_SHARE_PER_JOB = 0.05
 
 #: No more is submitted when Slurm knows so large a share of MaxJobCount already.
-FULL = 0.9
+FULL_QUEUE_SHARE = 0.9
 
 #: How many jobs Slurm knows is asked for again after so long (seconds).
-AGAIN_S = 30.0
+JOB_COUNT_REFRESH_S = 30.0
 
 #: A job, a task, a component of a hetjob, or the waiting rest of an array.
 _ID = re.compile(r"\d+(?:[_+]\d+|_(?P<tasks>\[[\d,:%.-]+\]))?")
@@ -40,14 +40,14 @@ class HeldTaskLimits:
     @property
     def most_tasks(self) -> int:
         """Most held tasks of one job at a time."""
-        return max(1, min(int(SHARE_OF_A_JOB * self.max_job_count), self.max_array_size - 1))
+        return max(1, min(int(MAX_SHARE_PER_JOB * self.max_job_count), self.max_array_size - 1))
 
     @property
     def why(self) -> str:
         """Which limit makes `most_tasks` what it is."""
-        if self.max_array_size - 1 < int(SHARE_OF_A_JOB * self.max_job_count):
+        if self.max_array_size - 1 < int(MAX_SHARE_PER_JOB * self.max_job_count):
             return f"MaxArraySize={self.max_array_size}"
-        return f"{SHARE_OF_A_JOB:.0%} of MaxJobCount={self.max_job_count}"
+        return f"{MAX_SHARE_PER_JOB:.0%} of MaxJobCount={self.max_job_count}"
 
 
 def read(commands: Commands) -> HeldTaskLimits:
@@ -93,7 +93,7 @@ def known_jobs(commands: Commands) -> int:
 
 
 class KnownJobs:
-    """`known_jobs`, asked for at most every `AGAIN_S`: the daemon wants it at each tick.
+    """`known_jobs`, asked for at most every `JOB_COUNT_REFRESH_S`: the daemon wants it at each tick.
 
     Args:
         elapsed: a clock that never jumps, in seconds.
@@ -107,7 +107,7 @@ class KnownJobs:
 
     def count(self, at_least: int) -> int:
         """How many there are; `at_least` are seen in the queue now. That is all where Slurm does not answer."""
-        if self._elapsed() - self._asked_at >= AGAIN_S:
+        if self._elapsed() - self._asked_at >= JOB_COUNT_REFRESH_S:
             self._asked_at = self._elapsed()
             try:
                 self._known = known_jobs(self._commands)
@@ -139,7 +139,7 @@ def check_headroom(commands: Commands, limits: HeldTaskLimits, tasks: int) -> No
         ClusterUnavailable: no answer.
     """
     known = known_jobs(commands)
-    if known + tasks > FULL * limits.max_job_count:
+    if known + tasks > FULL_QUEUE_SHARE * limits.max_job_count:
         raise TooManyHeldTasks(
             f"Slurm has {known} of at most {limits.max_job_count} jobs (MaxJobCount), and {tasks} held tasks more "
             "would crowd out the main queue: try again later, or ask for fewer with --tasks"

@@ -18,7 +18,7 @@ from malletrain.slurm.formats import json_shapes, normalise, saved_tables, text
 from malletrain.slurm.formats.records import JobRecord, NodeRecord, ReservationRecord
 
 #: Unpacked files larger than this are refused.
-MAX_BYTES = 512 * 1024 * 1024
+MAX_FILE_BYTES = 512 * 1024 * 1024
 
 Row = TypeVar("Row")
 
@@ -107,13 +107,13 @@ def read(path: Path) -> str:
     """The text of a plain or .gz file, bytes that are no UTF-8 replaced.
 
     Raises:
-        InvalidInput: it cannot be opened or unpacked, or is larger than `MAX_BYTES`.
+        InvalidInput: it cannot be opened or unpacked, or is larger than `MAX_FILE_BYTES`.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(str(path), f"cannot be read ({error})") from error
-    if len(content) > MAX_BYTES:
-        raise InvalidInput(str(path), f"is larger than {MAX_BYTES // 2**20} MiB")
+    if len(content) > MAX_FILE_BYTES:
+        raise InvalidInput(str(path), f"is larger than {MAX_FILE_BYTES // 2**20} MiB")
     return content.decode("utf-8", "replace")

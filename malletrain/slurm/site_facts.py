@@ -37,11 +37,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something found out about the site: what it is, and how it is mended."""
+    """What one check of the site found, and the remedy (empty when there is nothing to do)."""
 
     level: Level
     what: str
-    mend: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, text
 
 #: The layout changes when staff changes it: asked for again after so long (seconds).
-AGAIN_S = 900.0
+LAYOUT_REFRESH_S = 900.0
 
 #: So many jobs are asked for in one command; the others wait for the next look.
-JOBS_A_COMMAND = 200
+MAX_JOBS_PER_COMMAND = 200
 
 
 class Topology:
@@ -45,7 +45,7 @@ class Topology:
     def leaves(self) -> Mapping[str, str]:
         """The leaf of each node; empty where Slurm has no topology, or does not tell: nothing rests on it but how
         well a job is placed."""
-        if self._now() - self._asked_at >= AGAIN_S:
+        if self._now() - self._asked_at >= LAYOUT_REFRESH_S:
             self._asked_at = self._now()
             try:
                 self._leaves = leaf_of_each(self._commands.ask(["scontrol", "show", "topology"]))
@@ -63,7 +63,7 @@ class Topology:
             if job.state is SlurmState.PENDING and job.node_count > 1 and job.partition != self._harvest
         }
         self._switches = {number: asked for number, asked in self._switches.items() if number in wide}
-        new = sorted(wide - self._switches.keys())[:JOBS_A_COMMAND]
+        new = sorted(wide - self._switches.keys())[:MAX_JOBS_PER_COMMAND]
         if new:
             self._switches |= self._ask(new)
         return tuple(

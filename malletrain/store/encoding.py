@@ -29,7 +29,7 @@ from malletrain.domain.job import Curve, MalleableJob
 from malletrain.store.errors import StoreError
 
 #: The years 1970 to 3000: a time outside was not in Unix seconds.
-LATEST_TIME = 32_503_680_000.0
+MAX_UNIX_TIME_S = 32_503_680_000.0
 
 _PAYLOADS: dict[str, type[Any]] = {kind.kind: kind for kind in typing.get_args(Payload) if kind is not UnknownFact}
 _ACTIONS: dict[str, type[Any]] = {name: action for action, name in ACTION_NAMES.items()}
@@ -42,7 +42,7 @@ def event_row(event: Event) -> dict[str, Any]:
         InvalidInput: `at` is no time, or the payload holds something that JSON cannot.
     """
     where = f"event {event.kind}"
-    if not 0 <= event.at < LATEST_TIME:
+    if not 0 <= event.at < MAX_UNIX_TIME_S:
         raise InvalidInput(where, f"at={event.at!r} is not a time in Unix seconds")
     try:
         data = json.dumps(payload_data(event.payload), allow_nan=False, separators=(",", ":"))

@@ -30,14 +30,14 @@ DAY_S = 86_400.0
 _HOUR_S = 3600.0
 
 #: Events handled in one transaction: appends wait a fraction of a second for one. Old SQLite takes 999 parameters.
-BATCH = 900
+EVENTS_PER_TRANSACTION = 900
 
 #: Pages given back in one go (4 KiB each).
-_PAGES = 2500
+_VACUUM_PAGES = 2500
 
 #: What the daemon notes down by the way; nothing is folded from it but the pool's history, and the forecast of
 #: holes, for which what is older counts little (`malletrain.learn.hole_forecast.HALF_LIFE_S`).
-_NOTES = (
+_NOTE_KINDS = (
     EventKind.DECIDED.value,
     EventKind.POOL.value,
     EventKind.MAIN_STARTED.value,
@@ -143,7 +143,7 @@ class Upkeep:
                         t.event.c.kind.in_((EventKind.SAMPLES.value, EventKind.METRIC.value)),
                     )
                     .order_by(t.event.c.seq)
-                    .limit(BATCH)
+                    .limit(EVENTS_PER_TRANSACTION)
                 ).all()
                 # Only what was written one after the other within an hour: sums by day then stay as they are.
                 for _, hour in groupby(rows, key=lambda row: row.at // _HOUR_S):
@@ -154,7 +154,7 @@ class Upkeep:
                             groups.setdefault(key, []).append(row)
                     for group in groups.values():
                         merged += _merge(connection, group)
-            if len(rows) < BATCH:
+            if len(rows) < EVENTS_PER_TRANSACTION:
                 return merged
             after = rows[-1].seq
 
@@ -162,10 +162,12 @@ class Upkeep:
 
     def _archive_notes(self, now: float) -> int:
         total = 0
-        old = (t.event.c.at < now - self._retention.notes_s, t.event.c.kind.in_(_NOTES))
+        old = (t.event.c.at < now - self._retention.notes_s, t.event.c.kind.in_(_NOTE_KINDS))
         while True:
             with self._journal.writing() as connection:
-                rows = connection.execute(select(t.event).where(*old).order_by(t.event.c.seq).limit(BATCH)).all()
+                rows = connection.execute(
+                    select(t.event).where(*old).order_by(t.event.c.seq).limit(EVENTS_PER_TRANSACTION)
+                ).all()
             if not rows:
                 return total
             self._keep(rows, "notes")
@@ -197,14 +199,14 @@ class Upkeep:
     def _archive_job(self, job: int) -> int:
         with self._journal.writing() as connection:
             rows = connection.execute(select(t.event).where(t.event.c.job == job).order_by(t.event.c.seq)).all()
-        for start in range(0, len(rows), BATCH):
-            self._keep(rows[start : start + BATCH], f"job{job}")
+        for start in range(0, len(rows), EVENTS_PER_TRANSACTION):
+            self._keep(rows[start : start + EVENTS_PER_TRANSACTION], f"job{job}")
         with self._journal.writing() as connection:
             # First the mark: a job that is half archived must not be folded anew from what is left.
             connection.execute(update(t.job).where(t.job.c.id == job).values(archived=1))
-        for start in range(0, len(rows), BATCH):
+        for start in range(0, len(rows), EVENTS_PER_TRANSACTION):
             with self._journal.writing() as connection:
-                part = [row.seq for row in rows[start : start + BATCH]]
+                part = [row.seq for row in rows[start : start + EVENTS_PER_TRANSACTION]]
                 connection.execute(delete(t.event).where(t.event.c.seq.in_(part)))
         return len(rows)
 
@@ -228,7 +230,7 @@ class Upkeep:
         before = self._journal.path.stat().st_size
         with self._journal.outside_transactions() as connection:
             # As a script: `execute` gives back one page and stops.
-            connection.executescript(f"PRAGMA incremental_vacuum({_PAGES})")
+            connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
             connection.execute("PRAGMA optimize")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return max(0, before - self._journal.path.stat().st_size)

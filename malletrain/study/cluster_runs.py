@@ -28,31 +28,31 @@ from malletrain.wire.rows import JobRow
 
 #: In `--concurrent auto`: so many trials may wait for nodes. As long as fewer do, the allocator has nodes that it
 #: would give to one more trial; those that wait are there so that a hole is filled at once.
-QUEUE = 2
+MAX_WAITING_TRIALS = 2
 
 #: The most trials at a time: an API allows a user 500 open jobs, and each has held tasks in Slurm's queue.
-MOST = 200
+MAX_CONCURRENT_TRIALS = 200
 
 #: A job without a world whose held tasks come down to so many is given more, no sooner than so many seconds after the
 #: last time, and so often at most: a trial that never comes to train must not fill Slurm's queue for ever.
-LAST_TASKS, TOP_UP_S, MAX_TOP_UPS = 2, 20.0, 50
+MIN_HELD_TASKS, RESUBMIT_INTERVAL_S, MAX_RESUBMITS = 2, 20.0, 50
 
 #: The jobs' state is asked for this often, in seconds.
-LOOK_S = 2.0
+JOBS_REFRESH_S = 2.0
 
 #: A job that the daemon does not list any more, and of whose end no event came, is asked for after so long.
-SILENT_S = 10.0
+UNLISTED_QUERY_S = 10.0
 
 #: Attempts to submit, and seconds between them, when Slurm or the daemon is too busy or away.
-ATTEMPTS, RETRY_S = 5, 3.0
+MAX_SUBMIT_ATTEMPTS, SUBMIT_RETRY_S = 5, 3.0
 
 #: When a study begins, an answer is waited for so long (seconds).
-START_PATIENCE_S = 120.0
+FIRST_ANSWER_TIMEOUT_S = 120.0
 
 #: HTTP statuses that pass by themselves: too many requests, or something that the daemon needs is away; and, for a
 #: new job, that its owner has too many of them.
-_PASSING = frozenset({429, 500, 503})
-_TOO_MANY = 409
+_TRANSIENT_STATUSES = frozenset({429, 500, 503})
+_CONFLICT_STATUS = 409
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class JobRun:
         self._over: TrialEnd | None = None
         self._trained_s, self._looked, self._listed = 0.0, time.monotonic(), time.monotonic()
         self._row: JobRow | None = None
-        self._topped_up, self._top_ups = -TOP_UP_S, 0
+        self._topped_up, self._top_ups = -RESUBMIT_INTERVAL_S, 0
         self._open_stays_s = 0.0
 
     @property
@@ -89,7 +89,7 @@ class JobRun:
             if isinstance(said, TrialEnd):
                 self._end(said)
             return said
-        if time.monotonic() - self._listed > SILENT_S:
+        if time.monotonic() - self._listed > UNLISTED_QUERY_S:
             self._look_closely()
         return self._over
 
@@ -125,8 +125,8 @@ class JobRun:
 
     def _top_up(self, row: JobRow, now: float) -> None:
         """Before preemption consumes the last held task, and with it the job: a member would have seen to it."""
-        runs_out = row.preemptions > 0 and row.held_tasks <= LAST_TASKS and not row.members
-        if runs_out and self._top_ups < MAX_TOP_UPS and now - self._topped_up > TOP_UP_S:
+        runs_out = row.preemptions > 0 and row.held_tasks <= MIN_HELD_TASKS and not row.members
+        if runs_out and self._top_ups < MAX_RESUBMITS and now - self._topped_up > RESUBMIT_INTERVAL_S:
             self._topped_up, self._top_ups = now, self._top_ups + 1
             self._runs.top_up(self._order, self.job)
 
@@ -182,7 +182,7 @@ class JobRuns:
         self._commands = Commands(environ)
         self._listed: dict[int, JobRow] = {}
         self._own: set[int] = set()
-        self._listed_at = -LOOK_S
+        self._listed_at = -JOBS_REFRESH_S
         self._answered = True
         address, (told, self._nodes) = self._daemon.address, self._first_answer()
         self._partition = address.partition or told.get("partition", "")
@@ -197,7 +197,7 @@ class JobRuns:
 
     def _first_answer(self) -> tuple[Mapping[str, str], int]:
         """The site's names and its number of nodes; a daemon that is away may be starting again just now."""
-        end, said = time.monotonic() + START_PATIENCE_S, False
+        end, said = time.monotonic() + FIRST_ANSWER_TIMEOUT_S, False
         while True:
             try:
                 return self._daemon.site(), len(self._daemon.status().nodes)
@@ -205,7 +205,7 @@ class JobRuns:
                 if time.monotonic() > end or self._stopping.wait(1.0):
                     raise
                 if not said:
-                    self._say(f"{error}; waiting up to {START_PATIENCE_S:.0f} s for it")
+                    self._say(f"{error}; waiting up to {FIRST_ANSWER_TIMEOUT_S:.0f} s for it")
                 said = True
 
     # -- Runs --------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class JobRuns:
         self.check(order.nodes)
         order.write()
         request = self._request(order)
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_SUBMIT_ATTEMPTS + 1):
             try:
                 with self._lock:
                     # Its events are kept from the announcement on.
@@ -227,16 +227,19 @@ class JobRuns:
                         self._daemon, self._commands, request, self._environ, self._say, announced=self.news.open
                     )
                     self._own.add(job)
-                    self._listed_at = -LOOK_S
+                    self._listed_at = -JOBS_REFRESH_S
                 return JobRun(self, order, job)
             except (SubmissionRefused, TooManyHeldTasks, DaemonUnavailable, ClusterUnavailable) as error:
                 cause = error.__cause__
-                lasting = isinstance(cause, DaemonRefused) and cause.status not in (*_PASSING, _TOO_MANY)
-                if lasting or attempt == ATTEMPTS:
+                lasting = isinstance(cause, DaemonRefused) and cause.status not in (
+                    *_TRANSIENT_STATUSES,
+                    _CONFLICT_STATUS,
+                )
+                if lasting or attempt == MAX_SUBMIT_ATTEMPTS:
                     raise TrainingEnded(TrialEnd(Ending.REFUSED, str(error))) from error
                 if attempt == 1:
                     self._say(f"{order.name}: {error}; trying again")
-            if self._stopping.wait(RETRY_S * attempt):
+            if self._stopping.wait(SUBMIT_RETRY_S * attempt):
                 raise TrainingEnded(TrialEnd(Ending.INTERRUPTED, "the study was stopped"))
             # No answer is no refusal: what may have been taken all the same is ended first.
             self.forget(order.name, ())
@@ -286,7 +289,11 @@ class JobRuns:
             mine = [self._listed[job] for job in self._own & self._listed.keys()]
         waiting = sum(1 for row in mine if not row.members)
         # Trials that have begun, but are not announced yet, wait too.
-        return active < MOST and self._answered and waiting + max(0, active - len(mine)) < QUEUE
+        return (
+            active < MAX_CONCURRENT_TRIALS
+            and self._answered
+            and waiting + max(0, active - len(mine)) < MAX_WAITING_TRIALS
+        )
 
     def forget(self, prefix: str, known: Collection[str]) -> None:
         open_jobs = self.ask(lambda daemon: daemon.jobs(over=False, mine=True))
@@ -326,9 +333,9 @@ class JobRuns:
             try:
                 return self.once(question)
             except (DaemonUnavailable, DaemonRefused, MungeError) as error:
-                if isinstance(error, DaemonRefused) and error.status not in _PASSING:
+                if isinstance(error, DaemonRefused) and error.status not in _TRANSIENT_STATUSES:
                     raise
-                if self._stopping.wait(RETRY_S):
+                if self._stopping.wait(SUBMIT_RETRY_S):
                     raise TrainingEnded(TrialEnd(Ending.INTERRUPTED, "the study was stopped")) from error
 
     def done(self, job: int) -> None:
@@ -337,14 +344,14 @@ class JobRuns:
         self._own.discard(job)
 
     def listed(self, job: int) -> JobRow | None:
-        """The job among those that are not over, as of the last `LOOK_S` seconds."""
+        """The job among those that are not over, as of the last `JOBS_REFRESH_S` seconds."""
         self._refresh()
         return self._listed.get(job)
 
     def cancel(self, job: int) -> None:
         """End a job; a daemon that is away is asked a few times, then its number is said."""
         problem: Exception | None = None
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_SUBMIT_ATTEMPTS):
             try:
                 self.once(lambda daemon: daemon.ask(job, "cancel"))
                 return
@@ -354,12 +361,12 @@ class JobRuns:
                 problem = refused
             except (WireError, MalletrainError) as error:
                 problem = error
-            time.sleep(RETRY_S / ATTEMPTS)
+            time.sleep(SUBMIT_RETRY_S / MAX_SUBMIT_ATTEMPTS)
         self._say(f"job {job} could not be cancelled ({problem}): malletrain cancel {job}")
 
     def _refresh(self) -> None:
         with self._lock:
-            if time.monotonic() - self._listed_at < LOOK_S:
+            if time.monotonic() - self._listed_at < JOBS_REFRESH_S:
                 return
             try:
                 rows = self._daemon.jobs(over=False, mine=True)

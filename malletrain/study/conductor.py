@@ -29,10 +29,10 @@ from malletrain.wire.errors import WireError
 MAX_FAILURES = 5
 
 #: How long a turn of waiting for a trial's end may take, in seconds.
-TURN_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 #: How long trials may take to end when the study is stopped, in seconds.
-END_S = 30.0
+STOP_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Conductor:
                 if self._failures >= MAX_FAILURES:
                     raise StudyError(
                         f"{self._failures} trials in a row failed by their own fault, the last with: "
-                        f"{self._last_failure}; mend the study, and run it again"
+                        f"{self._last_failure}; correct the study, and run it again"
                     )
                 if self._stopping.is_set():
                     return
@@ -202,7 +202,7 @@ class Conductor:
             return TrialEnd(Ending.LOST, str(error)), None
         except MemoryError as error:
             return TrialEnd(Ending.OUT_OF_MEMORY, str(error), traceback=traceback.format_exc()), None
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the objective raises is the user's to mend
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the objective raises is a fault of the user's script
             what = f"{type(error).__name__}: {error}"
             return TrialEnd(Ending.USER_ERROR, what, traceback=traceback.format_exc()), None
         values, fault = trial_records.values_of(returned, len(self._study.directions))
@@ -211,7 +211,7 @@ class Conductor:
     def _take_end(self) -> int:
         """Wait for a trial to end; 1 when it has an answer."""
         try:
-            ended = self._ended.get(timeout=TURN_S)
+            ended = self._ended.get(timeout=POLL_INTERVAL_S)
         except queue.Empty:
             return 0
         self._threads.pop(ended.number).join()
@@ -231,7 +231,7 @@ class Conductor:
 
     def _end_all(self) -> None:
         """Let all trials end, and be written down as what they are."""
-        end = time.monotonic() + END_S
+        end = time.monotonic() + STOP_TIMEOUT_S
         while self._threads and time.monotonic() < end:
             self._take_end()
         if self._threads:

@@ -11,10 +11,10 @@ from malletrain.wire.errors import WireError
 from malletrain.wire.rows import EventRow
 
 #: Kinds of events that a study reads (`malletrain.domain.event.EventKind`).
-KINDS = ("metric", "job_completed", "job_failed", "job_cancelled", "pilot_ended", "array_refused")
+EVENT_KINDS = ("metric", "job_completed", "job_failed", "job_cancelled", "pilot_ended", "array_refused")
 
 #: Seconds that the daemon may hold a request open.
-WAIT_S = 20.0
+LONG_POLL_S = 20.0
 
 #: Between attempts while the daemon does not answer, in seconds.
 RETRY_S = 2.0
@@ -82,7 +82,7 @@ class EventFeed:
         away = False
         while not self._ended.is_set():
             try:
-                rows, after = read(self._daemon, self._after, wait_s=WAIT_S)
+                rows, after = read(self._daemon, self._after, wait_s=LONG_POLL_S)
             except WireError as error:
                 if not away:
                     self._say(f"{error}; trainings go on, and the study waits")
@@ -104,12 +104,12 @@ class EventFeed:
 def read(
     daemon: DaemonClient, after: int, *, job: int | None = None, wait_s: float = 0.0
 ) -> tuple[tuple[EventRow, ...], int]:
-    """Events of `KINDS` after number `after`; and the number to go on from."""
-    return daemon.events(after=after, wait_s=wait_s, job=job, kinds=KINDS)
+    """Events of `EVENT_KINDS` after number `after`; and the number to go on from."""
+    return daemon.events(after=after, wait_s=wait_s, job=job, kinds=EVENT_KINDS)
 
 
 def past(daemon: DaemonClient, job: int) -> list[EventRow]:
-    """All events of `KINDS` of one job so far."""
+    """All events of `EVENT_KINDS` of one job so far."""
     found: list[EventRow] = []
     after = 0
     while True:

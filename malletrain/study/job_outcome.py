@@ -12,7 +12,7 @@ from malletrain.study.trial_spec import TrialSpec
 from malletrain.wire.rows import EventRow, JobRow
 
 #: Seconds that a fault's file may take to be seen on another machine.
-PATIENCE_S = 3.0
+FAULT_FILE_TIMEOUT_S = 3.0
 
 _NODE = frozenset({"node_fail", "boot_fail"})
 
@@ -65,7 +65,7 @@ class JobOutcome:
     def failed(self, reason: str) -> TrialEnd:
         """Why a job failed: the script's own word first, then what Slurm said of its pilots."""
         consumed = "no held task is left" in reason
-        left = training_errors.read(self._order, self._run, 0.0 if consumed else PATIENCE_S)
+        left = training_errors.read(self._order, self._run, 0.0 if consumed else FAULT_FILE_TIMEOUT_S)
         if left is not None and not consumed:
             return left
         if self._ends["out_of_memory"]:

@@ -24,7 +24,7 @@ from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 
 #: How often a training's record is looked at, in seconds.
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 
 #: A training that is ended may take so long to do it in order.
 GRACE_S = 5.0
@@ -86,7 +86,7 @@ class LocalRun:
                 return None
             else:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(min(LOOK_S, max(0.0, end - time.monotonic())))
+                    self._process.wait(min(POLL_INTERVAL_S, max(0.0, end - time.monotonic())))
         return self._over
 
     def stop(self) -> None:

@@ -27,10 +27,10 @@ _STYLE = (
 )
 
 #: A legend of more entries than this would take more room than the plot.
-MOST_NAMED = 12
+MAX_LEGEND_ENTRIES = 12
 
 #: Heading of the plot that needs room, and can be moved sideways on narrow screens.
-_DENSE = "Parallel coordinates"
+_WIDE_PLOT_HEADING = "Parallel coordinates"
 
 #: How trials ended, in colours.
 _COLORS = {
@@ -138,7 +138,7 @@ def _shown(name: str, plot: Callable[[], go.Figure], library: bool) -> tuple[str
             figure = plot()
         if not figure.data:
             return "<p>Not yet: no trial has anything to show here.</p>", library
-        dense = name.startswith(_DENSE)
+        dense = name.startswith(_WIDE_PLOT_HEADING)
         figure.update_layout(
             title=None,
             template="plotly_white",
@@ -146,7 +146,7 @@ def _shown(name: str, plot: Callable[[], go.Figure], library: bool) -> tuple[str
             margin={"l": 60, "r": 50 if dense else 20, "t": 36, "b": 80 if dense else 50},
             legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
         )
-        if len(figure.data) > MOST_NAMED:
+        if len(figure.data) > MAX_LEGEND_ENTRIES:
             figure.update_layout(showlegend=False)
         config = {"displaylogo": False, "responsive": True}
         text = figure.to_html(full_html=False, include_plotlyjs=library, config=config)
@@ -162,7 +162,7 @@ def _of_value(study: optuna.Study, number: int | None) -> list[tuple[str, Callab
         view, name, suffix = _of_one_direction(study, number), f"value {number + 1}", f", value {number + 1}"
     return [
         (f"Optimisation history{suffix}", lambda: visualization.plot_optimization_history(view, target_name=name)),
-        (f"{_DENSE}{suffix}", lambda: visualization.plot_parallel_coordinate(view, target_name=name)),
+        (f"{_WIDE_PLOT_HEADING}{suffix}", lambda: visualization.plot_parallel_coordinate(view, target_name=name)),
         (f"Importance of parameters{suffix}", lambda: visualization.plot_param_importances(view, target_name=name)),
     ]
 

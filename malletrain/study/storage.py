@@ -24,7 +24,7 @@ STALE_LOCK_S = 5
 
 
 #: Kinds of file systems that several machines share.
-NETWORK = frozenset(
+NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "panfs", "pvfs2", "afs", "9p",
      "fuse.sshfs", "fuse.glusterfs"}
 )  # fmt: skip
@@ -74,7 +74,7 @@ def _refuse_sqlite_on_a_network(url: str) -> None:
         return
     path = Path(rest.partition("?")[0]).resolve()
     kind = file_system(path, Path("/proc/self/mounts").read_text())
-    if kind in NETWORK:
+    if kind in NETWORK_FILE_SYSTEMS:
         raise InvalidInput(
             "--storage",
             f"{path} lies on {kind}, where SQLite's locks do not hold: leave --storage out, or name a server",

@@ -21,7 +21,7 @@ from malletrain.study.trial_endings import Ending, Figure, TrainingEnded, TrialE
 from malletrain.study.trial_spec import TrialSpec
 
 #: How long one wait for news may take, in seconds: so long a study that is being stopped is not noticed.
-TURN_S = 1.0
+POLL_INTERVAL_S = 1.0
 
 
 def train(
@@ -79,7 +79,7 @@ def train(
         while True:
             if bench.stopping.is_set():
                 raise TrainingEnded(TrialEnd(Ending.INTERRUPTED, "the study was stopped"))
-            said = run.next(TURN_S)
+            said = run.next(POLL_INTERVAL_S)
             if isinstance(said, TrialEnd):
                 break
             if isinstance(said, Figure) and said.name == watch:

@@ -31,7 +31,7 @@ _MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
 #: The same in words, where the class says nothing: torch's allocator on CPUs and cuBLAS raise RuntimeError.
 _MEMORY_WORDS = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "Cannot allocate memory")
 
-MAX_TRACE = 20_000
+MAX_TRACE_CHARS = 20_000
 
 
 class Unfinished(Exception):
@@ -66,7 +66,7 @@ def leave_word(order: TrialSpec, error: BaseException) -> None:
     word = {
         "memory": any(_is_memory(each) for each in _chain(error)),
         "message": f"{type(error).__name__}: {error}"[:2000],
-        "traceback": trace[-MAX_TRACE:],
+        "traceback": trace[-MAX_TRACE_CHARS:],
     }
     path = fault_file(order.folder, os.environ.get("MALLETRAIN_JOB") or str(os.getpid()))
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")

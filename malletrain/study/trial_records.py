@@ -22,13 +22,13 @@ FACTS = ("node_seconds", "preemptions", "resizes", "lost_workers")
 IDENTITY = "malletrain:id"
 
 #: What Optuna's GridSampler notes of a trial's place.
-GRID = ("grid_id", "search_space")
+GRID_ATTRIBUTES = ("grid_id", "search_space")
 
 #: Infrastructure may spoil the same parameters so often; then there is something about them.
 MAX_REPEATS = 20
 
 #: Of a trace so much goes into the storage: databases bound the length of an attribute. All of it is in the folder.
-MAX_TRACE = 1500
+MAX_STORED_TRACE_CHARS = 1500
 
 #: States of trials that have their answer.
 ANSWERED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -77,7 +77,7 @@ def settle(
     if over.reason:
         trial.set_user_attr(REASON, over.reason[:500])
     if over.traceback:
-        trial.set_user_attr(TRACEBACK, over.traceback[-MAX_TRACE:])
+        trial.set_user_attr(TRACEBACK, over.traceback[-MAX_STORED_TRACE_CHARS:])
     for name, number in facts.items():
         trial.set_user_attr(f"malletrain:{name}", number)
     match over.ending:
@@ -105,7 +105,7 @@ def repeat(study: optuna.Study, trial: FrozenTrial) -> bool:
     if times > MAX_REPEATS:
         return False
     # As Optuna queues a trial (Study.enqueue_trial), but that the place in a grid stays: its sampler counts those.
-    place = {name: trial.system_attrs[name] for name in GRID if name in trial.system_attrs}
+    place = {name: trial.system_attrs[name] for name in GRID_ATTRIBUTES if name in trial.system_attrs}
     waiting = optuna.trial.create_trial(
         state=TrialState.WAITING,
         system_attrs={"fixed_params": trial.params, **place},
@@ -120,7 +120,7 @@ def grid_is_begun(study: optuna.Study) -> bool:
     sampler = study.sampler
     if not isinstance(sampler, optuna.samplers.GridSampler):
         return False
-    begun = {trial.system_attrs.get(GRID[0]) for trial in study.get_trials(deepcopy=False)} - {None}
+    begun = {trial.system_attrs.get(GRID_ATTRIBUTES[0]) for trial in study.get_trials(deepcopy=False)} - {None}
     return len(begun) >= sampler._n_min_trials
 
 

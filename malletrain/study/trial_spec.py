@@ -15,7 +15,7 @@ from typing import Any
 
 from malletrain.domain.errors import InvalidInput
 
-ORDER = "order.json"
+SPEC_FILE = "order.json"
 _RANGE = re.compile(r"([1-9]\d{0,5})-([1-9]\d{0,5})\Z|([1-9]\d{0,5})\Z")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]*\Z")
 
@@ -49,14 +49,14 @@ class TrialSpec:
                 ) from error
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".{ORDER}.{os.getpid()}"
+        draft = folder / f".{SPEC_FILE}.{os.getpid()}"
         draft.write_text(json.dumps(asdict(self)))
-        draft.replace(folder / ORDER)
+        draft.replace(folder / SPEC_FILE)
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> TrialSpec:
         """The order of a folder."""
-        return cls(**json.loads((Path(folder) / ORDER).read_text()))
+        return cls(**json.loads((Path(folder) / SPEC_FILE).read_text()))
 
 
 def node_range(nodes: str) -> tuple[int, int]:

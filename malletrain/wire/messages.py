@@ -19,9 +19,9 @@ from malletrain.wire.errors import WireError
 #: What a worker's MUNGE credential is made for (`malletrain.wire.munge.statement`).
 WORKER_PURPOSE = "malletrain-worker-v1"
 
-MAX_EVENTS_A_REPORT = 256
+MAX_EVENTS_PER_REPORT = 256
 MAX_REPORT_BYTES = 512 * 1024
-MAX_TEXT = 4000
+MAX_TEXT_CHARS = 4000
 MAX_ITEMS = 4096
 MAX_INTEGER = 2**62
 
@@ -325,6 +325,6 @@ def plain(value: object, where: str) -> Any:
 #: The daemon may be newer than workers that train on while it is upgraded, and send more fields.
 _CODEC = Codec(
     MessageError,
-    Bounds(MAX_TEXT, MAX_ITEMS, MAX_ITEMS, MAX_INTEGER),
+    Bounds(MAX_TEXT_CHARS, MAX_ITEMS, MAX_ITEMS, MAX_INTEGER),
     lenient=frozenset({Directive, Plan, Seat, Welcome}),
 )

@@ -200,7 +200,7 @@ def test_without_the_edit_main_jobs_are_requeued_and_the_doctor_names_the_pair(s
     assert finding.level is Level.ERROR
     assert "jobs of batch-10 (tier 10, PreemptMode=REQUEUE) are killed and requeued" in finding.what
     assert "batch (tier 20)" in finding.what
-    assert "PreemptMode=OFF on partition batch-10" in finding.mend
-    assert "slurm.preemptible_partitions" in finding.mend
+    assert "PreemptMode=OFF on partition batch-10" in finding.remedy
+    assert "slurm.preemptible_partitions" in finding.remedy
     (finding,) = about_main_jobs(lab, preemptible=["batch-10"])
-    assert (finding.level, finding.mend) == (Level.OK, "")
+    assert (finding.level, finding.remedy) == (Level.OK, "")

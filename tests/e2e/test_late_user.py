@@ -48,7 +48,7 @@ def test_it_says_so_and_goes_on_once_slurm_has_looked_again(accounted: Lab, late
     users.ensure((late,))
     (finding,) = about_ids(lab, tmp_path)
     assert (finding.level, f"no user id for {late} " in finding.what) == (Level.ERROR, True), finding
-    assert "scontrol reconfigure" in finding.mend
+    assert "scontrol reconfigure" in finding.remedy
 
     settings = {"loop": FAST_LOOP, "slurm": ['qos = "harvest"']}
     with Site(lab, daemon_user=late, account="harvest", settings=settings) as site:

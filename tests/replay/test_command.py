@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from malletrain.cli.replay import replay as command
-from malletrain.replay.loop_engine import replay_whole
+from malletrain.replay.loop_engine import replay_through_loop
 from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.sizing.registry import policy
@@ -358,7 +358,7 @@ def test_the_daemons_own_loop_answers(tmp_path: Path) -> None:
 
 def test_a_daemons_journal_is_scored(tmp_path: Path) -> None:
     machine = small.trace([(0.0, 0, IDLE), (50.0, 1, IDLE), (120.0, 0, BUSY)], 3, 600.0)
-    events = replay_whole(machine, [small.job()], policy("exact"))
+    events = replay_through_loop(machine, [small.job()], policy("exact"))
     with SqliteJournal(tmp_path / "malletrain.db") as journal:
         journal.append(events)
     done = malletrain("score", str(tmp_path / "malletrain.db"), "--json")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay import ClusterTrace, TrainingJob, parse_policy, replay
 from malletrain.replay.report.frames import shares
-from malletrain.replay.report.intervals import FEWEST, by_day, intervals
+from malletrain.replay.report.intervals import MIN_DAYS, by_day, intervals
 from malletrain.replay.report.page import write_report
 from malletrain.replay.run import Replay
 from malletrain.replay.traces.trace import BUSY, IDLE
@@ -62,15 +62,15 @@ def test_days_that_are_alike_leave_nothing_open_and_others_do() -> None:
     assert equal.difference < 0
 
 
-@pytest.mark.parametrize("days", [FEWEST - 1, FEWEST])
+@pytest.mark.parametrize("days", [MIN_DAYS - 1, MIN_DAYS])
 def test_the_report_tells_them_where_there_are_days_enough(days: int, tmp_path: Path) -> None:
     answer = answered(days)
     page = write_report(answer, tmp_path).read_text(encoding="utf-8")
     part = page.partition('id="intervals">')[2].partition("</div>")[0]
     with (tmp_path / "intervals.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(shares(answer).rows()) == (0 if days < FEWEST else 3)
-    assert ("too short" in part) == (days < FEWEST)
+    assert len(rows) == len(shares(answer).rows()) == (0 if days < MIN_DAYS else 3)
+    assert ("too short" in part) == (days < MIN_DAYS)
     known = {round(float(cell), 4) for row in rows for name, cell in row.items() if name not in ("policy", "days")}
     for told in re.findall(r"[+-]?\d+\.\d+%", part):
         assert any(abs(float(told[:-1]) / 100 - each) <= 1e-4 for each in known), told

@@ -15,7 +15,7 @@ from malletrain.domain.event import EventKind
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
-from malletrain.replay.loop_engine import replay_whole, score_by_loop
+from malletrain.replay.loop_engine import replay_through_loop, score_by_loop
 from malletrain.replay.options import EngineKind, NodeOrder, Options
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score, score
@@ -34,7 +34,7 @@ COSTS = ResizeCosts()
 def both(machine: ClusterTrace, jobs: list[TrainingJob]) -> tuple[Score, Score]:
     sizer = PolicySizer(parse_policy("exact", None), jobs)
     fast = Engine(machine, jobs, sizer, Options(order=NodeOrder.NAME)).run()
-    journal = replay_whole(machine, jobs, policy("exact"))
+    journal = replay_through_loop(machine, jobs, policy("exact"))
     return score(fast, machine.seconds), score_journal(journal, machine.end)
 
 
@@ -59,7 +59,7 @@ def test_the_same_sizes_at_every_event() -> None:
     sizer.engine = Engine(machine, jobs, sizer, Options(order=NodeOrder.NAME))
     sizer.engine.run()
     whole: dict[float, list[int]] = {}
-    for event in replay_whole(machine, jobs, policy("exact")):
+    for event in replay_through_loop(machine, jobs, policy("exact")):
         if event.kind is EventKind.DECIDED:
             sizes = cast(Mapping[str, int], data_of(event)["sizes"])
             whole[round(event.at - START)] = [sizes[str(each.job.id)] for each in jobs]
@@ -87,7 +87,7 @@ def test_the_same_figures(machine: ClusterTrace, jobs: list[TrainingJob]) -> Non
 def test_the_daemons_loop_over_the_same_trace_writes_the_same_journal(
     machine: ClusterTrace, jobs: list[TrainingJob]
 ) -> None:
-    first, second = (replay_whole(machine, jobs, policy("exact")) for _ in range(2))
+    first, second = (replay_through_loop(machine, jobs, policy("exact")) for _ in range(2))
     assert first == second
     assert any(event.kind is EventKind.DAEMON_STOPPED for event in first)
 

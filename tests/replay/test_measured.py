@@ -8,7 +8,7 @@ import pytest
 
 from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ResizeCosts
-from malletrain.replay.loop_engine import replay_whole
+from malletrain.replay.loop_engine import replay_through_loop
 from malletrain.replay.scoring.measured_costs import MeasuredCosts, measured_costs
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.sizing.registry import policy
@@ -22,7 +22,7 @@ OTHERWISE = ResizeCosts(1.0, 2.0, 3.0)
 
 def test_of_the_daemons_loop_over_a_trace() -> None:
     machine = trace([(0.0, 0, IDLE), (300.0, 1, IDLE), (900.0, 1, BUSY), (1500.0, 1, IDLE)], 2, 3600.0)
-    journal = replay_whole(machine, [job(costs=ResizeCosts(20.0, 5.0, 7.0))], policy("exact"))
+    journal = replay_through_loop(machine, [job(costs=ResizeCosts(20.0, 5.0, 7.0))], policy("exact"))
     found = measured_costs(list(journal), OTHERWISE)
     assert (found.costs.grow_s, found.costs.shrink_s) == pytest.approx((5.0, 7.0))
     assert found.costs.activate_s == pytest.approx(20.0, abs=0.5)

@@ -279,7 +279,7 @@ def test_a_line_without_end_is_never_held_in_memory(tmp_path: Path) -> None:
     trace = read_trace(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 6 * source_module.MAX_LINE
+    assert peak < 6 * source_module.MAX_LINE_BYTES
     assert trace.account.skipped == {"longer than 4 MiB": 1}
     assert trace.account.records == 2
 
@@ -300,13 +300,13 @@ def test_ten_gigabytes_in_one_line(tmp_path: Path) -> None:
 
 
 def test_json_without_end_is_given_up_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sacct_json_module, "MAX_OBJECT", 1 << 20)
+    monkeypatch.setattr(sacct_json_module, "MAX_OBJECT_CHARS", 1 << 20)
     with pytest.raises(InvalidInput, match="job 2: is damaged or cut off"):
         read_trace(write(tmp_path, '{"jobs": [{}, {"name": "' + "x" * (8 << 20)))
 
 
 def test_letters_that_chunks_of_json_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sacct_json_module, "CHUNK", 7)
+    monkeypatch.setattr(sacct_json_module, "CHUNK_BYTES", 7)
     job = {"job_id": 1, "partition": "blåbær", "nodes": "n1", "time": {"start": 1700000000, "end": 1700000100}}
     path = write(tmp_path, json.dumps({"jobs": [job, {**job, "partition": "main"}]}, ensure_ascii=False))
     account = read_trace(path, ignore_partitions=frozenset({"blåbær"})).account

@@ -94,7 +94,7 @@ def test_a_limit_above_the_sites_is_refused_by_the_actuator_itself(serve: Serve)
 
 
 def test_who_stalls_babbles_or_vanishes_holds_nobody_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(module, "REQUEST_TIMEOUT_S", 0.5)
     path = serve(slurm="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     open_ones = []
     for said in (b"", b'{"verb": "start"', b"\xff\xfe\n", b"[" * 100_000 + b"\n"):

@@ -194,4 +194,4 @@ def test_priority_tiers_that_do_not_protect_the_main_queue_are_refused(any_lab: 
         with lab.changed(change):
             harvest_facts = Harvesting(lab).facts
             found = site_facts.check_harvest_partition(harvest_facts, site_facts.Harvest("harvest"))
-            assert [f for f in found if f.level == "error" and said in f.what and f.mend], (said, found)
+            assert [f for f in found if f.level == "error" and said in f.what and f.remedy], (said, found)

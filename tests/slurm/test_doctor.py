@@ -1,4 +1,4 @@
-"""`malletrain doctor` on real labs that are misconfigured, each in one way: the finding, its level, and its mend."""
+"""`malletrain doctor` on real labs, each misconfigured in one way: the finding, its level and its remedy."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def examine(lab: Lab, ahead_s: float = 0.0, harvest: Harvest | None = None) -> t
 
 
 def only(found: tuple[Finding, ...], said: str) -> Finding:
-    """The one finding that says so; it has a mend if it is none to be glad of."""
+    """The one finding that says so; it has a remedy unless its level is OK."""
     (finding,) = [f for f in found if said in f.what]
-    assert finding.level is Level.OK or finding.mend, finding
+    assert finding.level is Level.OK or finding.remedy, finding
     return finding
 
 
@@ -46,7 +46,7 @@ BURST_BUFFER = "\n".join(
     )
 )  # fmt: skip
 
-#: Change, whether it takes a restart, what is said, level, and a word of the mend.
+#: Change, whether it takes a restart, what is said, level, and a word of the remedy.
 CASES = {
     "preemption missing": (
         Change(settings={"PreemptType": "preempt/none", "PreemptMode": "OFF"}, partitions={
@@ -98,12 +98,12 @@ CORE = ("weights", "licences", "grace")
     "case", [pytest.param(name, marks=[] if name in CORE else pytest.mark.nightly) for name in CASES]
 )
 def test_each_misconfiguration_is_found_with_its_mend(any_lab: Lab, case: str) -> None:
-    change, restart, said, level, mend = CASES[case]
+    change, restart, said, level, remedy = CASES[case]
     assert not [f for f in examine(any_lab) if said in f.what], "not where all is well"
     with any_lab.changed(change, restart=restart):
         finding = only(examine(any_lab), said)
         assert finding.level is level
-        assert mend in finding.mend
+        assert remedy in finding.remedy
 
 
 def test_clocks_that_differ(any_lab: Lab) -> None:
@@ -115,7 +115,7 @@ def test_clocks_that_differ(any_lab: Lab) -> None:
 def test_a_process_tracking_that_leaves_processes_behind(any_lab: Lab) -> None:
     """A lab has no cgroups."""
     finding = only(examine(any_lab), "proctrack/linuxproc")
-    assert (finding.level, finding.mend) == (Level.WARNING, "set ProctrackType=proctrack/cgroup")
+    assert (finding.level, finding.remedy) == (Level.WARNING, "set ProctrackType=proctrack/cgroup")
 
 
 def test_backfill_that_does_not_reach_the_pilots(any_lab: Lab) -> None:
@@ -133,7 +133,7 @@ def test_backfill_that_does_not_reach_the_pilots(any_lab: Lab) -> None:
 
         (finding,) = any_lab.wait_for(found, 30, "a backfill cycle")
         assert re.search(r"depth \d+ of \d+ \(bf_max_job_test=5\)", finding.what)
-        assert "bf_max_job_test=100" in finding.mend
+        assert "bf_max_job_test=100" in finding.remedy
 
 
 def test_a_queue_that_is_nearly_full(release: str | None, lab_factory: LabFactory) -> None:
@@ -142,15 +142,15 @@ def test_a_queue_that_is_nearly_full(release: str | None, lab_factory: LabFactor
     for _ in range(6):
         lab.submit("true", "-p", "batch", "--hold", "--array=0-14")
     finding = only(examine(lab), "of at most 100 jobs (MaxJobCount)")
-    assert (finding.level, "raise MaxJobCount" in finding.mend) == (Level.WARNING, True)
+    assert (finding.level, "raise MaxJobCount" in finding.remedy) == (Level.WARNING, True)
     lab.clear()
 
 
 @pytest.mark.nightly
 def test_pilots_of_one_node_on_a_large_machine(lab_factory: LabFactory) -> None:
-    lab = lab_factory(LabConfig(nodes=doctor.MANY_NODES, controller_only=True))
+    lab = lab_factory(LabConfig(nodes=doctor.LARGE_CLUSTER_NODES, controller_only=True))
     finding = only(examine(lab), "each pilot holds one of 1000 nodes")
-    assert (finding.level, "pilot.max_nodes = 8" in finding.mend) == (Level.WARNING, True)
+    assert (finding.level, "pilot.max_nodes = 8" in finding.remedy) == (Level.WARNING, True)
     wide = examine(lab, harvest=Harvest("harvest", max_nodes=8))
     assert not [each for each in wide if "each pilot holds" in each.what]
 
@@ -162,11 +162,11 @@ def test_fair_share_that_is_charged(accounted: Lab) -> None:
     try:
         accounted.run(["sacctmgr", "-i", "modify", "qos", "harvest", "set", "UsageFactor=1"])
         finding = only(examine(accounted, harvest=HARVEST), "fair share is charged")
-        assert "set UsageFactor=0" in finding.mend
+        assert "set UsageFactor=0" in finding.remedy
     finally:
         accounted.run(["sacctmgr", "-i", "modify", "qos", "harvest", "set", "UsageFactor=0"])
     assert only(examine(accounted, harvest=HARVEST), "costs its users no fair share").level is Level.OK
-    assert "qos" in only(examine(accounted, harvest=Harvest("harvest", "harvest")), "no QOS of their own").mend
+    assert "qos" in only(examine(accounted, harvest=Harvest("harvest", "harvest")), "no QOS of their own").remedy
 
 
 @pytest.mark.nightly
@@ -192,7 +192,7 @@ def by_qos(accounted: Lab) -> Iterator[Lab]:
 @pytest.mark.nightly
 def test_preemption_by_qos(by_qos: Lab) -> None:
     finding = only(examine(by_qos, harvest=HARVEST), "preemption is by QOS, and normal does not preempt harvest")
-    assert (finding.level, finding.mend) == (Level.ERROR, "sacctmgr modify qos normal set preempt+=harvest")
+    assert (finding.level, finding.remedy) == (Level.ERROR, "sacctmgr modify qos normal set preempt+=harvest")
     by_qos.run(["sacctmgr", "-i", "modify", "qos", "normal", "set", "preempt=harvest"])
     assert only(examine(by_qos, harvest=HARVEST), "every other QOS preempts harvest").level is Level.OK
     # And it does: a pilot gives way, and is known for preempted.

@@ -134,7 +134,7 @@ def test_a_munge_key_that_is_not_the_clusters(any_lab: Lab, munged: str, tmp_pat
     assert {e.kind for e in harvest.journal.events[before:]} <= {EventKind.CLUSTER_UNAVAILABLE}
     (found,) = doctor.examine(stranger, Harvest("harvest"), time.time)
     assert "does not answer" in found.what
-    assert "munge" in found.mend
+    assert "munge" in found.remedy
     harvest.cluster._commands = harvest.commands
     reader._commands = harvest.commands
     settled(harvest, lab.nodes)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.slurm.command import Commands
-from malletrain.slurm.held_task_limits import AGAIN_S, KnownJobs, count_jobs
+from malletrain.slurm.held_task_limits import JOB_COUNT_REFRESH_S, KnownJobs, count_jobs
 
 
 @st.composite
@@ -67,5 +67,5 @@ def test_ended_jobs_count_too_and_slurm_is_asked_seldom() -> None:
     now = 100.0
     known = KnownJobs(Silent("7\n8_[0-9]\n", None), lambda: now)
     assert [known.count(at_least) for at_least in (3, 20)] == [11, 20]
-    now += AGAIN_S
+    now += JOB_COUNT_REFRESH_S
     assert known.count(3) == 3, "without an answer, those that are seen"

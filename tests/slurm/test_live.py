@@ -326,7 +326,7 @@ def test_the_doctor_names_what_is_wrong_and_how_to_mend_it(live: Site) -> None:
         found = doctor.examine(live.commands, Harvest(partition), time.time)
         errors = [finding for finding in found if finding.level is Level.ERROR]
         assert any(said in finding.what for finding in errors)
-        assert all(finding.mend for finding in errors)
+        assert all(finding.remedy for finding in errors)
     late = doctor.examine(live.commands, Harvest("harvest"), lambda: time.time() + 60)
     assert any("ahead of slurmctld's" in finding.what for finding in late)
 
@@ -335,7 +335,7 @@ def test_the_doctor_on_a_site_that_preempts_nothing(release: str | None, lab_fac
     nothing = (("PreemptType", "preempt/none"), ("PreemptMode", "OFF"))
     lab = lab_factory(LabConfig(nodes=1, users=True, release=release, settings=nothing))
     found = site_facts.check_harvest_partition(site_facts.read(Commands(lab.env)), Harvest("harvest"))
-    assert any("preempts nothing" in finding.what and finding.mend for finding in found)
+    assert any("preempts nothing" in finding.what and finding.remedy for finding in found)
 
 
 def test_facts_of_the_site(live: Site) -> None:

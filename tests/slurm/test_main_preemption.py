@@ -67,13 +67,13 @@ def test_every_pair_is_named_with_what_happens() -> None:
     high, low = findings(facts)
     assert "high (tier 20, PreemptMode=REQUEUE) are killed and requeued for jobs of debug (tier 30)" in high.what
     assert "jobs of debug (tier 30), high (tier 20)" in low.what
-    assert "set PreemptMode=OFF on partition low" in low.mend
+    assert "set PreemptMode=OFF on partition low" in low.remedy
 
 
 def test_what_a_site_means_is_no_fault() -> None:
     facts = having(partition("high", 20, "OFF"), partition("low", 10, "CANCEL"))
     (finding,) = findings(facts, "low")
-    assert (finding.level, finding.mend) == (Level.OK, "")
+    assert (finding.level, finding.remedy) == (Level.OK, "")
     assert "jobs of main partition low are killed for jobs of high (tier 20)" in finding.what
     unknown = findings(facts, "low", "lwo", "harvest")[-1]
     assert (unknown.level, "names harvest, lwo" in unknown.what) == (Level.WARNING, True)
@@ -90,5 +90,5 @@ def test_who_turns_preemption_on_is_told_the_partitions_to_leave_out(mode: str, 
     facts = having(partition("long", 10, own), partition("debug", 20, own), preempt_type="", mode=mode)
     (finding,) = site_facts.check_harvest_partition(facts, Harvest("harvest"))
     assert finding.level is Level.ERROR
-    assert said in finding.mend
-    assert finding.mend.endswith("only then run `scontrol reconfigure`")
+    assert said in finding.remedy
+    assert finding.remedy.endswith("only then run `scontrol reconfigure`")

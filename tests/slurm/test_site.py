@@ -99,7 +99,7 @@ def having(**changes: object) -> SiteFacts:
 def test_findings_of_a_harvest_partition(found: SiteFacts, level: Level, said: str) -> None:
     findings = site_facts.check_harvest_partition(found, Harvest("harvest"))
     assert any(finding.level is level and said in finding.what for finding in findings), findings
-    assert all(finding.mend for finding in findings)
+    assert all(finding.remedy for finding in findings)
 
 
 def test_a_configuration_without_a_version_is_refused() -> None:

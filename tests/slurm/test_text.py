@@ -93,7 +93,7 @@ def _line(row: dict[str, str], account: str, name: str) -> str:
         "D": "1",
         "l": "5:00",
     }
-    fixed = squeue.UNIT.join((defaults | row)[letter] for letter in squeue._LETTERS)
+    fixed = squeue.FIELD_SEPARATOR.join((defaults | row)[letter] for letter in squeue._LETTERS)
     return f"{MARK}{fixed}{MARK}{account}{MARK}{name}{MARK}\n"
 
 

@@ -280,7 +280,7 @@ import sys
 from pathlib import Path
 import malletrain.store.upkeep as upkeep
 from malletrain.store.journal import SqliteJournal
-upkeep.BATCH = 20
+upkeep.EVENTS_PER_TRANSACTION = 20
 keep = upkeep.Upkeep._keep
 def told(self, rows, what):
     keep(self, rows, what)

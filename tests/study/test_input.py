@@ -142,7 +142,9 @@ def test_sqlite_on_a_file_system_of_several_machines_is_refused(
     assert storage.file_system(Path("/etc/a.db"), mounts) == "ext4"
     assert storage.file_system(Path("/home of us/ada/a.db"), mounts) == "nfs4"
     assert storage.file_system(Path("/home of usual/a.db"), mounts) == "ext4"
-    monkeypatch.setattr(storage, "NETWORK", {storage.file_system(tmp_path, Path("/proc/self/mounts").read_text())})
+    monkeypatch.setattr(
+        storage, "NETWORK_FILE_SYSTEMS", {storage.file_system(tmp_path, Path("/proc/self/mounts").read_text())}
+    )
     with pytest.raises(InvalidInput, match="where SQLite's locks do not hold: leave --storage out"):
         storage.open_storage(f"sqlite:///{tmp_path}/a.db")
     assert list(tmp_path.iterdir()) == []
@@ -225,7 +227,7 @@ def event(kind: str, reason: str = "", **data: object) -> EventRow:
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobOutcome:
-    monkeypatch.setattr("malletrain.study.job_outcome.PATIENCE_S", 0.0)
+    monkeypatch.setattr("malletrain.study.job_outcome.FAULT_FILE_TIMEOUT_S", 0.0)
     return JobOutcome(TrialSpec("a", str(tmp_path), "/a.py"), "7")
 
 
@@ -312,7 +314,7 @@ def test_parameters_are_queued_once_and_not_for_ever() -> None:
 
 
 def test_a_daemon_that_is_away_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_runs, "START_PATIENCE_S", 1.0)
+    monkeypatch.setattr(cluster_runs, "FIRST_ANSWER_TIMEOUT_S", 1.0)
     said: list[str] = []
     nobody = {"MALLETRAIN_URL": f"http://127.0.0.1:{free_port()}"}
     with pytest.raises((DaemonUnavailable, MungeError)):  # munged is asked first, and runs on few machines of tests

@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 
 DAY_S = 86_400.0
 #: Of fewer days nothing is said.
-FEWEST = 4
-DRAWS = 10_000
+MIN_DAYS = 4
+BOOTSTRAP_DRAWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ def intervals(answer: Replay, day_s: float = DAY_S) -> tuple[Interval, ...]:
     trace = answer.trace
     days = [by_day(trace.start, trace.end, result, day_s) for result in answer.results.values()]
     count = len(days[0][0])
-    if count < FEWEST or any(best.sum() <= 0 for _, best in days):
+    if count < MIN_DAYS or any(best.sum() <= 0 for _, best in days):
         return ()
-    drawn = np.random.default_rng(1).integers(0, count, (DRAWS, count))
-    found, first, first_share = [], np.zeros(DRAWS), 0.0
+    drawn = np.random.default_rng(1).integers(0, count, (BOOTSTRAP_DRAWS, count))
+    found, first, first_share = [], np.zeros(BOOTSTRAP_DRAWS), 0.0
     for i, (name, (trained, best)) in enumerate(zip(answer.results, days, strict=True)):
         possible = best[drawn].sum(axis=1)
-        shares = np.divide(trained[drawn].sum(axis=1), possible, out=np.ones(DRAWS), where=possible > 0)
+        shares = np.divide(trained[drawn].sum(axis=1), possible, out=np.ones(BOOTSTRAP_DRAWS), where=possible > 0)
         share = float(trained.sum() / best.sum())
         if i == 0:
             first, first_share = shares, share

@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from malletrain.replay.report import frames
 from malletrain.replay.report.facts import facts
-from malletrain.replay.report.intervals import FEWEST
+from malletrain.replay.report.intervals import MIN_DAYS
 from malletrain.replay.report.summary import best, headline, table
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import Setting
@@ -233,7 +233,7 @@ def _intervals(shares: frames.ColumnTable) -> str:
     """Shares with their intervals, and what each policy has more than the first, in hundredths of the ideal."""
     rows = [dict(zip(shares.columns, row, strict=True)) for row in shares.rows()]
     if not rows:
-        return f"<p>The window is too short to say how sure these shares are: that takes {FEWEST} days.</p>"
+        return f"<p>The window is too short to say how sure these shares are: that takes {MIN_DAYS} days.</p>"
     said = [["policy", "of ideal", "95 % interval", f"more than {rows[0]['policy']}", "95 % interval"]]
     for row in rows:
         own = f"{row['low']:.2%} to {row['high']:.2%}"

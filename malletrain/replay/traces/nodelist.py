@@ -12,7 +12,7 @@ from malletrain.slurm.formats import hostlist
 _NO_NODES = frozenset(word.lower() for word in hostlist.EMPTY)
 _ONE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,253}\Z")
 #: Longer lists are opened anew each time: kept, those of a year's wide jobs would fill the memory.
-_KEPT_LENGTH = 48
+_MAX_CACHED_CHARS = 48
 
 
 def expand(text: str) -> tuple[str, ...] | None:
@@ -21,7 +21,7 @@ def expand(text: str) -> tuple[str, ...] | None:
     text = text.strip()
     if _ONE_NAME.match(text) and text.lower() not in _NO_NODES:
         return (text,)
-    return _kept(text) if len(text) <= _KEPT_LENGTH and text.count("-") < 2 else _opened(text)
+    return _kept(text) if len(text) <= _MAX_CACHED_CHARS and text.count("-") < 2 else _opened(text)
 
 
 @lru_cache(maxsize=4096)

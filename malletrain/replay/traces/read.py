@@ -19,7 +19,7 @@ from malletrain.replay.traces.times import TimeParser
 from malletrain.replay.traces.trace import Tally, Trace
 
 #: So many bytes are looked at to tell the format.
-HEAD = 1 << 16
+HEAD_BYTES = 1 << 16
 
 #: Forms in which logs come that are not read, by their first bytes.
 _NOT_READ = {
@@ -46,7 +46,7 @@ def read_trace(path: Path, zone: tzinfo = UTC, ignore_partitions: frozenset[str]
     """
     source, tally = str(path), Tally()
     with opened(path) as raw:
-        head = read_chunk(raw, HEAD, source)
+        head = read_chunk(raw, HEAD_BYTES, source)
         for magic, kind in _NOT_READ.items():
             if head.startswith(magic):
                 raise InvalidInput(source, f"is {kind}; turn it into plain UTF-8 text or gzip first")

@@ -15,9 +15,9 @@ from malletrain.replay.traces.sacct import STILL_RUNNING, Records
 from malletrain.replay.traces.source import read_chunk
 from malletrain.replay.traces.trace import JobRecords, Tally
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 #: A job with thousands of steps is a few MB of JSON.
-MAX_OBJECT = 64 << 20
+MAX_OBJECT_CHARS = 64 << 20
 
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
@@ -47,8 +47,8 @@ def _jobs(stream: BinaryIO, source: str) -> Iterator[Any]:
     utf8 = getincrementaldecoder("utf-8")("replace")  # a chunk may end within a letter
     text = ""
     while '"jobs"' not in text or "[" not in text.partition('"jobs"')[2]:
-        chunk = read_chunk(stream, CHUNK, source)
-        if not chunk or len(text) > MAX_OBJECT:
+        chunk = read_chunk(stream, CHUNK_BYTES, source)
+        if not chunk or len(text) > MAX_OBJECT_CHARS:
             raise InvalidInput(source, 'is JSON without an array "jobs"; give the output of `sacct --json`')
         text += utf8.decode(chunk)
     text = text.partition('"jobs"')[2].partition("[")[2]
@@ -61,8 +61,8 @@ def _jobs(stream: BinaryIO, source: str) -> Iterator[Any]:
             job, at = decoder.raw_decode(text, at)
         except (json.JSONDecodeError, RecursionError) as error:
             where, left = f"{source}: job {done + 1}", len(text) - at
-            chunk = read_chunk(stream, max(CHUNK, left), where)
-            if not chunk or left > MAX_OBJECT or isinstance(error, RecursionError):
+            chunk = read_chunk(stream, max(CHUNK_BYTES, left), where)
+            if not chunk or left > MAX_OBJECT_CHARS or isinstance(error, RecursionError):
                 raise InvalidInput(where, f"is damaged or cut off: {error}") from error
             text, at = text[at:] + utf8.decode(chunk), 0
             continue

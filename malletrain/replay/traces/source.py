@@ -15,7 +15,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.replay.traces.trace import Tally
 
 #: A line of a job log is a few kB; a node list of a 10,000-node job at its worst about 200 kB.
-MAX_LINE = 4 << 20
+MAX_LINE_BYTES = 4 << 20
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -54,7 +54,7 @@ def read_chunk(stream: BinaryIO, size: int, where: str) -> bytes:
 
 class Lines:
     """The lines of a stream as text, numbered from 1. Undecodable bytes become U+FFFD; a line longer than
-    `MAX_LINE` bytes is counted as skipped and never held in memory. `number` is that of the line given last."""
+    `MAX_LINE_BYTES` bytes is counted as skipped and never held in memory. `number` is that of the line given last."""
 
     def __init__(self, stream: BinaryIO, source: str, tally: Tally) -> None:
         self.stream, self.source, self.tally = stream, source, tally
@@ -63,9 +63,9 @@ class Lines:
     def __iter__(self) -> Iterator[str]:
         readline = self.stream.readline
         try:
-            while raw := readline(MAX_LINE + 1):
+            while raw := readline(MAX_LINE_BYTES + 1):
                 self.number += 1
-                if len(raw) > MAX_LINE:
+                if len(raw) > MAX_LINE_BYTES:
                     self._leave_out(raw)
                     continue
                 if b"\x00" in raw:
@@ -79,6 +79,6 @@ class Lines:
             raise InvalidInput(f"{self.source}:{self.number + 1}", f"cannot be read: {error}") from error
 
     def _leave_out(self, raw: bytes) -> None:
-        self.tally.skip(f"longer than {MAX_LINE >> 20} MiB", self.number)
+        self.tally.skip(f"longer than {MAX_LINE_BYTES >> 20} MiB", self.number)
         while raw and not raw.endswith(b"\n"):
-            raw = self.stream.readline(MAX_LINE)
+            raw = self.stream.readline(MAX_LINE_BYTES)

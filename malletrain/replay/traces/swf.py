@@ -18,7 +18,7 @@ from malletrain.replay.traces.source import Lines
 from malletrain.replay.traces.trace import JobRecords, Tally, column
 
 #: Larger submit times are Unix seconds (2001 and later), whatever the header says.
-ABSOLUTE = 1_000_000_000
+MIN_UNIX_TIME_S = 1_000_000_000
 MAX_PROCS = 2_000_000_000
 
 _HEADER = re.compile(r";\s*(UnixStartTime|MaxNodes|MaxProcs)\s*:\s*(-?\d{1,12})", re.IGNORECASE)
@@ -89,7 +89,7 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
     if requested:
         tally.warn(f"{requested:,} jobs have no allocated processors: the requested ones were taken.")
     offset = float(header.get("unixstarttime", 0))
-    if min(submit) > ABSOLUTE:
+    if min(submit) > MIN_UNIX_TIME_S:
         offset = 0.0
     elif offset <= 0:
         tally.warn("The header has no UnixStartTime: times count from the start of the log, shown as 1970.")

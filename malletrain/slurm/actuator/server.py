@@ -33,16 +33,16 @@ from malletrain.slurm.site_facts import Harvest
 log = logging.getLogger("malletrain.actuator")
 
 #: Who connects must have said all within so many seconds.
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 
 #: A user who may not give orders is given so long.
-STRANGER_S = 0.5
+REFUSAL_TIMEOUT_S = 0.5
 
 #: So often (seconds) the server looks whether it shall end.
-_LOOK_S = 1.0
+_STOP_POLL_S = 1.0
 
 #: A wait for the other side is looked at so often (seconds).
-_SLICE_S = 0.25
+_WAIT_SLICE_S = 0.25
 
 #: struct ucred (unix(7), SO_PEERCRED): pid, uid, gid.
 _UCRED = struct.Struct("3i")
@@ -118,7 +118,7 @@ class ActuatorServer:
 
     def run(self) -> None:
         """Serve until `stop`."""
-        self._socket.settimeout(_LOOK_S)
+        self._socket.settimeout(_STOP_POLL_S)
         while not self._stop.is_set():
             self._alive()
             try:
@@ -145,18 +145,18 @@ class ActuatorServer:
         if uid not in self._allowed:
             log.warning("user %d may not give orders here", uid)
             # What was said is taken in, or the answer would be lost with it.
-            until = time.monotonic() + STRANGER_S
+            until = time.monotonic() + REFUSAL_TIMEOUT_S
             with contextlib.suppress(OSError):
                 read_line(connection, lambda: until - time.monotonic())
-            connection.settimeout(STRANGER_S)
+            connection.settimeout(REFUSAL_TIMEOUT_S)
             connection.sendall(write_reply(ActuatorReply(refused=f"user {uid} may not give orders here")))
             return
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
         line = read_line(connection, lambda: deadline - time.monotonic())
         answer = self._actuator.answer(line)
         if answer.refused:
             log.warning("order refused: %s", answer.refused)
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(REQUEST_TIMEOUT_S)
         connection.sendall(write_reply(answer))
 
 
@@ -171,7 +171,7 @@ def read_line(connection: socket.socket, left_s: Callable[[], float]) -> bytes:
         left = left_s()
         if left <= 0:
             raise TimeoutError("no whole line in time")
-        connection.settimeout(min(left, _SLICE_S))
+        connection.settimeout(min(left, _WAIT_SLICE_S))
         try:
             chunk = connection.recv(65536)
         except TimeoutError:

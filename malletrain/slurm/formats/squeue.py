@@ -14,11 +14,11 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.slurm.formats import scalars
 from malletrain.slurm.formats.records import JobRecord
 
-UNIT = "\x1f"
+FIELD_SEPARATOR = "\x1f"
 
 #: squeue -o letters (squeue(1), --format); stable since 14.11. Account goes last: without accounting it is free text.
 _LETTERS = "iAFKTruPqDlVSeNYnxfbEQ"
-_FREE = "aj"
+_FREE_TEXT_LETTERS = "aj"
 
 #: squeue -O fields of one task, for the check before it is released. Each with width 0, which prints it whole.
 TASK_FIELDS = (
@@ -35,8 +35,8 @@ EXCLUSIVE = "exclusive"
 
 def queue_format(mark: str) -> str:
     """The `-o` argument for `parse_queue`. `mark` is made up anew for each call."""
-    fixed = UNIT.join(f"%{letter}" for letter in _LETTERS)
-    return f"{mark}{fixed}{mark}" + mark.join(f"%{letter}" for letter in _FREE) + mark
+    fixed = FIELD_SEPARATOR.join(f"%{letter}" for letter in _LETTERS)
+    return f"{mark}{fixed}{mark}" + mark.join(f"%{letter}" for letter in _FREE_TEXT_LETTERS) + mark
 
 
 def parse_queue(text: str, mark: str) -> list[JobRecord]:
@@ -49,10 +49,12 @@ def parse_queue(text: str, mark: str) -> list[JobRecord]:
         return []
     parts = text.split(mark)
     # [before, fixed, free, free, between, fixed, free, free, between, ...]
-    period = len(_FREE) + 2
+    period = len(_FREE_TEXT_LETTERS) + 2
     if len(parts) % period != 1 or any(parts[at].strip() for at in range(0, len(parts), period)):
         raise InvalidInput("squeue", f"an answer of the wrong shape, perhaps cut off: {text.strip()[:80]!r}")
-    return [_row(parts[at].split(UNIT), parts[at + 1], parts[at + 2]) for at in range(1, len(parts), period)]
+    return [
+        _row(parts[at].split(FIELD_SEPARATOR), parts[at + 1], parts[at + 2]) for at in range(1, len(parts), period)
+    ]
 
 
 def _row(fixed: list[str], account: str, name: str) -> JobRecord:
