@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
 _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
-#: Bytes that are read of a site's configuration.
+#: Bytes read of a site's configuration.
 MAX_CONFIG_BYTES = 1 << 20
 
 EPILOG = """\b

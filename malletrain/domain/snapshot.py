@@ -161,7 +161,7 @@ class BackfillPlan:
         return self.last_cycle_at is not None and now - self.last_cycle_at > self.lasts_s
 
 
-#: Nodes are compared with those of the look before in blocks of so many.
+#: Nodes per block in the comparison with the previous look.
 _BLOCK_NODES = 64
 
 

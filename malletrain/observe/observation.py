@@ -29,8 +29,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.snapshot import SlurmState
 
-#: A node that was given up for a main job, and that the main queue did not take for so long (seconds), was given up
-#: in vain.
+#: Seconds after which a node that was yielded, and that no main job has taken, counts as yielded in vain.
 UNUSED_YIELD_S = 300.0
 
 

@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 Nodes = NDArray[np.int32]
 States = NDArray[np.int8]
 
-#: Rows that are worked on at a time.
+#: Rows processed at a time.
 CHUNK_ROWS = 1 << 20
 
 

@@ -47,10 +47,10 @@ from malletrain.sizing.policy import Policy
 from malletrain.sizing.problem import Value
 from malletrain.sizing.registry import policy as registered
 
-#: Between two rounds at one event.
+#: Seconds between two rounds at one event.
 ROUND_INTERVAL_S = 1e-3
 MAX_ROUNDS = 12
-#: As good as no limit: a pilot lasts until something else ends it.
+#: Time limit of a pilot that something else ends.
 NO_LIMIT_S = 1e7
 #: The first task of each array: three digits each, so that names sort as numbers do.
 FIRST_TASK = 100

@@ -16,7 +16,7 @@ from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import JobDemand, Problem, Value, id_order
 from malletrain.sizing.values import Floats, Ints, ValueTable, value_table
 
-#: Values kept at most: 64 MB.
+#: Values in the cache (64 MB).
 MAX_CACHED_VALUES = 1 << 23
 
 

@@ -33,7 +33,7 @@ _AS_SEEN: Mapping[EndKind, SlurmState] = {
     EndKind.VANISHED: SlurmState.UNKNOWN,
 } | {kind: SlurmState(kind.value) for kind in EndKind if kind.value in {state.value for state in SlurmState}}
 
-#: So many tasks are named in one command: its line stays far below the system's limit.
+#: Tasks named in one command, so that its line stays far below ARG_MAX.
 MAX_TASKS_PER_COMMAND = 200
 
 #: A task that starts again on its node within the second in which it was requeued is refused by slurmd ("already

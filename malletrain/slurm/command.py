@@ -29,7 +29,7 @@ _ERRORS = (
     "Authentication failure",
 )  # fmt: skip
 
-#: So often (seconds) a command that runs is asked whether it may go on.
+#: Seconds between two checks of a running command for its deadline and for a shutdown.
 _POLL_INTERVAL_S = 0.25
 
 #: A longer error of Slurm's is cut to so many characters.

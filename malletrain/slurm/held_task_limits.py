@@ -1,6 +1,7 @@
-"""How many held tasks a site can bear: they count against MaxJobCount, and a full controller refuses everybody.
+"""How many held tasks a site's limits allow. They count against MaxJobCount, and at that limit slurmctld refuses
+every submission, main jobs included.
 
-sbatch does not say so at once: it waits and tries again for minutes ("Slurm temporarily unable to accept job").
+sbatch does not fail at once then: it retries for minutes ("Slurm temporarily unable to accept job").
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from malletrain.domain.errors import ClusterUnavailable, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import scalars, text
 
-#: One job's held tasks are at most this share of MaxJobCount; workers submit more as they are consumed.
+#: Share of MaxJobCount that one job's held tasks may be; workers submit more as they are consumed.
 MAX_SHARE_PER_JOB = 0.05
 
-#: No more is submitted when Slurm knows so large a share of MaxJobCount already.
+#: Share of MaxJobCount from which on no more tasks are submitted.
 FULL_QUEUE_SHARE = 0.9
 
-#: How many jobs Slurm knows is asked for again after so long (seconds).
+#: Seconds between two counts of the jobs in slurmctld.
 JOB_COUNT_REFRESH_S = 30.0
 
 #: A job, a task, a component of a hetjob, or the waiting rest of an array.
@@ -27,7 +28,7 @@ _ID = re.compile(r"\d+(?:[_+]\d+|_(?P<tasks>\[[\d,:%.-]+\]))?")
 
 
 class TooManyHeldTasks(MalletrainError):
-    """The site cannot bear so many held tasks."""
+    """The site's limits (MaxJobCount, MaxArraySize) allow fewer held tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,17 @@ class HeldTaskLimits:
 
     @property
     def why(self) -> str:
-        """Which limit makes `most_tasks` what it is."""
+        """The limit that `most_tasks` comes from."""
         if self.max_array_size - 1 < int(MAX_SHARE_PER_JOB * self.max_job_count):
             return f"MaxArraySize={self.max_array_size}"
         return f"{MAX_SHARE_PER_JOB:.0%} of MaxJobCount={self.max_job_count}"
 
 
 def read(commands: Commands) -> HeldTaskLimits:
-    """Ask slurmctld.
+    """Read the limits from `scontrol show config`.
 
     Raises:
-        ClusterUnavailable: no answer.
+        ClusterUnavailable: Slurm does not answer.
     """
     config = text.config(commands.ask(["scontrol", "show", "config"]))
     return HeldTaskLimits(
@@ -63,10 +64,10 @@ def read(commands: Commands) -> HeldTaskLimits:
 
 
 def affordable(limits: HeldTaskLimits, wanted: int, least: int, *, asked: bool) -> int:
-    """How many held tasks a job of at least `least` nodes is submitted with. `asked`: its owner named the number.
+    """The number of held tasks to submit for a job of at least `least` nodes. `asked`: `wanted` is from the user.
 
     Raises:
-        TooMany: more were asked for, or needed, than the site can bear.
+        TooManyHeldTasks: the user asked for more than the limits allow, or `least` is more.
     """
     most = limits.most_tasks
     if least > most:
@@ -84,19 +85,19 @@ def known_jobs(commands: Commands) -> int:
     """How many jobs count against MaxJobCount, each task of an array as one.
 
     Ended ones too: slurmctld keeps them for MinJobAge, and they count (measured: 60 that had ended and 30 held in a
-    MaxJobCount of 100 left no room for 50 more). Only ids are asked for: no name, nothing that anybody may write.
+    MaxJobCount of 100 left no room for 50 more). squeue prints ids only, no field that users fill.
 
     Raises:
-        ClusterUnavailable: no answer, or one that cannot be read.
+        ClusterUnavailable: Slurm does not answer, or the answer cannot be parsed.
     """
     return count_jobs(commands.ask(["squeue", "-a", "-h", "-t", "all", "-o", "%i"]))
 
 
 class KnownJobs:
-    """`known_jobs`, asked for at most every `JOB_COUNT_REFRESH_S`: the daemon wants it at each tick.
+    """`known_jobs`, refreshed at most every JOB_COUNT_REFRESH_S seconds; the daemon reads it at each tick.
 
     Args:
-        elapsed: a clock that never jumps, in seconds.
+        elapsed: a monotonic clock, in seconds.
     """
 
     def __init__(self, commands: Commands, elapsed: Callable[[], float]) -> None:
@@ -106,7 +107,7 @@ class KnownJobs:
         self._known = 0
 
     def count(self, at_least: int) -> int:
-        """How many there are; `at_least` are seen in the queue now. That is all where Slurm does not answer."""
+        """The number of jobs: `at_least` (those in the present snapshot) where Slurm does not answer."""
         if self._elapsed() - self._asked_at >= JOB_COUNT_REFRESH_S:
             self._asked_at = self._elapsed()
             try:
@@ -120,7 +121,7 @@ def count_jobs(ids: str) -> int:
     """How many jobs these rows of `squeue -o %i` are: `7`, `7_3`, `7+1`, `7_[0-9,12%2]`.
 
     Raises:
-        ClusterUnavailable: a row is none of these.
+        ClusterUnavailable: a row has another form.
     """
     total = 0
     for row in ids.split():
@@ -132,11 +133,11 @@ def count_jobs(ids: str) -> int:
 
 
 def check_headroom(commands: Commands, limits: HeldTaskLimits, tasks: int) -> None:
-    """Make sure that `tasks` more leave room for the main queue.
+    """Check that `tasks` more leave FULL_QUEUE_SHARE of MaxJobCount unexceeded.
 
     Raises:
-        TooMany: they do not.
-        ClusterUnavailable: no answer.
+        TooManyHeldTasks: they would exceed it.
+        ClusterUnavailable: Slurm does not answer.
     """
     known = known_jobs(commands)
     if known + tasks > FULL_QUEUE_SHARE * limits.max_job_count:

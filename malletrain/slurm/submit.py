@@ -1,8 +1,9 @@
-"""Submitting a malleable job: all of it, or nothing is left behind.
+"""Submits a malleable job, or leaves nothing behind.
 
     check the partition -> announce the job -> sbatch a held array -> tell the daemon
 
-An array that the daemon does not know is cancelled again, and so is a job without an array. Runs on the base wheel.
+Where a step fails, the steps before it are undone: the array is cancelled, and so is the announced job. Part of the
+base wheel.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SHARING = frozenset({"shard", "mps"})
 
 
 def check_partition(commands: Commands, partition: str) -> None:
-    """Make sure that the partition exists, is up, and gives way. The daemon checks more; this is for a quick answer.
+    """Check that the partition exists, is up and preemptible, for an early answer; the daemon checks the rest.
 
     Raises:
         InvalidInput: pilots cannot run there.
@@ -79,10 +80,11 @@ def whole_gres(commands: Commands, partition: str) -> str:
 
 
 def fit(commands: Commands, request: BatchRequest) -> BatchRequest:
-    """The request with no more held tasks than the site can bear; workers submit more as they are consumed.
+    """The request with at most as many held tasks as the site's limits allow; workers submit more as they are
+    consumed.
 
     Raises:
-        TooMany: more were asked for, or needed, or Slurm's queue is nearly full.
+        TooManyHeldTasks: more were asked for or are needed, or Slurm's queue is nearly full.
         ClusterUnavailable: Slurm does not answer.
     """
     known = held_task_limits.read(commands)
@@ -100,13 +102,16 @@ def submit(
     warn: Callable[[str], None],
     announced: Callable[[int], object] = lambda job: None,
 ) -> tuple[int, int]:
-    """Announce, submit, tell the daemon: all of it or nothing; the job's and the array's numbers.
+    """Submit the job and return its number and its array's.
 
-    `warn` is told what Slurm has to say besides; `announced` the job's number, before anything is submitted for it.
+    Args:
+        warn: called with Slurm's warnings.
+        announced: called with the job's number before the array is submitted.
+
 
     Raises:
-        NotTaken: it could not be submitted; what was begun is undone, or the message says what is left.
-        TooMany: the site cannot bear so many held tasks; nothing was begun.
+        SubmissionRefused: Slurm or the daemon refuses. The message names whatever could not be undone.
+        TooManyHeldTasks: the site's limits allow fewer held tasks; nothing was submitted.
     """
     request = fit(commands, request)
     try:
@@ -136,11 +141,11 @@ def add_tasks(
     environ: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> int:
-    """Submit one more held array for a job that has been announced; its number.
+    """Submit one more held array for a job that has been announced, and return the array's number.
 
     Raises:
-        NotTaken: Slurm or the daemon refuses; the array is cancelled again, or the message says that it is left.
-        TooMany: the site cannot bear so many held tasks.
+        SubmissionRefused: Slurm or the daemon refuses. The message says if the array could not be cancelled.
+        TooManyHeldTasks: the site's limits allow fewer held tasks.
     """
     request = fit(commands, request)
     array = _held_array(daemon, job, request, environ, warn)
@@ -165,7 +170,7 @@ def _held_array(
 
 
 def _announce(daemon: DaemonClient, request: BatchRequest) -> int:
-    """Announce the job; where the answer is lost, once more under the same key, so that there is one job, not two."""
+    """Announce the job. Where the answer is lost, repeat with the same key, which makes it one job."""
     body = {**request.announcement(), "key": secrets.token_hex(16)}
     try:
         return daemon.submit(body).id
@@ -174,12 +179,11 @@ def _announce(daemon: DaemonClient, request: BatchRequest) -> int:
 
 
 def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
-    """Move away what a job of the same number has saved there: another daemon's, or one whose journal is gone.
-
-    A new job must not begin from the state of another one's model.
+    """Rename a checkpoint directory that an earlier job of the same number left (of another daemon or a lost
+    journal), so that the new job does not load it.
 
     Raises:
-        NotTaken: it is there and cannot be moved.
+        SubmissionRefused: the directory cannot be renamed.
     """
     if not saved.exists():
         return
@@ -196,10 +200,11 @@ def set_aside(saved: Path, warn: Callable[[str], None]) -> None:
 
 
 def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) -> int:
-    """Call sbatch in `cwd`; the array's job id.
+    """Run sbatch in `cwd` and return the array's job id.
 
     Raises:
-        NotTaken: it refused, with its own words, or gave no answer.
+        SubmissionRefused: sbatch fails (its own message is quoted), prints no job id, or takes longer than
+            SBATCH_TIMEOUT_S.
     """
     try:
         done = subprocess.run(
@@ -236,7 +241,7 @@ def run_sbatch(submission: Submission, cwd: str, warn: Callable[[str], None]) ->
 
 
 def _undo(daemon: DaemonClient, commands: Commands, job: int, array: int | None) -> str:
-    """Take back what was begun; what became of that, in words."""
+    """Undo the submission; a text that names what could not be undone."""
     left = []
     if array is not None and (held := _cancel(commands, array)):
         left.append(held)
@@ -248,7 +253,7 @@ def _undo(daemon: DaemonClient, commands: Commands, job: int, array: int | None)
 
 
 def _cancel(commands: Commands, array: int) -> str:
-    """Cancel the held array; empty when Slurm has done so, else what is left, in words."""
+    """Cancel the held array; empty on success, else a text that names what is left."""
     try:
         why = commands.run(["scancel", str(array)]).error
     except MalletrainError as error:
@@ -257,4 +262,4 @@ def _cancel(commands: Commands, array: int) -> str:
 
 
 class SubmissionRefused(MalletrainError):
-    """The job could not be submitted, and what was begun is undone."""
+    """The job was not submitted. What could not be undone is in the message."""

@@ -14,10 +14,10 @@ from malletrain.domain.snapshot import SlurmJob, SlurmState, Snapshot
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import hostlist, text
 
-#: The layout changes when staff changes it: asked for again after so long (seconds).
+#: Seconds between two reads of the switch layout, which changes only with the configuration.
 LAYOUT_REFRESH_S = 900.0
 
-#: So many jobs are asked for in one command; the others wait for the next look.
+#: Jobs queried in one command; the others follow at the next look.
 MAX_JOBS_PER_COMMAND = 200
 
 

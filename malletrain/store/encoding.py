@@ -28,7 +28,7 @@ from malletrain.domain.event import (
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.store.errors import StoreError
 
-#: The years 1970 to 3000: a time outside was not in Unix seconds.
+#: Unix seconds of the year 3000; a larger time has another unit.
 MAX_UNIX_TIME_S = 32_503_680_000.0
 
 _PAYLOADS: dict[str, type[Any]] = {kind.kind: kind for kind in typing.get_args(Payload) if kind is not UnknownFact}

@@ -32,11 +32,11 @@ _HOUR_S = 3600.0
 #: Events handled in one transaction: appends wait a fraction of a second for one. Old SQLite takes 999 parameters.
 EVENTS_PER_TRANSACTION = 900
 
-#: Pages given back in one go (4 KiB each).
+#: Pages of 4 KiB that one incremental vacuum gives back.
 _VACUUM_PAGES = 2500
 
-#: What the daemon notes down by the way; nothing is folded from it but the pool's history, and the forecast of
-#: holes, for which what is older counts little (`malletrain.learn.hole_forecast.HALF_LIFE_S`).
+#: Kinds that go to the archive first: only the pool's history and the hole forecast are folded from them, and there
+#: older events have little weight (`malletrain.learn.hole_forecast.HALF_LIFE_S`).
 _NOTE_KINDS = (
     EventKind.DECIDED.value,
     EventKind.POOL.value,

@@ -26,31 +26,31 @@ from malletrain.wire.http import DaemonRefused, DaemonUnavailable
 from malletrain.wire.munge import MungeError
 from malletrain.wire.rows import JobRow
 
-#: In `--concurrent auto`: so many trials may wait for nodes. As long as fewer do, the allocator has nodes that it
-#: would give to one more trial; those that wait are there so that a hole is filled at once.
+#: With `--concurrent auto`: trials that may wait for nodes at a time. Fewer waiting means that one more trial would
+#: get nodes; the waiting ones fill the next hole at once.
 MAX_WAITING_TRIALS = 2
 
-#: The most trials at a time: an API allows a user 500 open jobs, and each has held tasks in Slurm's queue.
+#: Trials at a time: the API allows a user 500 open jobs, and each has held tasks in Slurm's queue.
 MAX_CONCURRENT_TRIALS = 200
 
-#: A job without a world whose held tasks come down to so many is given more, no sooner than so many seconds after the
-#: last time, and so often at most: a trial that never comes to train must not fill Slurm's queue for ever.
+#: A job without a world and with at most MIN_HELD_TASKS gets more tasks, at most once in RESUBMIT_INTERVAL_S and
+#: MAX_RESUBMITS times in all: a trial that never trains must not fill Slurm's queue.
 MIN_HELD_TASKS, RESUBMIT_INTERVAL_S, MAX_RESUBMITS = 2, 20.0, 50
 
-#: The jobs' state is asked for this often, in seconds.
+#: Seconds between two requests for the list of jobs.
 JOBS_REFRESH_S = 2.0
 
-#: A job that the daemon does not list any more, and of whose end no event came, is asked for after so long.
+#: Seconds without event or list entry after which a job is requested by its number.
 UNLISTED_QUERY_S = 10.0
 
 #: Attempts to submit, and seconds between them, when Slurm or the daemon is too busy or away.
 MAX_SUBMIT_ATTEMPTS, SUBMIT_RETRY_S = 5, 3.0
 
-#: When a study begins, an answer is waited for so long (seconds).
+#: Seconds to wait for the daemon's first answer when a study begins.
 FIRST_ANSWER_TIMEOUT_S = 120.0
 
-#: HTTP statuses that pass by themselves: too many requests, or something that the daemon needs is away; and, for a
-#: new job, that its owner has too many of them.
+#: HTTP statuses after which the same request may succeed: rate limit, a service that the daemon needs is down; and
+#: for a new job 409, its owner has too many open jobs.
 _TRANSIENT_STATUSES = frozenset({429, 500, 503})
 _CONFLICT_STATUS = 409
 
@@ -58,12 +58,12 @@ T = TypeVar("T")
 
 
 class JobRun:
-    """One malleable job, from its announcement on."""
+    """The port `Run` over one malleable job."""
 
-    def __init__(self, runs: JobRuns, order: TrialSpec, job: int) -> None:
-        self._runs, self._order, self.job = runs, order, job
-        self._box = runs.news.open(job)
-        self._told = JobOutcome(order, str(job))
+    def __init__(self, runs: JobRuns, spec: TrialSpec, job: int) -> None:
+        self._runs, self._spec, self.job = runs, spec, job
+        self._events = runs.event_feed.open(job)
+        self._outcome = JobOutcome(spec, str(job))
         self._over: TrialEnd | None = None
         self._trained_s, self._looked, self._listed = 0.0, time.monotonic(), time.monotonic()
         self._row: JobRow | None = None
@@ -75,17 +75,17 @@ class JobRun:
         return str(self.job)
 
     def catch_up(self) -> None:
-        """Take in what happened before this life of the study."""
+        """Queue the job's events from before the study was restarted."""
         for row in self._runs.ask(lambda daemon: past(daemon, self.job)):
-            self._box.put(row)
+            self._events.put(row)
 
     def next(self, wait_s: float) -> Figure | TrialEnd | None:
         if self._over is not None:
             return self._over
-        row = self._box.get(wait_s)
+        row = self._events.get(wait_s)
         self._look()
         if row is not None:
-            said = self._told.take(row)
+            said = self._outcome.take(row)
             if isinstance(said, TrialEnd):
                 self._end(said)
             return said
@@ -113,7 +113,7 @@ class JobRun:
         }
 
     def _look(self) -> None:
-        """Count the time with nodes, from what the daemon lists."""
+        """Add to the training time while the daemon lists the job with members."""
         now = time.monotonic()
         row = self._runs.listed(self.job)
         if row is not None:
@@ -124,14 +124,14 @@ class JobRun:
         self._looked = now
 
     def _top_up(self, row: JobRow, now: float) -> None:
-        """Before preemption consumes the last held task, and with it the job: a member would have seen to it."""
+        """Submit more tasks before preemption consumes the last held one. Jobs with members do this themselves."""
         runs_out = row.preemptions > 0 and row.held_tasks <= MIN_HELD_TASKS and not row.members
         if runs_out and self._top_ups < MAX_RESUBMITS and now - self._topped_up > RESUBMIT_INTERVAL_S:
             self._topped_up, self._top_ups = now, self._top_ups + 1
-            self._runs.top_up(self._order, self.job)
+            self._runs.top_up(self._spec, self.job)
 
     def _look_closely(self) -> None:
-        """No word and not listed: ask for the job itself."""
+        """Request the job by its number: it is not listed, and no event came."""
         self._listed = time.monotonic()
         try:
             row = self._runs.ask(lambda daemon: daemon.job(self.job))
@@ -141,7 +141,7 @@ class JobRun:
             self._end(TrialEnd(Ending.LOST, f"the daemon does not know job {self.job} any more"))
             return
         if row.ended_at is not None:
-            said = self._told.from_row(row)
+            said = self._outcome.from_row(row)
             if said is not None:
                 self._end(said)
 
@@ -152,15 +152,15 @@ class JobRun:
             self._runs.cancel(self.job)
         try:
             self._row = self._runs.once(lambda daemon: daemon.job(self.job))
-            # The daemon adds a pilot's stay when it has ended; these end about now.
+            # The daemon counts a pilot's node time when it ends; pilots still open end about now.
             now = time.time()
             self._open_stays_s = sum(max(0.0, now - p.started_at) for p in self._row.pilots if p.started_at)
         except WireError:
-            pass  # what it used is then as last seen: nothing depends on it
+            pass  # keep the usage as last listed; it is only reported
 
 
 class JobRuns:
-    """Submits jobs, and keeps one connection for all short questions and one for the news.
+    """Submits jobs, and keeps one connection for all short questions and one for the event feed.
 
     Args:
         connect: opens a connection to the daemon.
@@ -192,11 +192,11 @@ class JobRuns:
             raise InvalidInput("partition", "the daemon names no harvest partition: name it in client.toml")
         check_partition(self._commands, self._partition)
         self._gres = whole_gres(self._commands, self._partition)
-        self.news = EventFeed(connect(), say)
-        self.news.start()
+        self.event_feed = EventFeed(connect(), say)
+        self.event_feed.start()
 
     def _first_answer(self) -> tuple[Mapping[str, str], int]:
-        """The site's names and its number of nodes; a daemon that is away may be starting again just now."""
+        """The site's partition, account and QOS, and its node count. Waits for a daemon that is restarting."""
         end, said = time.monotonic() + FIRST_ANSWER_TIMEOUT_S, False
         while True:
             try:
@@ -215,20 +215,25 @@ class JobRuns:
         if self._nodes and least > self._nodes:
             raise InvalidInput("nodes", f"{nodes} asks for at least {least} nodes, and the cluster has {self._nodes}")
 
-    def start(self, order: TrialSpec) -> JobRun:
-        self.check(order.nodes)
-        order.write()
-        request = self._request(order)
+    def start(self, spec: TrialSpec) -> JobRun:
+        self.check(spec.nodes)
+        spec.write()
+        request = self._request(spec)
         for attempt in range(1, MAX_SUBMIT_ATTEMPTS + 1):
             try:
                 with self._lock:
                     # Its events are kept from the announcement on.
                     job, _ = submit(
-                        self._daemon, self._commands, request, self._environ, self._say, announced=self.news.open
+                        self._daemon,
+                        self._commands,
+                        request,
+                        self._environ,
+                        self._say,
+                        announced=self.event_feed.open,
                     )
                     self._own.add(job)
                     self._listed_at = -JOBS_REFRESH_S
-                return JobRun(self, order, job)
+                return JobRun(self, spec, job)
             except (SubmissionRefused, TooManyHeldTasks, DaemonUnavailable, ClusterUnavailable) as error:
                 cause = error.__cause__
                 lasting = isinstance(cause, DaemonRefused) and cause.status not in (
@@ -238,52 +243,52 @@ class JobRuns:
                 if lasting or attempt == MAX_SUBMIT_ATTEMPTS:
                     raise TrainingEnded(TrialEnd(Ending.REFUSED, str(error))) from error
                 if attempt == 1:
-                    self._say(f"{order.name}: {error}; trying again")
+                    self._say(f"{spec.name}: {error}; trying again")
             if self._stopping.wait(SUBMIT_RETRY_S * attempt):
                 raise TrainingEnded(TrialEnd(Ending.INTERRUPTED, "the study was stopped"))
             # No answer is no refusal: what may have been taken all the same is ended first.
-            self.forget(order.name, ())
+            self.forget(spec.name, ())
         raise TrainingEnded(TrialEnd(Ending.REFUSED, "it could not be submitted"))
 
-    def _request(self, order: TrialSpec) -> BatchRequest:
-        least, most = node_range(order.nodes)
+    def _request(self, spec: TrialSpec) -> BatchRequest:
+        least, most = node_range(spec.nodes)
         return BatchRequest(
-            name=order.name,
+            name=spec.name,
             min_nodes=least,
             max_nodes=most,
             partition=self._partition,
-            chdir=str(Path(order.file).parent),
-            user_body=_body(order),
+            chdir=str(Path(spec.file).parent),
+            user_body=_body(spec),
             account=self._account,
             qos=self._qos,
             gres=self._gres,
-            passed=(("output", f"{order.folder.replace('%', '%%')}/%A_%a.out"),),
+            passed=(("output", f"{spec.folder.replace('%', '%%')}/%A_%a.out"),),
             tasks=default_tasks(most),
         )
 
-    def top_up(self, order: TrialSpec, job: int) -> None:
+    def top_up(self, spec: TrialSpec, job: int) -> None:
         """Submit more held tasks for a job: where its pilots are preempted before they train, nobody else does."""
         try:
             with self._lock:
-                add_tasks(self._daemon, self._commands, job, self._request(order), self._environ, self._say)
+                add_tasks(self._daemon, self._commands, job, self._request(spec), self._environ, self._say)
         except (SubmissionRefused, TooManyHeldTasks, ClusterUnavailable) as error:
-            self._say(f"{order.name}: no more tasks for job {job}: {error}")
+            self._say(f"{spec.name}: no more tasks for job {job}: {error}")
 
-    def find(self, order: TrialSpec, key: str) -> JobRun | None:
+    def find(self, spec: TrialSpec, key: str) -> JobRun | None:
         try:
             row = self.ask(lambda daemon: daemon.job(int(key)))
         except DaemonRefused as refused:
             if refused.status == 404:
                 return None
             raise
-        if row.name != order.name:
+        if row.name != spec.name:
             return None  # a daemon that began anew has given the number to another job
         self._own.add(row.id)
-        run = JobRun(self, order, row.id)
+        run = JobRun(self, spec, row.id)
         run.catch_up()
         return run
 
-    def room(self, active: int) -> bool:
+    def has_capacity(self, active: int) -> bool:
         self._refresh()
         with self._lock:
             mine = [self._listed[job] for job in self._own & self._listed.keys()]
@@ -300,7 +305,7 @@ class JobRuns:
         for row in open_jobs:
             if row.name.startswith(prefix) and str(row.id) not in known:
                 self.cancel(row.id)
-        # Held arrays that no job of the daemon's knows of: sbatch was called, and nobody was told.
+        # Held arrays without a job in the daemon: the study was killed between sbatch and the announcement.
         named = {row.name for row in open_jobs if row.name.startswith(prefix) and str(row.id) in known}
         try:
             queue = self._commands.ask(["squeue", "--me", "-h", "-o", "%A|%F|%j"])
@@ -313,7 +318,7 @@ class JobRuns:
             self._commands.run(["scancel", *left])
 
     def close(self) -> None:
-        self.news.close()
+        self.event_feed.close()
 
     # -- questions ---------------------------------------------------------------------------------------------
 
@@ -326,7 +331,7 @@ class JobRuns:
         """As `once`, and again while the daemon or munged is away.
 
         Raises:
-            TrainingOver: the study is being stopped meanwhile.
+            TrainingEnded: the study is being stopped meanwhile.
             DaemonRefused: it said no.
         """
         while True:
@@ -340,7 +345,7 @@ class JobRuns:
 
     def done(self, job: int) -> None:
         """The job is over: nothing more is expected of it."""
-        self.news.shut(job)
+        self.event_feed.shut(job)
         self._own.discard(job)
 
     def listed(self, job: int) -> JobRow | None:
@@ -349,7 +354,7 @@ class JobRuns:
         return self._listed.get(job)
 
     def cancel(self, job: int) -> None:
-        """End a job; a daemon that is away is asked a few times, then its number is said."""
+        """Cancel a job. After a few attempts without an answer the user gets the job number instead."""
         problem: Exception | None = None
         for _ in range(MAX_SUBMIT_ATTEMPTS):
             try:
@@ -372,10 +377,10 @@ class JobRuns:
                 rows = self._daemon.jobs(over=False, mine=True)
                 self._listed, self._answered = {row.id: row for row in rows}, True
             except WireError:
-                self._answered = False  # the news say so; trainings go on meanwhile
+                self._answered = False  # the event feed reports it; trainings go on
             self._listed_at = time.monotonic()
 
 
-def _body(order: TrialSpec) -> bytes:
-    command = f"exec {shlex.quote(sys.executable)} -m malletrain.study.trial_main {shlex.quote(order.folder)}\n"
+def _body(spec: TrialSpec) -> bytes:
+    command = f"exec {shlex.quote(sys.executable)} -m malletrain.study.trial_main {shlex.quote(spec.folder)}\n"
     return os.fsencode(f"#!/bin/bash\n{command}")

@@ -25,13 +25,13 @@ from malletrain.study.trial_context import TrialContext, current
 from malletrain.study.trial_endings import Ending, StudyError, TrainingEnded, TrialEnd
 from malletrain.wire.errors import WireError
 
-#: Trials that fail in a row by their own fault, after which the study is taken to be wrong.
+#: Consecutive trials with user errors after which the study ends.
 MAX_FAILURES = 5
 
-#: How long a turn of waiting for a trial's end may take, in seconds.
+#: Seconds of one wait for a trial's end.
 POLL_INTERVAL_S = 0.5
 
-#: How long trials may take to end when the study is stopped, in seconds.
+#: Seconds that trials have to end when the study is stopped.
 STOP_TIMEOUT_S = 30.0
 
 
@@ -126,7 +126,7 @@ class Conductor:
             not self._stopping.is_set()
             and not self._is_exhausted()
             and (limits.trials is None or done + active < limits.trials)
-            and (active < limits.concurrent if limits.concurrent is not None else self._runs.room(active))
+            and (active < limits.concurrent if limits.concurrent is not None else self._runs.has_capacity(active))
         )
 
     def _is_exhausted(self) -> bool:
@@ -202,7 +202,7 @@ class Conductor:
             return TrialEnd(Ending.LOST, str(error)), None
         except MemoryError as error:
             return TrialEnd(Ending.OUT_OF_MEMORY, str(error), traceback=traceback.format_exc()), None
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the objective raises is a fault of the user's script
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code raises anything
             what = f"{type(error).__name__}: {error}"
             return TrialEnd(Ending.USER_ERROR, what, traceback=traceback.format_exc()), None
         values, fault = trial_records.values_of(returned, len(self._study.directions))

@@ -1,4 +1,4 @@
-"""The daemon's events about our jobs, by one long poll for all of them."""
+"""Events of a study's jobs, from one long poll of the daemon."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EVENT_KINDS = ("metric", "job_completed", "job_failed", "job_cancelled", "pilot_
 #: Seconds that the daemon may hold a request open.
 LONG_POLL_S = 20.0
 
-#: Between attempts while the daemon does not answer, in seconds.
+#: Seconds between attempts while the daemon does not answer.
 RETRY_S = 2.0
 
 
 class EventQueue:
-    """One job's events, each once. Those of before an earlier life may come after the first of this one."""
+    """One job's events, each once. After a restart of the study, older events may follow newer ones."""
 
     def __init__(self) -> None:
         self._rows: queue.Queue[EventRow] = queue.Queue()
@@ -44,39 +44,39 @@ class EventQueue:
 
 
 class EventFeed:
-    """A thread that reads events and puts them into the boxes of their jobs.
+    """A thread that reads events and puts them into the queues of their jobs.
 
     Args:
-        daemon: for this thread alone.
-        say: told once when the daemon does not answer, and once when it does again.
+        daemon: a connection that only this thread uses.
+        say: called with one line when the daemon stops answering, and when it answers again.
     """
 
     def __init__(self, daemon: DaemonClient, say: Callable[[str], None]) -> None:
         self._daemon = daemon
         self._say = say
-        self._boxes: dict[int, EventQueue] = {}
+        self._queues: dict[int, EventQueue] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="study-news", daemon=True)
+        self._thread = threading.Thread(target=self._read, name="study-events", daemon=True)
 
     def start(self) -> None:
-        """Begin with what happens from now on."""
+        """Start the thread; it reads events from now on."""
         _, self._after = self._daemon.latest_events(1)
         self._thread.start()
 
     def close(self) -> None:
-        """Read no more; the thread ends with its poll."""
+        """Stop reading; the thread ends with its present poll."""
         self._ended.set()
 
     def open(self, job: int) -> EventQueue:
-        """The box of a job that has just been announced, or that was before: then first `catch_up`."""
+        """The queue of a job. For a job of an earlier run of the study call `catch_up` first."""
         with self._lock:
-            return self._boxes.setdefault(job, EventQueue())
+            return self._queues.setdefault(job, EventQueue())
 
     def shut(self, job: int) -> None:
-        """The job's events are of no more interest."""
+        """Drop the job's queue and its later events."""
         with self._lock:
-            self._boxes.pop(job, None)
+            self._queues.pop(job, None)
 
     def _read(self) -> None:
         away = False
@@ -94,11 +94,11 @@ class EventFeed:
                 away = False
             self._after = max(after, self._after)
             with self._lock:
-                boxes = dict(self._boxes)
+                queues = dict(self._queues)
             for row in rows:
-                box = boxes.get(row.job or 0)
-                if box is not None:
-                    box.put(row)
+                queue_of_job = queues.get(row.job or 0)
+                if queue_of_job is not None:
+                    queue_of_job.put(row)
 
 
 def read(

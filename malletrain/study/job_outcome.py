@@ -1,4 +1,4 @@
-"""From a job's events to figures and its end: the pure part of following a job, but for the fault that it left."""
+"""Turns a job's events into reported figures and the trial's end. Reads the trace that a failed script left."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from malletrain.study.trial_endings import Ending, Figure, TrialEnd
 from malletrain.study.trial_spec import TrialSpec
 from malletrain.wire.rows import EventRow, JobRow
 
-#: Seconds that a fault's file may take to be seen on another machine.
+#: Seconds to wait for the file of a script's error: a shared file system shows it late on another machine.
 FAULT_FILE_TIMEOUT_S = 3.0
 
 _NODE = frozenset({"node_fail", "boot_fail"})
 
 
 class JobOutcome:
-    """What is known of one job.
+    """Folds one job's events.
 
     Args:
-        order: whose folder holds the faults.
+        spec: the trial; error files are in its folder.
         run: the job's number.
     """
 
-    def __init__(self, order: TrialSpec, run: str) -> None:
-        self._order, self._run = order, run
+    def __init__(self, spec: TrialSpec, run: str) -> None:
+        self._spec, self._run = spec, run
         self._ends: Counter[str] = Counter()
 
     def take(self, row: EventRow) -> Figure | TrialEnd | None:
-        """What an event means."""
+        """The figure or the end that `row` carries, or None."""
         match row.kind:
             case "metric":
                 name, value, samples = (row.data.get(key) for key in ("name", "value", "samples"))
@@ -52,7 +52,7 @@ class JobOutcome:
         return None
 
     def from_row(self, row: JobRow) -> TrialEnd | None:
-        """The end that a job's row shows, when its event has been missed."""
+        """The end that the job's row shows, for a job whose event was missed."""
         match row.phase:
             case "completed":
                 return TrialEnd(Ending.COMPLETED, row.reason, row.result)
@@ -63,9 +63,9 @@ class JobOutcome:
         return None
 
     def failed(self, reason: str) -> TrialEnd:
-        """Why a job failed: the script's own word first, then what Slurm said of its pilots."""
+        """Why a job failed: the script's own error first, then the states of its pilots in Slurm."""
         consumed = "no held task is left" in reason
-        left = training_errors.read(self._order, self._run, 0.0 if consumed else FAULT_FILE_TIMEOUT_S)
+        left = training_errors.read(self._spec, self._run, 0.0 if consumed else FAULT_FILE_TIMEOUT_S)
         if left is not None and not consumed:
             return left
         if self._ends["out_of_memory"]:
@@ -76,5 +76,5 @@ class JobOutcome:
             return TrialEnd(ending, reason)
         if nodes and nodes == sum(self._ends.values()):
             return TrialEnd(Ending.NODE_FAILED, reason)
-        outputs = sorted(Path(self._order.folder).glob("*.out"), key=lambda path: path.stat().st_mtime)
+        outputs = sorted(Path(self._spec.folder).glob("*.out"), key=lambda path: path.stat().st_mtime)
         return TrialEnd(Ending.USER_ERROR, reason, traceback=training_errors.tail(outputs[-1]) if outputs else "")

@@ -23,27 +23,27 @@ from malletrain.study.trial_spec import TrialSpec, node_range
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 
-#: How often a training's record is looked at, in seconds.
+#: Seconds between two reads of a training's record.
 POLL_INTERVAL_S = 0.1
 
-#: A training that is ended may take so long to do it in order.
+#: Seconds between SIGTERM and SIGKILL for a training that is ended.
 GRACE_S = 5.0
 
-#: Not set for a training of ours: whoever started the study may be a pilot, or a study's own trial.
+#: Prefixes of variables that a training does not inherit: the study itself may run in a pilot or a trial.
 _NOT_PASSED = ("MALLETRAIN_", "SLURM_")
 
 
 class LocalRun:
-    """One process group; its output goes to `output.txt` of its folder, its words to a record, read as it grows."""
+    """The port `Run` over one process group. Its output goes to `output.txt` in the trial's folder."""
 
-    def __init__(self, order: TrialSpec, environ: Mapping[str, str]) -> None:
-        self._order = order
+    def __init__(self, spec: TrialSpec, environ: Mapping[str, str]) -> None:
+        self._spec = spec
         self._began = time.monotonic()
         self._over: TrialEnd | None = None
         self._read = 0
         self._result: Mapping[str, Any] | None = None
         self._memory_kills = _memory_kills()
-        folder = Path(order.folder)
+        folder = Path(spec.folder)
         descriptor, name = tempfile.mkstemp(prefix="record-", suffix=".jsonl", dir=folder)
         os.close(descriptor)
         self._record = Path(name)
@@ -52,9 +52,9 @@ class LocalRun:
         try:
             with (folder / "output.txt").open("ab") as output:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "malletrain.study.trial_main", order.folder],
+                    [sys.executable, "-m", "malletrain.study.trial_main", spec.folder],
                     env={**passed, RECORD_VARIABLE: name, LIFELINE_FD: str(theirs), "PYTHONUNBUFFERED": "1"},
-                    cwd=Path(order.file).parent,
+                    cwd=Path(spec.file).parent,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -127,14 +127,14 @@ class LocalRun:
         status = self._process.returncode
         if self._result is not None and status >= 0:
             return TrialEnd(Ending.COMPLETED, "training finished", self._result)
-        left = training_errors.read(self._order, str(self._process.pid))
+        left = training_errors.read(self._spec, str(self._process.pid))
         if left is not None:
             return left
         if status == -signal.SIGKILL and _memory_kills() > self._memory_kills:
             return TrialEnd(Ending.OUT_OF_MEMORY, "the kernel killed it: memory ran out")
         if status in (-signal.SIGKILL, -signal.SIGTERM, 143):
             return TrialEnd(Ending.NODE_FAILED, f"killed from outside ({_name(status)})")
-        tail = training_errors.tail(Path(self._order.folder) / "output.txt")
+        tail = training_errors.tail(Path(self._spec.folder) / "output.txt")
         return TrialEnd(Ending.USER_ERROR, f"its process ended with {_name(status)}", traceback=tail)
 
     def _signal(self, number: int) -> None:
@@ -159,15 +159,15 @@ class LocalRuns:
     def check(self, nodes: str) -> None:
         node_range(nodes)  # as many as it asks for or not, it gets this machine
 
-    def start(self, order: TrialSpec) -> LocalRun:
-        self.check(order.nodes)
-        order.write()
-        return LocalRun(order, self._environ)
+    def start(self, spec: TrialSpec) -> LocalRun:
+        self.check(spec.nodes)
+        spec.write()
+        return LocalRun(spec, self._environ)
 
-    def find(self, order: TrialSpec, key: str) -> LocalRun | None:
+    def find(self, spec: TrialSpec, key: str) -> LocalRun | None:
         return None
 
-    def room(self, active: int) -> bool:
+    def has_capacity(self, active: int) -> bool:
         return active < self._most
 
     def forget(self, prefix: str, known: Collection[str]) -> None:

@@ -14,43 +14,43 @@ class Run(Protocol):
 
     @property
     def key(self) -> str:
-        """What it is called where it runs: finds it again after the study was killed; empty where nothing can."""
+        """The argument for `Runs.find` after a restart of the study; empty if it cannot be found again."""
 
     def next(self, wait_s: float) -> Figure | TrialEnd | None:
-        """What it says next, waiting up to `wait_s` seconds for it; after `TrialEnd` nothing follows."""
+        """The next figure or the end, or None after `wait_s` seconds without either. Nothing follows the end."""
 
     def stop(self) -> None:
         """End it and give its nodes back. Idempotent."""
 
     def trained_s(self) -> float:
-        """Seconds that it has held nodes so far, waiting left out."""
+        """Seconds so far during which it held nodes."""
 
     def facts(self) -> Mapping[str, float]:
-        """`node_seconds`, `preemptions`, `resizes`, as far as known."""
+        """`node_seconds`, `preemptions`, `resizes`, as far as recorded."""
 
 
 class Runs(Protocol):
     """Starts trainings."""
 
     def check(self, nodes: str) -> None:
-        """Raises InvalidInput unless `nodes` is a node range, and one that there may be room for."""
+        """Raises InvalidInput unless `nodes` is a node range with a minimum that the cluster can hold."""
 
-    def start(self, order: TrialSpec) -> Run:
+    def start(self, spec: TrialSpec) -> Run:
         """Start one.
 
         Raises:
-            MalletrainError: it cannot be started as it is.
+            MalletrainError: it cannot be started.
         """
 
-    def find(self, order: TrialSpec, key: str) -> Run | None:
-        """The training that was started under `key`, still running or over; None when nothing is known of it."""
+    def find(self, spec: TrialSpec, key: str) -> Run | None:
+        """The training with `key`, running or ended; None if there is none."""
 
-    def room(self, active: int) -> bool:
+    def has_capacity(self, active: int) -> bool:
         """Whether one more may be started while `active` are."""
 
     def forget(self, prefix: str, known: Collection[str]) -> None:
-        """End what is ours by its name's beginning, but whose key is not among the known: a study that was killed
-        had started it, and could not note it any more."""
+        """End trainings whose name begins with `prefix` and whose key is not in `known`: those that a killed study
+        had started without recording them."""
 
     def close(self) -> None:
-        """End what this holds open; trainings go on where they can."""
+        """Close connections. Malleable jobs go on; local processes end."""

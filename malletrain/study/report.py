@@ -26,7 +26,7 @@ _STYLE = (
     "pre{background:#f6f6f6;padding:.6em;overflow:auto;font-size:.85em}"
 )
 
-#: A legend of more entries than this would take more room than the plot.
+#: A plot with more traces has no legend: it would take more space than the plot.
 MAX_LEGEND_ENTRIES = 12
 
 #: Heading of the plot that needs room, and can be moved sideways on narrow screens.

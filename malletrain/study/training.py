@@ -20,7 +20,7 @@ from malletrain.study.trial_context import TrialContext, current
 from malletrain.study.trial_endings import Ending, Figure, TrainingEnded, TrialEnd
 from malletrain.study.trial_spec import TrialSpec
 
-#: How long one wait for news may take, in seconds: so long a study that is being stopped is not noticed.
+#: Seconds of one wait for a figure; a stop of the study is noticed within that time.
 POLL_INTERVAL_S = 1.0
 
 
@@ -49,12 +49,12 @@ def train(
         timeout_s: seconds of training, counted while it holds nodes, after which the trial is given up.
 
     Returns:
-        What the training gave `s.finish()`.
+        The dict that the script passed to `s.finish()`.
 
     Raises:
-        optuna.TrialPruned: the pruner wants it ended; it has been.
-        TrainingOver: it ended otherwise without a result. Let it pass: the study records how.
-        InvalidInput: it cannot be trained as asked for; says why.
+        optuna.TrialPruned: the pruner ended it.
+        TrainingEnded: it ended without a result. Do not catch it: the study records why.
+        InvalidInput: an argument cannot be used; the message says why.
     """
     bench = current.get() or _own_bench(trial)
     if watch is not None:
@@ -67,10 +67,10 @@ def train(
     number = len(bench.done)
     folder = bench.folder if number == 0 else bench.folder / str(number)
     name = bench.name if number == 0 else f"{bench.name}-{number}"
-    order = TrialSpec(name, str(folder), file, function, dict(params or {}), nodes or bench.nodes)
+    spec = TrialSpec(name, str(folder), file, function, dict(params or {}), nodes or bench.nodes)
     if bench.stopping.is_set():
         raise TrainingEnded(TrialEnd(Ending.INTERRUPTED, "the study was stopped"))
-    run = _begin(bench, order, number)
+    run = _begin(bench, spec, number)
     bench.done.append(run)
     # A training that went on from its last save, or is followed again, reports some figures twice: the first counts.
     reported = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
@@ -104,14 +104,14 @@ def train(
     return dict(said.result)
 
 
-def _begin(bench: TrialContext, order: TrialSpec, number: int) -> Run:
-    """Find the training again that an earlier life of the study started, or start it."""
+def _begin(bench: TrialContext, spec: TrialSpec, number: int) -> Run:
+    """Follow the training that an earlier run of the study started, or start it."""
     if number < len(bench.keys):
-        found = bench.runs.find(order, bench.keys[number])
+        found = bench.runs.find(spec, bench.keys[number])
         if found is None:
             raise TrainingEnded(TrialEnd(Ending.LOST, f"its job {bench.keys[number]} is not known any more"))
         return found
-    run = bench.runs.start(order)
+    run = bench.runs.start(spec)
     if run.key:
         try:
             bench.note((*(each.key for each in bench.done), run.key))
@@ -125,7 +125,7 @@ def _place(what: Callable[..., object] | str | os.PathLike[str], folder: Path) -
     """File and function name.
 
     Raises:
-        InvalidInput: no process could find it there again.
+        InvalidInput: another process could not import it by file and name.
     """
     if isinstance(what, (str, os.PathLike)):
         path = (folder / what).resolve()
@@ -142,7 +142,7 @@ def _place(what: Callable[..., object] | str | os.PathLike[str], folder: Path) -
 
 
 def _own_bench(trial: optuna.Trial) -> TrialContext:
-    """For plain Optuna: processes of this machine, one for each thread that asks."""
+    """The context under plain Optuna: local processes, one for each thread."""
     folder = Path(tempfile.mkdtemp(prefix="malletrain-trial-"))
     return TrialContext(
         runs=LocalRuns(most=1),

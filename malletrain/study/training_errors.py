@@ -13,10 +13,10 @@ from malletrain.study.trial_spec import TrialSpec, fault_file
 TAIL_BYTES = 4000
 
 
-def read(order: TrialSpec, run: str, patience_s: float = 0.0) -> TrialEnd | None:
+def read(spec: TrialSpec, run: str, patience_s: float = 0.0) -> TrialEnd | None:
     """The fault that `malletrain.study.trial_main` wrote, waiting up to `patience_s` for a file that a file system of
     several machines shows late; None when there is none."""
-    path = fault_file(order.folder, run)
+    path = fault_file(spec.folder, run)
     end = time.monotonic() + patience_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a trial's process runs: `python -m malletrain.study.trial_main FOLDER`. Calls what the order says; keeps the
+"""What a trial's process runs: `python -m malletrain.study.trial_main FOLDER`. Calls what the spec says; keeps the
 trace of what fails.
 
 Exit status: 0 when the training is finished; 1 when it failed, with `fault-RUN.json` in FOLDER; 143 as every worker
@@ -38,37 +38,37 @@ class Unfinished(Exception):
     """The training has returned, but never called finish(): end it with `s.finish({"accuracy": ...})`."""
 
 
-def run(order: TrialSpec) -> None:
+def run(spec: TrialSpec) -> None:
     """Call the function, or run the script, in this process.
 
     Raises:
         Unfinished: it returned without `Session.finish`; besides, whatever it raises.
     """
-    sys.path.insert(0, str(Path(order.file).parent))
-    if order.function:
-        spec = importlib.util.spec_from_file_location(Path(order.file).stem, order.file)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{order.file} is no Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        getattr(module, order.function)(**order.params)
+    sys.path.insert(0, str(Path(spec.file).parent))
+    if spec.function:
+        module_spec = importlib.util.spec_from_file_location(Path(spec.file).stem, spec.file)
+        if module_spec is None or module_spec.loader is None:
+            raise ImportError(f"{spec.file} is no Python file")
+        module = importlib.util.module_from_spec(module_spec)
+        sys.modules[module_spec.name] = module
+        module_spec.loader.exec_module(module)
+        getattr(module, spec.function)(**spec.params)
     else:
-        sys.argv = [order.file, *(f"--{name}={value}" for name, value in order.params.items())]
-        runpy.run_path(order.file, run_name="__main__")
+        sys.argv = [spec.file, *(f"--{name}={value}" for name, value in spec.params.items())]
+        runpy.run_path(spec.file, run_name="__main__")
     if not standalone_record.has_finished():
-        raise Unfinished(f"{order.function or order.file}: {Unfinished.__doc__}")
+        raise Unfinished(f"{spec.function or spec.file}: {Unfinished.__doc__}")
 
 
-def leave_word(order: TrialSpec, error: BaseException) -> None:
-    """Write what failed into the order's folder, whole or not at all."""
+def leave_word(spec: TrialSpec, error: BaseException) -> None:
+    """Write what failed into the spec's folder, whole or not at all."""
     trace = "".join(traceback.format_exception(error))
     word = {
         "memory": any(_is_memory(each) for each in _chain(error)),
         "message": f"{type(error).__name__}: {error}"[:2000],
         "traceback": trace[-MAX_TRACE_CHARS:],
     }
-    path = fault_file(order.folder, os.environ.get("MALLETRAIN_JOB") or str(os.getpid()))
+    path = fault_file(spec.folder, os.environ.get("MALLETRAIN_JOB") or str(os.getpid()))
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     draft.write_text(json.dumps(word))
     draft.replace(path)
@@ -109,19 +109,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lifeline.isdecimal():
         os.set_inheritable(int(lifeline), False)
         end_with_study(int(lifeline))
-    order = TrialSpec.read(given[0])
+    spec = TrialSpec.read(given[0])
     try:
-        run(order)
+        run(spec)
     except SystemExit as end:
         # A worker that leaves ends so (143), and so may a script that has finished.
         if end.code not in (None, 0, 143):
-            leave_word(order, end)
+            leave_word(spec, end)
         elif end.code != 143 and not standalone_record.has_finished():
-            leave_word(order, Unfinished(Unfinished.__doc__))
+            leave_word(spec, Unfinished(Unfinished.__doc__))
             return 1
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it ends this process: kept for the study, and shown
-        leave_word(order, error)
+    except BaseException as error:  # noqa: BLE001 - the user's code raises anything
+        leave_word(spec, error)
         traceback.print_exc()
         return 1
     return 0

@@ -21,13 +21,13 @@ JOBS, REPEATS, REPEATED = "malletrain:jobs", "malletrain:repeats", "malletrain:r
 FACTS = ("node_seconds", "preemptions", "resizes", "lost_workers")
 IDENTITY = "malletrain:id"
 
-#: What Optuna's GridSampler notes of a trial's place.
+#: System attributes by which Optuna's GridSampler marks a trial's grid point.
 GRID_ATTRIBUTES = ("grid_id", "search_space")
 
-#: Infrastructure may spoil the same parameters so often; then there is something about them.
+#: Times that the same parameters are repeated after faults of nodes or Slurm; then the parameters are suspect.
 MAX_REPEATS = 20
 
-#: Of a trace so much goes into the storage: databases bound the length of an attribute. All of it is in the folder.
+#: Characters of a trace that go into the storage: databases limit an attribute. The trial's folder has all of it.
 MAX_STORED_TRACE_CHARS = 1500
 
 #: States of trials that have their answer.

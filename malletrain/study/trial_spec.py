@@ -55,7 +55,7 @@ class TrialSpec:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> TrialSpec:
-        """The order of a folder."""
+        """The spec in a folder."""
         return cls(**json.loads((Path(folder) / SPEC_FILE).read_text()))
 
 

@@ -19,7 +19,7 @@ from malletrain.daemon.site_rules import breaker_rules, harvest_of, rules_from
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Node, Reservation, SlurmJob, Snapshot
-from malletrain.slurm.actuator.protocol import ActuatorRequest, write_order, write_reply
+from malletrain.slurm.actuator.protocol import ActuatorRequest, write_reply, write_request
 from malletrain.slurm.actuator.server import Actuator
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import CommandResult, Commands
@@ -161,7 +161,7 @@ def _owner(job: int) -> int | None:
 
 def order_line(actions: Sequence[Any]) -> str:
     """The line that the daemon sends the actuator."""
-    return write_order(ActuatorRequest(tuple(actions), {it.job_id: 1001 for it in actions})).decode()
+    return write_request(ActuatorRequest(tuple(actions), {it.job_id: 1001 for it in actions})).decode()
 
 
 def _outcome_row(it: Outcome) -> Json:

@@ -16,8 +16,8 @@ from malletrain.slurm.actuator.protocol import (
     ActuatorRequest,
     read_answer,
     read_request,
-    write_order,
     write_reply,
+    write_request,
 )
 
 MOST_S = 3600.0
@@ -37,8 +37,8 @@ cancels = st.builds(CancelTasks, jobs, st.lists(names, max_size=9).map(tuple), s
 @given(st.one_of(starts, recycles, cuts, cancels), st.integers(0, 2**31))
 def test_an_order_reads_as_it_was_written(actions: list[Any], uid: int) -> None:
     owners = {a.job_id: uid for a in actions if isinstance(a, StartPilot)}
-    order = ActuatorRequest(tuple(actions), owners)
-    assert read_request(write_order(order), MOST_S) == order
+    request = ActuatorRequest(tuple(actions), owners)
+    assert read_request(write_request(request), MOST_S) == request
 
 
 @given(

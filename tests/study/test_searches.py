@@ -71,7 +71,7 @@ class ScriptedRuns:
     def find(self, order: TrialSpec, key: str) -> None:
         return None
 
-    def room(self, active: int) -> bool:
+    def has_capacity(self, active: int) -> bool:
         return active < 3
 
     def forget(self, prefix: str, known: Collection[str]) -> None: ...

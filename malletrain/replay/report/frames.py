@@ -125,7 +125,7 @@ def sensitivities(settings: Sequence[Setting]) -> ColumnTable:
 
 
 def spending(answer: Replay) -> ColumnTable:
-    """What became of the idle node-hours, by policy; `lost_to_sizes` is what is still missing to the ideal."""
+    """The idle node-hours of each policy by use: productive, stalled, activating, unused."""
     hour = 3600.0
     scores = list(answer.scores.values())
     return ColumnTable(

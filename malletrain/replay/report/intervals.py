@@ -19,7 +19,7 @@ from malletrain.replay.run import Replay
 Floats = NDArray[np.float64]
 
 DAY_S = 86_400.0
-#: Of fewer days nothing is said.
+#: Days of the window below which no interval is given.
 MIN_DAYS = 4
 BOOTSTRAP_DRAWS = 10_000
 

@@ -11,7 +11,7 @@ from malletrain.slurm.formats import hostlist
 #: What sacct(1) prints where a job has no nodes, in any case.
 _NO_NODES = frozenset(word.lower() for word in hostlist.EMPTY)
 _ONE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,253}\Z")
-#: Longer lists are opened anew each time: kept, those of a year's wide jobs would fill the memory.
+#: Longer node lists are not cached: those of a year of large jobs would fill the memory.
 _MAX_CACHED_CHARS = 48
 
 

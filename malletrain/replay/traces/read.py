@@ -18,10 +18,10 @@ from malletrain.replay.traces.swf import looks_like_swf, read_swf
 from malletrain.replay.traces.times import TimeParser
 from malletrain.replay.traces.trace import Tally, Trace
 
-#: So many bytes are looked at to tell the format.
+#: Bytes at the start of a file from which its format is recognised.
 HEAD_BYTES = 1 << 16
 
-#: Forms in which logs come that are not read, by their first bytes.
+#: Formats that are refused, by their first bytes.
 _NOT_READ = {
     b"\xff\xfe": "text in UTF-16, as PowerShell writes it",
     b"\xfe\xff": "text in UTF-16",

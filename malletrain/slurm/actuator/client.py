@@ -1,4 +1,4 @@
-"""The cluster for a daemon without Slurm's rights: it looks by itself, and has the actuator act."""
+"""The port `Cluster` of a daemon without rights: reads Slurm itself, and sends every action to the actuator."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePi
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import Snapshot
-from malletrain.slurm.actuator.protocol import ActuatorReply, ActuatorRequest, read_answer, write_order
+from malletrain.slurm.actuator.protocol import ActuatorReply, ActuatorRequest, read_answer, write_request
 from malletrain.slurm.actuator.server import read_line
 from malletrain.slurm.cluster import SlurmCluster
 
-#: The actuator takes an order so soon (seconds), or it is busy with one that Slurm keeps waiting.
+#: Seconds to wait for a connection. The actuator serves one request at a time, so a busy one does not accept.
 _CONNECT_S = 5.0
 
 
 class ActuatorClient:
-    """The port `Cluster`. `patience_s`: so long the actuator may take for one order, its Slurm commands included."""
+    """The port `Cluster`. `patience_s`: seconds to wait for one reply, the actuator's Slurm commands included."""
 
     def __init__(
         self, looks: SlurmCluster, actuator: Path, owner_of: Callable[[int], int | None], patience_s: float
@@ -32,10 +32,10 @@ class ActuatorClient:
         self._end_at = float("inf")
 
     def end_within(self, seconds: float) -> None:
-        """Wait no longer than that for the actuator any more. From any thread."""
+        """Limit all waits for the actuator to `seconds` from now on. Thread-safe."""
         self._end_at = time.monotonic() + seconds
 
-    # -- looking, with no right but that -----------------------------------------------------------------------
+    # -- reading, without rights -------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         return self._looks.snapshot()
@@ -49,39 +49,39 @@ class ActuatorClient:
     def end_of(self, pilot: str) -> PilotEnd:
         return self._looks.end_of(pilot)
 
-    # -- acting, by order --------------------------------------------------------------------------------------
+    # -- acting, through the actuator --------------------------------------------------------------------------
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
-        """As `SlurmCluster.start`; a job whose owner is not known is not even asked for."""
+        """As `SlurmCluster.start`. An action whose job has no recorded owner fails without a request."""
         known = tuple(action for action in actions if self._owner_of(action.job_id) is not None)
-        done = iter(self._order(ActuatorRequest(known, self._owners(known))) if known else ())
+        done = iter(self._send(ActuatorRequest(known, self._owners(known))) if known else ())
         unknown = Outcome(False, "not started: its job's owner is not known")
         return [next(done) if action in known else unknown for action in actions]
 
     def cut(self, action: CutLimit) -> Outcome:
-        return self._order(ActuatorRequest((action,), {}))[0]
+        return self._send(ActuatorRequest((action,), {}))[0]
 
     def recycle(self, actions: Sequence[RecyclePilot]) -> Sequence[Outcome]:
-        return self._order(ActuatorRequest(tuple(actions), {})) if actions else ()
+        return self._send(ActuatorRequest(tuple(actions), {})) if actions else ()
 
     def cancel(self, action: CancelTasks) -> Outcome:
-        return self._order(ActuatorRequest((action,), {}))[0] if action.pilots else Outcome(True, "nothing to cancel")
+        return self._send(ActuatorRequest((action,), {}))[0] if action.pilots else Outcome(True, "nothing to cancel")
 
     def _owners(self, actions: Sequence[StartPilot]) -> dict[int, int]:
         found = {action.job_id: self._owner_of(action.job_id) for action in actions}
         return {job: uid for job, uid in found.items() if uid is not None}
 
-    def _order(self, order: ActuatorRequest) -> Sequence[Outcome]:
+    def _send(self, request: ActuatorRequest) -> Sequence[Outcome]:
         """Raises:
         ClusterUnavailable: the actuator does not answer, or Slurm does not answer it.
         """
-        answer = self._ask(write_order(order))
+        answer = self._ask(write_request(request))
         if answer.unavailable:
             raise ClusterUnavailable(f"actuator: {answer.unavailable}")
         if answer.refused:
-            return [Outcome(False, f"the actuator refuses: {answer.refused}")] * len(order.actions)
-        if len(answer.outcomes) != len(order.actions):
-            raise ClusterUnavailable("actuator: its answer is not to the order that was given")
+            return [Outcome(False, f"the actuator refuses: {answer.refused}")] * len(request.actions)
+        if len(answer.outcomes) != len(request.actions):
+            raise ClusterUnavailable("actuator: its reply does not match the request")
         return answer.outcomes
 
     def _ask(self, line: bytes) -> ActuatorReply:

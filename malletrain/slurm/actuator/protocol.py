@@ -1,7 +1,7 @@
-"""What the daemon may ask of the actuator, and nothing else: four verbs with fields of known form.
+"""The actuator's wire protocol: four verbs (start, recycle, cut, cancel), each with a fixed set of fields.
 
-One order is one line of JSON, as is its answer. Reading refuses whatever is not exactly of this form: the side that
-reads holds Slurm's rights, the side that writes listens on the network.
+A request is one line of JSON, as is its reply. `read_request` refuses every other form, because the reader holds
+Slurm's rights and the writer listens on the network.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import InvalidInput
 
-#: A longer line is no order.
+#: A longer line is refused.
 MAX_LINE_BYTES = 4 * 1024 * 1024
 
-#: More pilots than any site runs at a time.
+#: Pilots in one request at most; no site runs as many at a time.
 MAX_PILOTS = 5000
 
-#: A task's, and of one that holds several nodes, which of them.
+#: ARRAY_TASK, and +INDEX for one node of a task that holds several.
 _PILOT = re.compile(r"[1-9][0-9]{0,9}_[0-9]{1,7}(?:\+[1-9][0-9]{0,3})?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
@@ -37,23 +37,23 @@ class ActuatorRequest:
 
 @dataclass(frozen=True, slots=True)
 class ActuatorReply:
-    """An outcome for each action; or why Slurm, or the actuator, would not: `unavailable`, `refused`."""
+    """An outcome for each action, or a text: `unavailable` (Slurm did not answer) or `refused` (by the actuator)."""
 
     outcomes: tuple[Outcome, ...] = ()
     unavailable: str = ""
     refused: str = ""
 
 
-def write_order(order: ActuatorRequest) -> bytes:
-    """The line. Reasons stay with the daemon."""
-    first = order.actions[0]
+def write_request(request: ActuatorRequest) -> bytes:
+    """The request as one line of JSON, without the actions' reasons."""
+    first = request.actions[0]
     verb = next(verb for verb, (kind, _) in _VERBS.items() if isinstance(first, kind))
     rows: list[dict[str, Any]] = []
-    for action in order.actions:
+    for action in request.actions:
         row: dict[str, Any] = {"job": action.job_id}
         match action:
             case StartPilot():
-                uid = order.owners.get(action.job_id)
+                uid = request.owners.get(action.job_id)
                 row |= {"pilot": action.pilot, "node": action.node, "limit_s": action.limit_s, "uid": uid}
             case RecyclePilot():
                 row |= {"pilot": action.pilot, "node": action.node}
@@ -66,24 +66,24 @@ def write_order(order: ActuatorRequest) -> bytes:
 
 
 def read_request(line: bytes, most_s: float) -> ActuatorRequest:
-    """The order in a line. `most_s`: no limit may be longer.
+    """The request in `line`. `most_s`: the longest time limit that is accepted, in seconds.
 
     Raises:
-        InvalidInput: it is none, or a field is not as it must be.
+        InvalidInput: the line is not a request, or a field has a wrong type or value.
     """
-    body = _json(line, "order")
+    body = _json(line, "request")
     verb = body.get("verb") if isinstance(body, dict) else None
     if not isinstance(verb, str) or verb not in _VERBS or set(body) != {"verb", "actions"}:
-        raise InvalidInput("order", f"is none of {', '.join(_VERBS)} with its actions")
+        raise InvalidInput("request", f"is none of {', '.join(_VERBS)} with its actions")
     _, wanted = _VERBS[verb]
     rows = body["actions"]
     if not isinstance(rows, list) or not 1 <= len(rows) <= (MAX_PILOTS if verb in _MANY else 1):
-        raise InvalidInput("order.actions", "must be a list of some actions, and not of too many")
+        raise InvalidInput("request.actions", "must be a list of some actions, and not of too many")
     actions: list[Any] = []
     owners: dict[int, int] = {}
     for row in rows:
         if not isinstance(row, dict) or set(row) != wanted:
-            raise InvalidInput("order.actions", f"each must have {', '.join(sorted(wanted))}, no more and no less")
+            raise InvalidInput("request.actions", f"each must have {', '.join(sorted(wanted))}, no more and no less")
         job = _whole(row["job"], "job", 2**53)
         match verb:
             case "start":
@@ -97,13 +97,13 @@ def read_request(line: bytes, most_s: float) -> ActuatorRequest:
                 actions.append(CutLimit(job, _pilot(row["pilot"]), _node(row["node"]), ends_at, ""))
             case _:
                 if not isinstance(row["pilots"], list) or len(row["pilots"]) > MAX_PILOTS:
-                    raise InvalidInput("order.pilots", "must be a list of pilots, and not of too many")
+                    raise InvalidInput("request.pilots", "must be a list of pilots, and not of too many")
                 actions.append(CancelTasks(job, tuple(_pilot(pilot) for pilot in row["pilots"]), ""))
     return ActuatorRequest(tuple(actions), owners)
 
 
 def write_reply(answer: ActuatorReply) -> bytes:
-    """The line."""
+    """The reply as one line of JSON."""
     rows = [
         {"done": o.done, "detail": o.detail, "unfit": o.unfit, "refused": o.refused}
         | ({} if o.restarts is None else {"restarts": o.restarts})
@@ -114,10 +114,10 @@ def write_reply(answer: ActuatorReply) -> bytes:
 
 
 def read_answer(line: bytes) -> ActuatorReply:
-    """The answer in a line.
+    """The reply in `line`.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the line is not a reply of this release.
     """
     body = _json(line, "answer")
     try:
@@ -161,25 +161,25 @@ def _restarts(value: object) -> int | None:
 
 def _whole(value: object, name: str, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidInput(f"order.{name}", "must be a whole number of 0 or more")
+        raise InvalidInput(f"request.{name}", "must be a whole number of 0 or more")
     return value
 
 
 def _seconds(value: object, name: str, least: float, most: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise InvalidInput(f"order.{name}", "must be a number of seconds")
+        raise InvalidInput(f"request.{name}", "must be a number of seconds")
     if not least <= value <= most:
-        raise InvalidInput(f"order.{name}", f"must be from {least:g} to {most:g} s")
+        raise InvalidInput(f"request.{name}", f"must be from {least:g} to {most:g} s")
     return float(value)
 
 
 def _pilot(value: object) -> str:
     if not isinstance(value, str) or not _PILOT.fullmatch(value):
-        raise InvalidInput("order.pilot", "must be an array's number and a task's, as 123_4 or 123_4+1")
+        raise InvalidInput("request.pilot", "must be an array's number and a task's, as 123_4 or 123_4+1")
     return value
 
 
 def _node(value: object) -> str:
     if not isinstance(value, str) or not _NODE.fullmatch(value):
-        raise InvalidInput("order.node", "must be a node's name")
+        raise InvalidInput("request.node", "must be a node's name")
     return value

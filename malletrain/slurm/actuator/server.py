@@ -1,8 +1,8 @@
-"""The actuator: the one process with Slurm's rights, on a Unix socket, for one user's orders.
+"""The actuator: the one process with Slurm's rights, serving one user on a Unix socket.
 
-It knows four verbs (`orders`), each carried out by `SlurmCluster` as ever: every task is read again before it is
-touched, and what is not a sound pilot in the harvest partition, account and QOS is left alone. It keeps no state, so
-it may be killed and started at any moment.
+It accepts the four verbs of `protocol` and carries them out by `SlurmCluster`, which reads each task again before it
+changes it and leaves alone what is not a held pilot in the harvest partition, account and QOS. It keeps no state, so
+it may be killed and restarted at any moment.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from malletrain.slurm.site_facts import Harvest
 
 log = logging.getLogger("malletrain.actuator")
 
-#: Who connects must have said all within so many seconds.
+#: Seconds in which a client must have sent its whole request.
 REQUEST_TIMEOUT_S = 5.0
 
-#: A user who may not give orders is given so long.
+#: Seconds to read the request of a user who is not allowed, before the refusal is sent.
 REFUSAL_TIMEOUT_S = 0.5
 
-#: So often (seconds) the server looks whether it shall end.
+#: Seconds between two checks of the stop flag.
 _STOP_POLL_S = 1.0
 
-#: A wait for the other side is looked at so often (seconds).
+#: Seconds of one wait for input, after which the time left is computed again.
 _WAIT_SLICE_S = 0.25
 
 #: struct ucred (unix(7), SO_PEERCRED): pid, uid, gid.
@@ -49,7 +49,7 @@ _UCRED = struct.Struct("3i")
 
 
 class Actuator:
-    """Carries out orders. `most_s`: no pilot's limit is set longer (seconds)."""
+    """Carries out requests. `most_s`: the longest time limit that it sets, in seconds."""
 
     def __init__(
         self, commands: Commands, harvest: Harvest, most_s: float, now: Callable[[], float] = time.time
@@ -60,28 +60,28 @@ class Actuator:
         self._now = now
 
     def answer(self, line: bytes) -> ActuatorReply:
-        """What became of the order in `line`; nothing that it holds can raise."""
+        """Carry out the request in `line`. Any line gets a reply; none raises."""
         try:
-            order = read_request(line, self._most_s)
+            request = read_request(line, self._most_s)
         except InvalidInput as error:
             return ActuatorReply(refused=str(error))
         try:
-            return self._carry_out(order)
+            return self._carry_out(request)
         except InvalidInput as error:
             return ActuatorReply(refused=str(error))
         except ClusterUnavailable as error:
             return ActuatorReply(unavailable=str(error))
 
-    def _carry_out(self, order: ActuatorRequest) -> ActuatorReply:
-        cluster = SlurmCluster(self._commands, self._harvest, order.owners.get, self._now)
-        starts = [action for action in order.actions if isinstance(action, StartPilot)]
+    def _carry_out(self, request: ActuatorRequest) -> ActuatorReply:
+        cluster = SlurmCluster(self._commands, self._harvest, request.owners.get, self._now)
+        starts = [action for action in request.actions if isinstance(action, StartPilot)]
         if starts:
             return ActuatorReply(tuple(cluster.start(starts)))
-        recycled = [action for action in order.actions if isinstance(action, RecyclePilot)]
+        recycled = [action for action in request.actions if isinstance(action, RecyclePilot)]
         if recycled:
             return ActuatorReply(tuple(cluster.recycle(recycled)))
         outcomes = []
-        for action in order.actions:
+        for action in request.actions:
             if isinstance(action, CutLimit):
                 outcomes.append(cluster.cut(action))
             elif isinstance(action, CancelTasks):
@@ -90,14 +90,17 @@ class Actuator:
 
 
 class ActuatorServer:
-    """The socket. One order at a time, in the order in which they come; the daemon waits for each anyway."""
+    """Serves the socket, one request at a time."""
 
     def __init__(self, path: Path, actuator: Actuator, allowed: frozenset[int], alive: Callable[[], object]) -> None:
-        """Listen at `path`, which is made anew. Only users in `allowed` (uids) are heard; `alive` is told again and
-        again that the server goes on.
+        """Listen at `path`; a file that is there is replaced.
+
+        Args:
+            allowed: uids whose requests are carried out; all others are refused.
+            alive: called about once a second while the server runs.
 
         Raises:
-            InvalidInput: the socket cannot be made there.
+            InvalidInput: the socket cannot be created.
         """
         self._actuator = actuator
         self._allowed = allowed
@@ -129,42 +132,42 @@ class ActuatorServer:
                 try:
                     self._serve(connection)
                 except OSError as error:
-                    log.warning("an order was not answered: %s", error)
+                    log.warning("a request was not answered: %s", error)
 
     def stop(self) -> None:
-        """Take no more orders; `run` returns after the one in hand."""
+        """Accept no more requests; `run` returns after the present one. Thread-safe."""
         self._stop.set()
 
     def close(self) -> None:
-        """Give the socket up."""
+        """Close and remove the socket."""
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
     def _serve(self, connection: socket.socket) -> None:
         _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid not in self._allowed:
-            log.warning("user %d may not give orders here", uid)
-            # What was said is taken in, or the answer would be lost with it.
+            log.warning("user %d may not send requests here", uid)
+            # Closing with unread input would reset the connection, and the client would miss the refusal.
             until = time.monotonic() + REFUSAL_TIMEOUT_S
             with contextlib.suppress(OSError):
                 read_line(connection, lambda: until - time.monotonic())
             connection.settimeout(REFUSAL_TIMEOUT_S)
-            connection.sendall(write_reply(ActuatorReply(refused=f"user {uid} may not give orders here")))
+            connection.sendall(write_reply(ActuatorReply(refused=f"user {uid} may not send requests here")))
             return
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         line = read_line(connection, lambda: deadline - time.monotonic())
         answer = self._actuator.answer(line)
         if answer.refused:
-            log.warning("order refused: %s", answer.refused)
+            log.warning("request refused: %s", answer.refused)
         connection.settimeout(REQUEST_TIMEOUT_S)
         connection.sendall(write_reply(answer))
 
 
 def read_line(connection: socket.socket, left_s: Callable[[], float]) -> bytes:
-    """One line; `left_s` says how many seconds are left for it, and may shrink at any moment.
+    """Read one line. `left_s` returns the seconds left, and is called again during the wait.
 
     Raises:
-        OSError: it did not come in time, was cut off, or has no end.
+        OSError: no whole line within the time, the connection ended, or more than MAX_LINE_BYTES.
     """
     taken = bytearray()
     while not taken.endswith(b"\n"):
