@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import torch
 
-from malletrain.elastic.comm.gloo_group import all_closed
+from malletrain.elastic.comm.background import all_closed
+from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
@@ -194,6 +195,7 @@ class Runtime:
             prepare=self.reducer.allocate_buffers,
             top_up=self._top_up,
             peer_store=peer_store,
+            carrier=find_carrier(model, environ),
         )
         self.lifecycle = WorkerLifecycle(
             self.member, self.reconfigurer, self.checkpointing, self.reports, in_pilot=pilot is not None

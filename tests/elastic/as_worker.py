@@ -4,7 +4,8 @@ Environment, to make what cannot be timed from outside: LAG_AT=N[,M]: in round N
 broken, once M others have committed it, which COMMITTED=N,NAME has them tell; TROUBLE=freeze|kill|term@PLACE[#N]: it
 signals itself when it comes to a place of `PLACES` for the Nth time (by default the first). PATIENCE=S: for how long
 it waits for a daemon in a broken world. APART=S: for how long the processes of a node may be in two steps at once.
-LONG=S: what is a long step.
+LONG=S: what is a long step. STANDIN=S: gradients are summed by the stand-in for NCCL (`device_stand_in`), connected
+within S seconds beside training (0: between two steps).
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from malletrain.elastic import evaluate
+from malletrain.elastic import evaluate, runtime
 from malletrain.elastic.comm.group import Work
 from malletrain.elastic.comm.step_commit import StepCommitter, StepOutcome
 from malletrain.elastic.errors import Aborted
@@ -34,6 +36,7 @@ from malletrain.elastic.resize import lifecycle, reconfigure, state_recovery
 from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
 from malletrain.wire import worker_client
+from tests.elastic import device_stand_in
 
 SIGNALS = {"freeze": signal.SIGSTOP, "kill": signal.SIGKILL, "term": signal.SIGTERM}
 
@@ -143,6 +146,10 @@ def main(arguments: list[str]) -> None:
         reconfigure.RECOVERY_SILENCE_LIMIT_S = float(os.environ["PATIENCE"])
     if "APART" in os.environ:
         local_group.SPLIT_TIMEOUT_S = float(os.environ["APART"])
+    if "STANDIN" in os.environ:
+        limit = timedelta(seconds=float(os.environ["STANDIN"]))
+        found = device_stand_in.carrier(limit or None)
+        setattr(runtime, "find_carrier", lambda model, environ: found)  # noqa: B010 - imported there
     if "LONG" in os.environ:
         lifecycle.LONG_STEP_S = float(os.environ["LONG"])
     sys.argv = list(arguments)

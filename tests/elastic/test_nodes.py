@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
-from malletrain.elastic.comm.node_group import make_world_group
 from malletrain.elastic.comm.peer_store import StoreServer
+from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.recovery_plan import MemberState, plan_recovery
 from tests.elastic import group_contract

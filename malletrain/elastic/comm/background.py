@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
@@ -60,3 +61,26 @@ class Background(Task):
     def __init__(self, call: Callable[[], None], name: str) -> None:
         super().__init__(call)
         threading.Thread(target=self.run, name=f"malletrain-{name}", daemon=True).start()
+
+
+#: Threads that close what may be stuck.
+_closers: list[threading.Thread] = []
+
+
+def close_behind(close: Callable[[], None], name: str) -> None:
+    """Close something that may take long, or never end, in a thread that is left behind."""
+    closer = threading.Thread(target=close, name=f"malletrain-{name}", daemon=True)
+    _closers[:] = [*(each for each in _closers if each.is_alive()), closer]
+    closer.start()
+
+
+def all_closed(seconds: float) -> bool:
+    """Wait for at most `seconds` until everything given to `close_behind` is closed; return whether it all is.
+
+    A group that is stuck in an operation is not, and a process that exits normally is then aborted by the C++
+    runtime.
+    """
+    end = time.monotonic() + seconds
+    for closer in _closers:
+        closer.join(max(0.0, end - time.monotonic()))
+    return not any(closer.is_alive() for closer in _closers)

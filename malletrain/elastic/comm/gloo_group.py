@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,6 +10,7 @@ import torch
 import torch.distributed
 
 from malletrain.elastic.comm.addresses import split_address
+from malletrain.elastic.comm.background import close_behind
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
 from malletrain.elastic.comm.peer_store import first_line
 from malletrain.elastic.errors import PeerLost
@@ -101,9 +100,7 @@ class GlooGroup:
             return
         held = [self._pending, self._group]
         self._group, self._pending = None, []
-        closer = threading.Thread(target=held.clear, name="malletrain-close-group", daemon=True)
-        _closers[:] = [*(each for each in _closers if each.is_alive()), closer]
-        closer.start()
+        close_behind(held.clear, "close-group")
 
     def _start(self, call: Callable[[Any], Any]) -> Work:
         work = _GlooWork(self._call(call))
@@ -118,22 +115,6 @@ class GlooGroup:
             return call(group)
         except RuntimeError as error:
             raise PeerLost(first_line(error)) from error
-
-
-#: Threads that close abandoned groups.
-_closers: list[threading.Thread] = []
-
-
-def all_closed(seconds: float) -> bool:
-    """Wait for at most `seconds` until every abandoned group is closed; return whether they all are.
-
-    A group that is stuck in an operation is not, and a process that exits normally is then aborted by the C++
-    runtime.
-    """
-    end = time.monotonic() + seconds
-    for closer in _closers:
-        closer.join(max(0.0, end - time.monotonic()))
-    return not any(closer.is_alive() for closer in _closers)
 
 
 class _GlooWork:

@@ -10,39 +10,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
 import torch
 
 from malletrain.elastic.comm.background import Task
-from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
-from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.errors import PeerLost
 
 #: How often the thread of a group checks whether the group was abandoned.
 POLL_INTERVAL_S = 0.05
-
-
-def make_world_group(
-    address: str, generation: int, node: int, nodes: int, local_rank: LocalRank, host: str, timeout: timedelta
-) -> Group:
-    """Make the group of a world of `nodes` nodes with `local_rank.size` processes each; blocks until all have come.
-
-    Args: as of `gloo_group.make_group`.
-
-    Raises:
-        PeerLost: not all peers came within `timeout`, or the store is gone.
-    """
-    if local_rank.size == 1:
-        return make_group(address, generation, node, nodes, host, timeout)
-    local = make_group(address, generation, local_rank.rank, local_rank.size, host, timeout, f"-node-{node}")
-    try:
-        across = make_group(address, generation, node, nodes, host, timeout, f"-place-{local_rank.rank}")
-    except PeerLost:
-        local.abandon()
-        raise
-    return NodeGroup(local, across)
 
 
 class NodeGroup:

@@ -22,6 +22,7 @@ import torch
 
 from malletrain.elastic.comm.group import Group, SoloGroup, Work
 from malletrain.elastic.comm.node_group import NodeGroup
+from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.errors import Aborted, PeerLost
 
 #: How often a waiting member checks whether its world still stands.
@@ -177,7 +178,7 @@ class StepCommitter:
         """
         group = self.world.group
         try:
-            if shard and isinstance(group, NodeGroup):
+            if shard and isinstance(group, NodeGroup | PairedGroup):
                 return group.all_reduce_across(tensor)
             return group.all_reduce(tensor)
         except PeerLost as lost:

@@ -41,7 +41,8 @@ class _Build:
     def _make(self, make: MakeGroup) -> None:
         group = make(self.plan)
         try:
-            barrier = group.all_reduce(torch.zeros(group.size))  # one element a member, so that each takes part
+            # One element a member, so that each takes part.
+            barrier = group.all_reduce(torch.zeros(group.size, dtype=torch.int64))
             while not (met := barrier.wait(POLL_INTERVAL_S)) and not self.given_up:
                 pass
         except PeerLost:

@@ -23,10 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from malletrain.elastic.comm.carrier import DeviceCarrier
 from malletrain.elastic.comm.group import Group
-from malletrain.elastic.comm.node_group import make_world_group
 from malletrain.elastic.comm.peer_store import PeerStore
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, StepOutcome, TrainingWorld
+from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
@@ -70,6 +71,7 @@ class Reconfigurer:
         prepare: called on the builder thread of the first group with peers, to allocate what its first step needs.
         top_up: submits more held tasks.
         peer_store: of this worker, if it serves one.
+        carrier: of tensors on the model's device; None where the host's carries all.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class Reconfigurer:
         prepare: Callable[[], None],
         top_up: Callable[[int], None],
         peer_store: PeerStore | None,
+        carrier: DeviceCarrier | None = None,
     ) -> None:
         self._member = member
+        self._carrier = carrier
         self._committer = member.committer
         self._pending_groups = member.pending_groups
         self._state = state
@@ -121,7 +125,14 @@ class Reconfigurer:
             self._prepare()
         self._recovery.allocate(plan)
         return make_world_group(
-            plan.store, plan.generation, node, len(plan.members), member.local_rank, member.host, BUILD_PATIENCE
+            plan.store,
+            plan.generation,
+            node,
+            len(plan.members),
+            member.local_rank,
+            member.host,
+            BUILD_PATIENCE,
+            self._carrier,
         )
 
     # --- 3. members vote at each step boundary ----------------------------------------------------------------
@@ -162,12 +173,21 @@ class Reconfigurer:
 
     def _wait_for_group(self, plan: messages.Plan) -> Group:
         self._bound = plan
+        group: Group | None = None
         try:
             group = self._pending_groups.group(plan, self._make_group, lambda: self._member.check_newer(plan))
+            if group is not None:
+                finish_connecting(group, BUILD_PATIENCE, lambda: self._member.check_newer(plan))
         except PeerLost as lost:
+            if group is not None:
+                group.abandon()
             self._member.check_newer(plan)
             self._member.fault(plan.generation, "build", str(lost))
             raise Aborted(str(lost)) from lost
+        except Aborted:
+            if group is not None:
+                group.abandon()
+            raise
         if group is None:
             raise Aborted("the group was given up")
         return group

@@ -41,7 +41,8 @@ from pathlib import Path
 import torch
 
 from malletrain.domain.event import EventKind
-from malletrain.elastic.comm.gloo_group import all_closed, make_group
+from malletrain.elastic.comm.background import all_closed
+from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from malletrain.elastic.state.transfer import PIECE_BYTES

@@ -1,0 +1,122 @@
+"""NCCL as the collectives of a device group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+
+from malletrain.elastic.comm.background import close_behind
+from malletrain.elastic.comm.device_group import QUERY_INTERVAL_S, DeviceEvent
+from malletrain.elastic.comm.peer_store import first_line
+from malletrain.elastic.errors import ElasticError, PeerLost
+
+#: Much of what is needed here is exported without types.
+_dist: Any = torch.distributed
+_c10d: Any = torch._C._distributed_c10d
+
+#: Streams with a lower number go first.
+HIGH_PRIORITY = -1
+
+#: NCCL's own limit on an operation. Callers wait in short slices, and the daemon says who is gone.
+OPERATION_TIMEOUT = timedelta(hours=2)
+
+
+def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: torch.device) -> NcclCollectives:
+    """Make a communicator of all processes and run a first sum in it. May run beside training in another one.
+
+    Transports are connected by the first sum, not when the communicator is made; afterwards nothing is left to wait
+    for.
+
+    Args:
+        store: where the members meet; a torch `Store` that no other group uses.
+        rank, size: of this process.
+        timeout: how long to wait for the peers.
+        device: of this process's model.
+
+    Raises:
+        PeerLost: not all peers came within `timeout`, or they could not be connected.
+        ElasticError: the device of this process has failed.
+    """
+    end = time.monotonic() + timeout.total_seconds()
+    torch.cuda.set_device(device)
+    try:
+        options = _dist.ProcessGroupNCCL.Options()
+        options._timeout = OPERATION_TIMEOUT
+        options.is_high_priority_stream = True
+        group = _dist.ProcessGroupNCCL(store, rank, size, options)
+        group.eager_connect_single_device(device)
+    except RuntimeError as error:
+        raise _translated(error, device) from error
+    collectives = NcclCollectives(group, device)
+    with torch.cuda.stream(torch.cuda.Stream(device, priority=HIGH_PRIORITY)):
+        one = torch.ones(1, device=device)
+        first = collectives.all_reduce(one)
+    while not first.query():
+        if time.monotonic() > end:
+            close_behind(collectives.abort, "abort-device")
+            raise PeerLost(f"the first sum over NCCL was not complete within {timeout.total_seconds():g} s")
+        time.sleep(QUERY_INTERVAL_S)
+    return collectives
+
+
+class NcclCollectives:
+    """A `ProcessGroupNCCL` whose operations are waited for by events.
+
+    `work.wait()` makes the current stream wait, which would stop backward. Here another stream waits, which does
+    nothing else, and an event on it says when the operation is complete.
+    """
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        self._group = group
+        self._device = device
+        self._watch = torch.cuda.Stream(device)
+
+    def all_reduce(self, tensor: torch.Tensor) -> DeviceEvent:
+        return self._queue(lambda: self._group.allreduce([tensor], _dist.AllreduceOptions()))
+
+    def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> DeviceEvent:
+        return self._queue(lambda: self._group.allgather([list(into)], [tensor], _c10d.AllgatherOptions()))
+
+    def abort(self) -> None:
+        self._group.abort()
+
+    def _queue(self, call: Any) -> DeviceEvent:
+        try:
+            work = call()
+            with torch.cuda.stream(self._watch):
+                work.wait()
+                event = torch.cuda.Event()
+                event.record(self._watch)
+        except RuntimeError as error:
+            raise _translated(error, self._device) from error
+        return _NcclEvent(event, work, self._device)
+
+
+class _NcclEvent:
+    """Keeps the work alive: it holds what NCCL still needs."""
+
+    def __init__(self, event: torch.cuda.Event, work: Any, device: torch.device) -> None:
+        self._event = event
+        self._work = work
+        self._device = device
+
+    def query(self) -> bool:
+        try:
+            return bool(self._event.query())
+        except RuntimeError as error:
+            raise _translated(error, self._device) from error
+
+
+def _translated(error: RuntimeError, device: torch.device) -> Exception:
+    """A fault of the network or of a peer; else one of this process's own device."""
+    if isinstance(error, _dist.DistError):
+        return PeerLost(first_line(error))
+    return ElasticError(
+        f"{device} of this process has failed: {first_line(error)}. The others go on without it; see the kernel's "
+        "log for Xid messages (dmesg, nvidia-smi -q)"
+    )

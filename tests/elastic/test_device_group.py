@@ -1,0 +1,218 @@
+"""Sums whose operations complete asynchronously and look complete after an abort: NCCL's way, here by a stand-in."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from malletrain.elastic.comm import carrier as carriers
+from malletrain.elastic.comm.background import all_closed
+from malletrain.elastic.comm.carrier import DeviceCarrier, find_carrier
+from malletrain.elastic.comm.device_group import DeviceGroup
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.paired_group import PairedGroup
+from malletrain.elastic.comm.peer_store import StoreServer
+from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
+from malletrain.elastic.errors import ElasticError, PeerLost
+from tests.elastic import device_stand_in, group_contract
+from tests.elastic.coordinator import running, wait_until
+from tests.elastic.device_stand_in import Completion, StandInCollectives
+from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.test_transfer import run
+
+PATIENCE = timedelta(seconds=30)
+
+
+def worlds(size: int, act: Any, carrier: DeviceCarrier | None = None) -> list[object]:
+    """Runs `act(group)` in a thread for each member of a world with the stand-in; returns results or errors."""
+    server = StoreServer("127.0.0.1")
+    results: list[object] = [None] * size
+
+    def member(rank: int) -> None:
+        chosen = carrier or device_stand_in.carrier()
+        try:
+            group = make_world_group(server.address, 1, rank, size, LocalRank(), "127.0.0.1", PATIENCE, chosen)
+            finish_connecting(group, PATIENCE, lambda: None)
+            results[rank] = act(group)
+        except (AssertionError, PeerLost) as error:
+            results[rank] = error
+        finally:
+            done.wait(60)
+            group.abandon()
+
+    done = threading.Barrier(size)
+    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    return results
+
+
+def contract(group: Group) -> str:
+    group_contract.check(group)
+    return "kept"
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_pair_of_host_and_device_satisfies_the_contract(size: int) -> None:
+    assert worlds(size, contract) == ["kept"] * size
+
+
+def test_what_is_not_connected_beside_training_is_connected_at_the_boundary() -> None:
+    boundary = device_stand_in.carrier(None)
+    assert worlds(3, contract, boundary) == ["kept"] * 3
+
+
+def test_all_members_drop_what_one_could_not_connect_beside() -> None:
+    tried: list[str] = []
+
+    def connect(store: Any, rank: int, size: int, timeout: timedelta) -> StandInCollectives:
+        tried.append(f"{rank}")
+        if rank == 1 and tried.count("1") == 1:
+            raise PeerLost("no route")
+        return device_stand_in.connect(store, rank, size, min(timeout, timedelta(seconds=3)))
+
+    failing = DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, timedelta(seconds=3))
+    assert worlds(3, contract, failing) == ["kept"] * 3
+    assert sorted(tried) == ["0", "0", "1", "1", "2", "2"], "each tried beside training, and again at the boundary"
+
+
+def test_an_operation_that_an_abort_completed_is_not_taken_for_done() -> None:
+    def act(group: Group) -> str:
+        collectives = StandInCollectives(group, delay_s=60.0)
+        device = DeviceGroup(collectives, group.rank, group.size)
+        tensor = torch.ones(4)
+        work = device.all_reduce(tensor)
+        assert not work.wait(0.05)
+        device.abandon()
+        with pytest.raises(PeerLost):
+            work.wait(30.0)
+        with pytest.raises(PeerLost):
+            work.wait(0.0)
+        with pytest.raises(PeerLost):
+            device.all_reduce(tensor)
+        return "refused"
+
+    assert run(2, act) == ["refused"] * 2
+    assert all_closed(10.0)
+
+
+def test_the_event_comes_before_the_flag_is_looked_at() -> None:
+    """The group is given up between two queries, and the aborted operation completes at once."""
+
+    class Aborting(Completion):
+        group: DeviceGroup
+
+        def query(self) -> bool:
+            self.group.abandon()
+            return True
+
+    event = Aborting()
+
+    class Idle:
+        def all_reduce(self, tensor: torch.Tensor) -> Completion:
+            return event
+
+        def all_gather(self, into: Any, tensor: torch.Tensor) -> Completion:
+            return event
+
+        def abort(self) -> None:
+            pass
+
+    event.group = DeviceGroup(Idle(), 0, 2)
+    work = event.group.all_reduce(torch.ones(1))
+    with pytest.raises(PeerLost):
+        work.wait(1.0)
+
+
+def test_a_device_that_is_connected_too_late_is_given_up() -> None:
+    made: list[DeviceGroup] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def act(group: Group) -> str:
+        def connect(attempt: str, limit: timedelta) -> DeviceGroup:
+            if attempt == "beside" and group.rank == 0:
+                begun.set()
+                go_on.wait(30)
+            device = DeviceGroup(StandInCollectives(group), group.rank, group.size)
+            if attempt == "beside" and group.rank == 0:
+                made.append(device)
+            return device
+
+        paired = PairedGroup(group, lambda tensor: tensor.is_floating_point(), connect)
+        paired.connect_beside(timedelta(seconds=0.5))
+        assert not paired.is_connected
+        go_on.set()
+        return "dropped"
+
+    assert run(2, act) == ["dropped"] * 2
+    wait_until(lambda: bool(made) and made[0].given_up, 10, "the late communicator is given up")
+
+
+def model_on(*devices: str) -> Any:
+    tensors = [SimpleNamespace(device=torch.device(name)) for name in devices]
+    return SimpleNamespace(parameters=lambda: tensors, buffers=list)
+
+
+@pytest.mark.parametrize(
+    ("devices", "environ", "says"),
+    [
+        (("cuda:0", "cuda:1"), {}, "cuda:0 and cuda:1: a process trains on one GPU"),
+        (("cpu",), {"MALLETRAIN_BACKEND": "nccl"}, "move it to the GPU"),
+        (("cuda:0",), {"MALLETRAIN_BACKEND": "ncl"}, "must be auto, nccl or gloo"),
+        (("cuda:0",), {"MALLETRAIN_NCCL_CONNECT": "later"}, "must be beside or boundary"),
+    ],
+)
+def test_what_no_carrier_can_serve_is_refused(devices: tuple[str, ...], environ: dict[str, str], says: str) -> None:
+    with pytest.raises(ElasticError, match=says):
+        find_carrier(model_on(*devices), environ)
+
+
+def test_the_models_device_chooses_the_carrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carriers, "_lacks_nccl", lambda: "")
+    assert find_carrier(model_on("cpu"), {}) is None
+    assert find_carrier(model_on("cuda:0"), {"MALLETRAIN_BACKEND": "gloo"}) is None
+    chosen = find_carrier(model_on("cpu", "cuda:0"), {})
+    assert chosen is not None and chosen.beside_limit
+    assert not chosen.takes(torch.zeros(1)), "tensors in host memory go by the host's carrier"
+    later = find_carrier(model_on("cuda:0"), {"MALLETRAIN_NCCL_CONNECT": "boundary"})
+    assert later is not None and later.beside_limit is None
+    monkeypatch.setattr(carriers, "_lacks_nccl", lambda: "NCCL 2.10.3")
+    assert find_carrier(model_on("cuda:0"), {}) is None
+    with pytest.raises(ElasticError, match=r"NCCL 2\.10\.3"):
+        find_carrier(model_on("cuda:0"), {"MALLETRAIN_BACKEND": "nccl"})
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "hangs"),
+    [("20", ""), ("0", ""), ("2", "2")],
+    ids=["beside", "boundary", "hangs beside"],
+)
+def test_growing_shrinking_and_a_kill_equal_a_static_run(
+    tmp_path: Path, static: Static, limit_s: str, hangs: str
+) -> None:
+    options = ["--epochs", EPOCHS, "--step-seconds", "0.15", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(2):
+            pod.spawn(daemon.url, task, [SCRIPT, *options], STANDIN=limit_s)
+        daemon.wait_world([0, 1])
+        for task in (2, 3):
+            pod.spawn(daemon.url, task, [SCRIPT, *options], STANDIN=limit_s, STANDIN_HANGS=hangs)
+        daemon.wait_world([0, 1, 2, 3])
+        pod.kill_after_a_step(1)
+        daemon.wait_world([0, 2, 3])
+        daemon.leave(2)
+        daemon.wait_world([0, 3])
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == 0
+        assert pod.wait(3) == 0
+    assert_every_sample_once(diary(tmp_path), int(EPOCHS))
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
