@@ -141,7 +141,8 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
 def _replace_stragglers(draft: Draft, inputs: Inputs) -> None:
     """Start a replacement for each straggler on a free node; once it is ready, the straggler leaves."""
     slow = inputs.tasks.replaceable(inputs.situation.slow)
-    found = replace_stragglers(slow, inputs.live, draft.staying, draft.free, inputs.now, inputs.rules)
+    avoided = inputs.situation.avoided
+    found = replace_stragglers(slow, inputs.live, draft.staying, draft.free, inputs.now, inputs.rules, avoided)
     draft.give_up(found.leaves)
     draft.refusals += found.refusals
     draft.replacements = found.starts
@@ -156,7 +157,18 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
     situation, snapshot, live, now, rules = inputs.situation, inputs.snapshot, inputs.live, inputs.now, inputs.rules
     weights = {hole.node: snapshot.node[hole.node].weight for hole in draft.free}
     slow = {each.pilot for found in situation.slow.values() for each in found}
-    placement = place(sizing.sizes, live, draft.staying, draft.free, weights, draft.holes, now, slow, snapshot.leaves)
+    placement = place(
+        sizing.sizes,
+        live,
+        draft.staying,
+        draft.free,
+        weights,
+        draft.holes,
+        now,
+        slow,
+        snapshot.leaves,
+        situation.avoided,
+    )
     room = rules.max_pilots - inputs.tasks.count(placement.keep)
     moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, draft.replacements, room)
     draft.actions += moves
@@ -167,6 +179,8 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
     else:
         draft.actions += top_ups(live, now, rules)
     draft.refusals += waits
+    for job in sorted(placement.short.keys() & situation.avoided.keys()):
+        draft.refusals += [Refusal(f"job {job}", f"{n}: {why}") for n, why in sorted(situation.avoided[job].items())]
 
 
 def _free_holes(

@@ -35,9 +35,10 @@ class Situation:
         spent: what budgets are held against.
         known: what was learnt of each job that is profiled.
         open_holes, forecast: which holes are open, and what to expect of them (None: nothing beyond the plan).
-        resting: nodes and jobs (`job 7`) on which pilots did not start lately, or were slow, with the reason.
+        resting: nodes and jobs (`job 7`) on which pilots did not start lately, with the reason.
         supply: equally likely numbers of nodes to come, where jobs have deadlines.
         slow: by job, workers that hold up the others.
+        avoided: by job, nodes on which its workers were slow, with the reason; other jobs may have them.
     """
 
     snapshot: Snapshot
@@ -56,6 +57,7 @@ class Situation:
     resting: Mapping[str, str] = field(default_factory=dict)
     supply: tuple[int, ...] = ()
     slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)
+    avoided: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

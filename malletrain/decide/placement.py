@@ -49,13 +49,14 @@ def place(
     now: float = 0.0,
     slow: Collection[str] = (),
     leaves: Mapping[str, str] | None = None,
+    avoided: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Placement:
     """Turn counts into nodes.
 
     `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight (see
     `rank`), `holes` those of held nodes too, `slow` pilots whose workers hold up the others, `leaves` the leaf switch
-    of each node, where there are switches. Jobs whose nodes cost most to start choose first, then the lower id.
-    Deterministic.
+    of each node, where there are switches, `avoided` by job the nodes that it is not to be given, with the reason.
+    Jobs whose nodes cost most to start choose first, then the lower id. Deterministic.
     """
     of_held = holes or {}
     pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights, leaves or {})
@@ -81,7 +82,12 @@ def place(
             drop[job_id] = tuple(pilot for pilot in ranked if pilot.id not in kept)
         wanted = size - len(keep[job_id])
         own = {of_held[p.node].cohort for p in keep[job_id] if p.node in of_held}
-        take[job_id] = tuple(pool.take(wanted, own, [p.node for p in keep[job_id]]))
+        beside, avoids = [p.node for p in keep[job_id]], (avoided or {}).get(job_id, {})
+        if avoids:
+            take[job_id] = tuple(pool.without(avoids).take(wanted, own, beside))
+            pool = pool.without({hole.node for hole in take[job_id]})
+        else:
+            take[job_id] = tuple(pool.take(wanted, own, beside))
         if wanted > len(take[job_id]):
             short[job_id] = wanted - len(take[job_id])
     return Placement(keep, drop, take, short)
@@ -101,11 +107,16 @@ class _Pool:
         def alike(hole: Hole) -> tuple[float, int]:
             return rank(hole, weights.get(hole.node, 1))[:2]
 
-        self._leaves = leaves
+        self._weights, self._leaves = weights, leaves
         self._fronts: list[list[list[Hole]]] = [
             [list(group) for _, group in groupby(front, key=lambda hole: hole.cohort)]
             for _, front in groupby(ranked, key=alike)
         ]
+
+    def without(self, nodes: Collection[str]) -> _Pool:
+        """A pool of its own that lacks these nodes."""
+        left = [hole for front in self._fronts for group in front for hole in group if hole.node not in nodes]
+        return _Pool(left, self._weights, self._leaves)
 
     def take(self, wanted: int, own: set[float | None], beside: Iterable[str]) -> list[Hole]:
         """Up to `wanted` holes: of those about equally good, fellows of nodes that the job has (`own` cohorts), then

@@ -2,7 +2,7 @@
 
 After Or, Zhang, Freedman (MLSys 2020): the replacement joins first. The next generation takes the one in and lets the
 other go, so the job never trains on fewer nodes. Each job replaces one worker at a time, its slowest. Where no node
-is free the straggler stays; shares of the batch in proportion to speed
+is free, or where the job avoids as many nodes as it may already, the straggler stays; shares of the batch in proportion to speed
 (`malletrain.elastic.data.proportional_shares`) then take off most of what it costs.
 """
 
@@ -17,6 +17,9 @@ from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, Hole, LeaveCause, Refusal, StartPilot
 from malletrain.domain.job import JobView, Pilot
 from malletrain.learn.stragglers import Straggler
+
+#: Most nodes that a job avoids for slow workers at a time, as a part of its nodes; one always may.
+MAX_AVOIDED_PART = 0.125
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,10 @@ def replace_stragglers(
     free: Sequence[Hole],
     now: float,
     rules: Rules,
+    avoided: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Replacements:
-    """What to do about `slow` workers (by job, the slowest first), given the pilots that stay and the holes that may
-    be started on, best first."""
+    """What to do about `slow` workers (by job, the slowest first), given the pilots that stay, the holes that may
+    be started on, best first, and the nodes that each job avoids since its worker was slow there."""
     out = Replacements()
     holes = list(free)
     for job_id, found in sorted(slow.items()):
@@ -63,11 +67,17 @@ def replace_stragglers(
                 out.gone.add(pilot.id)
             else:
                 out.refusals.append(Refusal(subject, f"{slow_one}; it stays until {where} is ready"))
-        elif not holes or not views[job_id].held:
-            lacking = "no free node" if not holes else "no held task of its job"
+            continue
+        avoids = (avoided or {}).get(job_id, {})
+        hole = next((each for each in holes if each.node not in avoids), None)
+        if len(avoids) >= max(1, int(MAX_AVOIDED_PART * len(mine))):
+            resting = ", ".join(sorted(avoids))
+            out.refusals.append(Refusal(subject, f"{slow_one}; its job avoids {resting} for that already"))
+        elif hole is None or not views[job_id].held:
+            lacking = "no free node" if hole is None else "no held task of its job"
             out.refusals.append(Refusal(subject, f"{slow_one}; {lacking} is there to replace it"))
         else:
-            hole = holes.pop(0)
+            holes.remove(hole)
             reason = f"replaces {slow_one}"
             limit = pilot_limit_s(hole, now, rules)
             task = views[job_id].held[0].id

@@ -20,6 +20,18 @@ def test_one_slow_worker_of_four_is_found() -> None:
     assert "70%" in found[0].reason
 
 
+def test_a_worker_is_compared_within_its_class_of_nodes() -> None:
+    classes = {f"1_{i}": "old" if i > 4 else "new" for i in range(10)}
+    assert stragglers(paces(100, 100, 100, 100, 100, 50, 50, 50, 50, 50), classes) == ()
+    assert [s.pilot for s in stragglers(paces(100, 100, 100, 100, 100, 50, 50, 50, 50, 30), classes)] == ["1_9"]
+
+
+def test_several_that_are_slow_alike_are_a_class_without_a_name() -> None:
+    assert stragglers(paces(*[100] * 10, 61, 60)) == ()
+    assert [s.pilot for s in stragglers(paces(*[100] * 10, 61, 40))] == ["1_11", "1_10"]
+    assert stragglers(paces(*[100] * 6, 61, 40, 20)) == (), "more than a quarter"
+
+
 def test_just_above_the_bound_is_not() -> None:
     assert stragglers(paces(100, 100, 81, 100)) == ()
 

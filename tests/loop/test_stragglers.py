@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -16,9 +18,9 @@ from malletrain.wire.messages import Samples, to_json
 from tests.world import World, data_of, event_of, job
 
 
-def report(world: World, rates: dict[str, float], windows: int = 1) -> None:
+def report(world: World, rates: dict[str, float], windows: int = 1, members: Sequence[str] = ()) -> None:
     """What the main worker of job 1 says, as it comes over the wire."""
-    members = sorted(world.running().values())
+    members = members or sorted(world.running().values())
     said = Samples(1, 4, 300, 3.0, 10, 0, rates={f"{p}.0": rates.get(p, 100.0) for p in members})
     body = {key: value for key, value in json.loads(json.dumps(to_json(said))).items() if key != "type"}
     for _ in range(windows):
@@ -77,16 +79,14 @@ def test_a_straggler_goes_after_its_replacement_is_ready_and_its_node_rests() ->
     assert data_of(left[0])["cause"] == LeaveCause.STRAGGLER and "is ready" in left[0].reason
     world.tick()
     assert world.nodes_of(1) == 4
-    # Another job may have every free node but the slow one, which rests.
+    # Its job avoids the node for a while; another job may have it at once.
+    now = world.clock.now()
+    assert "its worker there was replaced" in world.loop.ledger.paces.avoided(now)[1][slow_node]
+    assert not world.loop.ledger.paces.avoided(now + REST_S)
     world.submit(job(2, most=4, given_curve=Curve.linear(4)))
     for _ in range(3):
         world.tick()
-    assert len(world.running()) == 5 and slow_node not in world.running()
-    assert "its last worker was replaced" in refused(world, slow_node)[0]
-    world.clock.advance(REST_S)
-    world.tick()
-    world.tick()
-    assert slow_node in world.running()
+    assert len(world.running()) == 6 and world.nodes_of(1) == 4
 
 
 def test_without_a_free_node_it_stays_and_the_reason_is_told() -> None:
@@ -145,5 +145,92 @@ def test_a_restarted_daemon_knows_what_the_last_one_knew() -> None:
     world.tick()
     again = Ledger()
     again.apply(world.journal.events)
-    assert again.paces.slow() == world.loop.ledger.paces.slow() != {}
+    now = world.clock.now()
+    assert again.paces.slow(now) == world.loop.ledger.paces.slow(now) != {}
     assert [p for p in again.views()[1].staying if p.replaces == slow]
+
+
+class Training:
+    """Job 1 trains in a world whose ranks are its members' order; `pace(node, rank)` says how fast each computes."""
+
+    def __init__(self, world: World, pace: Callable[[str, int], float]) -> None:
+        self.world, self.pace = world, pace
+        self.members: tuple[str, ...] = ()
+        self.generation = 0
+
+    def windows(self, count: int) -> None:
+        for _ in range(count):
+            at = {pilot.id: pilot.node for pilot in self.world.loop.ledger.views()[1].staying}
+            staying = [p for p in self.members if p in at]
+            members = (*staying, *sorted(set(at) - set(staying)))
+            if members != self.members:
+                self.members, self.generation = members, self.generation + 1
+                warm(self.world, *members)
+                told: dict[str, JsonValue] = {"generation": self.generation, "members": list(members)}
+                self.world.workers.report(event_of(self.world.clock.now(), EventKind.GENERATION, 1, data=told))
+            report(self.world, {p: self.pace(at[p], rank) for rank, p in enumerate(members)}, members=members)
+            self.world.tick()
+
+    def departures(self) -> list[Event]:
+        return [e for e in intents(self.world, "leave") if data_of(e)["cause"] == LeaveCause.STRAGGLER]
+
+
+def training(nodes: int, most: int, pace: Callable[[str, int], float], kinds: Sequence[str] = ()) -> Training:
+    world = World(nodes)
+    for name, kind in zip(list(world.cluster.nodes), kinds, strict=False):
+        world.cluster.nodes[name] = replace(world.cluster.nodes[name], gres=f"gpu:{kind}:4")
+    world.submit(job(1, most=most, given_curve=Curve.linear(most)), tasks=3 * nodes)
+    world.tick()
+    return Training(world, pace)
+
+
+def test_a_rank_that_is_slow_on_two_nodes_is_the_scripts_and_no_node_rests_for_it() -> None:
+    """Rank 0 logs, wherever it runs: one node is tried in its stead, then the job is left alone."""
+    found = training(16, 12, lambda node, rank: 75.0 if rank == 0 else 100.0)
+    found.windows(300)
+    assert len(found.departures()) == 1
+    assert found.world.nodes_of(1) == 12
+    assert found.world.loop.ledger.paces.avoided(found.world.clock.now()) == {}
+
+
+def test_two_classes_of_nodes_are_compared_within_each() -> None:
+    """Six fast and six slow nodes, with the classes that Slurm names."""
+    kinds = ["fast"] * 6 + ["slow"] * 6
+    for most in (8, 11, 12):
+        slow = {f"n{i}" for i in range(6, 12)}
+        found = training(12, most, lambda node, rank, slow=slow: 60.0 if node in slow else 100.0, kinds)
+        found.windows(100)
+        assert found.departures() == [], most
+    slow = {f"n{i}" for i in range(6, 12)}
+    found = training(
+        12, 11, lambda node, rank: (60.0 if node in slow else 100.0) * (0.5 if node == "n7" else 1), kinds
+    )
+    found.windows(100)
+    assert {e.node for e in found.departures()} <= {"n7"}, "one that is slow for its class is a straggler"
+
+
+def test_like_is_not_replaced_with_like() -> None:
+    """Two paces that Slurm has no name for: one try shows that what is free is no better."""
+    slow = {f"n{i}" for i in range(6, 12)}
+    for most in (7, 8, 11, 12):
+        found = training(12, most, lambda node, rank: 60.0 if node in slow else 100.0)
+        found.windows(150)
+        assert len(found.departures()) <= 1, most
+
+
+def test_a_job_that_lies_rests_few_nodes_and_only_for_itself() -> None:
+    """Each window another worker is called slow, whichever has the most of the pool to lose."""
+    world = World(16)
+    world.submit(job(1, most=8, given_curve=Curve.linear(8)), tasks=60)
+    world.tick()
+    found = Training(world, lambda node, rank: 30.0 if int(node[1:]) == min(held) else 100.0)
+    for _ in range(60):
+        held = [int(pilot.node[1:]) for pilot in world.loop.ledger.views()[1].staying]
+        found.windows(1)
+    assert len(found.departures()) <= 2
+    avoided = world.loop.ledger.paces.avoided(world.clock.now())
+    assert set(avoided) <= {1} and len(avoided.get(1, ())) <= 1
+    world.submit(job(2, most=8, given_curve=Curve.linear(8)))
+    for _ in range(3):
+        world.tick()
+    assert len(world.running()) == 16, "another job has every node"
