@@ -196,9 +196,9 @@ def test_a_rank_that_is_slow_on_two_nodes_is_the_scripts_and_no_node_rests_for_i
 def test_two_classes_of_nodes_are_compared_within_each() -> None:
     """Six fast and six slow nodes, with the classes that Slurm names."""
     kinds = ["fast"] * 6 + ["slow"] * 6
+    slow = {f"n{i}" for i in range(6, 12)}
     for most in (8, 11, 12):
-        slow = {f"n{i}" for i in range(6, 12)}
-        found = training(12, most, lambda node, rank, slow=slow: 60.0 if node in slow else 100.0, kinds)
+        found = training(12, most, lambda node, rank: 60.0 if node in slow else 100.0, kinds)
         found.windows(100)
         assert found.departures() == [], most
     slow = {f"n{i}" for i in range(6, 12)}
