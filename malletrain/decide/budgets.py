@@ -5,7 +5,8 @@ What is left of a budget, R node-seconds, bounds the nodes of its jobs together 
     sum_j k_j  <=  floor(R / T)
 
 so a budget is never overspent: sizes shrink as it runs out, and when less than one node for one horizon is left,
-nothing runs on it. Periods are calendar ones in UTC; weeks begin on Monday. Policy `budget` gets R itself.
+nothing runs on it. Periods are calendar ones in UTC; weeks begin on Monday. Policy `budget` gets R itself, the work
+that is left of each job, the seconds that are left of the period, and what usually arrives in them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from enum import StrEnum
 from malletrain.domain.decision import Refusal
 from malletrain.domain.job import JobView
 from malletrain.sizing.constraints import cap
-from malletrain.sizing.problem import JobDemand, JobId, LinearLimit, NodeBudget
+from malletrain.sizing.problem import ArrivingWork, JobDemand, LinearLimit, NodeBudget
 
 
 class Period(StrEnum):
@@ -56,10 +57,11 @@ class AccountBudget:
 @dataclass(frozen=True, slots=True)
 class NodeTimeSpent:
     """Node-seconds that were used: in the present period by the name of the budget, and in all by each job that has
-    a budget of its own."""
+    a budget of its own. `arriving`: by the name of the budget, jobs such as its accounts have submitted lately."""
 
     by_budget: Mapping[str, float] = field(default_factory=dict)
     by_job: Mapping[int, float] = field(default_factory=dict)
+    arriving: Mapping[str, tuple[ArrivingWork, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,15 @@ def budgets_for(
 ) -> BudgetTerms:
     """The budgets of the jobs that want nodes now."""
     found: list[tuple[str, list[JobDemand], float, str]] = []
+    periods: dict[str, tuple[float, tuple[ArrivingWork, ...]]] = {}
     for budget in budgets:
         mine = [demand for demand in demands if views[int(demand.id)].job.account in budget.accounts]
         left = max(0.0, budget.node_s - spent.by_budget.get(budget.name, 0.0))
         again = datetime.fromtimestamp(budget.period.end(now), UTC)
         what = f"{budget.node_s / 3600:.4g} node-hours a {budget.period}, anew on {again:%Y-%m-%d}"
         found.append((f"budget {budget.name}", mine, left, what))
+        rest_s = budget.period.end(now) - now
+        periods[f"budget {budget.name}"] = (rest_s, spent.arriving.get(budget.name, ()))
     for demand in demands:
         job = views[int(demand.id)].job
         if job.budget_node_s is not None:
@@ -107,9 +112,28 @@ def budgets_for(
         caps.append(cap(f"{name} ({left / 3600:.4g} of {what}, left)", [demand.id for demand in mine], most))
         if most < min(max(1, demand.min) for demand in mine):
             said += [Refusal(f"job {demand.id}", f"{name} is spent ({what})") for demand in mine]
-    ids: list[frozenset[JobId]] = [frozenset(demand.id for demand in mine) for _, mine, _, _ in found]
-    rest = tuple(NodeBudget(f[0], jobs, f[2]) for f, jobs in zip(found, ids, strict=True) if jobs)
+    rest = tuple(
+        NodeBudget(
+            name,
+            frozenset(demand.id for demand in mine),
+            left,
+            {demand.id: work_left_s(views[int(demand.id)], horizon_s) for demand in mine},
+            *periods.get(name, ()),
+        )
+        for name, mine, left, _ in found
+        if mine
+    )
     return BudgetTerms(tuple(caps), rest, tuple(said))
+
+
+def work_left_s(view: JobView, least_s: float) -> float:
+    """Seconds that the job's remaining work takes on one node. Where it is not known, as long as it has trained (of
+    what has lasted long more is left: Lindy's law), at least `least_s`."""
+    one = (view.curve.throughput(1) if view.curve else 0.0) or 1.0
+    total = view.job.total_samples
+    if total is None or view.curve is None:
+        return max(least_s, view.samples_done / one if view.curve else 0.0)
+    return max(0.0, total - view.samples_done) / one
 
 
 def affordable_nodes(left_s: float, horizon_s: float) -> int:

@@ -6,9 +6,9 @@ Live and replay use it alike, and after a crash the journal folded anew gives th
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from malletrain.decide.budgets import AccountBudget, NodeTimeSpent
+from malletrain.decide.budgets import AccountBudget, NodeTimeSpent, work_left_s
 from malletrain.domain.event import Event, JobAnnounced, OperatorRequest, SamplesReported
 from malletrain.domain.job import (
     Curve,
@@ -34,7 +34,9 @@ from malletrain.loop.trackers.hole_history import HoleTracker
 from malletrain.loop.trackers.release_latency import ReleaseLatency
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.trackers.straggler_history import StragglerHistory
+from malletrain.loop.trackers.submitted_work import MAX_JOBS_PER_ACCOUNT, SubmittedWork, submitted_work
 from malletrain.loop.trackers.supply_history import SupplyHistory
+from malletrain.sizing.problem import ArrivingWork
 
 #: Applications whose curves are kept after their jobs are over.
 APPLICATIONS_KEPT = 1000
@@ -59,6 +61,7 @@ class Ledger:
         self.exits = ReleaseLatency()
         self.unstarted = StartBackoff()
         self.paces = StragglerHistory()
+        self.submitted = SubmittedWork()
         self.pool = SupplyHistory()
         self.signs = HarmSignalTracker()
         self.last_seq = 0
@@ -128,7 +131,7 @@ class Ledger:
                 running[record.job.account] = running.get(record.job.account, 0.0) + record.held_s(now, 0.0)
         return self.usage.lately(running)
 
-    def spent(self, budgets: Iterable[AccountBudget], now: float) -> NodeTimeSpent:
+    def spent(self, budgets: Sequence[AccountBudget], now: float) -> NodeTimeSpent:
         """What budgets are held against, running pilots included."""
         records = sorted(self._records.items())
         by_budget = {}
@@ -142,7 +145,19 @@ class Ledger:
             for job_id, record in records
             if record.job.budget_node_s is not None
         }
-        return NodeTimeSpent(by_budget, by_job)
+        return NodeTimeSpent(by_budget, by_job, self._arriving(budgets, now))
+
+    def _arriving(self, budgets: Sequence[AccountBudget], now: float) -> dict[str, tuple[ArrivingWork, ...]]:
+        """What the accounts of each budget have submitted lately: jobs that are over, and those that are not."""
+        wanted = {account for budget in budgets for account in budget.accounts}
+        if not wanted:
+            return {}
+        mine = [r for _, r in sorted(self._records.items()) if r.job.account in wanted and not r.phase.is_over]
+        live = [
+            submitted_work(record.job, record.curve, record.samples_done, work_left_s(self._view(record), 0.0))
+            for record in sorted(mine, key=lambda record: record.job.submitted_at)[-MAX_JOBS_PER_ACCOUNT:]
+        ]
+        return {budget.name: self.submitted.arriving(budget.accounts, live, now) for budget in budgets}
 
     def views(self) -> Mapping[int, JobView]:
         """What is known of every job, by id; immutable, and built anew only for jobs that changed."""
@@ -259,6 +274,7 @@ class Ledger:
     def _remember(self, record: JobState) -> None:
         """A job is over: its application keeps what it has measured."""
         self._fitted(record)
+        self.submitted.ended(submitted_work(record.job, record.curve, record.samples_done, 0.0))
         if record.telling:
             key = application(record.job)
             kept = self._earlier.pop(key, deque(maxlen=MAX_PRIOR_JOBS))

@@ -231,15 +231,42 @@ Constraint = LinearLimit | ResizeLimit
 
 
 @dataclass(frozen=True, slots=True)
+class ArrivingWork:
+    """A job such as a budget's accounts submit, for what is to come: `work_s` seconds on one node arrive with each,
+    `per_s` of them a second. `curve`: speed-ups over nodes, at the sizes that it may have."""
+
+    curve: Curve
+    work_s: float
+    per_s: float
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("work_s", "per_s", "weight"):
+            _finite(f"arriving work: {name}", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
 class NodeBudget:
-    """`node_s` node-seconds are left to these jobs together (an account's, for its period): for policy `budget`."""
+    """`node_s` node-seconds are left to these jobs together (an account's, for its period): for policy `budget`.
+
+    Args:
+        left: by job, its work that is left, in the units of its demand's curve times seconds; where it is not named,
+            what the demand says.
+        seconds: how long the budget must last; `arriving`: what will be submitted meanwhile and paid from it too.
+    """
 
     name: str
     jobs: frozenset[JobId]
     node_s: float
+    left: Mapping[JobId, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    arriving: tuple[ArrivingWork, ...] = ()
 
     def __post_init__(self) -> None:
         _finite(f"budget {self.name!r}: node_s", self.node_s)
+        _finite(f"budget {self.name!r}: seconds", self.seconds)
+        for job, work in self.left.items():
+            _finite(f"budget {self.name!r}: left of {job!r}", work)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.decide.budgets import AccountBudget, NodeTimeSpent, Period, affordable_nodes, budgets_for
+from malletrain.decide.budgets import AccountBudget, NodeTimeSpent, Period, affordable_nodes, budgets_for, work_left_s
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve, JobPhase, JobView, PilotPhase
 from malletrain.loop.trackers.budget_usage import DAY_S, BudgetUsage
@@ -114,3 +114,31 @@ def test_a_job_ends_when_its_own_budget_is_spent() -> None:
     assert "its budget of 0.4167 node-hours is spent" in view.reason
     assert 900.0 < held_s(world) <= 1500.0
     assert not any(p.phase is PilotPhase.RUNNING for p in view.pilots.values())
+
+
+def test_a_months_budget_lasts_the_month_and_is_spent_where_it_shortens_jobs_most() -> None:
+    """Policy `budget` runs an account's jobs at the width whose price the whole month bears, where `exact` takes all
+    the nodes there are until nothing is left."""
+    curve = Curve(tuple((n, 10 * n**0.6) for n in range(1, 33)))
+    rest_s = Period.MONTH.end(START) - START
+    month = AccountBudget("bio", frozenset({"harvest"}), 8 * rest_s, Period.MONTH)
+    held = {}
+    for name in ("exact", "budget"):
+        world = World(nodes=32, rules=replace(RULES, budgets=(month,)), policy=policy(name))
+        for i in range(2):  # 3 node-days of work on one node each come a day: 6 of the 8 nodes at width 1
+            wanted = job(i + 1, most=32, given_curve=curve, total_samples=10 * 3 * DAY_S)
+            world.submit(replace(wanted, account="harvest"), tasks=40)
+        world.tick()
+        world.tick()
+        held[name] = len(world.running())
+    assert held["exact"] == 32
+    # 6 k^.4 node-days a day of at most 8: k is 2.05, less what is there already.
+    assert 2 <= held["budget"] <= 4, "their work comes every day until the month is over"
+
+
+def test_work_that_is_left_is_known_or_as_much_as_was_done() -> None:
+    curve = Curve.linear(8)
+    view = JobView(replace(job(1), total_samples=1000.0), JobPhase.RUNNING, curve=curve, samples_done=400.0)
+    assert work_left_s(view, 300.0) == 600.0
+    assert work_left_s(replace(view, job=job(1)), 300.0) == 400.0
+    assert work_left_s(replace(view, job=job(1), samples_done=0.0), 300.0) == 300.0

@@ -12,8 +12,14 @@ while the budget lasts. The nodes of the cluster, which the paper rents without 
 sum_j k_j <= N, with a price nu of its own on each node held:  argmin_k w_j x_j / s_j(k) + mu x_j k / s_j(k) + nu k.
 
 Budgets are those of the problem (`Problem.budgets`: node-seconds left to a group of jobs, an account's for its
-period); jobs outside any are bound by the nodes alone. A job whose remaining work is not known counts with one
-horizon on one node. A job that no budget or node is left for gets none; the last ids go first.
+period); jobs outside any are bound by the nodes alone. What arrives in the rest of the period (lambda_i jobs a second
+of class i, for T seconds) is paid from it too, as in the paper's average over time:
+
+    sum_j x_j k_j / s_j(k_j)  +  T sum_i lambda_i x_i k_i / s_i(k_i)  <=  B,    k_i at the same price
+
+so a job's width hardly depends on who else is there. Where the budget is too small even for the cheapest widths of
+all, who is there comes before who may come. A job whose remaining work is not known counts with one horizon on one
+node. A job that no budget or node is left for gets none; the last ids go first.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ import numpy as np
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing.constraints import checked
 from malletrain.sizing.policy import Need, Policy
-from malletrain.sizing.problem import Problem, Sizes
+from malletrain.sizing.problem import NodeBudget, Problem, Sizes
 from malletrain.sizing.values import Bools, Floats, Ints, ValueRowCache, ValueTable, rates, value_table
 
 MAX_BISECTIONS = 100
@@ -52,7 +58,9 @@ class Budget(Policy):
         for budget in problem.budgets:
             mine = np.array([job in budget.jobs for job in table.ids], dtype=np.bool_)
             held = widths.node_seconds * mine[table.row_job]
-            rows, mu = _within(table, rows, held, budget.node_s, partial(widths.at_least, price, mine))
+            coming = _Coming.of(budget)
+            at = partial(widths.at_least, price, mine)
+            rows, mu = _within(table, rows, held, budget.node_s, at, coming.node_seconds)
             price = np.where(mine, np.maximum(price, mu), price)
             said.append(f"{budget.name}: a node-second costs {mu:.3g} s")
         nodes = table.size.astype(np.float64)
@@ -75,8 +83,9 @@ class _Widths:
     def of(problem: Problem, table: ValueTable) -> _Widths:
         jobs = problem.in_order()
         rate, of_one = rates(problem, table)
+        of_budgets = {job: work for budget in problem.budgets for job, work in budget.left.items()}
         left = [
-            horizon if j.remaining_samples is None else j.remaining_samples
+            of_budgets.get(j.id, horizon) if j.remaining_samples is None else j.remaining_samples
             for j, horizon in zip(jobs, (problem.horizon_s * of_one).tolist(), strict=True)
         ]
         trains = (table.size > 0) & (rate > 0)
@@ -103,10 +112,58 @@ class _Widths:
         return rows
 
 
+@dataclass(frozen=True)
+class _Coming:
+    """What arrives while a budget lasts: of every arriving job (`first`: its first row) seconds and node-seconds by
+    size, times how many come."""
+
+    seconds: Floats
+    node_s: Floats
+    first: Ints
+    job: Ints
+
+    @staticmethod
+    def of(budget: NodeBudget) -> _Coming:
+        seconds: list[float] = []
+        node_s: list[float] = []
+        first: list[int] = []
+        for each in budget.arriving:
+            rows = [(k, speedup) for k, speedup in each.curve.points if speedup > 0]
+            count = each.per_s * budget.seconds
+            if not rows or count * each.work_s <= 0:
+                continue
+            first.append(len(seconds))
+            seconds += [each.weight * count * each.work_s / speedup for _, speedup in rows]
+            node_s += [count * each.work_s * k / speedup for k, speedup in rows]
+        start = np.array(first, dtype=np.int64)
+        count_of = np.diff(np.append(start, len(seconds)))
+        return _Coming(np.array(seconds), np.array(node_s), start, np.repeat(np.arange(len(start)), count_of))
+
+    def node_seconds(self, mu: float) -> float:
+        """What arriving jobs use in all at that price, each at its best size."""
+        if not len(self.first):
+            return 0.0
+        cost = self.seconds + mu * self.node_s
+        best = np.minimum.reduceat(cost, self.first)
+        hit = np.flatnonzero(cost <= best[self.job])
+        _, at = np.unique(self.job[hit], return_index=True)
+        return float(self.node_s[hit[at]].sum())
+
+
+def _nothing(_: float) -> float:
+    return 0.0
+
+
 def _within(
-    table: ValueTable, rows: Ints, use: Floats, most: float, at: Callable[[float], Ints]
+    table: ValueTable,
+    rows: Ints,
+    use: Floats,
+    most: float,
+    at: Callable[[float], Ints],
+    beside: Callable[[float], float] = _nothing,
 ) -> tuple[Ints, float]:
-    """Rows that use at most `most` in all, and the price that does it. Nobody gets wider than in `rows`."""
+    """Rows that use at most `most` in all, and the price that does it. Nobody gets wider than in `rows`. `beside`:
+    what others use at a price, from the same."""
 
     def used(chosen: Ints) -> float:
         return float(use[chosen].sum())
@@ -114,13 +171,14 @@ def _within(
     def priced(mu: float) -> Ints:
         return np.minimum(rows, at(mu))
 
-    if used(rows) <= most:
+    if used(rows) + beside(0.0) <= most:
         return rows, 0.0
     low, high = 0.0, MAX_PRICE
     for _ in range(MAX_BISECTIONS):
         mu = math.sqrt(low * high) if low > 0 else high / 1e6 if high > 1e-12 else high / 2
-        low, high = (mu, high) if used(priced(mu)) > most else (low, mu)
+        low, high = (mu, high) if used(priced(mu)) + beside(mu) > most else (low, mu)
     lean, wide = priced(high), priced(low)
+    most = max(most - beside(high), min(most, used(lean)))
     if used(lean) > most:  # even the cheapest widths are too dear
         lean, wide = np.where(use[lean] > 0, table.start[:-1], lean), lean
     out, spent = lean.copy(), used(lean)

@@ -1,0 +1,71 @@
+"""What accounts submit: the work of their jobs and how these scale, for budgets that must last for a period."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from malletrain.domain.job import Curve, MalleableJob
+from malletrain.sizing.problem import ArrivingWork
+
+#: How far back submissions count, and how many jobs of an account at most.
+KEPT_S = 28 * 86400.0
+MAX_JOBS_PER_ACCOUNT = 100
+#: An account that has been seen for less than this is taken to submit as much in each such time to come.
+MIN_SEEN_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedJob:
+    """When a job came, of which account, and its whole work in seconds on one node."""
+
+    at: float
+    account: str
+    work_s: float
+    curve: Curve
+    weight: float
+
+
+@dataclass
+class SubmittedWork:
+    """Jobs that are over, by account; the newest few."""
+
+    by_account: dict[str, deque[SubmittedJob]] = field(default_factory=dict)
+
+    def ended(self, job: SubmittedJob | None) -> None:
+        """A job is over; None: nothing is known of its work."""
+        if job is not None:
+            kept = self.by_account.setdefault(job.account, deque(maxlen=MAX_JOBS_PER_ACCOUNT))
+            kept.append(job)
+
+    def arriving(
+        self, accounts: Collection[str], live: Iterable[SubmittedJob | None], now: float
+    ) -> tuple[ArrivingWork, ...]:
+        """Jobs such as these accounts submit, each at the rate at which it came: once in the time that was seen.
+
+        `live`: jobs that are not over, of any account.
+        """
+        over = [job for account in sorted(accounts) for job in self.by_account.get(account, ())]
+        found = [job for job in (*over, *live) if job is not None and job.account in accounts]
+        recent = sorted((job for job in found if now - KEPT_S < job.at <= now), key=lambda job: job.at)
+        recent = recent[-MAX_JOBS_PER_ACCOUNT:]
+        if not recent:
+            return ()
+        per_s = 1.0 / max(MIN_SEEN_S, now - recent[0].at)
+        return tuple(ArrivingWork(job.curve, job.work_s, per_s, job.weight) for job in recent)
+
+
+def submitted_work(job: MalleableJob, curve: Curve | None, done: float, left_s: float) -> SubmittedJob | None:
+    """A job with `done` samples, and `left_s` seconds on one node to go; None where its speed is not known."""
+    curve = job.given_curve or curve
+    one = curve.throughput(1) if curve is not None else 0.0
+    work_s = left_s + (done / one if one > 0 else 0.0)
+    if curve is None or one <= 0 or work_s <= 0:
+        return None
+    sizes, size = {*job.sizes, job.max_nodes}, max(1, job.min_nodes)
+    while size < job.max_nodes:
+        sizes.add(size)
+        size = max(size + 1, size * 9 // 8)
+    speedups = Curve(tuple((n, curve.throughput(n) / one) for n in sorted(sizes) if job.permits(n)))
+    return SubmittedJob(job.submitted_at, job.account, work_s, speedups, job.weight)
