@@ -14,7 +14,9 @@ For policies that use them:
 - `elastic_batch`, `goodput`: a job's `batches`, {"32": {"1": 100.0, ..}} (throughput by batch), and `noise_scale`;
 - `matching`: the problem's `classes`, {"a100": 32, "v100": 32} (they add up to `nodes`), and a job's `synchronous`,
   {"step_samples": 256, "exchange_s": 0.1, "class_rates": {"a100": 90, "v100": 40}};
-- `budget`: the problem's `budgets`, [{"name": "account x", "jobs": ["a"], "node_s": 3600}];
+- `budget`: the problem's `budgets`, [{"name": "account x", "jobs": ["a"], "node_s": 3600}]; also `left`, {"a": 1e6}
+  (samples that jobs have left), and, where it must last, `seconds` and what comes meanwhile: `arriving`,
+  [{"throughput": {"1": 1, ..}, "work_s": 3600, "per_s": 1e-4, "weight": 1}] (speed-ups, seconds on one node, jobs/s);
 - `deadline`: a job's `due`, {"seconds": 7200, "samples": 1e6}, and the problem's `supply`, [40, 52, 64]: equally
   likely numbers of nodes in the time to come, ascending;
 - `ladder`: the problem's `lifetimes`, [[60, 64], [600, 20]]: so many of the nodes are there until so many
@@ -31,6 +33,7 @@ from typing import Any
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
 from malletrain.sizing.problem import (
+    ArrivingWork,
     Constraint,
     Due,
     JobDemand,
@@ -54,7 +57,8 @@ _JOB = {
 }  # fmt: skip
 _DUE = {"seconds", "samples"}
 _SYNCHRONOUS = {"step_samples", "exchange_s", "class_rates"}
-_BUDGET = {"name", "jobs", "node_s"}
+_BUDGET = {"name", "jobs", "node_s", "left", "seconds", "arriving"}
+_ARRIVING = {"throughput", "work_s", "per_s", "weight"}
 _LINEAR = {"name", "coefficients", "upper", "lower"}
 _RESIZES = {"name", "at_most_resizes"}
 
@@ -197,9 +201,27 @@ def _budget(where: str, data: dict[str, Any], ids: Mapping[str, JobId], unknown:
     for job in named:
         if job not in ids:
             raise InvalidInput(f"{where}.jobs", f"names the unknown job {job!r}")
+    left = _object(f"{where}.left", data.get("left") or {})
+    for job in left:
+        if job not in named:
+            raise InvalidInput(f"{where}.left", f"names {job!r}, which is not among its jobs")
     return NodeBudget(
-        str(data.get("name", where)), frozenset(ids[job] for job in named), _needed(where, data, "node_s")
+        str(data.get("name", where)),
+        frozenset(ids[job] for job in named),
+        _needed(where, data, "node_s"),
+        {ids[job]: work for job, work in left.items()},
+        data.get("seconds", 0.0),
+        tuple(
+            _arriving(f"{where}.arriving[{i}]", _object(f"{where}.arriving[{i}]", each), unknown)
+            for i, each in enumerate(_list(f"{where}.arriving", data.get("arriving") or []))
+        ),
     )
+
+
+def _arriving(where: str, data: dict[str, Any], unknown: list[str]) -> ArrivingWork:
+    unknown += [f"{where}: {key}" for key in data if key not in _ARRIVING]
+    curve = _curve(f"{where}.throughput", _needed(where, data, "throughput"))
+    return ArrivingWork(curve, _needed(where, data, "work_s"), _needed(where, data, "per_s"), data.get("weight", 1.0))
 
 
 def _constraint(where: str, limit: dict[str, Any], ids: Mapping[str, JobId], unknown: list[str]) -> Constraint:

@@ -151,6 +151,8 @@ def _job(**change: Any) -> dict[str, Any]:
         (json.dumps(GOOD | {"classes": {"a": 3}}), "classes"),
         (json.dumps(GOOD | {"budgets": [{"jobs": ["zz"], "node_s": 1}]}), "budgets[0].jobs"),
         (json.dumps(GOOD | {"budgets": [{"jobs": ["a"], "node_s": -1}]}), "node_s"),
+        (json.dumps(GOOD | {"budgets": [{"jobs": ["a"], "node_s": 1, "left": {"zz": 1}}]}), "budgets[0].left"),
+        (json.dumps(GOOD | {"budgets": [{"jobs": ["a"], "node_s": 1, "arriving": [{}]}]}), "arriving[0]"),
         (json.dumps(_job(due={"samples": 5})), "jobs[0].due"),
         (json.dumps(_job(due={"seconds": -1, "samples": 5})), "due: seconds"),
         (json.dumps(_job(due=[1, 2])), "jobs[0].due"),

@@ -20,7 +20,7 @@ from malletrain.sizing.policies.greedy import Greedy
 from malletrain.sizing.policies.max_min import Efficiency, Utility
 from malletrain.sizing.policies.variable_batch import ElasticBatch, Goodput
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import JobDemand, JobId, NodeBudget, Problem
+from malletrain.sizing.problem import ArrivingWork, JobDemand, JobId, NodeBudget, Problem
 from malletrain.sizing.values import permitted_sizes
 from tests.sizing.problems import constrained, curves, examples, job, problems
 
@@ -191,3 +191,16 @@ def test_goodput_prefers_the_batch_that_makes_progress() -> None:
     assert Goodput().size(Problem(300, 8, (unsaid,))).batches == {}
     both = Goodput().size(Problem(300, 8, (noisy, clean)))
     assert both.sizes["noisy"] > both.sizes["clean"]
+
+
+def test_a_budget_that_must_last_pays_for_what_arrives_and_does_not_starve_who_is_there() -> None:
+    """One job that scales as k^.5: alone it may be as wide as 4 (x k^.5 = 200); with three of its kind to come in
+    the budget's time each has a fourth, width 1; with thirty to come it has width 1 still."""
+    curve = Curve(tuple((k, k**0.5) for k in range(1, 17)))
+    demand = JobDemand(1, 0, 1, 16, curve)
+    width = {}
+    for more in (0, 3, 30):
+        coming = (ArrivingWork(curve, 100.0, more / 1000.0),) if more else ()
+        budget = NodeBudget("account", frozenset({1}), 200.0 if more < 3 else 400.0, {1: 100.0}, 1000.0, coming)
+        width[more] = Budget().size(Problem(300, 100, (demand,), budgets=(budget,))).sizes[1]
+    assert width == {0: 4, 3: 1, 30: 1}
