@@ -22,43 +22,47 @@ def done(pending: Work) -> None:
         pass
 
 
-def check(group: Group, rings: Sequence[Sequence[int]] = ()) -> None:
+def check(group: Group, rings: Sequence[Sequence[int]] = (), device: str = "cpu") -> None:
     """Raise `AssertionError` if the group breaks its contract.
 
     Args:
         rings: for groups in which not every pair of members is connected, lists of members that are, each with this
             member in it.
+        device: of the tensors that are summed and gathered; messages are of the host's.
     """
     for part in (_sums, _many_at_once, _gathers):
-        part(group)
+        part(group, device)
     for ring in rings or [range(group.size)]:
         _messages(group, ring)
-    _waits_in_slices(group, (rings or [range(group.size)])[0])
+    _waits_in_slices(group, (rings or [range(group.size)])[0], device)
     _keeps_tensors_alive(group, (rings or [range(group.size)])[0])
-    _alike_after_messages(group)
+    _alike_after_messages(group, device)
     done(group.all_reduce(torch.zeros(1)))
     _ends(group)
 
 
-def _sums(group: Group) -> None:
+def _sums(group: Group, device: str) -> None:
     members = sum(range(1, group.size + 1))
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.int64):
-        tensor = torch.full((5, 3), group.rank + 1).to(dtype)
+        tensor = torch.full((5, 3), group.rank + 1, device=device).to(dtype)
         done(group.all_reduce(tensor))
-        assert torch.equal(tensor, torch.full((5, 3), members).to(dtype)), dtype
-    large = torch.tensor([2**60 + group.rank])  # a sum in floating point would lose the rank
+        assert torch.equal(tensor.cpu(), torch.full((5, 3), members).to(dtype)), dtype
+    large = torch.tensor([2**60 + group.rank], device=device)  # a sum in floating point would lose the rank
     if group.size < 8:
         done(group.all_reduce(large))
         assert int(large) == group.size * 2**60 + sum(range(group.size))
-    scalar, empty = torch.tensor(1.5), torch.zeros(0)
+    scalar, empty = torch.tensor(1.5, device=device), torch.zeros(0, device=device)
     done(group.all_reduce(scalar))
     done(group.all_reduce(empty))
     assert float(scalar) == 1.5 * group.size
 
 
-def _many_at_once(group: Group) -> None:
+def _many_at_once(group: Group, device: str) -> None:
     """Started in the same order by all members, waited for in a different order by each."""
-    tensors = [torch.full((100_000 * (i % 3) + 7,), float(i + group.rank), dtype=torch.float64) for i in range(9)]
+    tensors = [
+        torch.full((100_000 * (i % 3) + 7,), float(i + group.rank), dtype=torch.float64, device=device)
+        for i in range(9)
+    ]
     pending = [group.all_reduce(tensor) for tensor in tensors]
     for i in [*range(group.rank, 9), *range(group.rank)]:
         done(pending[i])
@@ -66,8 +70,8 @@ def _many_at_once(group: Group) -> None:
         assert tensors[i].eq(i * group.size + sum(range(group.size))).all()
 
 
-def _gathers(group: Group) -> None:
-    mine = torch.tensor([group.rank, 2**61 - group.rank])
+def _gathers(group: Group, device: str) -> None:
+    mine = torch.tensor([group.rank, 2**61 - group.rank], device=device)
     table = [torch.zeros_like(mine) for _ in range(group.size)]
     done(group.all_gather(table, mine))
     assert [row.tolist() for row in table] == [[rank, 2**61 - rank] for rank in range(group.size)]
@@ -97,11 +101,11 @@ def _messages(group: Group, ring: Sequence[int]) -> None:
             assert not thread.is_alive()
 
 
-def _waits_in_slices(group: Group, ring: Sequence[int]) -> None:
+def _waits_in_slices(group: Group, ring: Sequence[int], device: str) -> None:
     """A wait that times out returns False, and the operation goes on."""
     if group.size == 1:
         return
-    tensor = torch.ones(4)
+    tensor = torch.ones(4, device=device)
     if group.rank == ring[0]:
         pending = group.all_reduce(tensor)
         assert not pending.wait(0.02)
@@ -133,10 +137,10 @@ def _keeps_tensors_alive(group: Group, ring: Sequence[int]) -> None:
         assert (array == group.size).all()
 
 
-def _alike_after_messages(group: Group) -> None:
+def _alike_after_messages(group: Group, device: str) -> None:
     """All members get bitwise the same sum."""
     generator = torch.Generator().manual_seed(group.rank)
-    tensor = torch.randn(10_001, generator=generator)
+    tensor = torch.randn(10_001, generator=generator).to(device)
     done(group.all_reduce(tensor))
     table = [torch.zeros_like(tensor) for _ in range(group.size)]
     done(group.all_gather(table, tensor))

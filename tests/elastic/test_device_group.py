@@ -187,6 +187,10 @@ def test_the_models_device_chooses_the_carrier(monkeypatch: pytest.MonkeyPatch) 
     assert later is not None and later.beside_limit is None
     monkeypatch.setattr(carriers, "_lacks_nccl", lambda: "NCCL 2.10.3")
     assert find_carrier(model_on("cuda:0"), {}) is None
+    with pytest.raises(ElasticError, match="no such interface"):
+        monkeypatch.setattr(carriers, "_lacks_nccl", lambda: "")
+        find_carrier(model_on("cuda:0"), {"NCCL_SOCKET_IFNAME": "=ib77"})
+    monkeypatch.setattr(carriers, "_lacks_nccl", lambda: "NCCL 2.10.3")
     with pytest.raises(ElasticError, match=r"NCCL 2\.10\.3"):
         find_carrier(model_on("cuda:0"), {"MALLETRAIN_BACKEND": "nccl"})
 

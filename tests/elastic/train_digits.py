@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--meddle", action="store_true", help="other parameters while gradients are made, as in SAM")
     parser.add_argument("--baseline", action="store_true", help="evaluate before the first epoch")
     parser.add_argument("--report", action="store_true", help="the number of each step")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -90,7 +91,7 @@ def main() -> None:
         shard(model)
     dtype = torch.float32 if options.float32 or options.autocast else torch.float64
     if not options.sharded:
-        model.to(dtype)
+        model.to(options.device, dtype)
     optimizer: torch.optim.Optimizer
     if options.optimizer == "sgd":
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -121,7 +122,7 @@ def main() -> None:
                 loss(model(x), y).backward()
                 indices += index.tolist()
             return indices
-        x, y, index = batch
+        x, y, index = (part.to(options.device) for part in batch)
         if options.clip and len(y) > 1:
             half = len(y) // 2
             with s.accumulate():
@@ -129,7 +130,7 @@ def main() -> None:
             (loss(model(x[half:]), y[half:], reduction="sum") / len(y)).backward()
         else:
             bad = float("nan") if s.steps_done == options.bad_at else 1.0
-            with torch.autocast("cpu", torch.bfloat16, enabled=options.autocast):
+            with torch.autocast(options.device, torch.bfloat16, enabled=options.autocast):
                 value = loss(model(x), y) * bad
             value.backward()
         used: list[int] = index.tolist()
@@ -141,10 +142,10 @@ def main() -> None:
             parameter.add_(by)
 
     def metrics(batch: Any) -> dict[str, torch.Tensor]:
-        out = model(batch[0])
+        out, y = model(batch[0].to(options.device)), batch[1].to(options.device)
         return {
-            "loss": nn.functional.cross_entropy(out, batch[1], reduction="sum"),
-            "right": (out.argmax(1) == batch[1]).sum(),
+            "loss": nn.functional.cross_entropy(out, y, reduction="sum"),
+            "right": (out.argmax(1) == y).sum(),
         }
 
     while options.wait_for:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
+from collections.abc import Mapping
+
+#: linux/sockios.h: the IPv4 address of an interface.
+SIOCGIFADDR = 0x8915
 
 
 def join_address(host: str, port: int) -> str:
@@ -27,3 +33,38 @@ def own_host(daemon_host: str | None, override: str | None, family: int = socket
                 probe.connect(where)
                 return str(probe.getsockname()[0])
     return socket.gethostbyname(socket.gethostname())
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has an IPv4 address or host name; "" where none has."""
+    try:
+        wanted = socket.inet_aton(socket.gethostbyname(address))
+    except OSError:
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has no IPv4 address
+                continue
+            if answer[20:24] == wanted:
+                return name
+    return ""
+
+
+def missing_interface(environ: Mapping[str, str]) -> str:
+    """Why NCCL_SOCKET_IFNAME matches no interface of this node; "" where it does, or is not set.
+
+    It is a list of prefixes, of names after "=", or of prefixes to leave out after "^" (NCCL's documentation,
+    "Environment Variables").
+    """
+    given = environ.get("NCCL_SOCKET_IFNAME", "")
+    names = [name for _, name in socket.if_nameindex()]
+    if not given or given.startswith("^"):
+        return ""
+    exact, patterns = given.startswith("="), given.lstrip("=").split(",")
+    # "eth0:1" restricts a port of the interface.
+    wanted = [pattern.partition(":")[0] for pattern in patterns if pattern]
+    if any(name == pattern or (not exact and name.startswith(pattern)) for name in names for pattern in wanted):
+        return ""
+    return f"NCCL_SOCKET_IFNAME={given}: this node has no such interface, only {', '.join(names)}"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+from malletrain.elastic.comm.addresses import missing_interface
 from malletrain.elastic.comm.device_group import Collectives
 from malletrain.elastic.comm.nccl import connect_nccl
 from malletrain.elastic.errors import ElasticError
@@ -78,6 +79,9 @@ def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCa
     if lacking:
         log.warning("gradients of the GPU are summed by gloo, which is slow: %s", lacking)
         return None
+    nowhere = missing_interface(environ)
+    if nowhere:
+        raise ElasticError(nowhere)
     device = on_gpu[0]
     return DeviceCarrier(
         takes=lambda tensor: tensor.device == device,

@@ -22,6 +22,7 @@ from types import FrameType
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
+from malletrain.elastic.launch.nccl_environment import nccl_environment
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from malletrain.wire.munge import MungeUnavailable
@@ -71,6 +72,7 @@ class Launcher:
         self._environ = {
             **HUGE_PAGE_ENVIRONMENT,
             **self._environ,
+            **nccl_environment(self._environ),
             WELCOME_FD: str(descriptor),
             LAUNCHER: str(os.getpid()),
         }

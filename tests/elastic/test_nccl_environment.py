@@ -1,0 +1,42 @@
+"""What the launcher tells NCCL, and what it leaves to the site."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from malletrain.elastic.comm.addresses import interface_of, missing_interface
+from malletrain.elastic.launch.nccl_environment import WATCHDOG_OFF, nccl_environment
+
+
+def test_the_watchdog_is_off_unless_the_site_says_otherwise() -> None:
+    assert nccl_environment({}) == WATCHDOG_OFF
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in nccl_environment({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"})
+
+
+def test_nccl_is_bound_to_the_interface_of_the_jobs_address() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.77") == ""
+    assert nccl_environment({"MALLETRAIN_ADDRESS": "127.0.0.1"})["NCCL_SOCKET_IFNAME"] == "=lo"
+    own = {"MALLETRAIN_ADDRESS": "127.0.0.1", "NCCL_SOCKET_IFNAME": "ib"}
+    assert "NCCL_SOCKET_IFNAME" not in nccl_environment(own)
+    assert "NCCL_SOCKET_IFNAME" not in nccl_environment({"MALLETRAIN_ADDRESS": "203.0.113.77"})
+
+
+@pytest.mark.parametrize("given", ["", "lo", "=lo", "l", "ib,lo", "^ib", "lo:1"])
+def test_interfaces_that_are_there(given: str) -> None:
+    assert missing_interface({"NCCL_SOCKET_IFNAME": given}) == ""
+
+
+@pytest.mark.parametrize("given", ["ib77", "=l", "ib77,ib78"])
+def test_an_interface_that_is_not_there_is_named(given: str) -> None:
+    assert f"NCCL_SOCKET_IFNAME={given}" in missing_interface({"NCCL_SOCKET_IFNAME": given})
+    assert "lo" in missing_interface({"NCCL_SOCKET_IFNAME": given})
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, malletrain.elastic.launch.nccl_environment; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), timeout=60).returncode == 0

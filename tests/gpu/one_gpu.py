@@ -1,0 +1,44 @@
+"""Several ranks of NCCL on one GPU, and one member of a group as a process of its own.
+
+NCCL refuses two ranks on a device unless their hosts differ by NCCL_HOSTID; they are connected over loopback then.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+
+import torch
+
+from malletrain.elastic.comm.carrier import find_carrier
+from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
+from malletrain.elastic.launch.nccl_environment import WATCHDOG_OFF
+from tests.elastic import group_contract
+
+
+def environment_of(rank: int) -> dict[str, str]:
+    """The variables with which this rank can be on the same GPU as others."""
+    return {
+        "NCCL_HOSTID": f"host{rank}",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_IB_DISABLE": "1",
+        **WATCHDOG_OFF,
+    }
+
+
+def main(address: str, rank: int, size: int, connect: str) -> None:
+    """Join a group and check its contract."""
+    model = torch.nn.Linear(1, 1, device="cuda:0")
+    carrier = find_carrier(model, {"MALLETRAIN_BACKEND": "nccl", "MALLETRAIN_NCCL_CONNECT": connect})
+    patience = timedelta(seconds=60)
+    group = make_world_group(address, 1, rank, size, LocalRank(), "127.0.0.1", patience, carrier)
+    finish_connecting(group, patience, lambda: None)
+    group_contract.check(group, device="cuda:0")
+    print("kept", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
