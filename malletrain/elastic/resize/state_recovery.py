@@ -92,7 +92,7 @@ class StateRecovery:
             ElasticError: its node has another number of processes than the others.
         """
         if not self._state.has_state and self._buffer_pool is None and plan.members[0].worker != self._member.worker:
-            self._buffer_pool = _find_buffer_pool(plan.store, self._member.local_rank)
+            self._buffer_pool = _find_buffer_pool(plan.store, self._member.local_rank, pinned=self._state.is_on_gpu)
 
     def recover(self, plan: messages.Plan, group: Group) -> frozenset[int]:
         """Bring this member and the others of a plan's group to the same state.
@@ -235,7 +235,7 @@ class StateRecovery:
                 limit = time.monotonic() + self._committer.stall_timeout_s()
 
 
-def _find_buffer_pool(store: str, local_rank: LocalRank) -> BufferPool | None:
+def _find_buffer_pool(store: str, local_rank: LocalRank, *, pinned: bool) -> BufferPool | None:
     """Memory for the state that the member at `store` has described; None without a description, which makes the
     transfer a little slower.
 
@@ -251,7 +251,7 @@ def _find_buffer_pool(store: str, local_rank: LocalRank) -> BufferPool | None:
                 "start as many on each"
             )
         text = peer_store.get(STATE_KEY)
-        return BufferPool(specs_from_text(text)) if text is not None else None
+        return BufferPool(specs_from_text(text), pinned=pinned) if text is not None else None
     except (PeerLost, ValueError, RuntimeError) as error:  # the last: out of memory
         log.info("no memory is allocated for the state beforehand: %s", error)
         return None

@@ -44,13 +44,14 @@ class BufferPool:
 
     Args:
         specs: types and shapes of the tensors that will be needed.
+        pinned: whether they will be copied to a GPU, which is ten times as fast from pinned memory.
     """
 
-    def __init__(self, specs: Iterable[Spec]) -> None:
+    def __init__(self, specs: Iterable[Spec], *, pinned: bool = False) -> None:
         self._free: dict[Spec, list[torch.Tensor]] = {}
         for dtype, shape in specs:
             if torch.Size(shape).numel() * dtype.itemsize >= MIN_POOLED_BYTES:
-                self._free.setdefault((dtype, shape), []).append(torch.zeros(shape, dtype=dtype))
+                self._free.setdefault((dtype, shape), []).append(torch.zeros(shape, dtype=dtype, pin_memory=pinned))
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         """A tensor from the pool if one fits, else a new one. Its content is undefined."""

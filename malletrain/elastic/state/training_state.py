@@ -152,6 +152,11 @@ class TrainingState:
         self._size: tuple[object, int] | None = None
         self.mesh = next((p.device_mesh for p in model.parameters() if is_sharded(p)), None)  # type: ignore[attr-defined]
 
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether any of the model's parameters is."""
+        return any(parameter.is_cuda for parameter in self.model.parameters())
+
     def track(self, name: str, thing: Stateful) -> None:
         """Make `thing` part of the state. Raises `ElasticError` if it has no state_dict and load_state_dict."""
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):

@@ -6,6 +6,7 @@ receiver can relay each piece while it receives the next, so that many newcomers
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -72,10 +73,11 @@ def send_state(group: Group, to: Sequence[int], skeleton: bytes, tensors: list[t
     relay.send(torch.tensor([len(skeleton)]))
     relay.send(text)
     sums = [checksum(text)]
-    for packet in packets(tensors):
-        piece = packet.filled()
-        relay.send(piece)
-        sums.append(checksum(piece))
+    with _copy_stream(tensors):
+        for packet in packets(tensors):
+            piece = packet.filled()
+            relay.send(piece)
+            sums.append(checksum(piece))
     relay.send(torch.tensor(sums, dtype=torch.int64))
     relay.finish()
 
@@ -121,6 +123,19 @@ def receive_state(
     return skeleton, tensors
 
 
+@contextlib.contextmanager
+def _copy_stream(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Copies from a GPU go on a stream of their own, behind what is queued now, so that they pass later steps."""
+    device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+    if device is None:
+        yield
+        return
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.default_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+
+
 class Packet:
     """The content of one message: a slice of a large tensor, in place, or several small tensors."""
 
@@ -128,14 +143,24 @@ class Packet:
         self._parts = parts
 
     def filled(self) -> torch.Tensor:
-        """The bytes to send."""
-        return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
+        """The bytes to send, in host memory."""
+        if not any(part.is_cuda for part in self._parts):
+            return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
+        # Pinned memory is copied to 40 times as fast as pageable; torch keeps it for the next piece.
+        host = torch.empty(self._length(), dtype=torch.uint8, pin_memory=True)
+        for part, space in zip(self._parts, host.split([each.numel() for each in self._parts]), strict=True):
+            space.copy_(part, non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+        return host
 
     def receive_buffer(self) -> torch.Tensor:
         """Where to receive the bytes; call `scatter` afterwards."""
         if len(self._parts) == 1:
             return self._parts[0]
-        return torch.empty(sum(part.numel() for part in self._parts), dtype=torch.uint8)
+        return torch.empty(self._length(), dtype=torch.uint8)
+
+    def _length(self) -> int:
+        return sum(part.numel() for part in self._parts)
 
     def scatter(self, piece: torch.Tensor) -> int:
         """Copy a received piece into its tensors, if it is not there already; returns its checksum."""
@@ -165,8 +190,8 @@ def packets(tensors: Sequence[torch.Tensor]) -> Iterator[Packet]:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, in host memory; shares memory with a contiguous CPU tensor."""
-    return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    """The bytes of a tensor, where it lies; shares memory with a contiguous one."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def checksum(piece: torch.Tensor) -> int:
@@ -175,5 +200,5 @@ def checksum(piece: torch.Tensor) -> int:
     head = piece[:words]
     if head.data_ptr() % 8:
         head = head.clone()
-    tail = int.from_bytes(piece[words:].numpy().tobytes(), "little") if words < piece.numel() else 0
+    tail = int.from_bytes(piece[words:].cpu().numpy().tobytes(), "little") if words < piece.numel() else 0
     return (int(head.view(torch.int64).sum()) + tail + 2**63) % 2**64 - 2**63
