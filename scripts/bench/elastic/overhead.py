@@ -1,10 +1,11 @@
 """What the runtime costs without any resize: its steps against DistributedDataParallel's, in the same processes.
 
-    python -m scripts.bench.elastic.overhead [--workers 2] [--blocks 20] [--steps 10] [--width 4166]
+    python -m scripts.bench.elastic.overhead [--workers 2] [--blocks 20] [--steps 10] [--width 4166] [--device cuda]
 
-Both have the environment that a pilot's launcher gives. Blocks of steps alternate (DDP, ours, ours, DDP, ...), so
-that whatever else the machine does hits both alike. Printed: median step of each, and the ratio ours/DDP, paired by
-block, with a 95 % bootstrap confidence interval of its median.
+Both have the environment that a pilot's launcher gives. On a GPU, both sum over NCCL, and all workers share the
+device: the link between them is loopback. Blocks of steps alternate (DDP, ours, ours, DDP, ...), so that whatever
+else the machine does hits both alike. Printed: median step of each, and the ratio ours/DDP, paired by block, with a 95 %
+bootstrap confidence interval of its median.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from malletrain.elastic.comm.gloo_group import GlooGroup, make_group
+from malletrain.elastic.comm.carrier import find_carrier
+from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
+from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
 from scripts.bench.elastic.train_large import build
+from tests.gpu.one_gpu import environment_of
 
 
 class Calm:
@@ -52,19 +56,25 @@ def worker(rank: int, options: argparse.Namespace, address: str, directory: str)
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"file://{directory}/meet", rank=rank, world_size=options.workers)
-    theirs, ours = build(options.width), build(options.width)
+    gpu = options.device == "cuda"
+    if gpu:
+        os.environ.update(environment_of(rank))
+        torch.cuda.set_device(0)
+    meet = f"file://{directory}/meet"
+    dist.init_process_group("nccl" if gpu else "gloo", init_method=meet, rank=rank, world_size=options.workers)
+    theirs, ours = build(options.width).to(options.device), build(options.width).to(options.device)
     ours.load_state_dict(theirs.state_dict())
     parallel = nn.parallel.DistributedDataParallel(theirs)
     committer = StepCommitter(Calm())
-    group = make_group(address, 1, rank, options.workers, "127.0.0.1", timedelta(seconds=60))
-    assert isinstance(group, GlooGroup)
+    carrier, patience = find_carrier(ours, os.environ), timedelta(seconds=60)
+    group = make_world_group(address, 1, rank, options.workers, LocalRank(), "127.0.0.1", patience, carrier)
+    finish_connecting(group, patience, lambda: None)
     committer.world = TrainingWorld(1, tuple(str(r) for r in range(options.workers)), group)
     reducer = GradientReducer(list(ours.named_parameters()), committer, mean=True)
     optimizers = [torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9) for m in (theirs, ours)]
     each = options.batch // options.workers
-    x = torch.randn(each, 1024, generator=torch.Generator().manual_seed(rank))
-    y = torch.randint(0, 1024, (each,), generator=torch.Generator().manual_seed(rank))
+    x = torch.randn(each, 1024, generator=torch.Generator().manual_seed(rank)).to(options.device)
+    y = torch.randint(0, 1024, (each,), generator=torch.Generator().manual_seed(rank)).to(options.device)
 
     def block(mine: bool, steps: int) -> float:
         began = time.perf_counter()
@@ -75,6 +85,8 @@ def worker(rank: int, options: argparse.Namespace, address: str, directory: str)
             optimizer.zero_grad()
             nn.functional.cross_entropy((ours if mine else parallel)(x), y).backward()
             optimizer.step()
+        if gpu:
+            torch.cuda.synchronize()
         return (time.perf_counter() - began) / steps
 
     for mine in (False, True):
@@ -100,6 +112,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--width", type=int, default=4166)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
     os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
     server = StoreServer("127.0.0.1")
@@ -112,6 +125,7 @@ def main() -> None:
         json.dumps(
             {
                 "workers": options.workers,
+                "device": options.device,
                 "ours_s": round(statistics.median(r[0] for r in rows), 4),
                 "ddp_s": round(statistics.median(r[1] for r in rows), 4),
                 "ratio": round(statistics.median(ratios), 4),
