@@ -4,8 +4,8 @@
 
 Both have the environment that a pilot's launcher gives. On a GPU, both sum over NCCL, and all workers share the
 device: the link between them is loopback. Blocks of steps alternate (DDP, ours, ours, DDP, ...), so that whatever
-else the machine does hits both alike. Printed: median step of each, and the ratio ours/DDP, paired by block, with a 95 %
-bootstrap confidence interval of its median.
+else the machine does hits both alike. Printed: median step of each, and the ratio ours/DDP, paired by block, with a
+95 % bootstrap confidence interval of its median.
 """
 
 from __future__ import annotations
