@@ -20,6 +20,7 @@ them. Probes are training: a job is given the size for a few windows, through th
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +32,10 @@ from malletrain.learn.value_of_information import InformationValue, information_
 
 #: Most jobs that are considered for a probe in one decision; each costs about a millisecond.
 MAX_JOBS_CONSIDERED = 64
-#: Most probes of one size of one job, whether they measured it or not.
+#: Most probes of one size of one job in `PROBE_PERIOD_S`, whether they measured it or not.
 MAX_TRIES_PER_SIZE = 2
+#: Over which probes are counted, unless the job has changed its phase since.
+PROBE_PERIOD_S = 3600.0
 #: Largest size to try over the largest measured one (Pollux, OSDI 2021: at most twice).
 MAX_EXPLORATION_FACTOR = 2
 #: The gain must be at least this part of what the job trains: less is noise.
@@ -57,7 +60,7 @@ class ProbeRules:
         payoff_s: for how long a gain counts at least and at most, where it is not known how long the job goes on: it
             is taken to go on for as long as it has (of what has lasted long more is left: Lindy's law), so that a
             short job is not spent on measuring, and what a long one is measured for is a small part of it.
-        each: most probes of one job.
+        each: most probes of one job an hour, and anew in each phase of it.
     """
 
     profile: Profile = Profile.ACTIVE
@@ -71,16 +74,23 @@ class ProbeRules:
 
 @dataclass(frozen=True)
 class JobKnowledge:
-    """What has been learnt of one job. `tries`: probes begun, by size; `ignored`: samples that were not believed,
-    by reason; `since`: when it was first seen to train (Unix seconds)."""
+    """What has been learnt of one job. `probes`: when they were begun (Unix seconds), and of which size; `ignored`:
+    samples that were not believed, by reason; `since`: when it was first seen to train; `phase_began`: when its
+    throughput last changed at one size, None where it never has."""
 
     fit: CurveFit | None = None
     prior_jobs: PriorJobs | None = None
     probe: Probe | None = None
-    tries: Mapping[int, int] = field(default_factory=dict)
+    probes: tuple[tuple[float, int], ...] = ()
     application: tuple[str, str] = ("", "")
     ignored: Mapping[str, int] = field(default_factory=dict)
     since: float | None = None
+    phase_began: float | None = None
+
+    def tries(self, now: float) -> Counter[int]:
+        """Probes by size that count at `now` (Unix seconds)."""
+        since = max(now - PROBE_PERIOD_S, self.phase_began if self.phase_began is not None else -math.inf)
+        return Counter(nodes for at, nodes in self.probes if at > since)
 
     @property
     def windows(self) -> Mapping[int, int]:
@@ -232,14 +242,16 @@ def _proposals(
         return [], "not measured yet: its first size will be"
     if job.current and known.windows.get(job.current, 0) < rules.windows:
         return [], f"its present size, {job.current} nodes, is measured first: that costs nothing"
-    if sum(known.tries.values()) >= rules.each:
-        return [], f"has had its {rules.each} probes"
+    tries = known.tries(now)
+    if tries.total() >= rules.each:
+        return [], f"has had its {rules.each} probes of this hour"
     if len(known.windows) >= ENOUGH_MEASURED_SIZES:
         return [], f"known well enough: {len(known.windows)} sizes are measured"
-    if fit.probabilities[PRIOR_JOBS] > 0.5:
+    # One size tells only the level, not that a job in another phase still scales as the others.
+    if fit.probabilities[PRIOR_JOBS] > 0.5 and (known.phase_began is None or len(known.windows) > 1):
         return [], "known well enough: it is as the others of its application"
     sizes = [n for n in job.sizes if n <= nodes]
-    candidates = _candidates(job, sizes, extra, rules)
+    candidates = _candidates(job, sizes, extra, tries, rules)
     if not candidates:
         return [], "every size within reach is measured"
     grid = _thinned(sizes, candidates, fit)
@@ -266,7 +278,9 @@ def _proposals(
     return wishes, "" if wishes else f"known well enough: no size is worth measuring (best {best})"
 
 
-def _candidates(job: Candidate, sizes: Sequence[int], extra: int, rules: ProbeRules) -> list[int]:
+def _candidates(
+    job: Candidate, sizes: Sequence[int], extra: int, tries: Mapping[int, int], rules: ProbeRules
+) -> list[int]:
     """Sizes to measure: halves and doubles of what was measured, the ends; not those that are full or failed."""
     if not sizes:
         return []
@@ -277,7 +291,7 @@ def _candidates(job: Candidate, sizes: Sequence[int], extra: int, rules: ProbeRu
     near = {min(sizes, key=lambda s: (abs(s - k), s)) for k in wanted}
     return sorted(
         k for k in near
-        if k <= most and windows.get(k, 0) < rules.windows and job.known.tries.get(k, 0) < MAX_TRIES_PER_SIZE
+        if k <= most and windows.get(k, 0) < rules.windows and tries.get(k, 0) < MAX_TRIES_PER_SIZE
     )  # fmt: skip
 
 

@@ -228,8 +228,8 @@ def fit_curve(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None 
     """The curve of a job from its windows of training; None while no sample can be believed.
 
     `prior_jobs` is what other jobs of its application have measured. Where throughput has changed at the same size
-    (other data, a slower network), the windows from before count as those of another run of the application: sizes
-    that were measured then are to be measured again. So does what was measured on nodes of another class.
+    (another phase, a slower network), the windows from before do not count: sizes that were measured then are to be
+    measured again. What was measured on nodes of another class counts as another run of the application.
     """
     kept, ignored = valid_samples(samples)
     kept, elsewhere = by_class(kept)
@@ -244,7 +244,6 @@ def fit_curve(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None 
     ignored |= more
     if before:
         ignored["from before its throughput changed"] = len(before)
-        prior_jobs = _as_another_run(before, prior_jobs)
     found = _fit(_measured(windows), _scatter(windows), dict(sorted(ignored.items())), prior_jobs)
     return replace(found, node_class=kept[-1].node_class)
 

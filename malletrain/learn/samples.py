@@ -26,6 +26,8 @@ SUPERLINEAR_RATIO = 3.0
 #: before, by so much.
 DRIFT_WINDOWS = 5
 MIN_DRIFT_LOG_RATIO = 0.1
+#: Windows whose steps differ by more in samples are of another batch.
+MAX_BATCH_RATIO = 1.1
 
 
 def keep_sample(samples: MutableSequence[ThroughputSample], sample: ThroughputSample) -> None:
@@ -35,6 +37,30 @@ def keep_sample(samples: MutableSequence[ThroughputSample], sample: ThroughputSa
     if len(same) >= MAX_WINDOWS_PER_SIZE:
         del samples[same[0]]
     samples.append(sample)
+
+
+def forget_earlier_phase(samples: MutableSequence[ThroughputSample]) -> float | None:
+    """Drop the samples from before throughput changed at the size, batch and class of nodes of the last one.
+
+    Returns when the phase that the job is in now began (Unix seconds), None where nothing has changed. In another
+    phase a job may scale otherwise, at every size.
+    """
+    if not samples:
+        return None
+    last = samples[-1]
+    first = _changed_at([sample for sample in samples if _alike(sample, last)])
+    if first is None:
+        return None
+    del samples[: next(i for i, sample in enumerate(samples) if sample is first)]
+    return first.at
+
+
+def _alike(one: ThroughputSample, other: ThroughputSample) -> bool:
+    """Whether two windows show the same size, batch (about: a last one may be short) and class of nodes."""
+    if (one.nodes, one.node_class) != (other.nodes, other.node_class):
+        return False
+    first, second = one.samples * max(other.steps, 1), other.samples * max(one.steps, 1)
+    return max(first, second) <= MAX_BATCH_RATIO * min(first, second)
 
 
 def _kind(sample: ThroughputSample) -> tuple[int, int, str]:

@@ -50,7 +50,7 @@ from malletrain.domain.pilot_life import after, given_up
 from malletrain.domain.snapshot import SlurmState
 from malletrain.learn.curve import CurveFit
 from malletrain.learn.prior_jobs import Evidence
-from malletrain.learn.samples import invalid_reason, keep_sample
+from malletrain.learn.samples import forget_earlier_phase, invalid_reason, keep_sample
 
 #: Samples kept for each job's curve: windows of seconds, so this is hours of training.
 SAMPLES_KEPT = 512
@@ -78,7 +78,8 @@ class JobState:
     world_sizes: deque[int] = field(default_factory=lambda: deque(maxlen=8))
     probe: Probe | None = None
     probe_windows: Counter[str] = field(default_factory=Counter)  #: by the worker that reported them
-    tries: Counter[int] = field(default_factory=Counter)
+    probes: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))  #: when begun, and the size
+    phase_began: float | None = None  #: when its throughput last changed at one size
     costs: ResizeCosts | None = None  #: None: to be asked for again
     topped_up_at: float | None = None
     failures: int = 0
@@ -142,7 +143,7 @@ def fold(record: JobState, event: Event) -> bool:
             reached = record.world is not None and len(record.world.members) == nodes
             record.probe = Probe(nodes, event.at, 0, reached)
             record.probe_windows.clear()
-            record.tries[nodes] += 1
+            record.probes.append((event.at, nodes))
         case ProbeEnded():
             record.probe = None
         case _:
@@ -226,6 +227,8 @@ def _samples(record: JobState, event: Event, window: SamplesReported) -> None:
     if record.first_sample_at is None:
         record.first_sample_at = event.at
     keep_sample(record.samples, sample)
+    if (began := forget_earlier_phase(record.samples)) is not None:
+        record.phase_began = began
     if record.probe is not None and record.probe.nodes == sample.nodes:
         record.probe_windows[event.pilot or ""] += 1
         windows = max(record.probe_windows.values())

@@ -179,10 +179,11 @@ class Ledger:
                 record.fit,
                 pools[key] if alone else None,
                 record.probe,
-                dict(record.tries),
+                tuple(record.probes),
                 key,
                 self.ignored(job_id),
                 record.first_sample_at,
+                record.phase_began,
             )
         return found
 

@@ -40,7 +40,7 @@ from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Probe,
 from malletrain.learn.advisor import JobKnowledge, max_explored_size
 from malletrain.learn.curve import CurveFit, fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
-from malletrain.learn.samples import consistent_rates, keep_sample
+from malletrain.learn.samples import consistent_rates, forget_earlier_phase, keep_sample
 from malletrain.learn.scale_up_profiling import next_measurement_size
 from malletrain.replay.curves import IMAGENET, POLLUX
 from malletrain.sizing.policies.exact import Exact
@@ -183,12 +183,15 @@ class Training:
     samples: list[ThroughputSample] = field(default_factory=list)
     found: CurveFit | None = None
     probe: Probe | None = None
-    tries: dict[int, int] = field(default_factory=dict)
+    probes: list[tuple[float, int]] = field(default_factory=list)
+    phase_began: float | None = None
     level: int = 1
     evidence: Evidence = ()
     curve: tuple[CurveFit, Curve] | None = None
     climb: dict[int, float] | None = None  #: samples/s of the stops so far; None: before or after
+    first_at: float | None = None
     waited: float = 0.0  #: node-seconds of nodes that waited meanwhile
+    later: tuple[float, Curve] | None = None  #: from when on another curve is the truth, and which
 
     @property
     def measured(self) -> dict[int, float]:
@@ -315,9 +318,10 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
             j.found,
             None if j.found else pooled(j, jobs),
             j.probe,
-            dict(j.tries),
+            tuple(j.probes),
             application(j.job),
-            since=j.samples[0].at if j.samples else None,
+            since=j.first_at,
+            phase_began=j.phase_began,
         )
         for j in jobs
     }
@@ -339,7 +343,7 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
         job = by_id[change.job]
         job.probe = Probe(change.nodes, now) if change.begun else None
         if change.begun:
-            job.tries[change.nodes] = job.tries.get(change.nodes, 0) + 1
+            job.probes.append((now, change.nodes))
     return sizes, sum(abs(sizes[j] - plain[j]) for j in sizes) // 2 if sizes != plain else 0
 
 
@@ -355,10 +359,13 @@ def run(
 
     def measure(job: Training, nodes: int) -> None:
         measured = job.truth.throughput(nodes) * float(np.exp(NOISE * random.standard_normal()))
-        keep_sample(job.samples, ThroughputSample(now, nodes, 10 * measured, 10.0, 20))
+        keep_sample(job.samples, ThroughputSample(now, nodes, 1e3, 1e3 / measured, 20))
+        job.first_at = now if job.first_at is None else job.first_at
+        began = forget_earlier_phase(job.samples)
+        job.phase_began = job.phase_began if began is None else began
         if name in LEARN:
             others = pooled(job, jobs)
-            key = (windows_of(job), others)
+            key = (windows_of(job), others, job.phase_began)
             if fitted.get(job.job.id) != key:
                 fitted[job.job.id] = key
                 job.found = fit_curve(job.samples, others)
@@ -368,6 +375,9 @@ def run(
         trained = 0.0
         now = i * TICK_S
         jobs = [job for at, job in arrivals if at <= now]
+        for job in jobs:
+            if job.later is not None and now >= job.later[0]:
+                job.truth, job.later, last = job.later[1], None, None
         # What is asked again is answered again.
         asked = (
             nodes,

@@ -39,7 +39,7 @@ def candidate(
 ) -> Candidate:
     found = fit_curve(windows(rates))
     assert found is not None
-    fields = {"probe": None, "tries": {}, "application": ("alice", str(job)), "prior_jobs": None} | more
+    fields = {"probe": None, "probes": (), "application": ("alice", str(job)), "prior_jobs": None} | more
     known = JobKnowledge(fit=found, **fields)  # type: ignore[arg-type]
     curve = found.curve(max(sizes))
     return Candidate(job, current, tuple(sizes), speedups(curve), 1.0, ResizeCosts(), known, Profile.ACTIVE)
@@ -188,9 +188,8 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
             st.none() | st.builds(Probe, st.integers(1, 32), st.floats(-500, 500), st.integers(0, 3), st.booleans())
         )
         curve = found.curve(32) if found else Curve.linear(32)
-        known = JobKnowledge(
-            found, None, probe, draw(st.dictionaries(st.integers(1, 32), st.integers(0, 3), max_size=3))
-        )
+        begun = st.tuples(st.floats(-4000, 0), st.integers(1, 32))
+        known = JobKnowledge(found, None, probe, tuple(draw(st.lists(begun, max_size=6))))
         jobs.append(
             Candidate(
                 job, draw(st.integers(0, 32)), sizes, speedups(curve),
@@ -213,7 +212,7 @@ def test_advice_keeps_to_what_is_permitted(jobs: list[Candidate], price: float, 
         assert size in by_id[job].sizes and size <= nodes
         assert 0 < bonus < float("inf")
         assert by_id[job].profile is Profile.ACTIVE and job not in advice.locked
-        assert by_id[job].known.tries.get(size, 0) < 2 and by_id[job].known.windows.get(size, 0) < RULES.windows
+        assert by_id[job].known.tries(0.0)[size] < 2 and by_id[job].known.windows.get(size, 0) < RULES.windows
     for job, size in advice.locked.items():
         assert size in by_id[job].sizes
         probe = by_id[job].known.probe

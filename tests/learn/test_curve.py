@@ -133,7 +133,8 @@ def test_throughput_that_changes_is_measured_again(windows: int) -> None:
     assert [m.nodes for m in found.measured] == [8]
     assert found.measured[0].rate == pytest.approx(60 * 8**0.9)
     assert found.ignored == {"from before its throughput changed": 18}
-    assert found.at([1])[0].rate == pytest.approx(60.0, rel=0.05), "its shape is not forgotten"
+    low, high = found.at([1])[0].low, found.at([1])[0].high
+    assert high > 2 * low, "what it trains now on other sizes is open: another phase may scale otherwise"
     slow_once = fit_curve([*before, sample(8, 60.0 * 8**0.9), *before])
     assert slow_once is not None and len(slow_once.measured) == 3
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.job import Curve, Profile
-from malletrain.learn.advisor import ProbeRules
+from malletrain.learn.advisor import JobKnowledge, ProbeRules
 from malletrain.loop.ledger import Ledger
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem
@@ -79,6 +79,35 @@ def test_two_jobs_of_opposite_scalability_end_at_the_true_allocation() -> None:
     assert {j: world.nodes_of(j) for j in rates} == expected
     assert max(training.sizes[2]) <= 8, "never beyond its share without evidence"
     assert set(training.sizes[1][-20:]) == {14}, "and rests there"
+
+
+def test_a_job_whose_phase_changes_is_measured_again_and_changes_places() -> None:
+    """n^.85 turns flat and the other way round: within ten minutes the sizes are those of the new curves."""
+    world = World(nodes=16)
+    rates: dict[int, Rate] = {1: scales, 2: stalls}
+    for job_id, name in ((1, "convnet"), (2, "recommender")):
+        world.submit(replace(job(job_id, most=16), name=name), tasks=80)
+    training = Training(world, rates)
+    for _ in range(400):  # longer than windows of one size are kept
+        training.tick()
+    assert {j: world.nodes_of(j) for j in rates} == best(rates, 16, 16)
+    rates |= {1: lambda n: 300.0 * stalls(n), 2: lambda n: scales(n) / 50.0}
+    for _ in range(60):
+        training.tick()
+    expected = best(rates, 16, 16)
+    assert expected == {1: 2, 2: 14}
+    assert {j: world.nodes_of(j) for j in rates} == expected
+    for _ in range(400):
+        training.tick()
+    assert {j: world.nodes_of(j) for j in rates} == expected, "the old phase does not come back"
+
+
+def test_probes_are_limited_by_the_hour_and_a_new_phase_has_its_own() -> None:
+    known = JobKnowledge(probes=((0.0, 4), (10.0, 4), (3000.0, 8)))
+    assert known.tries(3000.0) == {4: 2, 8: 1}
+    assert known.tries(3605.0) == {4: 1, 8: 1}
+    assert known.tries(7000.0) == {}
+    assert replace(known, phase_began=15.0).tries(3000.0) == {8: 1}
 
 
 def test_a_probe_is_kept_until_its_windows_are_full() -> None:
@@ -166,6 +195,6 @@ def test_the_journal_folded_anew_knows_the_same() -> None:
         again = Ledger()
         again.apply(world.journal.events)
         here = world.loop.ledger.known()
-        assert {j: (k.probe, k.tries, k.ignored) for j, k in again.known().items()} == {
-            j: (k.probe, k.tries, k.ignored) for j, k in here.items()
+        assert {j: (k.probe, k.probes, k.ignored) for j, k in again.known().items()} == {
+            j: (k.probe, k.probes, k.ignored) for j, k in here.items()
         }
