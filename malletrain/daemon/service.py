@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Iterable, Sequence
@@ -54,6 +56,9 @@ LONGEST_REST_S = 120.0
 #: A command of Slurm's that runs when the daemon is told to end has so long (seconds): one that steers takes a
 #: fraction of a second, and what is cut off is found out by the next daemon.
 GOODBYE_S = 3.0
+
+#: Bytes of the secret of a generation.
+SECRET_BYTES = 32
 
 #: Workers' deadlines are looked at so often, in seconds: a fault is mended in a fraction of one.
 _REACT_S = 0.1
@@ -121,7 +126,12 @@ class Service:
         self._disk = SqliteJournal(path) if act else None
         journal = MeteredJournal(self._disk, self.metrics) if self._disk else _copy_of(path)
         self._membership = Membership(
-            MembershipSettings(), self._clock, self._admit, last_generations(journal.read()), self._refused_worker
+            MembershipSettings(),
+            self._clock,
+            self._admit,
+            last_generations(journal.read()),
+            self._refused_worker,
+            functools.partial(secrets.token_hex, SECRET_BYTES),
         )
         self._gate = WorkersGate(self._membership, self._facts, self._persist, self._clock)
         self._loop = Loop(

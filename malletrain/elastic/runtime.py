@@ -181,8 +181,8 @@ class Runtime:
             self.member.say, self.committer, self.proportional_shares, self.session_batch.noise_scale
         )
         self.meter = Meter(self.reports.samples)
-        peer_store = pilot.store.peer_store if pilot and pilot.store else None
-        self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, peer_store)
+        store_server = pilot.store if pilot else None
+        self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, store_server)
         fixed = self.session_batch.fixed and self.session_batch.noise is None
         self.recovery.can_overlap = fixed and not (settings.virtual_shards or norms or self.sharded)
         self.reconfigurer = Reconfigurer(
@@ -194,7 +194,7 @@ class Runtime:
             entered=self._entered,
             prepare=self.reducer.allocate_buffers,
             top_up=self._top_up,
-            peer_store=peer_store,
+            store_server=store_server,
             carrier=find_carrier(model, environ),
         )
         self.lifecycle = WorkerLifecycle(

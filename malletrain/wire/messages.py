@@ -59,7 +59,8 @@ class Plan:
     No members: everyone leaves, the first of the present world saves the state. `urgent`: the present world is
     broken, take this one now; otherwise it is taken when all are prepared, after the same step. `batch`: samples of a
     step, of all members together, where the daemon chooses it (0: it does not). `void_before`: older generations are
-    broken; whoever waits for one of them has missed the plan that said so, since only the newest is told.
+    broken; whoever waits for one of them has missed the plan that said so, since only the newest is told. `secret`:
+    proves to other members that a process is one; told to members alone, "" to others and by daemons that have none.
     """
 
     generation: int
@@ -69,6 +70,7 @@ class Plan:
     urgent: bool = False
     batch: int = 0
     void_before: int = 0
+    secret: str = field(default="", repr=False)
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -78,6 +80,10 @@ class Plan:
     def has(self, worker: str) -> bool:
         """Whether `worker` is a member."""
         return worker in self.workers
+
+    def told_to(self, worker: str) -> Plan:
+        """The plan as `worker` is told: without the secret unless it is a member."""
+        return self if self.has(worker) else dataclasses.replace(self, secret="")
 
     def voids(self, generation: int) -> bool:
         """Whether the world of `generation` is broken."""

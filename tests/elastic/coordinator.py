@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -71,7 +72,9 @@ class Coordinator:
     def __post_init__(self) -> None:
         clock = RealClock()
         self.lock = threading.RLock()
-        self.membership = Membership(self.settings, clock, lambda claim: Admission(self.terms), self.generations)
+        self.membership = Membership(
+            self.settings, clock, lambda claim: Admission(self.terms), self.generations, make_secret=secrets.token_hex
+        )
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
         app = FastAPI()
         app.include_router(make_workers_router(self.gate, authenticate))

@@ -18,13 +18,13 @@ from malletrain.elastic.comm.device_group import DeviceGroup
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.paired_group import PairedGroup
-from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
 from tests.elastic import device_stand_in, group_contract
 from tests.elastic.coordinator import running, wait_until
 from tests.elastic.device_stand_in import Completion, StandInCollectives
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.stores import meeting, serve
 from tests.elastic.test_transfer import run
 
 PATIENCE = timedelta(seconds=30)
@@ -32,13 +32,13 @@ PATIENCE = timedelta(seconds=30)
 
 def worlds(size: int, act: Any, carrier: DeviceCarrier | None = None) -> list[object]:
     """Runs `act(group)` in a thread for each member of a world with the stand-in; returns results or errors."""
-    server = StoreServer("127.0.0.1")
+    server = serve()
     results: list[object] = [None] * size
 
     def member(rank: int) -> None:
         chosen = carrier or device_stand_in.carrier()
         try:
-            group = make_world_group(server.address, 1, rank, size, LocalRank(), "127.0.0.1", PATIENCE, chosen)
+            group = make_world_group(meeting(server.address), rank, size, LocalRank(), "127.0.0.1", PATIENCE, chosen)
             finish_connecting(group, PATIENCE, lambda: None)
             results[rank] = act(group)
         except (AssertionError, PeerLost) as error:

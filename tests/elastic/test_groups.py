@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -77,6 +78,10 @@ def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static) -> N
         {"RANK": "1", "WORLD_SIZE": "2"},
     ]
     place = {"MASTER_PORT": str(free_port()), "MASTER_ADDR": "127.0.0.1", "MALLETRAIN_TEST_DIR": str(tmp_path)}
+    place["MALLETRAIN_MEETING_DIR"] = str(tmp_path / "meeting")
+    (tmp_path / "meeting").mkdir(mode=0o700)
+    stale = tmp_path / "meeting" / f"meeting-127.0.0.1_{place['MASTER_PORT']}-"
+    stale.write_text(json.dumps([f"127.0.0.1:{free_port()}", "of an earlier run"]))
     script = [SCRIPT, *options, "--world", "environment"]
     processes = [
         Forked(outside_slurm(**place, **way), tmp_path / f"log-{rank}", script) for rank, way in enumerate(ways)
@@ -86,6 +91,7 @@ def test_processes_of_one_step_train_as_one(tmp_path: Path, static: Static) -> N
     finally:
         for process in processes:
             process.kill()
+    assert not list((tmp_path / "meeting").iterdir()), "the secret is removed when all have come"
     assert_every_sample_once(diary(tmp_path), 2)
     assert_equal(torch.load(tmp_path / "final.pt"), static(*options), 1e-12)
 

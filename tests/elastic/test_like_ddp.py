@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch import nn
 
 from malletrain.elastic.comm.gloo_group import make_group
-from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.gradients.reducer import GradientReducer
 from scripts.bench.elastic.overhead import Calm
 from tests.elastic.coordinator import _forks
+from tests.elastic.stores import meeting, serve
 
 RANKS, EACH, STEPS = 2, 8, 12
 
@@ -31,7 +31,7 @@ def both(rank: int, address: str, directory: str) -> None:
     theirs, ours = build(), build()
     parallel = nn.parallel.DistributedDataParallel(theirs)
     committer = StepCommitter(Calm())
-    group = make_group(address, 1, rank, RANKS, "127.0.0.1", timedelta(seconds=30))
+    group = make_group(meeting(address), rank, RANKS, "127.0.0.1", timedelta(seconds=30))
     committer.world = TrainingWorld(1, tuple(str(r) for r in range(RANKS)), group)
     reducer = GradientReducer(list(ours.named_parameters()), committer, mean=True)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9) for model in (theirs, ours)]
@@ -68,7 +68,7 @@ def both(rank: int, address: str, directory: str) -> None:
 
 
 def test_accumulation_with_clipping_is_that_of_ddp(tmp_path: Path) -> None:
-    server = StoreServer("127.0.0.1")
+    server = serve()
     ranks = [_forks.Process(target=both, args=(rank, server.address, str(tmp_path))) for rank in range(RANKS)]
     for process in ranks:
         process.start()

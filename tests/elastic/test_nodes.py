@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from malletrain.domain.event import EventKind
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
-from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.world_group import make_world_group
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.recovery_plan import MemberState, plan_recovery
 from tests.elastic import group_contract
 from tests.elastic.coordinator import HERE, Coordinator, Pod, outside_slurm, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, assert_every_sample_once, diary
+from tests.elastic.stores import meeting, serve
 from tests.elastic.test_launch import launched
 from tests.world import data_of
 
@@ -38,14 +38,16 @@ def options(directory: Path) -> list[str]:
 
 def run(nodes: int, places: int, act: Callable[[Group], object]) -> list[object]:
     """`act(group)` in a thread for each process of a real group of nodes; results or errors by rank."""
-    server = StoreServer("127.0.0.1")
+    server = serve()
     results: list[object] = [None] * (nodes * places)
     done = threading.Barrier(len(results))
 
     def member(rank: int) -> None:
         node, place = divmod(rank, places)
         patience = timedelta(seconds=30)
-        group = make_world_group(server.address, 1, node, nodes, LocalRank(place, places), "127.0.0.1", patience)
+        group = make_world_group(
+            meeting(server.address), node, nodes, LocalRank(place, places), "127.0.0.1", patience
+        )
         try:
             results[rank] = act(group)
         except (AssertionError, PeerLost) as error:
@@ -219,7 +221,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--n
 
 @pytest.mark.nightly
 def test_torchrun_without_a_daemon_trains_as_one(tmp_path: Path, static: Static) -> None:
-    env = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path))
+    env = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path), MALLETRAIN_MEETING_DIR=str(tmp_path / "meeting"))
     subprocess.run([*TORCHRUN, SCRIPT, "--epochs", "2"], env=env, check=True, timeout=300)
     assert {line["size"] for line in diary(tmp_path) if "step" in line} == {PLACES}
     assert_every_sample_once(diary(tmp_path), 2)

@@ -165,7 +165,7 @@ def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(f
         entered=lambda: None,
         prepare=lambda: None,
         top_up=lambda _: None,
-        peer_store=None,
+        store_server=None,
     )
     lifecycle = WorkerLifecycle(fake, reconfigurer, silent, silent, in_pilot=True)
     reconfigurer.enter_static_world(Pair())

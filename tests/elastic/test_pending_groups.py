@@ -16,11 +16,11 @@ import torch
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group, SoloGroup, Work
-from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.resize.pending_groups import PendingGroups
 from malletrain.wire import messages
 from tests.elastic.coordinator import wait_until
+from tests.elastic.stores import meeting, serve
 from tests.elastic.test_soak import held
 
 
@@ -152,11 +152,11 @@ def without_collection() -> Iterator[None]:
 @pytest.mark.usefixtures("without_collection")
 def test_nothing_is_kept_of_a_group_that_nobody_else_came_to() -> None:
     """Found by hundreds of changes: sockets and a thread stayed until Python looked for cycles, as it seldom does."""
-    server = StoreServer("127.0.0.1")
+    server = serve()
     failed: list[int] = []
 
     def make(wanted: messages.Plan) -> Group:
-        return make_group(server.address, wanted.generation, 0, 2, "127.0.0.1", timedelta(seconds=0.3))
+        return make_group(meeting(server.address, wanted.generation), 0, 2, "127.0.0.1", timedelta(seconds=0.3))
 
     def nothing_more() -> bool:
         now = held(os.getpid())

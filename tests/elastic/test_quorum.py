@@ -17,6 +17,7 @@ from malletrain.elastic.resize.quorum import Quorum, Vote, decide
 from malletrain.wire.messages import Plan, Seat
 from tests.elastic.coordinator import JOB, Coordinator, running, wait_until
 from tests.elastic.digits import EPOCHS, SCRIPT, Static, assert_equal, diary
+from tests.elastic.stores import SECRET
 from tests.world import data_of
 
 
@@ -47,13 +48,16 @@ class Wall:
             return self.notes.get(key)
 
 
-def meet(names: str, dead: str, *, bound: int = 5, entered: int = 5, base: str = "") -> dict[str, Plan | None]:
+def meet(
+    names: str, dead: str, *, bound: int = 5, entered: int = 5, base: str = "", wall: Wall | None = None
+) -> dict[str, Plan | None]:
     """What each of the living gets."""
-    wall = Wall(dead)
+    wall = wall or Wall(dead)
     got: dict[str, Plan | None] = {}
 
     def hold(name: str) -> None:
-        quorum = Quorum(bound, seats(names), tuple(base or names), Vote(name, entered, bound + ord(name)))
+        vote = Vote(name, entered, bound + ord(name))
+        quorum = Quorum(bound, seats(names), tuple(base or names), vote, SECRET)
         got[name] = quorum.hold(wall.at(f"{name}:1"), wall.at)
 
     threads = [threading.Thread(target=hold, args=(name,)) for name in names if name not in dead]
@@ -76,6 +80,16 @@ def test_two_of_three_go_on(dead: str) -> None:
     assert first.store == f"{rest[0]}:1"
     assert first.urgent
     assert first.generation > 5 + ord("c")
+
+
+def test_the_secret_of_a_quorums_plan_is_never_sent() -> None:
+    wall = Wall("a")
+    first, second = meet("abc", "a", wall=wall).values()
+    assert first is not None
+    assert second is not None
+    assert first.secret == second.secret
+    assert first.secret not in ("", SECRET)
+    assert first.secret not in str(list(wall.boards.values()))
 
 
 @pytest.mark.parametrize(("names", "dead"), [("ab", "a"), ("abcd", "bd"), ("abc", "ab")])

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group
-from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.errors import PeerLost
 from malletrain.elastic.state import transfer
 from malletrain.elastic.state.training_state import pack, unpack
 from malletrain.elastic.state.transfer import FAN_OUT, checksum, packets, receive_state, relay_tree, send_state
+from tests.elastic.stores import meeting, serve
 
 
 @given(st.integers(1, 20), st.integers(0, 300))
@@ -63,11 +63,11 @@ STATE = {"model": MODEL, "half": [HALF, True, "text"]}
 
 def run(size: int, act: Callable[[Group], object]) -> list[object]:
     """Run `act(group)` in a thread for each member of a real group; returns results or errors by rank."""
-    server = StoreServer("127.0.0.1")
+    server = serve()
     results: list[object] = [None] * size
 
     def member(rank: int) -> None:
-        group = make_group(server.address, 1, rank, size, "127.0.0.1", timedelta(seconds=30))
+        group = make_group(meeting(server.address), rank, size, "127.0.0.1", timedelta(seconds=30))
         try:
             results[rank] = act(group)
         except PeerLost as lost:

@@ -15,6 +15,7 @@ from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
 from malletrain.elastic.launch.nccl_environment import WATCHDOG_OFF
 from tests.elastic import group_contract
+from tests.elastic.stores import meeting
 
 
 def environment_of(rank: int) -> dict[str, str]:
@@ -34,7 +35,7 @@ def main(address: str, rank: int, size: int, connect: str) -> None:
     model = torch.nn.Linear(1, 1, device="cuda:0")
     carrier = find_carrier(model, {"MALLETRAIN_BACKEND": "nccl", "MALLETRAIN_NCCL_CONNECT": connect})
     patience = timedelta(seconds=60)
-    group = make_world_group(address, 1, rank, size, LocalRank(), "127.0.0.1", patience, carrier)
+    group = make_world_group(meeting(address), rank, size, LocalRank(), "127.0.0.1", patience, carrier)
     finish_connecting(group, patience, lambda: None)
     group_contract.check(group, device="cuda:0")
     print("kept", flush=True)

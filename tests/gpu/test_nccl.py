@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from malletrain.elastic.comm.peer_store import StoreServer
 from tests.elastic.coordinator import outside_slurm, running
 from tests.elastic.digits import EPOCHS, SCRIPT, assert_equal, assert_every_sample_once, diary, run_alone
+from tests.elastic.stores import serve
 from tests.gpu import one_gpu
 from tests.gpu.one_gpu import environment_of
 
@@ -28,7 +28,7 @@ pytestmark = [
 @pytest.mark.parametrize("connect", ["beside", "boundary"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_nccl_satisfies_the_contract(size: int, connect: str) -> None:
-    server = StoreServer("127.0.0.1")
+    server = serve()
     members = [
         subprocess.Popen(
             [sys.executable, one_gpu.__file__, server.address, str(rank), str(size), connect],

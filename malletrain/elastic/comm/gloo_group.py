@@ -9,10 +9,12 @@ from typing import Any
 import torch
 import torch.distributed
 
-from malletrain.elastic.comm.addresses import split_address
+from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import close_behind
 from malletrain.elastic.comm.group import Group, SoloGroup, Work, abandoned
+from malletrain.elastic.comm.pair_proof import prove_pairs
 from malletrain.elastic.comm.peer_store import first_line
+from malletrain.elastic.comm.torch_store import generation_store
 from malletrain.elastic.errors import PeerLost
 
 #: Much of what is needed here is exported without types.
@@ -26,45 +28,42 @@ OPERATION_TIMEOUT = timedelta(hours=2)
 MESSAGE_TIMEOUT = timedelta(minutes=2)
 
 
-def make_group(
-    address: str, generation: int, rank: int, size: int, host: str, timeout: timedelta, part: str = ""
-) -> Group:
-    """Rendezvous with `size - 1` peers at the store `address` and connect to them; blocks until all have come.
+def make_group(meeting: Meeting, rank: int, size: int, host: str, timeout: timedelta, part: str = "") -> Group:
+    """Rendezvous with `size - 1` peers and connect to them; blocks until all have come and proven that they are
+    members.
 
     Args:
-        address: of a member's store (`peer_store.StoreServer.address`).
-        generation: each generation uses its own prefix of the store.
-        host: the address at which peers reach this process.
+        meeting: of the generation; its address is that of a member's store (`peer_store.StoreServer.address`).
+        host: the address at which peers reach this process, and the only one that it listens on.
         timeout: how long to wait for the peers.
         part: tells several groups of one generation apart.
 
     Raises:
-        PeerLost: not all peers came within `timeout`, or the store is gone.
+        PeerLost: not all peers came within `timeout`, one of them is a stranger, or the store is gone.
     """
     if size == 1:
         return SoloGroup()
+    store = generation_store(meeting, part, timeout)
     try:
-        store = generation_store(address, f"generation-{generation}{part}", timeout)
         options = _dist.ProcessGroupGloo._Options()
-        options._devices = [_dist.ProcessGroupGloo.create_device(hostname=host)]
+        # Pairs are connected now: a stranger could take one that is connected later.
+        options._devices = [_dist.ProcessGroupGloo.create_device(hostname=host, lazy_init=False)]
         # While the group is made, a peer that never comes must not hold this thread for OPERATION_TIMEOUT.
         options._timeout = timeout
         group = _dist.ProcessGroupGloo(store, rank, size, options)
         group._set_default_timeout(OPERATION_TIMEOUT)
     except RuntimeError as error:  # the base class of DistStoreError and DistNetworkError
         raise PeerLost(first_line(error)) from error
+    finally:
+        store.close()
+    held = [group]
+    try:
+        prove_pairs(group, rank, size, meeting, part, held)
+    except PeerLost:
+        del group
+        close_behind(held.clear, "close-group")
+        raise
     return GlooGroup(group, rank, size)
-
-
-def generation_store(address: str, prefix: str, timeout: timedelta) -> Any:
-    """The part of a member's store where one group of a generation meets: a torch `Store`.
-
-    Raises:
-        RuntimeError: the store does not answer.
-    """
-    where, port = split_address(address)
-    store = _dist.TCPStore(where, port, is_master=False, timeout=timeout, wait_for_workers=False)
-    return _dist.PrefixStore(prefix, store)
 
 
 class GlooGroup:

@@ -52,7 +52,7 @@ def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: t
         group.eager_connect_single_device(device)
     except RuntimeError as error:
         raise _translated(error, device) from error
-    collectives = NcclCollectives(group, device)
+    collectives = NcclCollectives(group, device, store)
     with torch.cuda.stream(torch.cuda.Stream(device, priority=HIGH_PRIORITY)):
         one = torch.ones(1, device=device)
         first = collectives.all_reduce(one)
@@ -71,8 +71,9 @@ class NcclCollectives:
     nothing else, and an event on it says when the operation is complete.
     """
 
-    def __init__(self, group: Any, device: torch.device) -> None:
+    def __init__(self, group: Any, device: torch.device, store: Any) -> None:
         self._group = group
+        self._store = store  # torch keeps a part of it only
         self._device = device
         self._watch = torch.cuda.Stream(device)
 

@@ -1,89 +1,248 @@
-"""Key-value stores that workers serve for each other (torch's TCPStore), with calls that always return in time."""
+"""Key-value stores that workers serve for the members of their generations. A call returns in time, or raises."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, TypeVar
+import struct
+import threading
+import time
 
-import torch.distributed
+from malletrain.elastic.comm.addresses import join_address
+from malletrain.elastic.comm.authentication import (
+    PROOF_TIMEOUT_S,
+    Channel,
+    Meeting,
+    NotKnownYet,
+    accept,
+    close_socket,
+    connect,
+)
+from malletrain.elastic.errors import ElasticError, PeerLost
 
-from malletrain.elastic.comm.addresses import join_address, split_address
-from malletrain.elastic.comm.background import Background
-from malletrain.elastic.errors import PeerLost
+#: Generations whose members are let in: the newest ones. Members vote in one that they were bound to before.
+GENERATIONS_KEPT = 16
 
-#: Much of what is needed here is exported without types.
-_dist: Any = torch.distributed
+#: Connections that have not proven themselves yet; of more, the oldest is closed.
+MAX_STRANGERS = 64
 
-T = TypeVar("T")
+#: A request waits for a key at the server for at most this long; the client repeats it.
+WAIT_SLICE_S = 0.25
+
+#: A client gives a server this long to answer, beyond what it asked it to wait.
+ANSWER_TIMEOUT_S = 1.0
+
+_REQUEST = struct.Struct("!cHId")
+_SET, _GET, _ADD, _SWAP, _DELETE, _COUNT = b"S", b"G", b"A", b"X", b"D", b"N"
 
 
 class StoreServer:
-    """The store that a worker serves until its process ends. Groups of the worlds whose oldest member it is
-    rendezvous there."""
+    """The store that a worker serves until its process ends, on one address. Groups of the worlds whose oldest member
+    it is rendezvous there.
+
+    Args:
+        host: the address to listen on.
+
+    Attributes:
+        address: `host:port`.
+
+    Raises:
+        ElasticError: `host` is no address of this machine.
+    """
 
     def __init__(self, host: str) -> None:
-        self._store = _dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        self.address = join_address(host, self._store.port)
-        self.peer_store = PeerStore(self._store)
+        try:
+            family, kind, _, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+            self._listener = socket.socket(family, kind)
+            self._listener.bind(where)
+            self._listener.listen(128)
+        except OSError as error:
+            raise ElasticError(
+                f"the store of this worker cannot listen on {host} ({error}): set MALLETRAIN_ADDRESS to an address "
+                "of this machine at which the job's other nodes reach it"
+            ) from error
+        self.address = join_address(host, self._listener.getsockname()[1])
+        self._secrets: dict[int, str] = {}
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+        self._strangers: dict[socket.socket, None] = {}
+        threading.Thread(target=self._accept, name="malletrain-store", daemon=True).start()
+
+    def trust(self, meeting: Meeting) -> None:
+        """Let the members of a generation in. Does nothing where it has no secret."""
+        if not meeting.secret:
+            return
+        with self._changed:
+            self._secrets[meeting.generation] = meeting.secret
+            for old in sorted(self._secrets)[:-GENERATIONS_KEPT]:
+                del self._secrets[old]
+            self._changed.notify_all()
+
+    def put(self, key: str, text: str) -> None:
+        """Set a key, replacing its value."""
+        self._answer(_SET, key, text.encode(), 0.0)
+
+    def get(self, key: str) -> str | None:
+        """The value of a key, or None if it is not set."""
+        found = self._answer(_GET, key, b"", 0.0)
+        return None if found is None else found.decode()
+
+    def close(self) -> None:
+        """Stop to listen; connections that are open remain."""
+        close_socket(self._listener)
+
+    # --- threads ----------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                if self._listener.fileno() < 0:
+                    return
+                time.sleep(0.1)  # no descriptor is left
+                continue
+            with self._changed:
+                if len(self._strangers) >= MAX_STRANGERS:
+                    close_socket(next(iter(self._strangers)))
+                    del self._strangers[next(iter(self._strangers))]
+                self._strangers[connection] = None
+            threading.Thread(target=self._serve, args=(connection,), name="malletrain-peer", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(PeerLost, OSError), connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            try:
+                channel = accept(connection, self.address, self._secret_of)
+            finally:
+                with self._changed:
+                    self._strangers.pop(connection, None)
+            while True:
+                operation, key, value, wait_s = _decode(channel.receive(None))
+                found = self._answer(operation, key, value, min(wait_s, WAIT_SLICE_S))
+                channel.send(b"0" if found is None else b"1" + found)
+
+    def _secret_of(self, generation: int) -> str:
+        """The secret of a generation; a peer may have heard of it before this worker."""
+        with self._changed:
+            self._changed.wait_for(lambda: generation in self._secrets, PROOF_TIMEOUT_S)
+            return self._secrets.get(generation, "")
+
+    def _answer(self, operation: bytes, key: str, value: bytes, wait_s: float) -> bytes | None:
+        """Carry a request out; None where there is no such key."""
+        values = self._values
+        with self._changed:
+            if operation == _GET:
+                self._changed.wait_for(lambda: key in values, wait_s)
+                return values.get(key)
+            if operation == _COUNT:
+                return str(len(values)).encode()
+            if operation == _DELETE:
+                return values.pop(key, None)
+            if operation == _ADD:
+                value = str(int(values.get(key, b"0")) + int(value)).encode()
+            elif operation == _SWAP:
+                length = int.from_bytes(value[:4])
+                expected, value = value[4 : 4 + length], value[4 + length :]
+                if values.get(key, b"") != expected:
+                    return values.get(key, expected)
+            values[key] = value
+            self._changed.notify_all()
+            return value
 
 
 class PeerStore:
-    """Short texts in a worker's store, read and written by itself and by its peers.
-
-    A frozen process still accepts connections and never answers, whatever timeout TCPStore's client has. So each call
-    runs in a thread that is left behind when `timeout` expires.
+    """A store that another worker serves. Its calls may come from several threads, and all raise `PeerLost`.
 
     Args:
-        store: the TCPStore.
-        timeout: of each call.
+        channel: to the server.
+        timeout_s: of each call.
     """
 
-    def __init__(self, store: Any, timeout: timedelta = timedelta(seconds=1)) -> None:
-        self._store = store
-        self._timeout = timeout
+    def __init__(self, channel: Channel, timeout_s: float) -> None:
+        self._channel = channel
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
 
     @staticmethod
-    def at(address: str, timeout: timedelta) -> PeerStore:
-        """Connect to the store that a member serves.
+    def at(meeting: Meeting, timeout_s: float) -> PeerStore:
+        """Connect to the store of a meeting.
+
+        Args:
+            timeout_s: to connect; the member that serves the store may hear of the generation late.
 
         Raises:
-            PeerLost: no answer within `timeout`.
+            PeerLost: nothing answers in time, or it does not prove that it is a member.
         """
-        where, port = split_address(address)
-        try:
-            # TCPStore's client retries for long where nothing listens; a plain connection fails at once.
-            socket.create_connection((where, port), timeout.total_seconds()).close()
-        except OSError as error:
-            raise PeerLost(first_line(error)) from error
-        return PeerStore(
-            _within(timeout, lambda: _dist.TCPStore(where, port, timeout=timeout, wait_for_workers=False)), timeout
-        )
+        end = time.monotonic() + timeout_s
+        while True:
+            try:
+                return PeerStore(connect(meeting, max(0.001, end - time.monotonic())), timeout_s)
+            except NotKnownYet:
+                if time.monotonic() + WAIT_SLICE_S > end:
+                    raise
+                time.sleep(WAIT_SLICE_S)
 
     def put(self, key: str, text: str) -> None:
-        """Set a key, replacing its value. Raises `PeerLost`."""
-        _within(self._timeout, lambda: self._store.set(key, text))
+        """Set a key, replacing its value."""
+        self.set(key, text.encode())
 
     def get(self, key: str) -> str | None:
-        """The value of a key, or None if it is not set. Raises `PeerLost`."""
+        """The value of a key, or None if it is not set."""
+        found = self.wait(key, 0.0)
+        return None if found is None else found.decode()
 
-        def read() -> str | None:
-            return self._store.get(key).decode() if self._store.check([key]) else None
+    def set(self, key: str, value: bytes) -> None:
+        """Set a key to bytes."""
+        self._ask(_SET, key, value)
 
-        return _within(self._timeout, read)
+    def wait(self, key: str, seconds: float) -> bytes | None:
+        """The value of a key as soon as it is set, or None if it is not within `seconds`."""
+        end = time.monotonic() + seconds
+        while True:
+            left = max(0.0, end - time.monotonic())
+            found = self._ask(_GET, key, wait_s=min(left, WAIT_SLICE_S))
+            if found is not None or left == 0.0:
+                return found
+
+    def add(self, key: str, number: int) -> int:
+        """Add to a number, at first 0, and return the sum."""
+        return int(self._ask(_ADD, key, str(number).encode()) or b"0")
+
+    def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
+        """Set a key if it has the expected value (b"": if it is not set); returns the value that it has then."""
+        return self._ask(_SWAP, key, len(expected).to_bytes(4) + expected + value) or b""
+
+    def delete(self, key: str) -> bool:
+        """Delete a key; returns whether it was set."""
+        return self._ask(_DELETE, key) is not None
+
+    def count(self) -> int:
+        """How many keys are set."""
+        return int(self._ask(_COUNT, "") or b"0")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def _ask(self, operation: bytes, key: str, value: bytes = b"", wait_s: float = 0.0) -> bytes | None:
+        with self._lock:
+            self._channel.send(_encode(operation, key, value, wait_s))
+            answer = self._channel.receive(wait_s + max(ANSWER_TIMEOUT_S, self._timeout_s))
+        return answer[1:] if answer[:1] == b"1" else None
 
 
-def _within(timeout: timedelta, call: Callable[[], T]) -> T:
-    got: list[T] = []
-    work = Background(lambda: got.append(call()), "store")
-    try:
-        if not work.wait(timeout.total_seconds()):
-            raise PeerLost(f"no answer from a peer's store for {timeout.total_seconds():g} s")
-    except RuntimeError as error:  # the base class of DistStoreError and DistNetworkError
-        raise PeerLost(first_line(error)) from error
-    return got[0]
+def _encode(operation: bytes, key: str, value: bytes, wait_s: float) -> bytes:
+    name = key.encode()
+    return _REQUEST.pack(operation, len(name), len(value), wait_s) + name + value
+
+
+def _decode(payload: bytes) -> tuple[bytes, str, bytes, float]:
+    operation, length, _, wait_s = _REQUEST.unpack_from(payload)
+    name = payload[_REQUEST.size : _REQUEST.size + length]
+    return operation, name.decode(), payload[_REQUEST.size + length :], wait_s
 
 
 def first_line(error: Exception) -> str:

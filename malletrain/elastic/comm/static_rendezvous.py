@@ -5,19 +5,25 @@ Ranks come from the environment here; `mpi_group.mpi_world` takes them from MPI.
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import secrets
+import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
-
-import torch.distributed
+from pathlib import Path
 
 from malletrain.elastic.comm.addresses import join_address, own_host, split_address
+from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group, SoloGroup
+from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.errors import ElasticError, PeerLost
+from malletrain.elastic.private_folder import PrivateFolder
 
-_dist: Any = torch.distributed
+#: Environment variable: a folder that all processes of a step share.
+MEETING_FOLDER_VARIABLE = "MALLETRAIN_MEETING_DIR"
 
 #: How long the processes of a step wait for each other.
 RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
@@ -25,16 +31,19 @@ RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
 #: The range of ports to choose from where MASTER_PORT is not set.
 FIRST_PORT, PORT_COUNT = 20000, 12000
 
-_STORES: list[Any] = []  #: kept alive until this process ends
+_STORES: list[StoreServer] = []  #: kept alive until this process ends
 
 
 def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOUS_TIMEOUT) -> Group:
     """Connect all processes of this step over gloo; blocks until all have come. Pass the result to
     `Session(world=...)`.
 
+    Rank 0 writes where it is, and a secret, to a file that this user alone can read, in MALLETRAIN_MEETING_DIR or
+    else ~/.malletrain; the others read it there. It is removed when all have come.
+
     Reads torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Without them: SLURM_PROCID,
-    SLURM_STEP_NUM_TASKS or SLURM_NTASKS, the first node of SLURM_STEP_NODELIST, and a port computed from the ids of
-    job and step.
+    SLURM_STEP_NUM_TASKS or SLURM_NTASKS, the first node of SLURM_STEP_NODELIST, and a number computed from the ids of
+    job and step in place of the port.
 
     Raises:
         ElasticError: the variables are missing, or not all processes came within `timeout`.
@@ -42,17 +51,56 @@ def environment_world(environ: Mapping[str, str], timeout: timedelta = RENDEZVOU
     rank, size = rank_and_size(environ)
     if size == 1:
         return SoloGroup()
-    address = rendezvous_address(environ)
-    host, port = split_address(address)
+    place = rendezvous_address(environ)
+    folder = Path(environ.get(MEETING_FOLDER_VARIABLE) or Path.home() / ".malletrain")
+    host = own_host(split_address(place)[0], environ.get("MALLETRAIN_ADDRESS"))
+    name = "meeting-" + re.sub(r"[^\w.-]", "_", f"{place}-{environ.get('TORCHELASTIC_RUN_ID', '')}")
     try:
-        if rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # torchrun's agent serves one
-            _STORES.append(_dist.TCPStore(host, port, is_master=True, wait_for_workers=False))
-        return make_group(address, 0, rank, size, own_host(host, environ.get("MALLETRAIN_ADDRESS")), timeout)
-    except (PeerLost, RuntimeError, OSError) as error:
+        if rank > 0:
+            return make_group(_find_meeting(folder, name, timeout), rank, size, host, timeout)
+        meeting = _publish_meeting(folder, name, host)
+        try:
+            return make_group(meeting, rank, size, host, timeout)
+        finally:
+            with PrivateFolder.at(folder) as opened:
+                opened.remove(name)
+    except (PeerLost, OSError) as error:
         raise ElasticError(
-            f"the {size} processes of this step did not meet at {address}: {error}; set MASTER_ADDR and MASTER_PORT "
-            "where that is not the first node, or the port is taken"
+            f"the {size} processes of this step did not meet by {folder / name}: {error}; set "
+            f"{MEETING_FOLDER_VARIABLE} to a folder that all of them share, and MASTER_ADDR and MASTER_PORT to the "
+            "same values in all of them"
         ) from error
+
+
+def _publish_meeting(folder: Path, name: str, host: str) -> Meeting:
+    """Serve a store, and tell this user's processes where it is and what it asks for."""
+    server = StoreServer(host)
+    _STORES.append(server)
+    meeting = Meeting(server.address, 0, secrets.token_hex())
+    server.trust(meeting)
+    with PrivateFolder.at(folder, create=True) as opened:
+        draft = f".{name}.{os.getpid()}"
+        opened.remove(draft)
+        with open(draft, "x", opener=opened.opener) as file:
+            json.dump([meeting.address, meeting.secret], file)
+        opened.rename(draft, name)
+    return meeting
+
+
+def _find_meeting(folder: Path, name: str, timeout: timedelta) -> Meeting:
+    """The meeting that rank 0 has published; what an earlier run has left there does not answer."""
+    end = time.monotonic() + timeout.total_seconds()
+    while True:
+        try:
+            with PrivateFolder.at(folder) as opened, open(name, opener=opened.opener) as file:
+                address, secret = json.load(file)
+            meeting = Meeting(str(address), 0, str(secret))
+            PeerStore.at(meeting, 1.0).close()
+            return meeting
+        except (FileNotFoundError, ValueError, PeerLost) as error:
+            if time.monotonic() > end:
+                raise PeerLost(str(error)) from error
+            time.sleep(0.1)
 
 
 def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
@@ -68,7 +116,8 @@ def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def rendezvous_address(environ: Mapping[str, str]) -> str:
-    """`host:port` of rank 0's store. Raises `ElasticError` if the environment does not name a host."""
+    """`host:port` that names this step: rank 0's node and a number. Raises `ElasticError` if the environment does not
+    name a host."""
     host = environ.get("MASTER_ADDR") or first_node(
         environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     )

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
 from malletrain.elastic.comm.device_group import DeviceGroup
-from malletrain.elastic.comm.gloo_group import generation_store, make_group
+from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.paired_group import PairedGroup
-from malletrain.elastic.comm.peer_store import first_line
+from malletrain.elastic.comm.torch_store import generation_store
 from malletrain.elastic.errors import PeerLost
 
 
 def make_world_group(
-    address: str,
-    generation: int,
+    meeting: Meeting,
     node: int,
     nodes: int,
     local_rank: LocalRank,
@@ -35,15 +35,12 @@ def make_world_group(
         PeerLost: not all peers came within `timeout`, or the store is gone.
         ElasticError: the device of this process has failed.
     """
-    group = _host_group(address, generation, node, nodes, local_rank, host, timeout)
+    group = _host_group(meeting, node, nodes, local_rank, host, timeout)
     if carrier is None or group.size == 1:
         return group
 
     def connect(attempt: str, limit: timedelta) -> DeviceGroup:
-        try:
-            store = generation_store(address, f"generation-{generation}-device-{attempt}", limit)
-        except RuntimeError as error:
-            raise PeerLost(first_line(error)) from error
+        store = generation_store(meeting, f"-device-{attempt}", limit)
         return DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
 
     paired = PairedGroup(group, carrier.takes, connect)
@@ -73,13 +70,13 @@ def finish_connecting(group: Group, limit: timedelta, check: Callable[[], None])
 
 
 def _host_group(
-    address: str, generation: int, node: int, nodes: int, local_rank: LocalRank, host: str, timeout: timedelta
+    meeting: Meeting, node: int, nodes: int, local_rank: LocalRank, host: str, timeout: timedelta
 ) -> Group:
     if local_rank.size == 1:
-        return make_group(address, generation, node, nodes, host, timeout)
-    local = make_group(address, generation, local_rank.rank, local_rank.size, host, timeout, f"-node-{node}")
+        return make_group(meeting, node, nodes, host, timeout)
+    local = make_group(meeting, local_rank.rank, local_rank.size, host, timeout, f"-node-{node}")
     try:
-        across = make_group(address, generation, node, nodes, host, timeout, f"-place-{local_rank.rank}")
+        across = make_group(meeting, node, nodes, host, timeout, f"-place-{local_rank.rank}")
     except PeerLost:
         local.abandon()
         raise

@@ -14,9 +14,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from malletrain.elastic.comm.authentication import derived_secret
 from malletrain.elastic.errors import PeerLost
 from malletrain.wire import messages
 
@@ -67,12 +68,14 @@ class Quorum:
         seats: its members, in rank order.
         base: workers of the world in which this member trained last.
         mine: this member's vote.
+        secret: of that plan. The members derive that of the next one from it, so that it is never sent.
     """
 
     bound: int
     seats: tuple[messages.Seat, ...]
     base: tuple[str, ...]
     mine: Vote
+    secret: str = field(default="", repr=False)
 
     def called(self, own: VoteStore) -> bool:
         """Whether another member has called this one to vote."""
@@ -124,7 +127,7 @@ class Quorum:
         address = next(seat.address for seat in self.seats if seat.worker == self.mine.worker)
         plan = decide(self.bound, self.seats, self.base, list(votes.values()), address)
         own.put(f"{self._key('')}plan", "" if plan is None else json.dumps(messages.to_json(plan)))
-        return plan
+        return plan and self._with_secret(plan)
 
     def _await_plan(self, there: VoteStore) -> messages.Plan | None:
         """The published plan, or None when too few voted. Raises `PeerLost` when none is published in time."""
@@ -135,11 +138,14 @@ class Quorum:
                 return None
             if text is not None:
                 try:
-                    return messages.parse(messages.Plan, json.loads(text))
+                    return self._with_secret(messages.parse(messages.Plan, json.loads(text)))
                 except (ValueError, messages.MessageError) as error:
                     raise PeerLost(f"its plan cannot be read: {error}") from error
             time.sleep(VOTE_POLL_S)
         raise PeerLost(f"no plan within {PLAN_TIMEOUT_S:.0f} s")
+
+    def _with_secret(self, plan: messages.Plan) -> messages.Plan:
+        return replace(plan, secret=derived_secret(self.secret, "generation", plan.generation))
 
     def _key(self, worker: str) -> str:
         return f"muster-{self.bound}/{worker}"

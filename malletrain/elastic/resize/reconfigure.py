@@ -23,16 +23,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
 from malletrain.elastic.comm.group import Group
-from malletrain.elastic.comm.peer_store import PeerStore
+from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, StepOutcome, TrainingWorld
 from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
 from malletrain.elastic.errors import Aborted, ElasticError, PeerLost
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.quorum import Quorum, Vote
-from malletrain.elastic.resize.state_recovery import STORE_TIMEOUT, StateRecovery
+from malletrain.elastic.resize.state_recovery import STORE_TIMEOUT_S, StateRecovery
 from malletrain.elastic.state.checkpointing import Checkpointing
 from malletrain.elastic.state.training_state import TrainingState
 from malletrain.wire import messages
@@ -70,7 +71,7 @@ class Reconfigurer:
         entered: called when training begins in a world.
         prepare: called on the builder thread of the first group with peers, to allocate what its first step needs.
         top_up: submits more held tasks.
-        peer_store: of this worker, if it serves one.
+        store_server: of this worker, if it serves one.
         carrier: of tensors on the model's device; None where the host's carries all.
     """
 
@@ -85,7 +86,7 @@ class Reconfigurer:
         entered: Callable[[], None],
         prepare: Callable[[], None],
         top_up: Callable[[int], None],
-        peer_store: PeerStore | None,
+        store_server: StoreServer | None,
         carrier: DeviceCarrier | None = None,
     ) -> None:
         self._member = member
@@ -99,7 +100,7 @@ class Reconfigurer:
         self._entered = entered
         self._prepare = prepare
         self._top_up = top_up
-        self._peer_store = peer_store
+        self._store_server = store_server
         self._plan: messages.Plan | None = None  #: of the present world
         #: The plan whose group this member waited for last: it votes for no older world (see `quorum`).
         self._bound: messages.Plan | None = None
@@ -112,6 +113,8 @@ class Reconfigurer:
 
     def on_plan(self, plan: messages.Plan) -> None:
         """Begin to prepare a plan. Runs on the link's thread."""
+        if self._store_server is not None:
+            self._store_server.trust(Meeting.of(plan))
         if plan.generation > self._committer.world.generation:
             self._pending_groups.hear(plan, self._make_group if self._member.has_seat(plan) else None)
 
@@ -120,13 +123,18 @@ class Reconfigurer:
     def _make_group(self, plan: messages.Plan) -> Group:
         """Make the group of a plan. Runs on a builder thread."""
         member = self._member
+        if not plan.secret and len(plan.members) * member.local_rank.size > 1:
+            # Without, any process on the network could take part.
+            raise ElasticError(
+                "the daemon gives the workers no secret to know each other by, so they do not connect to each other: "
+                "it is older than this release of malletrain. Have it upgraded, or install its release for this job"
+            )
         node = [seat.worker for seat in plan.members].index(member.worker)
         if len(plan.members) > 1 and self._committer.world.size == 1:
             self._prepare()
         self._recovery.allocate(plan)
         return make_world_group(
-            plan.store,
-            plan.generation,
+            Meeting.of(plan),
             node,
             len(plan.members),
             member.local_rank,
@@ -416,14 +424,17 @@ class Reconfigurer:
             not self._state.has_state
             or world.nodes < 2
             or bound is None
-            or self._peer_store is None
+            or self._store_server is None
             or member.link is None
         ):
             return None
         seen = max(bound.generation, member.link.plan.generation if member.link.plan else 0)
         vote = Vote(member.worker, world.generation, seen)
-        quorum = Quorum(bound.generation, bound.members, world.workers, vote)
-        if member.broken < bound.generation and not quorum.called(self._peer_store):
+        quorum = Quorum(bound.generation, bound.members, world.workers, vote, bound.secret)
+        if member.broken < bound.generation and not quorum.called(self._store_server):
             return None
         log.info("the daemon is away and generation %d is broken: the members meet", bound.generation)
-        return quorum.hold(self._peer_store, lambda address: PeerStore.at(address, STORE_TIMEOUT))
+        return quorum.hold(
+            self._store_server,
+            lambda address: PeerStore.at(Meeting(address, bound.generation, bound.secret), STORE_TIMEOUT_S),
+        )

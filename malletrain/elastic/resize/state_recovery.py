@@ -10,17 +10,18 @@ receiving ranks hold the state.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
-from datetime import timedelta
 
 import torch
 
+from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Group, Work
 from malletrain.elastic.comm.local_rank import LocalRank
-from malletrain.elastic.comm.peer_store import PeerStore
+from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.member import Member
@@ -34,9 +35,9 @@ from malletrain.wire import messages
 log = logging.getLogger("malletrain.elastic")
 
 #: How long a member waits for an answer of another one's store.
-STORE_TIMEOUT = timedelta(seconds=1)
+STORE_TIMEOUT_S = 1.0
 
-#: Keys of a member's peer_store: types and shapes of the state, and the number of processes of its node.
+#: Keys of a member's store: types and shapes of the state, and the number of processes of its node.
 STATE_KEY, PLACES_KEY = "state", "places"
 
 
@@ -47,7 +48,7 @@ class StateRecovery:
         member: whose state is recovered.
         state: sent or received; `state.has_state` says which.
         load: restores the newest checkpoint; returns whether there was one.
-        peer_store: of this worker, if it serves one.
+        store_server: of this worker, if it serves one.
 
     Attributes:
         can_overlap: whether this member may send its state while it trains on, provided that the script changes the
@@ -55,35 +56,27 @@ class StateRecovery:
     """
 
     def __init__(
-        self, member: Member, state: TrainingState, load: Callable[[], bool], peer_store: PeerStore | None
+        self, member: Member, state: TrainingState, load: Callable[[], bool], store_server: StoreServer | None
     ) -> None:
         self._member = member
         self._state = state
         self._committer = member.committer
         self._load = load
-        self._peer_store = peer_store
+        self._store_server = store_server
         self._described = False
         self._buffer_pool: BufferPool | None = None
         self._snapshot: OverlappedSnapshot | None = None
         self.can_overlap = False
         self._committer.overlapped_state_changed = self._sent_state_changed
-        if peer_store is not None:
-            peer_store.put(PLACES_KEY, str(member.local_rank.size))
+        if store_server is not None:
+            store_server.put(PLACES_KEY, str(member.local_rank.size))
 
     def describe(self) -> None:
-        """Publish once what the state looks like, so that newcomers can allocate memory for it. Call it after a step;
-        does not block."""
-        if self._described or self._peer_store is None:
-            return
-        self._described, peer_store, text = True, self._peer_store, specs_to_text(self._state.specs())
-
-        def put() -> None:
-            try:
-                peer_store.put(STATE_KEY, text)
-            except PeerLost as lost:
-                log.info("newcomers will not know what the state looks like: %s", lost)
-
-        Background(put, "describe")
+        """Publish once what the state looks like, so that newcomers can allocate memory for it. Call it after a
+        step."""
+        if not self._described and self._store_server is not None:
+            self._described = True
+            self._store_server.put(STATE_KEY, specs_to_text(self._state.specs()))
 
     def allocate(self, plan: messages.Plan) -> None:
         """At a newcomer, allocate memory for the state that it will receive in the world of `plan`.
@@ -92,7 +85,9 @@ class StateRecovery:
             ElasticError: its node has another number of processes than the others.
         """
         if not self._state.has_state and self._buffer_pool is None and plan.members[0].worker != self._member.worker:
-            self._buffer_pool = _find_buffer_pool(plan.store, self._member.local_rank, pinned=self._state.is_on_gpu)
+            self._buffer_pool = _find_buffer_pool(
+                Meeting.of(plan), self._member.local_rank, pinned=self._state.is_on_gpu
+            )
 
     def recover(self, plan: messages.Plan, group: Group) -> frozenset[int]:
         """Bring this member and the others of a plan's group to the same state.
@@ -235,22 +230,22 @@ class StateRecovery:
                 limit = time.monotonic() + self._committer.stall_timeout_s()
 
 
-def _find_buffer_pool(store: str, local_rank: LocalRank, *, pinned: bool) -> BufferPool | None:
-    """Memory for the state that the member at `store` has described; None without a description, which makes the
+def _find_buffer_pool(meeting: Meeting, local_rank: LocalRank, *, pinned: bool) -> BufferPool | None:
+    """Memory for the state that the member at `meeting` has described; None without a description, which makes the
     transfer a little slower.
 
     Raises:
         ElasticError: its node has another number of processes.
     """
     try:
-        peer_store = PeerStore.at(store, STORE_TIMEOUT)
-        local_size = peer_store.get(PLACES_KEY)
+        peer_store = PeerStore.at(meeting, STORE_TIMEOUT_S)
+        with contextlib.closing(peer_store):
+            local_size, text = peer_store.get(PLACES_KEY), peer_store.get(STATE_KEY)
         if local_size is not None and local_size != str(local_rank.size):
             raise ElasticError(
                 f"this node has {local_rank.size} training processes and the others have {local_size}: "
                 "start as many on each"
             )
-        text = peer_store.get(STATE_KEY)
         return BufferPool(specs_from_text(text), pinned=pinned) if text is not None else None
     except (PeerLost, ValueError, RuntimeError) as error:  # the last: out of memory
         log.info("no memory is allocated for the state beforehand: %s", error)

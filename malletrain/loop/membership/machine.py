@@ -7,7 +7,7 @@ urgent generation, so that a repair never waits for a worker that holds no state
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
@@ -47,16 +47,24 @@ class JobMachine:
         clock: time.
         outbox: receives the events, and the next due time.
         up_since: when the daemon started (`Clock.elapsed`).
+        make_secret: returns the secret of a generation.
     """
 
     def __init__(
-        self, job: JobMembership, settings: MembershipSettings, clock: Clock, outbox: Outbox, up_since: float
+        self,
+        job: JobMembership,
+        settings: MembershipSettings,
+        clock: Clock,
+        outbox: Outbox,
+        up_since: float,
+        make_secret: Callable[[], str],
     ) -> None:
         self.job = job
         self.settings = settings
         self.clock = clock
         self._outbox = outbox
         self._up_since = up_since
+        self._make_secret = make_secret
 
     # --- Time -----------------------------------------------------------------------------------------------------
 
@@ -194,7 +202,9 @@ class JobMachine:
             job.void_before = job.generation
         store = seats[0].address if seats else ""
         batch = job.terms.batch(len(seats))
-        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before)
+        # A script that is launched again for each world makes its connections itself.
+        secret = self._make_secret() if seats and not job.terms.restarts else ""
+        plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before, secret)
         job.pending = job.published[plan.generation] = plan
         job.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
         job.published.pop(plan.generation - PLANS_KEPT, None)

@@ -33,6 +33,8 @@ class Membership:
             when it may not.
         generations: the last generation of each job in the journal.
         refused: called with job and reason when a hello, or a seat that it names, is refused.
+        make_secret: returns an unpredictable text; each generation gets one. Workers do not connect to each other
+            without.
     """
 
     def __init__(
@@ -42,11 +44,13 @@ class Membership:
         admit: Callable[[Claim], Admission],
         generations: Mapping[int, int] | None = None,
         refused: Callable[[int, str], None] = lambda job, why: None,
+        make_secret: Callable[[], str] = lambda: "",
     ) -> None:
         self.settings = settings
         self._clock = clock
         self._admit = admit
         self._refused = refused
+        self._make_secret = make_secret
         self._journalled = dict(generations or {})
         self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
         self._climbers: frozenset[int] = frozenset()
@@ -218,7 +222,7 @@ class Membership:
         last = self._journalled.get(job_id, 0)
         generation = last + GENERATION_GAP if job_id in self._journalled else 0
         job = JobMembership(job_id, terms, generation, last)
-        return JobMachine(job, self.settings, self._clock, self._outbox, self._up_since)
+        return JobMachine(job, self.settings, self._clock, self._outbox, self._up_since, self._make_secret)
 
     def report(self, name: str, message: Message) -> None:
         """Applies a report of a worker that `worker` knows."""
@@ -257,9 +261,10 @@ class Membership:
         machine, worker = self._find(name)
         job = machine.job
         asked = job.check is not None and name in job.check.asked and name not in job.check.answered
+        plan = job.pending or job.world if job.over is None else None
         wanted = Directive(
             seq=worker.directive.seq,
-            plan=job.pending or job.world if job.over is None else None,
+            plan=plan.told_to(name) if plan is not None else None,
             check_in=job.check.number if job.check is not None and asked else None,
             leave=worker.leave_reason or None if worker.leaving_since is not None else None,
             end=worker.end,

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import secrets
 import statistics
 import tempfile
 import time
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
+from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.peer_store import StoreServer
@@ -51,7 +53,7 @@ class Calm:
         return False
 
 
-def worker(rank: int, options: argparse.Namespace, address: str, directory: str) -> None:
+def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: str) -> None:
     from datetime import timedelta
 
     torch.set_num_threads(1)
@@ -67,7 +69,7 @@ def worker(rank: int, options: argparse.Namespace, address: str, directory: str)
     parallel = nn.parallel.DistributedDataParallel(theirs)
     committer = StepCommitter(Calm())
     carrier, patience = find_carrier(ours, os.environ), timedelta(seconds=60)
-    group = make_world_group(address, 1, rank, options.workers, LocalRank(), "127.0.0.1", patience, carrier)
+    group = make_world_group(meeting, rank, options.workers, LocalRank(), "127.0.0.1", patience, carrier)
     finish_connecting(group, patience, lambda: None)
     committer.world = TrainingWorld(1, tuple(str(r) for r in range(options.workers)), group)
     reducer = GradientReducer(list(ours.named_parameters()), committer, mean=True)
@@ -116,8 +118,10 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
     server = StoreServer("127.0.0.1")
+    meeting = Meeting(server.address, 1, secrets.token_hex())
+    server.trust(meeting)
     with tempfile.TemporaryDirectory() as directory:
-        spawn(worker, (options, server.address, directory), nprocs=options.workers)
+        spawn(worker, (options, meeting, directory), nprocs=options.workers)
         rows = json.loads(Path(directory, "rows").read_text())
     ratios = [mine / theirs for mine, theirs in rows]
     shuffled = sorted(statistics.median(random.Random(seed).choices(ratios, k=len(ratios))) for seed in range(2000))

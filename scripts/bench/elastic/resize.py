@@ -27,6 +27,7 @@ import argparse
 import itertools
 import json
 import os
+import secrets
 import signal
 import statistics
 import sys
@@ -41,6 +42,7 @@ from pathlib import Path
 import torch
 
 from malletrain.domain.event import EventKind
+from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import all_closed
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.peer_store import StoreServer
@@ -150,10 +152,12 @@ def state_bytes(width: int) -> int:
 def link_bandwidth(repeats: int = 5) -> float:
     """Bytes a second from one member to another, by messages as a state takes them; the median of some."""
     store, took = StoreServer("127.0.0.1"), []
+    meeting = Meeting(store.address, 1, secrets.token_hex())
+    store.trust(meeting)
     pieces = [torch.zeros(PIECE_BYTES, dtype=torch.uint8) for _ in range(2)]
 
     def member(rank: int) -> None:
-        group = make_group(store.address, 1, rank, 2, "127.0.0.1", timedelta(seconds=60))
+        group = make_group(meeting, rank, 2, "127.0.0.1", timedelta(seconds=60))
         for _ in range(repeats + 1):
             began = time.perf_counter()
             for _ in range(8):

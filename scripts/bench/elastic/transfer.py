@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import statistics
 import time
 from datetime import timedelta
@@ -20,6 +21,7 @@ import torch
 import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import spawn
 
+from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.gloo_group import make_group
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.peer_store import StoreServer
@@ -35,9 +37,9 @@ def barrier(group: Group) -> None:
         pass
 
 
-def member(rank: int, options: argparse.Namespace, address: str, rows: Any) -> None:
+def member(rank: int, options: argparse.Namespace, meeting: Meeting, rows: Any) -> None:
     torch.set_num_threads(1)
-    group = make_group(address, 1, rank, 2 * options.pairs, "127.0.0.1", timedelta(seconds=120))
+    group = make_group(meeting, rank, 2 * options.pairs, "127.0.0.1", timedelta(seconds=120))
     parameters = [parameter.detach() for parameter in build(options.width).parameters()]
     state = {"model": parameters, "momentum": [torch.ones_like(each) for each in parameters]}
     for number in range(2 * options.repeats):
@@ -61,8 +63,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     server = StoreServer("127.0.0.1")
+    meeting = Meeting(server.address, 1, secrets.token_hex())
+    server.trust(meeting)
     rows = mp.get_context("spawn").SimpleQueue()
-    spawn(member, (options, server.address, rows), nprocs=2 * options.pairs)
+    spawn(member, (options, meeting, rows), nprocs=2 * options.pairs)
     found = [rows.get() for _ in range(2 * options.repeats * options.pairs)]
     for ready in (False, True):
         print(
