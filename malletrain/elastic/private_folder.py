@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from malletrain.elastic.errors import ElasticError
@@ -124,11 +124,11 @@ def _opened(path: Path, within: int | None, *, create: bool) -> PrivateFolder:
     return PrivateFolder(descriptor, path)
 
 
-def _check(descriptor: int, path: Path, is_kind: object, kind: str) -> None:
+def _check(descriptor: int, path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
     """Close the descriptor and raise unless it is what this user alone can write to."""
     with _closed_on_error(descriptor):
         found = os.fstat(descriptor)
-        if not callable(is_kind) or not is_kind(found.st_mode):
+        if not is_kind(found.st_mode):
             raise ElasticError(f"{path} is not a {kind}")
         if found.st_uid != os.geteuid():
             raise ElasticError(f"{path} belongs to another user (uid {found.st_uid}): choose a {kind} of your own")

@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import io
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load, load_file
 from torch import nn
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.state.checkpoint_store import CheckpointStore
+from malletrain.elastic.state.checkpoint_store import STATE_FILE, CheckpointStore
+from malletrain.elastic.state.tensor_file import read_tensors, write_tensors
 from malletrain.elastic.state.training_state import Position, TrainingState
 from tests.elastic.coordinator import wait_until
+
+KINDS = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+class Odd:
+    """Tensors of odd types."""
+
+    def __init__(self, held: dict[str, torch.Tensor]) -> None:
+        self.held = held
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return self.held
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.held = state_dict
 
 
 def state(step: int = 0, seed: int = 0) -> TrainingState:
@@ -44,9 +76,44 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 def test_other_programs_find_tensors_by_name(tmp_path: Path) -> None:
     kept = state(3)
     path = CheckpointStore(tmp_path / "c").save(kept)
-    found = {"model.0.weight": torch.zeros(7, 5)}
-    load(found, checkpoint_id=path, no_dist=True)
+    found = load_file(path / STATE_FILE)
     assert torch.equal(found["model.0.weight"], kept.model.get_parameter("0.weight"))
+    with safe_open(path / STATE_FILE, "pt") as file:
+        assert "model.0.weight" in json.loads(file.metadata()["malletrain.index"])["names"]
+
+
+@given(st.lists(st.sampled_from(KINDS), max_size=4), st.lists(st.lists(st.integers(0, 4), max_size=3), max_size=4))
+def test_tensors_of_every_type_and_shape_are_read_as_they_were_written(
+    kinds: list[torch.dtype], shapes: list[list[int]]
+) -> None:
+    tensors = {
+        f"t{n}": torch.arange(math.prod(shape)).reshape(shape).to(kind)
+        for n, (kind, shape) in enumerate(zip(kinds, shapes, strict=False))
+    }
+    file = io.BytesIO()
+    write_tensors(file, tensors, {"a": "ä"})
+    assert all(torch.equal(load(file.getvalue())[name], tensor) for name, tensor in tensors.items())
+    found, texts = read_tensors(io.BufferedReader(io.BytesIO(file.getvalue())))
+    assert texts == {"a": "ä"}
+    assert {name: tensor.dtype for name, tensor in found.items()} == {n: t.dtype for n, t in tensors.items()}
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+@given(st.binary(max_size=60), st.integers(0, 200))
+def test_files_of_anything_are_refused(content: bytes, length: int) -> None:
+    for text in (content, length.to_bytes(8, "little") + content):
+        with pytest.raises(ElasticError):
+            read_tensors(io.BufferedReader(io.BytesIO(text)))
+
+
+def test_types_that_the_format_lacks_and_tied_tensors_are_kept(tmp_path: Path) -> None:
+    held, other = state(1), state(seed=1)
+    tied = torch.arange(6.0)
+    for each, value in ((held, tied), (other, torch.zeros(6))):
+        each.track("odd", Odd({"complex": value * 1j, "tied": value, "view": value[2:4]}))
+    CheckpointStore(tmp_path / "c").save(held)
+    CheckpointStore(tmp_path / "c").load(other)
+    assert same(held, other)
 
 
 def test_an_async_checkpoint_has_the_state_of_the_moment_it_began(tmp_path: Path) -> None:
@@ -70,7 +137,7 @@ def test_an_async_checkpoint_has_the_state_of_the_moment_it_began(tmp_path: Path
 def test_an_async_checkpoint_is_found_once_its_step_is_confirmed(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path / "c", every_s=0.0)
     checkpoints.save_async(state(3))
-    wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
+    wait_until(lambda: any((tmp_path / "c").glob(f".step-3.*/{STATE_FILE}")), 20, "it is written aside")
     assert CheckpointStore(tmp_path / "c").load(state()) is None
     assert not checkpoints.is_due()
     checkpoints.confirm()
@@ -80,7 +147,7 @@ def test_an_async_checkpoint_is_found_once_its_step_is_confirmed(tmp_path: Path)
 
 def test_unfinished_checkpoints_of_lost_workers_are_removed(tmp_path: Path) -> None:
     CheckpointStore(tmp_path / "c", every_s=0.0).save_async(state(3))
-    wait_until(lambda: any((tmp_path / "c").glob(".step-3.*/.metadata")), 20, "it is written aside")
+    wait_until(lambda: any((tmp_path / "c").glob(f".step-3.*/{STATE_FILE}")), 20, "it is written aside")
     (tmp_path / "c" / ".step-9.other.1").mkdir()
     CheckpointStore(tmp_path / "c").save(state(4))
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"step-4", ".step-9.other.1"}
@@ -96,14 +163,14 @@ def test_the_newest_two_are_kept_and_discard_removes_all(tmp_path: Path) -> None
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "no metadata"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "no file"])
 def test_a_damaged_checkpoint_is_refused_for_an_older_one(tmp_path: Path, damage: str) -> None:
     checkpoints = CheckpointStore(tmp_path / "c")
     checkpoints.save(state(1))
     path = checkpoints.save(state(2))
-    data = next(path.glob("*.distcp"))
-    if damage == "no metadata":
-        (path / ".metadata").unlink()
+    data = path / STATE_FILE
+    if damage == "no file":
+        data.unlink()
     elif damage == "cut":
         data.write_bytes(data.read_bytes()[:-2000])
     else:
@@ -121,7 +188,7 @@ def test_a_damaged_checkpoint_is_refused_for_an_older_one(tmp_path: Path, damage
 def test_only_unreadable_checkpoints_are_an_error(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path / "c")
     path = checkpoints.save(state(1))
-    (path / ".metadata").write_bytes(b"x")
+    (path / STATE_FILE).write_bytes(b"x")
     with pytest.raises(ElasticError, match=r"no checkpoint can be read; mend or remove them: .*step-1"):
         checkpoints.load(state())
     assert CheckpointStore(tmp_path / "none").load(state()) is None

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: each is complete or absent, and readable by its owner only.
+"""Checkpoints on disk: each is complete or absent, and readable and writable by its owner only.
 
-Written by torch.distributed.checkpoint, each tensor under its own name (`model.0.weight`), so that other programs can
-read them. A checkpoint is written when all workers leave, and periodically while training goes on, in case all nodes
-are lost at once. Any number of workers can resume it: one reads it and sends it to the others.
+Each tensor is stored under its own name (`model.0.weight`) in the safetensors format, which other programs can read
+and which cannot hold code. A checkpoint is written when all workers leave, and periodically while training goes on,
+in case all nodes are lost at once. Any number of workers can resume it: one reads it and sends it to the others.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import json
 import logging
 import os
 import re
-import shutil
 import threading
 import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.state.training_state import TrainingState, names_of, unpack
+from malletrain.elastic.private_folder import PrivateFolder
+from malletrain.elastic.state.tensor_file import read_tensors, write_tensors
+from malletrain.elastic.state.training_state import TrainingState, names_of, specs_of, unpack
 from malletrain.elastic.state.transfer import as_bytes, checksum
 
 log = logging.getLogger("malletrain.elastic")
@@ -32,26 +30,37 @@ _NAME = re.compile(r"step-(\d+)")
 _DRAFT = re.compile(r"\.step-(\d+)\.")
 MAX_KEPT_CHECKPOINTS = 2
 
+#: The file of a checkpoint; and that by which one of an earlier release is known, whose metadata was a pickle.
+STATE_FILE, PICKLED_FILE = "state.safetensors", ".metadata"
+
+#: The tensor that holds the skeleton, and the text with names and checksums, as JSON.
+_SKELETON, _INDEX = "malletrain.skeleton", "malletrain.index"
+
+
+#: Tensors by name, and texts.
+_Content = tuple[dict[str, torch.Tensor], dict[str, str]]
+
 
 class CheckpointStore:
     """Checkpoints as directories `step-N` in one directory; the newest `MAX_KEPT_CHECKPOINTS` are kept.
 
     Args:
-        directory: on a file system that all nodes of the job share.
+        directory: on a file system that all nodes of the job share. It is made for this user alone; one that is there
+            must be this user's, no link, and closed to the writing of others.
         every_s: seconds between two checkpoints that are written while training goes on.
         part: for a sharded model, (local rank, processes a node). Each process writes its shards into a directory of
             its own, and a step counts as saved when all have written it.
     """
 
     def __init__(self, directory: Path, every_s: float = 600.0, part: tuple[int, int] | None = None) -> None:
-        self._base, self._part = directory, part
-        self.directory = directory if part is None else _parts(directory, part[1])[part[0]]
+        self._base = directory
+        self._part = "" if part is None else _part(*part)
+        self._parts = [] if part is None else [_part(rank, part[1]) for rank in range(part[1])]
+        self.directory = directory / self._part
         self._every_s = every_s
         self._last = time.monotonic()
         self._writer: threading.Thread | None = None
         self._confirmed = threading.Event()
-        # The import takes half a second: do it now, not when a node has to be given back.
-        threading.Thread(target=_library, name="malletrain-import", daemon=True).start()
 
     def save(self, state: TrainingState) -> Path:
         """Write a checkpoint of the state now; returns its directory.
@@ -95,16 +104,19 @@ class CheckpointStore:
         """Restore the newest readable checkpoint; returns its directory, or None if there are no checkpoints.
 
         Raises:
-            ElasticError: there are checkpoints, but none can be used; training must not silently start over.
+            ElasticError: there are checkpoints, but none can be used; training must not silently start over. Or
+                others can write to the directory, or it is a link.
         """
         troubles = self._incompatible()
-        for _, path in self._all():
+        for step in self._complete():
+            path = self.directory / _name(step)
             try:
-                skeleton, tensors = _read(path)
+                with self._opened() as folder, folder.folder(path.name) as checkpoint:
+                    skeleton, tensors = _read(checkpoint)
                 unpack(skeleton, tensors, state.mesh)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with these files, older ones may be readable
                 log.warning("%s cannot be read: %s", path, error)
-                troubles.append(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}")
+                troubles.append(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0][:300]}")
                 continue
             state.restore(skeleton, tensors)
             return path
@@ -117,116 +129,137 @@ class CheckpointStore:
         self.confirm()
         if self._writer is not None:
             self._writer.join()
-        for part in [self.directory] if self._part is None else _parts(self._base, self._part[1]):
-            for _, path in _steps(part):
-                shutil.rmtree(path, ignore_errors=True)
+        for part in self._parts or [""]:
+            with contextlib.suppress(OSError, ElasticError), self._opened(part) as folder:
+                for step in _steps(folder):
+                    _remove(folder, _name(step))
             with contextlib.suppress(OSError):
-                part.rmdir()
+                (self._base / part).rmdir()
         with contextlib.suppress(OSError):
             self._base.rmdir()
 
-    def _write(self, step: int, content: dict[str, torch.Tensor], confirmed: threading.Event | None = None) -> Path:
-        target = self.directory / f"step-{step}"
-        draft = self.directory / f".{target.name}.{os.uname().nodename}.{os.getpid()}"
+    def _write(
+        self,
+        step: int,
+        content: _Content,
+        confirmed: threading.Event | None = None,
+    ) -> Path:
+        target = self.directory / _name(step)
+        draft = f".{target.name}.{os.uname().nodename}.{os.getpid()}"
         try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft.mkdir(mode=0o700)
-            with _failures_as_errors():
-                _library().save(content, checkpoint_id=draft, no_dist=True)
-            if confirmed is not None:
-                confirmed.wait()
-            shutil.rmtree(target, ignore_errors=True)
-            draft.rename(target)
+            with self._opened(create=True) as folder:
+                try:
+                    with folder.folder(draft, create=True) as checkpoint:
+                        _write(checkpoint, content)
+                    if confirmed is not None:
+                        confirmed.wait()
+                    folder.remove(target.name)
+                    folder.rename(draft, target.name)
+                    os.fsync(folder.descriptor)
+                except BaseException:
+                    _remove(folder, draft)
+                    raise
+                old = [_name(each) for each in _steps(folder)[MAX_KEPT_CHECKPOINTS:]]
+                for name in [*_drafts(folder, step), *old]:
+                    _remove(folder, name)
         except Exception as error:
-            shutil.rmtree(draft, ignore_errors=True)
-            why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0][:300]
+            why = error.strerror if isinstance(error, OSError) else (str(error).splitlines() or [""])[0][:300]
             raise ElasticError(f"{target}: the state cannot be saved: {why}") from error
-        for old in [
-            *_drafts(self.directory, step),
-            *(path for _, path in _steps(self.directory)[MAX_KEPT_CHECKPOINTS:]),
-        ]:
-            shutil.rmtree(old, ignore_errors=True)
         return target
 
-    def _all(self) -> list[tuple[int, Path]]:
-        """The checkpoints that all parts have, newest first."""
-        mine = _steps(self.directory)
-        if self._part is None:
-            return mine
-        others = [{step for step, _ in _steps(part)} for part in _parts(self._base, self._part[1])]
-        return [(step, path) for step, path in mine if all(step in other for other in others)]
+    def _opened(self, part: str | None = None, *, create: bool = False) -> PrivateFolder:
+        """The folder of a part, by default of this process's. Raises as `PrivateFolder.at`."""
+        base = PrivateFolder.at(self._base, create=create)
+        part = self._part if part is None else part
+        if not part:
+            return base
+        with base:
+            return base.folder(part, create=create)
+
+    def _complete(self) -> list[int]:
+        """The steps of which all parts have a checkpoint, newest first."""
+        found: list[set[int]] = []
+        for part in self._parts or [""]:
+            try:
+                with self._opened(part) as folder:
+                    found.append(set(_steps(folder)))
+            except FileNotFoundError:
+                return []
+        return sorted(set.intersection(*found), reverse=True)
 
     def _incompatible(self) -> list[str]:
         """Checkpoints of a model that was sharded differently. They cannot be loaded, but training must not start
         over either."""
-        kept = {path.name for path in _parts(self._base, self._part[1])} if self._part else set()
-        found = [path for path in self._base.glob("part-*-of-*") if path.name not in kept]
-        if self._part is not None:
-            found += [path for _, path in _steps(self._base)]
-        return [f"{path}: of a model that was sharded over another number of processes" for path in found[:3]]
+        try:
+            with PrivateFolder.at(self._base) as base:
+                names = [name for name in base.names() if name.startswith("part-") and name not in self._parts]
+                if self._parts:
+                    names += [_name(step) for step in _steps(base)]
+        except FileNotFoundError:
+            return []
+        return [
+            f"{self._base / name}: of a model that was sharded over another number of processes" for name in names[:3]
+        ]
 
 
-def _parts(base: Path, size: int) -> list[Path]:
-    return [base / f"part-{rank}-of-{size}" for rank in range(size)]
+def _part(rank: int, size: int) -> str:
+    return f"part-{rank}-of-{size}"
 
 
-def _steps(directory: Path) -> list[tuple[int, Path]]:
-    """Step and path of each checkpoint, newest first."""
-    try:
-        found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
-    except FileNotFoundError:
-        return []
-    return sorted(((int(path.name[5:]), path) for path in found), reverse=True)
+def _name(step: int) -> str:
+    return f"step-{step}"
 
 
-def _drafts(directory: Path, step: int) -> list[Path]:
+def _steps(folder: PrivateFolder) -> list[int]:
+    """The step of each checkpoint, newest first."""
+    found = (_NAME.fullmatch(name) for name in folder.names())
+    return sorted((int(each[1]) for each in found if each), reverse=True)
+
+
+def _drafts(folder: PrivateFolder, step: int) -> list[str]:
     """Unfinished checkpoints of earlier steps, whose writers ended before `confirm`."""
-    found = (_DRAFT.match(path.name) for path in directory.iterdir())
-    return [directory / draft.string for draft in found if draft and int(draft[1]) < step]
+    found = (_DRAFT.match(name) for name in folder.names())
+    return [each.string for each in found if each and int(each[1]) < step]
 
 
-def _library() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch.distributed.checkpoint
-
-    # On purpose: one process writes what all of them hold.
-    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-    return torch.distributed.checkpoint
+def _remove(folder: PrivateFolder, name: str) -> None:
+    with contextlib.suppress(OSError, ElasticError):
+        folder.remove(name)
 
 
-@contextlib.contextmanager
-def _failures_as_errors() -> Iterator[None]:
-    """Raise the cause of a CheckpointException, which does not derive from `Exception`."""
-    try:
-        yield
-    except _library().api.CheckpointException as failed:
-        raise next((error for error, _ in failed.failures.values()), ElasticError(str(failed))) from failed
-
-
-def _content(state: TrainingState, *, copied: bool) -> dict[str, torch.Tensor]:
-    """The state as tensors by name; with `copied`, none shares memory with the live state."""
+def _content(state: TrainingState, *, copied: bool) -> _Content:
+    """The state as tensors by name, and texts; with `copied`, no tensor shares memory with the live state."""
     skeleton, live = state.capture()
     tensors = [tensor.detach().to("cpu", copy=copied).contiguous() for tensor in live]
     names = names_of(skeleton)
     content = dict(zip(names, tensors, strict=True))
-    content["malletrain.skeleton"] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
-    content["malletrain.names"] = torch.frombuffer(bytearray(json.dumps(names).encode()), dtype=torch.uint8)
-    content["malletrain.sums"] = torch.tensor([checksum(as_bytes(tensor)) for tensor in tensors], dtype=torch.int64)
-    return content
+    content[_SKELETON] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
+    sums = [checksum(as_bytes(tensor)) for tensor in tensors]
+    return content, {_INDEX: json.dumps({"names": names, "sums": sums})}
 
 
-def _read(path: Path) -> tuple[bytes, list[torch.Tensor]]:
+def _write(checkpoint: PrivateFolder, content: _Content) -> None:
+    with open(STATE_FILE, "xb", opener=checkpoint.opener) as file:
+        write_tensors(file, *content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(checkpoint: PrivateFolder) -> tuple[bytes, list[torch.Tensor]]:
     """Skeleton and tensors of a checkpoint. Raises whatever is wrong with it."""
-    if path.stat().st_uid != os.getuid():
-        raise ElasticError("it belongs to another user")
-    library = _library()
-    stored = library.FileSystemReader(path).read_metadata().state_dict_metadata
-    content = {name: torch.empty(each.size, dtype=each.properties.dtype) for name, each in stored.items()}
-    with _failures_as_errors():
-        library.load(content, checkpoint_id=path, no_dist=True)
-    names = json.loads(content["malletrain.names"].numpy().tobytes())
-    tensors = [content[name] for name in names]
-    if content["malletrain.sums"].tolist() != [checksum(as_bytes(tensor)) for tensor in tensors]:
+    if PICKLED_FILE in checkpoint.names():
+        raise ElasticError(
+            "it is of an earlier release of malletrain, in a format that can run code when it is read. Finish the "
+            "job with that release; or remove the checkpoint to start over"
+        )
+    with open(STATE_FILE, "rb", opener=checkpoint.opener) as file:
+        content, texts = read_tensors(file)
+    index = json.loads(texts[_INDEX])
+    skeleton = content[_SKELETON].numpy().tobytes()
+    tensors = [content[name] for name in index["names"]]
+    if index["sums"] != [checksum(as_bytes(tensor)) for tensor in tensors]:
         raise ElasticError("its checksums differ: it is damaged")
-    return content["malletrain.skeleton"].numpy().tobytes(), tensors
+    # Types that the format does not have are stored as bytes.
+    return skeleton, [
+        tensor.view(dtype).reshape(shape) for tensor, (dtype, shape) in zip(tensors, specs_of(skeleton), strict=True)
+    ]
