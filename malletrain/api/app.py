@@ -14,11 +14,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from malletrain import __version__
 from malletrain.api.auth import Auth, NotAuthenticated
+from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.people_routes import PeopleRoutes, make_people_router
 from malletrain.api.ports import Conflict, NotFound, Requests, Unavailable, Views
-from malletrain.api.rate_limits import AddressLimits, BoundedBody, RateLimits, TooManyRequests
+from malletrain.api.rate_limits import RateLimits, TooManyRequests
+from malletrain.api.request_guard import RequestGuard
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import answers, object_of
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
@@ -40,11 +42,18 @@ _STATUS: tuple[tuple[type[MalletrainError], int], ...] = (
     (ClusterUnavailable, 503),
 )
 
+#: Where a credential is opened, and the longest body there. A worker's hello may bring the members of its world.
+LOGIN_BODY_BYTES = {"/v1/session": 16 * 1024, "/v1/workers/hello": 64 * 1024}
+
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def _well() -> Sequence[str]:
     return ()
+
+
+def _no_workers(worker: str, header: str) -> bool:
+    return False
 
 
 def _no_metrics() -> bytes:
@@ -60,6 +69,8 @@ def create_app(
     roles: Roles,
     bell: JournalNotifier,
     clock: Clock,
+    connections: ConnectionTable,
+    holds_token: Callable[[str, str], bool] = _no_workers,
     limits: RateLimits | None = None,
     site: Mapping[str, str] | None = None,
     metrics: Callable[[], bytes] = _no_metrics,
@@ -67,9 +78,10 @@ def create_app(
 ) -> FastAPI:
     """The whole API as one ASGI application.
 
-    `site` tells whoever logs in the `partition`, `account` and `qos` that pilots are submitted with. `metrics` gives
-    Prometheus text; `ailments` one line for each thing that is wrong with the daemon now, none when
-    it is well: /v1/health answers 503 with them.
+    `connections` are those of the server that serves it. `holds_token` says whether an Authorization header is a
+    worker's (`WorkersGate.holds_token`). `site` tells whoever logs in the `partition`, `account` and `qos` that
+    pilots are submitted with. `metrics` gives Prometheus text; `ailments` one line for each thing that is wrong with
+    the daemon now, none when it is well: /v1/health answers 503 with them.
     """
     limits = limits or RateLimits()
     app = FastAPI(
@@ -103,10 +115,27 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(Exception, _on_unknown)
-    app.add_middleware(BoundedBody, limits=limits)
-    app.add_middleware(AddressLimits, limits=limits, clock=clock, logins=("/v1/session", "/v1/workers/hello"))
+    app.add_middleware(
+        RequestGuard,
+        limits=limits,
+        clock=clock,
+        identify=lambda path, authorization: _caller(path, authorization, auth, holds_token),
+        logins=LOGIN_BODY_BYTES,
+        connections=connections,
+    )
     app.add_middleware(AccessLog)
     return app
+
+
+def _caller(path: str, authorization: str, auth: Auth, holds_token: Callable[[str, str], bool]) -> str | None:
+    """Who calls, by the token in the headers alone."""
+    if path.startswith("/v1/workers/"):
+        worker = path.split("/")[3]
+        return f"worker {worker}" if holds_token(worker, authorization) else None
+    try:
+        return f"user {auth.identify(authorization).uid}"
+    except NotAuthenticated:
+        return None
 
 
 async def _on_known(_request: Request, error: Exception) -> Response:

@@ -14,6 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from malletrain.api.connections import ConnectionTable, Peer
 from malletrain.api.ports import Unavailable
 from malletrain.domain.errors import InvalidInput
 
@@ -24,14 +25,23 @@ HEAD_SECONDS = 15.0
 GOODBYE_SECONDS = 2
 
 
-class PatientProtocol(H11Protocol):
-    """HTTP/1.1 whose callers must come to the point: a connection that sends half a head is closed."""
+#: Seconds that an idle connection is kept: of a caller that has shown a token, and of any other.
+KEEP_ALIVE_SECONDS, STRANGERS_KEEP_ALIVE_SECONDS = 75, 5
 
+
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 that closes connections whose head does not come, and those that the table has no room for."""
+
+    table: ConnectionTable
+    peer: Peer | None = None
     head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
+        if self.client is not None:
+            self.peer = self.client
+            self.table.opened(self.peer, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -42,8 +52,15 @@ class PatientProtocol(H11Protocol):
         else:
             self._stop_timer()
 
+    def on_response_complete(self) -> None:
+        known = self.peer is not None and self.table.is_known(self.peer)
+        self.timeout_keep_alive = KEEP_ALIVE_SECONDS if known else STRANGERS_KEEP_ALIVE_SECONDS
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self.peer is not None:
+            self.table.closed(self.peer)
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
@@ -87,8 +104,13 @@ class HttpServer:
         self.close()
 
 
-def serve(app: ASGIApp, host: str, port: int) -> HttpServer:
+def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> HttpServer:
     """Serve `app` in a thread; returns when it answers.
+
+    Args:
+        app: the application.
+        host, port: where to listen; port 0 for any.
+        connections: bounds and counts the connections; of this server alone.
 
     Raises:
         InvalidInput: this user may not listen on that port.
@@ -105,13 +127,13 @@ def serve(app: ASGIApp, host: str, port: int) -> HttpServer:
         raise Unavailable(f"{where}: {why}") from error
     config = uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=type("Protocol", (BoundedProtocol,), {"table": connections}),
         ws="none",
         lifespan="off",
         access_log=False,
         log_config=None,
         server_header=False,
-        timeout_keep_alive=75,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GOODBYE_SECONDS,
         h11_max_incomplete_event_size=64 * 1024,
     )

@@ -58,6 +58,8 @@ class PeopleRoutes:
         self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
         self.bell, self.clock, self.limits, self.site = bell, clock, limits, dict(site)
         self.by_user = TokenBuckets(limits.user_rate, limits.user_burst, clock)
+        self.logins = TokenBuckets(limits.user_login_rate, limits.user_login_burst, clock)
+        self.announcements = TokenBuckets(limits.announcements_a_day / 86_400, limits.announcements_a_day, clock)
         self._polls: Counter[int] = Counter()
         self._threads = anyio.CapacityLimiter(_THREADS)
 
@@ -110,6 +112,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     async def log_in(body: SessionBody, request: Request) -> Response:
         """A token for the maker of a MUNGE credential of `malletrain-session-v1 URL`."""
         opened = await people.off_loop(lambda: people.auth.log_in(body.credential))
+        people.logins.take(str(opened.identity.uid))
         request.scope["malletrain.user"] = opened.identity.user
         return JSONResponse(
             {
@@ -135,6 +138,10 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     @router.post("/jobs", status_code=201, responses=answers(one_job, 201, 401, 403, 409))
     async def announce(body: JobBody, caller: Caller) -> Response:
         """A new malleable job of the caller's."""
+
+        if not people.announcements.has(str(caller.uid)):
+            most = people.limits.announcements_a_day
+            raise TooManyRequests(f"{caller.user} has announced {most} jobs in a day: that is the most; wait an hour")
 
         def take() -> JobRow | None:
             mine = views.jobs(over=False, uid=caller.uid)

@@ -21,6 +21,8 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
+from malletrain.api.rate_limits import RateLimits
+from malletrain.api.report_budget import ReportBudget
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.domain.event import Event
@@ -46,6 +48,7 @@ class WorkersGate:
         persist: writes `membership.reports()` to the journal; called under the lock after every change, before
             any worker sees it.
         clock: time.
+        budget: of the figures that workers report; None for the usual limits.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class WorkersGate:
         lock: AbstractContextManager[Any],
         persist: Callable[[], None],
         clock: Clock,
+        budget: ReportBudget | None = None,
     ) -> None:
         self.membership = membership
+        self.budget = budget or ReportBudget(RateLimits(), clock)
         self.clock = clock
         self._lock = lock
         self._persist = persist
@@ -260,7 +265,8 @@ def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hel
 def _report(gate: WorkersGate, worker: str, said: Sequence[wire.Message]) -> Response:
     def take() -> None:
         gate.membership.heard(worker)
-        for message in said:
+        known = gate.membership.worker(worker)
+        for message in gate.budget.within(worker, known.uid, said) if known is not None else ():
             gate.membership.report(worker, message)
 
     gate.change(take)

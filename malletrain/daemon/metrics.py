@@ -109,6 +109,11 @@ class Metrics:
             "malletrain_resize_pause_seconds", "Stall of a world at a resize.", ["direction"], buckets=_PAUSE_BUCKETS,
             registry=registry,
         )  # fmt: skip
+        self._figures_dropped = Counter(
+            "malletrain_worker_figures_dropped_total",
+            "Figures that workers reported beyond what one worker or one user may.",
+            registry=registry,
+        )
         self._samples = Counter("malletrain_samples_total", "Samples trained.", registry=registry)
         self._command = Histogram(
             "malletrain_slurm_command_seconds", "Latency of Slurm commands.", ["command"], buckets=_COMMAND_BUCKETS,
@@ -220,6 +225,10 @@ class Metrics:
     def worker_refused(self) -> None:
         """A process said that it is a worker, or that another is, and was not believed."""
         self._refused.inc()
+
+    def figures_dropped(self, count: int) -> None:
+        """Figures of a report were left out."""
+        self._figures_dropped.inc(count)
 
     def render(self) -> bytes:
         """The page that Prometheus reads (text format, `CONTENT_TYPE`)."""

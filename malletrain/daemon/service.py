@@ -15,8 +15,11 @@ import structlog
 from malletrain import __version__
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
+from malletrain.api.connections import ConnectionLimits, ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.rate_limits import RateLimits
+from malletrain.api.report_budget import ReportBudget
 from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.config import Config
@@ -133,7 +136,8 @@ class Service:
             self._refused_worker,
             functools.partial(secrets.token_hex, SECRET_BYTES),
         )
-        self._gate = WorkersGate(self._membership, self._facts, self._persist, self._clock)
+        budget = ReportBudget(RateLimits(), self._clock, self.metrics.figures_dropped)
+        self._gate = WorkersGate(self._membership, self._facts, self._persist, self._clock, budget)
         self._loop = Loop(
             self._cluster(commands, harvest, facts.bf_interval_s),
             self._gate,
@@ -288,6 +292,8 @@ class Service:
             return tuple(journal.read(max(0, journal.last - count)))
 
         requests = LoopRequests(self._loop, self._facts, self._clock, self._harvest, latest, self._views.next_job_id)
+        connection_limits = ConnectionLimits()
+        connections = ConnectionTable(connection_limits, connection_limits.within_descriptors())
         app = create_app(
             requests,
             self._views,
@@ -296,11 +302,13 @@ class Service:
             roles=roles,
             bell=bell,
             clock=self._clock,
+            connections=connections,
+            holds_token=self._gate.holds_token,
             site={"partition": config.slurm.partition, "account": config.slurm.account, "qos": config.slurm.qos},
             metrics=self.metrics.render,
             ailments=self.ailments,
         )
-        self._server = serve(app, config.api.host, port)
+        self._server = serve(app, config.api.host, port, connections)
         self._record([Event(self._clock.now(), DaemonStarted(__version__, stage=config.pool.stage))])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
         self._reactor.start()

@@ -41,6 +41,9 @@ from malletrain.sizing.problem import ArrivingWork
 #: Applications whose curves are kept after their jobs are over.
 APPLICATIONS_KEPT = 1000
 
+#: Jobs that are over and kept in memory, with what they measured.
+MAX_OVER_JOBS = 2000
+
 #: In these phases a job does not wait for nodes.
 _WAITS_NOT = (JobPhase.ANNOUNCED, JobPhase.HELD)
 
@@ -214,7 +217,11 @@ class Ledger:
         return tuple(self._records[job_id].samples)
 
     def forget_over(self, before: float) -> None:
-        """Drop jobs that ended before `before` and have no active pilot: the journal still has them."""
+        """Drop jobs that ended before `before`, and all but the last `MAX_OVER_JOBS` that ended, unless they have an
+        active pilot: the journal still has them."""
+        ends = sorted(record.over_since for record in self._records.values() if record.over_since is not None)
+        if len(ends) > MAX_OVER_JOBS:
+            before = max(before, ends[-MAX_OVER_JOBS])
         for job_id, record in list(self._records.items()):
             ended = record.over_since is not None and record.over_since < before
             if ended and not self._view(record).active:

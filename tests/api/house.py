@@ -12,6 +12,7 @@ import httpx
 
 from malletrain.api.app import create_app
 from malletrain.api.auth import Auth
+from malletrain.api.connections import ConnectionLimits, ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Identity, NewJob, NotFound
@@ -112,13 +113,19 @@ class House:
             [URL], self.roles, self.clock, munge_socket=munge_socket, decode=self._decode,
             **settings.pop("auth", {}),
         )  # fmt: skip
+        connections = ConnectionTable(settings.pop("connections", ConnectionLimits()), 1024)
+        self.connections = connections
         self.app = create_app(
             self.requests, self.views, settings.pop("router", lambda _: None)(self), self.auth,
             roles=self.roles, bell=self.bell, clock=self.clock, limits=settings.pop("limits", RateLimits()),
+            connections=connections, holds_token=self._holds_token,
             site={"partition": "harvest"}, metrics=lambda: b"malletrain_up 1\n", ailments=lambda: self.ailments,
         )  # fmt: skip
         assert not settings
-        self.server: HttpServer = serve(self.app, "127.0.0.1", 0)
+        self.server: HttpServer = serve(self.app, "127.0.0.1", 0, connections)
+
+    def _holds_token(self, worker: str, header: str) -> bool:
+        return self.gate is not None and bool(self.gate.holds_token(worker, header))
 
     @property
     def address(self) -> str:

@@ -31,8 +31,13 @@ def talk(house: House, sent: bytes, seconds: float = 20) -> bytes:
 HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
+def head(house: House) -> bytes:
+    """Of a request with a valid token."""
+    return HEAD + f"Authorization: Bearer {house.token(1001)}\r\n".encode()
+
+
 def test_a_body_that_says_it_is_too_long_is_refused_at_once(house: House) -> None:
-    answer = talk(house, HEAD + b"Content-Length: 99999999999\r\n\r\n{")
+    answer = talk(house, head(house) + b"Content-Length: 99999999999\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"longer than 1048576 bytes" in answer
 
@@ -40,7 +45,7 @@ def test_a_body_that_says_it_is_too_long_is_refused_at_once(house: House) -> Non
 def test_a_body_that_grows_too_long_is_refused(new_house: Callable[..., House]) -> None:
     house = new_house(limits=RateLimits(body_bytes=2000))
     chunk = b"3e8\r\n" + b"x" * 1000 + b"\r\n"
-    answer = talk(house, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 3)
+    answer = talk(house, head(house) + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 3)
     assert answer.startswith(b"HTTP/1.1 413")
     assert house.requests.asked == []
 
@@ -48,7 +53,7 @@ def test_a_body_that_grows_too_long_is_refused(new_house: Callable[..., House]) 
 def test_a_slow_body_is_given_up(new_house: Callable[..., House]) -> None:
     house = new_house(limits=RateLimits(body_seconds=0.3))
     began = time.monotonic()
-    answer = talk(house, HEAD + b'Content-Length: 100\r\n\r\n{"name":')
+    answer = talk(house, head(house) + b'Content-Length: 100\r\n\r\n{"name":')
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"did not arrive within 0.3 s" in answer
     assert time.monotonic() - began < 15
@@ -88,7 +93,7 @@ def test_one_user_in_a_hurry_does_not_slow_the_others(new_house: Callable[..., H
 
 
 def test_logins_are_bounded_before_munge_is_asked(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(address_rate=0.001, address_burst=3))
+    house = new_house(limits=RateLimits(login_rate=0.001, login_burst=3))
     caller = Caller(house)
     body = {"credential": "MUNGE:AAAA:"}
     codes = [
@@ -97,13 +102,30 @@ def test_logins_are_bounded_before_munge_is_asked(new_house: Callable[..., House
     assert codes == [401, 401, 401, 429]
 
 
-def test_one_token_is_bounded_whatever_it_asks(new_house: Callable[..., House]) -> None:
+def test_one_user_is_bounded_whatever_the_token(new_house: Callable[..., House]) -> None:
     house = new_house(limits=RateLimits(token_rate=0.001, token_burst=3))
-    token = Caller(house, house.token(1001))
-    assert [token.post(f"/v1/workers/w{i}/report").status_code for i in range(4)] == [404, 404, 404, 429]
-    refused = token.get("/v1/jobs")
+    first, second = (Caller(house, house.token(1001)) for _ in range(2))
+    assert [first.get(f"/v1/nowhere{i}").status_code for i in range(3)] == [404, 404, 404]
+    refused = second.get("/v1/jobs")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert Caller(house, house.token(1001)).get("/v1/jobs").status_code == 200
+    assert Caller(house, house.token(1002)).get("/v1/jobs").status_code == 200
+
+
+def test_logins_of_one_user_are_bounded(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=RateLimits(user_login_rate=0.001, user_login_burst=2))
+    codes = [Caller(house).post("/v1/session", json={"credential": house.credential()}).status_code for _ in range(3)]
+    assert codes == [200, 200, 429]
+    house.uid_seen = 1002
+    assert Caller(house).post("/v1/session", json={"credential": house.credential()}).status_code == 200
+
+
+def test_announcements_of_a_day_are_bounded(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=RateLimits(announcements_a_day=2))
+    ada, bob = Caller(house, house.token(1001)), Caller(house, house.token(1002))
+    job = {"name": "j", "min_nodes": 1, "max_nodes": 2}
+    codes = [ada.post("/v1/jobs", json=job).status_code for _ in range(3)]
+    assert codes == [201, 201, 429]
+    assert bob.post("/v1/jobs", json=job).status_code == 201
 
 
 def test_long_polls_of_one_user_are_bounded(new_house: Callable[..., House]) -> None:
@@ -146,7 +168,7 @@ def test_a_failure_is_told_without_its_innards(house: House, caplog: pytest.LogC
 
 def test_a_taken_port_is_told(house: House) -> None:
     with pytest.raises(Unavailable, match=f"127.0.0.1:{house.server.port}: cannot be listened on"):
-        serve(house.app, "127.0.0.1", house.server.port)
+        serve(house.app, "127.0.0.1", house.server.port, house.connections)
 
 
 def test_closing_ends_long_polls_and_frees_the_port(new_house: Callable[..., House]) -> None:
@@ -165,7 +187,7 @@ def test_closing_ends_long_polls_and_frees_the_port(new_house: Callable[..., Hou
     assert not house.server.is_serving
     assert time.monotonic() - began < 10
     waiting.close()
-    with serve(house.app, "127.0.0.1", house.server.port) as again:
+    with serve(house.app, "127.0.0.1", house.server.port, house.connections) as again:
         assert again.port == house.server.port
 
 

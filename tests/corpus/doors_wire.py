@@ -76,7 +76,14 @@ def routes() -> dict[str, Json]:
     auth = Auth(["http://head.example.org:8470"], roles, clock, munge_socket="/nonexistent")
     nobody: Any = Mock()
     app = create_app(
-        nobody, nobody, make_workers_router(nobody, nobody), auth, roles=roles, bell=JournalNotifier(), clock=clock
+        nobody,
+        nobody,
+        make_workers_router(nobody, nobody),
+        auth,
+        roles=roles,
+        bell=JournalNotifier(),
+        clock=clock,
+        connections=nobody,
     )
     document = app.openapi()
     return {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.domain.event import Event, EventKind
+from malletrain.domain.event import Event, EventKind, JobAnnounced
 from malletrain.domain.job import JobPhase, PilotEnd, PilotPhase
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState
 from malletrain.loop.ledger import Ledger
@@ -103,6 +104,17 @@ def test_a_job_that_is_over_leaves_nothing_behind() -> None:
         assert world.running() == {}
         assert all(t.end for t in world.cluster.tasks.values())
         assert 1 in world.workers.ended
+
+
+def test_of_many_jobs_that_are_over_the_last_ones_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("malletrain.loop.ledger.MAX_OVER_JOBS", 3)
+    ledger = Ledger()
+    for number in range(1, 8):
+        ledger.apply([Event(START + number, JobAnnounced(job(number)), number)])
+        ledger.apply([event_of(START + 100 - number, EventKind.JOB_CANCELLED, number)])
+    ledger.apply([Event(START, JobAnnounced(job(9)), 9)])
+    ledger.forget_over(START)
+    assert sorted(ledger.views()) == [1, 2, 3, 9], "the last to end, and one that is not over"
 
 
 def test_a_held_job_gives_its_nodes_to_others_and_comes_back() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.conftest import house, new_house
 from tests.munged import munged
 from tests.security.two_users import Site
 
-__all__ = ["munged"]
+__all__ = ["house", "munged", "new_house"]
 
 
 @pytest.fixture

@@ -1,0 +1,122 @@
+"""Which connections a server keeps: those of callers that it knows before those of strangers.
+
+A descriptor is what a flood of connections exhausts first, and the daemon runs Slurm's commands with those that are
+left. So connections are bounded in total, those of strangers by address, and those of known callers by caller. Where
+there are too many, the stranger that has waited longest goes: an honest one is answered within milliseconds.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+#: Descriptors kept for Slurm's commands, the journal and the log.
+RESERVED_DESCRIPTORS = 512
+
+#: Host and port of a peer.
+Peer = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections are kept open.
+
+    Attributes:
+        total: of all callers; the soft limit on descriptors, less `RESERVED_DESCRIPTORS`, where that is smaller.
+        strangers_per_address: that have not shown a valid token yet. A login node is one address.
+        per_caller: of one user, or of one worker.
+    """
+
+    total: int = 16_384
+    strangers_per_address: int = 256
+    per_caller: int = 128
+
+    def within_descriptors(self) -> int:
+        """`total`, as far as this process may open descriptors. Raises the soft limit to the hard one first."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        if soft == resource.RLIM_INFINITY:
+            return self.total
+        return max(16, min(self.total, soft - RESERVED_DESCRIPTORS))
+
+
+class ConnectionTable:
+    """The open connections of one server. Used on its event loop only.
+
+    Args:
+        limits: see there.
+        total: connections in all.
+    """
+
+    def __init__(self, limits: ConnectionLimits, total: int) -> None:
+        self._limits = limits
+        self._total = total
+        self._close: dict[Peer, Callable[[], None]] = {}
+        self._strangers: dict[str, OrderedDict[Peer, None]] = {}  # by address, the oldest first
+        self._caller: dict[Peer, str] = {}
+        self._of_caller: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._close)
+
+    def opened(self, peer: Peer, close: Callable[[], None]) -> None:
+        """Records a new connection, and closes another one, or it, where there are too many.
+
+        Args:
+            peer: where it comes from.
+            close: closes it, and has `closed` called.
+        """
+        self._close[peer] = close
+        mine = self._strangers.setdefault(peer[0], OrderedDict())
+        mine[peer] = None
+        if len(mine) > self._limits.strangers_per_address:
+            self._drop(next(iter(mine)))
+        elif len(self._close) > self._total:
+            most = max(self._strangers.values(), key=len)
+            self._drop(next(iter(most)))
+
+    def vouch(self, peer: Peer, caller: str) -> bool:
+        """Records that a request on this connection has shown the token of `caller`.
+
+        Returns:
+            False where the caller has too many connections: refuse the request, and close this one.
+        """
+        if peer not in self._close or self._caller.get(peer) == caller:
+            return True
+        if self._of_caller.get(caller, 0) >= self._limits.per_caller:
+            return False
+        self._forget(peer)
+        self._caller[peer] = caller
+        self._of_caller[caller] = self._of_caller.get(caller, 0) + 1
+        return True
+
+    def is_known(self, peer: Peer) -> bool:
+        """Whether a request on this connection has shown a token."""
+        return peer in self._caller
+
+    def closed(self, peer: Peer) -> None:
+        """Records that a connection is closed. Idempotent."""
+        self._forget(peer)
+        self._close.pop(peer, None)
+
+    def _drop(self, peer: Peer) -> None:
+        close = self._close[peer]
+        self.closed(peer)
+        close()
+
+    def _forget(self, peer: Peer) -> None:
+        """Whose connection it was."""
+        caller = self._caller.pop(peer, None)
+        if caller is not None:
+            self._of_caller[caller] -= 1
+            if not self._of_caller[caller]:
+                del self._of_caller[caller]
+        mine = self._strangers.get(peer[0])
+        if mine is not None:
+            mine.pop(peer, None)
+            if not mine:
+                del self._strangers[peer[0]]

@@ -1,0 +1,165 @@
+"""What every request passes before any work is done for it: who calls, how often, and a body of bounded size.
+
+A caller is known by the token in the headers, before a byte of the body is read. Requests of callers that are not
+known have no body, except at the two logins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from malletrain.api.connections import ConnectionTable
+from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
+from malletrain.loop.ports import Clock
+
+#: The caller behind a path and an Authorization header, `user 1000` or `worker 7_3.0`; None where nobody is.
+Identify = Callable[[str, str], str | None]
+
+NO_USER = "no valid token: POST a MUNGE credential to /v1/session for one"
+NO_WORKER = "no token of this worker: say hello again with a fresh MUNGE credential"
+
+
+class _Refused(Exception):
+    """The request is answered with this status, and its connection closed."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class RequestGuard:
+    """ASGI middleware.
+
+    Args:
+        app: what it stands before.
+        limits: on rates and bodies.
+        clock: time.
+        identify: looks the caller up; does not block.
+        logins: the paths at which a credential is opened, and the longest body there, in bytes.
+        connections: of the server.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: RateLimits,
+        clock: Clock,
+        identify: Identify,
+        logins: dict[str, int],
+        connections: ConnectionTable,
+    ) -> None:
+        self._app = app
+        self._limits = limits
+        self._identify = identify
+        self._logins = logins
+        self._connections = connections
+        self._strangers = TokenBuckets(limits.address_rate, limits.address_burst, clock)
+        self._by_login = TokenBuckets(limits.login_rate, limits.login_burst, clock)
+        self._callers = TokenBuckets(limits.token_rate, limits.token_burst, clock)
+        self._buffered_bytes = {True: 0, False: 0}  # of callers that are known, and of others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        known, body = False, bytearray()
+        try:
+            known, most = self._admit(scope)
+            gone = await self._read(scope, receive, body, known, most)
+            if not gone:
+                await self._app(scope, _replayed(body, receive), send)
+        except TooManyRequests as refused:
+            await _refuse(send, 429, str(refused))
+        except _Refused as refused:
+            await _refuse(send, refused.status, str(refused))
+        finally:
+            self._buffered_bytes[known] -= len(body)
+
+    def _admit(self, scope: Scope) -> tuple[bool, int]:
+        """Whether the caller is known, and how many bytes of a body are read.
+
+        Raises:
+            TooManyRequests: it asks too often, or has too many connections.
+            _Refused: it is not known, and sends a body.
+        """
+        headers, path, peer = dict(scope["headers"]), scope["path"], tuple(scope.get("client") or ("", 0))
+        address, limits = str(peer[0]), self._limits
+        if path in self._logins:
+            self._by_login.take(address)
+            return False, self._bounded(headers, self._logins[path])
+        caller = self._identify(path, headers.get(b"authorization", b"").decode("latin-1"))
+        if caller is None:
+            self._strangers.take(address)
+            if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
+                raise _Refused(401, NO_WORKER if path.startswith("/v1/workers/") else NO_USER)
+            return False, 0
+        self._callers.take(caller)
+        if not self._connections.vouch((address, int(peer[1])), caller):
+            raise TooManyRequests("too many connections: close some, or send your requests over one")
+        return True, self._bounded(headers, limits.body_bytes)
+
+    def _bounded(self, headers: dict[bytes, bytes], most: int) -> int:
+        declared = headers.get(b"content-length", b"")
+        if declared.isdigit() and (len(declared) > 15 or int(declared) > most):
+            raise _Refused(413, f"the body is longer than {most} bytes")
+        return most
+
+    async def _read(self, scope: Scope, receive: Receive, body: bytearray, known: bool, most: int) -> bool:
+        """Reads the body; returns whether the caller hung up meanwhile.
+
+        Raises:
+            _Refused: the body is too long, takes too long, or there are too many bodies at once.
+        """
+        seconds = self._limits.body_seconds
+        whole = self._limits.buffered_bytes if known else self._limits.strangers_buffered_bytes
+        try:
+            with anyio.fail_after(seconds):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return True
+                    part = message.get("body", b"")
+                    more = message.get("more_body", False)
+                    body += part
+                    self._buffered_bytes[known] += len(part)
+                    if len(body) > most:
+                        raise _Refused(413, f"the body is longer than {most} bytes")
+                    if self._buffered_bytes[known] > whole:
+                        raise _Refused(503, "too many requests are being read: send it again in a moment")
+        except TimeoutError as error:
+            raise _Refused(408, f"the body did not arrive within {seconds:g} s: send it again") from error
+        return False
+
+
+def _replayed(body: bytearray, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read, then what follows, so that handlers can watch for a hang-up."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": bytes(body), "more_body": False}
+
+    return replay
+
+
+async def _refuse(send: Send, status: int, words: str) -> None:
+    text = json.dumps({"error": words}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(text)).encode()),
+        (b"connection", b"close"),  # what is left of the body is not read
+    ]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status in (429, 503):
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})

@@ -1,0 +1,212 @@
+"""Callers who want to keep others from being served, on a real socket."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.rate_limits import RateLimits
+from malletrain.api.report_budget import ReportBudget
+from malletrain.wire import messages as wire
+from tests.api.house import Caller, House
+
+STALLED = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n"
+
+
+@contextlib.contextmanager
+def connections(house: House, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", house.server.port), timeout=20))
+            connection.sendall(sent)
+            opened.append(connection)
+        yield opened
+
+
+def ends(connection: socket.socket, seconds: float) -> bytes:
+    """What comes until the server hangs up; raises `TimeoutError` if it does not."""
+    connection.settimeout(seconds)
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            received += part
+    return received
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_a_strangers_body_is_not_read(house: House) -> None:
+    with connections(house, 1, STALLED + b"\r\n" + b"x" * 1000) as (stranger,):
+        answer = ends(stranger, 10)
+    assert answer.startswith(b"HTTP/1.1 401") and b"connection: close" in answer
+
+
+def test_a_token_that_nobody_has_is_a_stranger(house: House) -> None:
+    with connections(house, 1, STALLED + b"Authorization: Bearer made-up\r\n\r\n") as (stranger,):
+        assert ends(stranger, 10).startswith(b"HTTP/1.1 401")
+    report = b"POST /v1/workers/7_0.0/report HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n"
+    with connections(house, 1, report + b"Authorization: Bearer made-up\r\n\r\n") as (stranger,):
+        assert b"say hello again" in ends(stranger, 10)
+
+
+def test_made_up_tokens_do_not_evade_the_limit_of_an_address(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=RateLimits(address_rate=0.001, address_burst=5))
+    caller = Caller(house)
+    codes = [caller.get("/v1/jobs", headers={"Authorization": f"Bearer {i}"}).status_code for i in range(8)]
+    assert codes == [401] * 5 + [429] * 3
+    assert Caller(house, house.token(1001)).get("/v1/jobs").status_code == 200, "a neighbour at the same address"
+    assert Caller(house).post("/v1/session", json={"credential": house.credential()}).status_code == 200
+
+
+def test_a_login_has_a_short_body(house: House) -> None:
+    long = b"POST /v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n"
+    with connections(house, 1, long) as (stranger,):
+        assert ends(stranger, 10).startswith(b"HTTP/1.1 413")
+
+
+def test_stalled_logins_hold_a_bounded_amount_of_memory(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=RateLimits(strangers_buffered_bytes=50_000, body_seconds=60))
+    part = (
+        b"POST /v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 16000\r\n\r\n"
+        + b"x" * 15_000
+    )
+    with connections(house, 6, part) as stalled:
+        for connection in stalled:
+            connection.settimeout(5)
+        refused = 0
+        for connection in stalled:
+            with contextlib.suppress(TimeoutError):
+                refused += connection.recv(100).startswith(b"HTTP/1.1 503")
+        assert refused == 3, "three bodies fit the budget"
+        assert Caller(house, house.token(1001)).get("/v1/jobs").status_code == 200
+    wait_until(lambda: len(house.connections) <= 1)
+    login = Caller(house).post("/v1/session", json={"credential": house.credential()})
+    assert login.status_code == 200, "what was read is given back"
+
+
+def test_idle_strangers_make_room_for_others(new_house: Callable[..., House]) -> None:
+    house = new_house(connections=ConnectionLimits(strangers_per_address=20))
+    known = Caller(house, house.token(1001))
+    assert known.get("/v1/jobs").status_code == 200
+    with connections(house, 200, b"GET /v1/health HTTP/1.1\r\n") as idle:
+        wait_until(lambda: len(house.connections) <= 22)
+        assert known.get("/v1/jobs").status_code == 200, "a known caller keeps its connection"
+        assert Caller(house, house.token(1002)).get("/v1/jobs").status_code == 200, "a newcomer gets one"
+        assert ends(idle[0], 5) == b"", "the oldest stranger went"
+
+
+def test_a_caller_has_so_many_connections(new_house: Callable[..., House]) -> None:
+    house = new_house(connections=ConnectionLimits(per_caller=3))
+    request = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {house.token(1001)}\r\n\r\n".encode()
+    with connections(house, 4, request) as mine:
+        answers = []
+        for connection in mine:
+            connection.settimeout(10)
+            answers.append(connection.recv(12))
+        assert sorted(answers) == [b"HTTP/1.1 200"] * 3 + [b"HTTP/1.1 429"]
+    wait_until(lambda: len(house.connections) == 0)
+    assert Caller(house, house.token(1001)).get("/v1/jobs").status_code == 200
+
+
+def test_a_stranger_does_not_keep_an_idle_connection(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("malletrain.api.http_server.STRANGERS_KEEP_ALIVE_SECONDS", 0.3)
+    with connections(house, 1, b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n") as (stranger,):
+        assert ends(stranger, 10).startswith(b"HTTP/1.1 200")
+
+
+def test_others_are_served_while_all_attacks_run(new_house: Callable[..., House]) -> None:
+    """The budget is wide: this machine may be busy."""
+    house = new_house(connections=ConnectionLimits(strangers_per_address=64))
+    over = threading.Event()
+
+    def attack(sent: bytes) -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError), connections(house, 20, sent):
+                over.wait(0.05)
+
+    login = (
+        b'POST /v1/session HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\n\r\n{"credential": "MUNGE:AwQDAAAAAAAAAAA"}  '
+    )
+    sends = [b"", b"GET / HT", STALLED, STALLED + b"\r\n", STALLED + b"Authorization: Bearer x\r\n\r\nxx", login]
+    attackers = [threading.Thread(target=attack, args=(sent,)) for sent in sends]
+    caller = Caller(house, house.token(1001))
+    for attacker in attackers:
+        attacker.start()
+    took = []
+    try:
+        for _ in range(40):
+            began = time.monotonic()
+            assert caller.get("/v1/jobs").status_code == 200
+            took.append(time.monotonic() - began)
+        assert Caller(house).post("/v1/session", json={"credential": house.credential()}).status_code == 200
+    finally:
+        over.set()
+        for attacker in attackers:
+            attacker.join(60)
+    assert sorted(took)[-2] < 2.0
+
+
+class _Clock:
+    at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def elapsed(self) -> float:
+        return self.at
+
+
+def test_figures_beyond_the_budget_are_left_out_and_nothing_else() -> None:
+    dropped: list[int] = []
+    limits = RateLimits(worker_events_rate=1.0, worker_events_burst=10, user_events_rate=1.0, user_events_burst=15)
+    clock = _Clock()
+    budget = ReportBudget(limits, clock, dropped.append)
+    flood: list[wire.Message] = [wire.Metric("loss", 0.5, n) for n in range(100)]
+    vital: list[wire.Message] = [wire.Leaving("SIGTERM"), wire.Left(3, 7)]
+    assert len(budget.within("7_0.0", 1001, flood)) == 10
+    assert budget.within("7_0.0", 1001, vital) == vital
+    assert len(budget.within("7_1.0", 1001, flood)) == 5, "what is left of the user's share"
+    assert len(budget.within("8_0.0", 1002, flood)) == 10, "another user's"
+    assert dropped == [90, 95, 90]
+    clock.at += 4.0
+    assert len(budget.within("7_0.0", 1001, flood)) == 4
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ovc"), st.integers(0, 2), st.integers(1, 12), st.integers(0, 2)), max_size=80)
+)
+def test_the_table_is_within_its_limits_whatever_comes(steps: list[tuple[str, int, int, int]]) -> None:
+    limits = ConnectionLimits(strangers_per_address=4, per_caller=3)
+    table = ConnectionTable(limits, total=9)
+    alive: set[tuple[str, int]] = set()
+
+    def closing(peer: tuple[str, int]) -> Callable[[], None]:
+        return lambda: alive.discard(peer)
+
+    for kind, address, port, caller in steps:
+        peer = (f"10.0.0.{address}", port)
+        if kind == "o" and peer not in alive:
+            alive.add(peer)
+            table.opened(peer, closing(peer))
+        elif kind == "v" and peer in alive and not table.vouch(peer, f"user {caller}"):
+            assert sum(table.is_known(each) for each in alive) >= limits.per_caller
+        elif kind == "c" and peer in alive:
+            alive.discard(peer)
+            table.closed(peer)
+        assert len(table) == len(alive) <= 9
+        strangers = [each[0] for each in alive if not table.is_known(each)]
+        assert all(strangers.count(each) <= 4 for each in strangers)
