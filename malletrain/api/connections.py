@@ -2,18 +2,23 @@
 
 A descriptor is what a flood of connections exhausts first, and the daemon runs Slurm's commands with those that are
 left. So connections are bounded in total, those of strangers by address, and those of known callers by caller. Where
-there are too many, the stranger that has waited longest goes: an honest one is answered within milliseconds.
+there are too many, the stranger that has waited longest goes, but none in its first second: an honest one is answered
+by then.
 """
 
 from __future__ import annotations
 
 import resource
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 #: Descriptors kept for Slurm's commands, the journal and the log.
 RESERVED_DESCRIPTORS = 512
+
+#: Seconds that a stranger keeps its connection, however many its address has.
+GRACE_S = 1.0
 
 #: Host and port of a peer.
 Peer = tuple[str, int]
@@ -50,13 +55,15 @@ class ConnectionTable:
     Args:
         limits: see there.
         total: connections in all.
+        elapsed: seconds of a clock that never jumps.
     """
 
-    def __init__(self, limits: ConnectionLimits, total: int) -> None:
+    def __init__(self, limits: ConnectionLimits, total: int, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._total = total
+        self._elapsed = elapsed
         self._close: dict[Peer, Callable[[], None]] = {}
-        self._strangers: dict[str, OrderedDict[Peer, None]] = {}  # by address, the oldest first
+        self._strangers: dict[str, OrderedDict[Peer, float]] = {}  # by address, since when; the oldest first
         self._caller: dict[Peer, str] = {}
         self._of_caller: dict[str, int] = {}
 
@@ -64,18 +71,22 @@ class ConnectionTable:
         return len(self._close)
 
     def opened(self, peer: Peer, close: Callable[[], None]) -> None:
-        """Records a new connection, and closes another one, or it, where there are too many.
+        """Records a new connection, and closes others, or it, where there are too many.
 
         Args:
             peer: where it comes from.
             close: closes it, and has `closed` called.
         """
+        now = self._elapsed()
         self._close[peer] = close
         mine = self._strangers.setdefault(peer[0], OrderedDict())
-        mine[peer] = None
-        if len(mine) > self._limits.strangers_per_address:
-            self._drop(next(iter(mine)))
-        elif len(self._close) > self._total:
+        mine[peer] = now
+        while len(mine) > self._limits.strangers_per_address:
+            oldest, since = next(iter(mine.items()))
+            if now - since < GRACE_S:
+                break
+            self._drop(oldest)
+        if len(self._close) > self._total:
             most = max(self._strangers.values(), key=len)
             self._drop(next(iter(most)))
 

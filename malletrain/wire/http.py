@@ -27,6 +27,9 @@ TIMEOUT_S = 10.0
 #: The status of 10,000 nodes is about 2 MB.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
+#: How often a login is tried that is refused for the rate of its address, and seconds between two tries.
+LOGIN_TRIES, LOGIN_RETRY_S = 5, 1.0
+
 #: A token that runs out within so many seconds is renewed first.
 _RENEW_BEFORE_S = 30.0
 
@@ -126,14 +129,24 @@ class Http:
         return self._exchange(method, path, body, self._token, wait_s)
 
     def _log_in(self) -> None:
-        credential = munge.encode(munge.statement(SESSION_PURPOSE, self.url), self._munge_socket)
-        answer = self._json(self._exchange("POST", "/v1/session", {"credential": credential}, "", 0.0))
+        answer = self._json(self._present(LOGIN_TRIES))
         token, lifetime = answer.get("token"), answer.get("lifetime_s")
         if not isinstance(token, str) or not token or not isinstance(lifetime, (int, float)):
             raise DaemonUnavailable(f"{self.url} does not answer as malletraind does: check the URL")
         # By its lifetime, not by its end: the two machines' clocks may differ.
         self._token, self._token_until = token, self._now() + lifetime
         self.identity = {key: value for key, value in answer.items() if key != "token"}
+
+    def _present(self, tries: int) -> bytes:
+        """Send a credential; tried again where somebody at this address logs in too often."""
+        credential = munge.encode(munge.statement(SESSION_PURPOSE, self.url), self._munge_socket)
+        try:
+            return self._exchange("POST", "/v1/session", {"credential": credential}, "", 0.0)
+        except DaemonRefused as refused:
+            if refused.status != http.client.TOO_MANY_REQUESTS or tries <= 1:
+                raise
+        time.sleep(LOGIN_RETRY_S)
+        return self._present(tries - 1)
 
     def _exchange(self, method: str, path: str, body: dict[str, Any] | None, token: str, wait_s: float) -> bytes:
         """One request and its answer's body.
