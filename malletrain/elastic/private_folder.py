@@ -98,6 +98,14 @@ class PrivateFolder:
         self.close()
 
 
+def check_private_file(path: Path) -> None:
+    """Raise `ElasticError` unless this is a regular file of this user's that nobody else can write to, or a link to
+    one; OSError if it cannot be opened."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    _check(descriptor, path, stat.S_ISREG, "regular file")
+    os.close(descriptor)
+
+
 @contextlib.contextmanager
 def _closed_on_error(descriptor: int) -> Iterator[None]:
     try:

@@ -16,6 +16,8 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.private_folder import check_private_file
 from malletrain.study.trial_endings import StudyError
 
 #: A lock of the journal that has not been released for so long (whole seconds) is one of a process that was killed:
@@ -39,7 +41,7 @@ def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
     """The storage at an URL (`postgresql://...`, `mysql://...`, `sqlite:///...`), or in a journal file.
 
     Raises:
-        InvalidInput: it cannot be opened, or is something else.
+        InvalidInput: it cannot be opened, is something else, or a file to go on with that others can write to.
     """
     if "://" in place:
         _refuse_sqlite_on_a_network(place)
@@ -54,9 +56,16 @@ def open_storage(place: str, *, must_exist: bool = False) -> BaseStorage:
         lock = JournalFileSymlinkLock(str(path), grace_period=STALE_LOCK_S)
         if path.is_file():
             _mend(path, lock)
+        is_new = not path.exists()
+        if not (is_new or must_exist):
+            check_private_file(path)  # samplers keep pickles there (CMA-ES): who writes to it runs code here
         kept = JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+        if is_new:
+            path.chmod(path.stat().st_mode & ~0o022)
         kept.get_all_studies()  # reads it all: what is wrong is found now
         return kept
+    except ElasticError as error:
+        raise InvalidInput("--storage", str(error)) from error
     except OSError as error:
         raise InvalidInput("--storage", f"{path}: {os.strerror(error.errno or 0)}") from error
     except (ValueError, KeyError, TypeError, AssertionError) as error:

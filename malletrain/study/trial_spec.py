@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.private_folder import PrivateFolder
 
 SPEC_FILE = "order.json"
 _RANGE = re.compile(r"([1-9]\d{0,5})-([1-9]\d{0,5})\Z|([1-9]\d{0,5})\Z")
@@ -36,7 +38,7 @@ class TrialSpec:
         """Put it into its folder, whole or not at all.
 
         Raises:
-            InvalidInput: a parameter cannot be written as JSON; names it.
+            InvalidInput: a parameter cannot be written as JSON, or others can write to the folder; names it.
         """
         for name, value in self.params.items():
             if not _NAME.match(name):
@@ -47,16 +49,25 @@ class TrialSpec:
                 raise InvalidInput(
                     f"parameter {name}", f"cannot be handed to the training ({error}): numbers, text and lists can"
                 ) from error
-        folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".{SPEC_FILE}.{os.getpid()}"
-        draft.write_text(json.dumps(asdict(self)))
-        draft.replace(folder / SPEC_FILE)
+        draft = f".{SPEC_FILE}.{os.getpid()}"
+        try:
+            with PrivateFolder.at(Path(self.folder), create=True) as folder:
+                folder.remove(draft)
+                with open(draft, "x", opener=folder.opener) as file:
+                    json.dump(asdict(self), file)
+                folder.rename(draft, SPEC_FILE)
+        except ElasticError as error:
+            raise InvalidInput("folder", str(error)) from error
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> TrialSpec:
-        """The spec in a folder."""
-        return cls(**json.loads((Path(folder) / SPEC_FILE).read_text()))
+        """The spec in a folder, which says what code to run.
+
+        Raises:
+            ElasticError: others can write to the folder or to the spec.
+        """
+        with PrivateFolder.at(Path(folder)) as opened, open(SPEC_FILE, opener=opened.opener) as file:
+            return cls(**json.load(file))
 
 
 def node_range(nodes: str) -> tuple[int, int]:

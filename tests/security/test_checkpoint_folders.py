@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import stat
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +17,18 @@ import torch
 import torch.distributed.checkpoint as _checkpoint
 from torch import nn
 
+from malletrain.domain.errors import InvalidInput
 from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.launch.compile_cache import CACHE_VARIABLE, compile_cache_environment
+from malletrain.elastic.link.standalone_record import StandaloneRecord
 from malletrain.elastic.private_folder import PrivateFolder
 from malletrain.elastic.state import checkpoint_store
 from malletrain.elastic.state.checkpoint_store import STATE_FILE, CheckpointStore
 from malletrain.elastic.state.tensor_file import write_tensors
 from malletrain.elastic.state.training_state import Position, TrainingState
+from malletrain.study.storage import open_storage
+from malletrain.study.trial_spec import TrialSpec
+from malletrain.wire.messages import Leaving
 
 NOBODY = 65534
 
@@ -174,3 +181,55 @@ def test_the_folder_that_was_checked_is_the_one_that_is_used(tmp_path: Path) -> 
             file.write("hers")
     assert (tmp_path / "aside" / "file").read_text() == "hers"
     assert not (tmp_path / "file").exists()
+
+
+# --- Other places -------------------------------------------------------------------------------------------------
+
+
+def test_compiled_code_is_not_taken_from_a_folder_that_others_can_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first = compile_cache_environment({})
+    assert compile_cache_environment({}) == first, "the next pilot finds what was compiled"
+    path = Path(first[CACHE_VARIABLE])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    path.chmod(0o777)
+    other = Path(compile_cache_environment({})[CACHE_VARIABLE])
+    assert other != path
+    assert stat.S_IMODE(other.stat().st_mode) == 0o700
+    path.rmdir()
+    path.symlink_to(tmp_path)
+    assert Path(compile_cache_environment({})[CACHE_VARIABLE]) not in (path, tmp_path)
+    assert compile_cache_environment({CACHE_VARIABLE: "/mine"}) == {}
+
+
+def test_a_trial_does_not_run_what_others_could_have_asked_for(tmp_path: Path) -> None:
+    spec = TrialSpec("t", str(tmp_path / "trial"), "/a/script.py")
+    spec.write()
+    assert TrialSpec.read(tmp_path / "trial") == spec
+    (tmp_path / "trial").chmod(0o770)
+    with pytest.raises(ElasticError, match="other users can write to"):
+        TrialSpec.read(tmp_path / "trial")
+    with pytest.raises(InvalidInput, match="other users can write to"):
+        spec.write()
+
+
+def test_a_study_goes_on_from_its_users_own_journal_alone(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        open_storage(str(tmp_path / "a.journal"))
+    finally:
+        os.umask(before)
+    open_storage(str(tmp_path / "a.journal"))
+    (tmp_path / "a.journal").chmod(0o664)
+    with pytest.raises(InvalidInput, match="other users can write to"):
+        open_storage(str(tmp_path / "a.journal"))
+    open_storage(str(tmp_path / "a.journal"), must_exist=True)  # to look at it
+
+
+def test_a_record_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "record").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        StandaloneRecord(tmp_path / "record").say(Leaving("x"))
+    assert not (tmp_path / "other").exists()

@@ -22,6 +22,7 @@ from types import FrameType
 
 from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
+from malletrain.elastic.launch.compile_cache import compile_cache_environment
 from malletrain.elastic.launch.nccl_environment import nccl_environment
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
@@ -72,6 +73,7 @@ class Launcher:
         self._environ = {
             **HUGE_PAGE_ENVIRONMENT,
             **self._environ,
+            **compile_cache_environment(self._environ),
             **nccl_environment(self._environ),
             WELCOME_FD: str(descriptor),
             LAUNCHER: str(os.getpid()),

@@ -31,7 +31,7 @@ class StandaloneRecord:
     def say(self, message: messages.Message) -> None:
         """Append one message in a single write."""
         line = json.dumps(messages.to_json(message)) + "\n"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             os.write(descriptor, line.encode())
         finally:
