@@ -79,6 +79,12 @@ class ActuatorSection(Section):
     """Its Unix socket, such as /run/malletrain/actuator.sock; empty: malletraind steers Slurm itself."""
     listener: NonEmptyWord = "malletrain"
     """The user that malletraind runs as: nobody else may give the actuator orders."""
+    audit_log: AbsolutePath = "/var/log/malletrain/actuator.jsonl"
+    """The actuator's own record of every act, a line of JSON each; appended to, mode 0600."""
+    starts_per_minute: Annotated[int, Field(ge=1, le=5000)] = 300
+    """Most tasks that the actuator starts in a minute, whatever it is ordered."""
+    cancels_per_hour: Annotated[int, Field(ge=1, le=100_000)] = 2000
+    """Most tasks that it cancels in an hour; the rest follow in the next one. Giving nodes back is not limited."""
 
 
 class PoolSection(Section):

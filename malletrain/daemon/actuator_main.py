@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+import stat
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,9 +17,11 @@ import structlog
 from malletrain import __version__
 from malletrain.config import Config
 from malletrain.daemon.notify import Notifier
-from malletrain.daemon.site_rules import harvest_of
+from malletrain.daemon.site_rules import harvest_of, most_pilots, node_names
 from malletrain.domain.errors import InvalidInput
 from malletrain.slurm import site_facts
+from malletrain.slurm.actuator.audit_log import AuditLog
+from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.command import Commands
 
@@ -25,15 +29,18 @@ from malletrain.slurm.command import Commands
 GOODBYE_S = 3.0
 
 
-def steer(settings: Config, environ: Mapping[str, str]) -> int:
-    """Carry out the listener's orders until SIGTERM or SIGINT; the exit status.
+def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
+    """Carry out the listener's orders until SIGTERM or SIGINT; the exit status. `file`: where `settings` are from.
 
     Raises:
-        MalletrainError: there is no socket to serve, Slurm does not answer, or pilots may not run on this site.
+        MalletrainError: there is no socket to serve, the listener could change the configuration or the log, Slurm
+            does not answer, or pilots may not run on this site.
     """
     log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
     if not settings.actuator.socket:
         raise InvalidInput("actuator.socket", "is empty: name the socket that malletraind finds this process at")
+    check_not_alterable(file)
+    audit = AuditLog(Path(settings.actuator.audit_log), time.time)
     commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
     facts = site_facts.read(commands)
     harvest = harvest_of(settings, facts)
@@ -41,7 +48,7 @@ def steer(settings: Config, environ: Mapping[str, str]) -> int:
     if faults := [f"{f.what}; {f.remedy}" for f in findings if f.level is site_facts.Level.ERROR]:
         raise InvalidInput("slurm.partition", "\n".join(faults))
     notifier = Notifier.from_environment(environ)
-    actuator = Actuator(commands, harvest, settings.pilot.max_minutes * 60.0)
+    actuator = Actuator(commands, harvest, bounds_from(settings), audit)
     allowed = frozenset({_uid(settings.actuator.listener)})
     server = ActuatorServer(Path(settings.actuator.socket), actuator, allowed, notifier.watchdog)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,6 +64,37 @@ def steer(settings: Config, environ: Mapping[str, str]) -> int:
     finally:
         server.close()
         log.info("stopping")
+
+
+def bounds_from(settings: Config) -> ActuatorBounds:
+    """What the actuator does at most."""
+    return ActuatorBounds(
+        max_limit_s=settings.pilot.max_minutes * 60.0,
+        max_pilots=most_pilots(settings),
+        include=node_names(settings.pool.include),
+        exclude=node_names(settings.pool.exclude),
+        starts_per_minute=settings.actuator.starts_per_minute,
+        cancels_per_hour=settings.actuator.cancels_per_hour,
+    )
+
+
+def check_not_alterable(file: Path) -> None:
+    """Make sure that root or the actuator's user alone can change the file or put another in its place.
+
+    Raises:
+        InvalidInput: somebody else can, by the file or a folder on the way to it.
+    """
+    trusted = {0, os.geteuid()}
+    path = file.resolve()
+    for each in (path, *path.parents):
+        found = each.stat()
+        shared = found.st_mode & 0o022 and not (each.is_dir() and found.st_mode & stat.S_ISVTX)
+        if found.st_uid not in trusted or shared:
+            raise InvalidInput(
+                str(file),
+                f"the actuator's bounds stand in it, and others than root may change {each}: "
+                f"chown root {each}; chmod go-w {each}",
+            )
 
 
 def _end(server: ActuatorServer, commands: Commands, _number: int, _frame: FrameType | None) -> None:

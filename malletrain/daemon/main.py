@@ -79,7 +79,7 @@ def command(
         return
     log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)
     if actuator:
-        sys.exit(_exit_status(partial(steer, settings, os.environ)))
+        sys.exit(_exit_status(partial(steer, settings, file or config.SYSTEM_FILE, os.environ)))
     if user_mode and not dry_run:  # a service's folder is its unit's business (StateDirectory=)
         Path(settings.store.path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if once or dry_run:

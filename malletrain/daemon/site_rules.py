@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ClusterShell.NodeSet import NodeSet
 
 from malletrain.config import BudgetSection, Config, LimitSection
@@ -31,6 +33,11 @@ def most_pilots(config: Config) -> int:
     """How many pilots the site's stage allows at a time."""
     pool = config.pool
     return min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots
+
+
+def node_names(lists: Sequence[str]) -> frozenset[str]:
+    """The nodes of host lists."""
+    return frozenset(name for part in lists for name in NodeSet(part))
 
 
 def rules_from(config: Config, facts: SiteFacts) -> Rules:
@@ -83,8 +90,8 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         claim_patience_s=3 * facts.bf_interval_s + 10.0,
         forecast=True,
         max_top_up=min(50, HeldTaskLimits(facts.max_job_count, facts.max_array_size).most_tasks),
-        include_nodes=frozenset(name for part in config.pool.include for name in NodeSet(part)),
-        exclude_nodes=frozenset(name for part in config.pool.exclude for name in NodeSet(part)),
+        include_nodes=node_names(config.pool.include),
+        exclude_nodes=node_names(config.pool.exclude),
     )
 
 

@@ -72,7 +72,8 @@ class RecyclePilot:
     """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole.
 
     `unstarted`: it never started, and this (a node, or `job 7`) rests before it is tried again. `main_job`: the main
-    job that is given the node, '' where there is none.
+    job that is given the node, '' where there is none. `kill`: its payload had its time to leave, and is killed
+    first: SIGTERM would give it Slurm's KillWait once more.
     """
 
     job_id: int
@@ -81,6 +82,7 @@ class RecyclePilot:
     reason: str
     unstarted: str = ""
     main_job: str = field(default="", metadata=SPARSE)
+    kill: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

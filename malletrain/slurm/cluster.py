@@ -211,8 +211,22 @@ class SlurmCluster:
         failed = self._each(["scontrol", "uhold"], waiting)
         for pilot in waiting:
             outcomes[pilot] = Outcome(pilot not in failed, failed.get(pilot, "held before it started"))
+        late = {task_of(action.pilot) for action in actions if action.kill}
+        self._kill([task for task in running if task in late])
         outcomes |= self._requeue([pilot for pilot in running if pilot in rows], rows)
         return [outcomes[task_of(action.pilot)] for action in actions]
+
+    def _kill(self, tasks: Sequence[str]) -> None:
+        """Kill what runs in these tasks, right before they are requeued: it had its time to leave.
+
+        The step, not the job: `scancel --signal=KILL` of a job ends it by SIGTERM and KillWait as ever, and consumes
+        the task; and the step of a task that is completing already is not killed at all. (Measured, 22.05, KillWait
+        5 s, a payload deaf to SIGTERM: its node is free after 7.4 s by requeuehold alone, after 0.1 s with its step
+        killed before.) An error is of no consequence: what is left KillWait ends.
+        """
+        for begin in range(0, len(tasks), MAX_TASKS_PER_COMMAND):
+            steps = [f"{task}.0" for task in tasks[begin : begin + MAX_TASKS_PER_COMMAND]]
+            self._commands.run(["scancel", "--signal=KILL", *steps])
 
     def _requeue(self, running: Sequence[str], rows: Mapping[str, squeue.TaskRecord]) -> dict[str, Outcome]:
         outcomes: dict[str, Outcome] = {}

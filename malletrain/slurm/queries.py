@@ -69,6 +69,20 @@ class Queries:
         """All tasks of one array."""
         return self._query(["-j", str(array_id)])
 
+    def comments(self, wanted: Sequence[str]) -> dict[str, str]:
+        """What owners have written into the comments of these tasks, of those that Slurm shows."""
+        if not wanted:
+            return {}
+        mark = self._commands.mark()
+        which = ["-j", ",".join(wanted), "-o", f"%i{mark}%k{mark}\x1d{mark}"]
+        answer = self._commands.run(["squeue", "-a", "-h", "-r", "-t", "all", *which])
+        if not answer.ok:
+            if is_gone(answer.error):
+                return {}
+            raise ClusterUnavailable(f"squeue: {answer.error}")
+        rows = [row.split(mark) for row in answer.output.split(f"{mark}\x1d{mark}")[:-1]]
+        return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+
     def harvest(self) -> dict[str, squeue.TaskRecord]:
         """All tasks of the harvest partition."""
         return _by_name(self._query(["-p", self._partition]))

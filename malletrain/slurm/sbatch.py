@@ -125,8 +125,8 @@ class BatchRequest:
         script = self._preamble(job, url, python, version).encode("utf-8", "surrogateescape") + self.user_body
         return Submission(("sbatch", "--parsable"), script, clean_environment(environment))
 
-    def lines(self) -> tuple[tuple[str, str], ...]:
-        """The sbatch options of the script, in order; without a value: empty text."""
+    def lines(self, job: int | str = "") -> tuple[tuple[str, str], ...]:
+        """The sbatch options of the script, in order; without a value: empty text. `job`: the daemon's number."""
         wanted = [
             ("job-name", self.name),
             ("partition", self.partition),
@@ -134,9 +134,12 @@ class BatchRequest:
             ("qos", self.qos),
             ("chdir", self.chdir),
             ("gres", self.gres),
-            *self.passed,
+            *((name, value) for name, value in self.passed if name != "comment"),
         ]
+        own = next((value for name, value in self.passed if name == "comment"), "")
         fixed = [
+            # By this its owner announces each task to the actuator too, which believes no listener.
+            ("comment", comment_of(job) + (f"; {own}" if own else "")),
             ("hold", ""),
             ("array", f"0-{self.tasks - 1}"),
             ("no-requeue", ""),
@@ -151,7 +154,7 @@ class BatchRequest:
 
     def _preamble(self, job: int | str, url: str, python: str, version: str) -> str:
         options = "\n".join(
-            f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines()
+            f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job)
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
@@ -172,6 +175,11 @@ fi
 trap 'exit 143' TERM
 {set_arguments}# The script as submitted:
 """
+
+
+def comment_of(job: int | str) -> str:
+    """The comment in Slurm of each task of a malleable job; the owner's own follows after a semicolon."""
+    return f"malletrain job {job}"
 
 
 def default_tasks(max_nodes: int) -> int:

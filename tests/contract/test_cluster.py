@@ -23,6 +23,8 @@ from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Sn
 from malletrain.loop.memory import ManualClock, MemoryCluster
 from malletrain.loop.ports import Cluster
 from malletrain.slurm import site_facts
+from malletrain.slurm.actuator.audit_log import AuditLog
+from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.cluster import SlurmCluster
@@ -106,7 +108,8 @@ class LiveStage:
     def submit(self, tasks: int) -> int:
         return self.lab.submit(
             "exec srun --ntasks=1 sleep 300", "-p", "harvest", "--hold", f"--array=0-{tasks - 1}", "--no-requeue",
-            "--time=1", "--nodes=1", "--exclusive", "--mem=0", user=self.job.user,
+            "--time=1", "--nodes=1", "--exclusive", "--mem=0", f"--comment=malletrain job {self.job.id}",
+            user=self.job.user,
         )  # fmt: skip
 
     def occupy(self, node: str) -> None:
@@ -141,7 +144,9 @@ def _live(lab_factory: LabFactory, release: str | None) -> LiveStage:
 def acting_apart(live: LiveStage) -> Iterator[None]:
     """The live cluster with its deeds done by an actuator, at the other end of a socket."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    actuator = Actuator(Commands(live.lab.env, timeout_s=5.0), HARVEST, 3600.0)
+    actuator = Actuator(
+        Commands(live.lab.env, timeout_s=5.0), HARVEST, ActuatorBounds(3600.0), AuditLog(folder / "acts", time.time)
+    )
     server = ActuatorServer(folder / "socket", actuator, frozenset({os.geteuid()}), lambda: None)
     serving = threading.Thread(target=server.run)
     serving.start()

@@ -19,6 +19,8 @@ from malletrain.daemon.site_rules import breaker_rules, harvest_of, rules_from
 from malletrain.domain.decision import Action, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import MalletrainError
 from malletrain.domain.snapshot import Node, Reservation, SlurmJob, Snapshot
+from malletrain.slurm.actuator.audit_log import AuditLog
+from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.protocol import ActuatorRequest, write_reply, write_request
 from malletrain.slurm.actuator.server import Actuator
 from malletrain.slurm.cluster import SlurmCluster
@@ -99,7 +101,9 @@ class Adapter:
         commands = Commands({})
         self._slurm = slurm
         self._it = SlurmCluster(commands, harvest, _owner, lambda: now)
-        self._actuator = Actuator(commands, harvest, 3600.0, lambda: now)
+        self._actuator = Actuator(
+            commands, harvest, ActuatorBounds(3600.0), AuditLog(Path(os.devnull), lambda: now), lambda: now
+        )
 
     def apply(self, actions: Sequence[Action]) -> object:
         """What became of actions of one kind, or why nothing did."""

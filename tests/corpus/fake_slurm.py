@@ -16,7 +16,7 @@ LETTERS = {
     "i": "jobarrayid", "A": "jobid", "F": "arrayjobid", "K": "arraytaskid", "T": "state", "r": "reason",
     "u": "username", "P": "partition", "q": "qos", "D": "numnodes", "l": "timelimit", "V": "submittime",
     "S": "starttime", "e": "endtime", "N": "nodelist", "Y": "schednodes", "n": "reqnodes", "x": "excnodes",
-    "f": "feature", "b": "gres", "E": "dependency", "Q": "prioritylong", "a": "account", "j": "name",
+    "f": "feature", "b": "gres", "E": "dependency", "Q": "prioritylong", "a": "account", "j": "name", "k": "comment",
 }  # fmt: skip
 
 #: scontrol update: the field that a word changes.

@@ -173,7 +173,7 @@ def row(array: int, task: int, **more: str) -> dict[str, str]:
         "exit_code": "0", "nodelist": "", "dependency": "(null)", "oversubscribe": "NO", "submittime": "1699990000",
         "prioritylong": "0", "reqnodes": "", "licenses": "(null)", "burstbuffer": "(null)", "exclusive": "NODE",
         "account": "hacct", "name": "digits", "schednodes": "(null)", "excnodes": "", "feature": "(null)",
-        "gres": "gpu:4",
+        "gres": "gpu:4", "comment": "malletrain job 1",
     } | more  # fmt: skip
 
 
@@ -323,7 +323,7 @@ def orders(slurm: FakeSlurm) -> Iterator[Case]:
     """Orders to the actuator, sound ones and others, and its answers."""
     make = doors_slurm.action
     sound = {
-        "start": [make("start", 1, "7_0", "n1", limit_s=600.0), make("start", 2, "7_1", "n2", limit_s=480.0)],
+        "start": [make("start", 1, "7_0", "n1", limit_s=600.0), make("start", 1, "7_1", "n2", limit_s=480.0)],
         "recycle": [make("recycle", 1, "7_3", "n4")],
         "cut": [make("cut", 1, "7_3", "n4", ends_at=NOW + 500)],
         "cancel": [make("cancel", 1, pilots=("7_0", "7_1"))],

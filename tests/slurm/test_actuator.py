@@ -16,6 +16,8 @@ import pytest
 from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm.actuator import server as module
+from malletrain.slurm.actuator.audit_log import AuditLog
+from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.cluster import SlurmCluster
@@ -36,7 +38,12 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             for name in ("scontrol", "squeue", "scancel"):
                 (tmp_path / name).write_text(f"#!/bin/sh\n{slurm}\n")
                 (tmp_path / name).chmod(0o755)
-            hands = Actuator(Commands({"PATH": f"{tmp_path}:/usr/bin:/bin"}, 5.0), HARVEST, 3600.0)
+            hands = Actuator(
+                Commands({"PATH": f"{tmp_path}:/usr/bin:/bin"}, 5.0),
+                HARVEST,
+                ActuatorBounds(3600.0),
+                AuditLog(tmp_path / "acts", time.time),
+            )
             path = Path(folder) / "socket"
             server = ActuatorServer(
                 path, hands, frozenset({os.geteuid()}) if allowed is None else allowed, lambda: None
@@ -130,6 +137,6 @@ def test_the_end_of_the_daemon_waits_for_no_actuator(serve: Serve) -> None:
 
 
 def test_a_place_where_no_socket_can_be_is_told(tmp_path: Path) -> None:
-    hands = Actuator(Commands({}, 1.0), HARVEST, 3600.0)
+    hands = Actuator(Commands({}, 1.0), HARVEST, ActuatorBounds(3600.0), AuditLog(tmp_path / "acts", time.time))
     with pytest.raises(InvalidInput, match=r"actuator\.socket"):
         ActuatorServer(tmp_path / "no" / "such" / "folder", hands, frozenset(), time.time)

@@ -54,7 +54,7 @@ def test_an_answer_reads_as_it_was_written(outcomes: list[Outcome], unavailable:
     assert read_answer(write_reply(answer)) == answer
 
 
-START = {"job": 1, "pilot": "7_0", "node": "n1", "limit_s": 600, "uid": 1001}
+START = {"job": 1, "reason": "", "pilot": "7_0", "node": "n1", "limit_s": 600, "uid": 1001}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,7 @@ START = {"job": 1, "pilot": "7_0", "node": "n1", "limit_s": 600, "uid": 1001}
         {"pilot": "7_0+0"}, {"pilot": "7_0+"}, {"pilot": "7_0+1+2"}, {"pilot": "7+1"},
         {"node": "n1 TimeLimit=9999"}, {"node": ""}, {"node": "n[1-9]"}, {"node": None},
         {"limit_s": 7200}, {"limit_s": -60}, {"limit_s": float("nan")}, {"limit_s": True}, {"limit_s": "600"},
+        {"reason": None}, {"reason": "x" * 501},
         {"uid": -1}, {"uid": 0.5}, {"uid": None}, {"job": "1"}, {"partition": "batch"},
     ],
 )  # fmt: skip
@@ -78,7 +79,8 @@ def test_a_field_that_is_not_as_it_must_be_is_refused(change: dict[str, object])
     [
         {"verb": "update", "actions": [START]}, {"verb": "start", "actions": []}, {"verb": "start"}, [], None, 3,
         {"verb": "start", "actions": [START], "as": "root"}, {"verb": "cut", "actions": [START, START]},
-        {"verb": "start", "actions": [START] * 5001}, {"verb": "cancel", "actions": [{"job": 1, "pilots": ["x"]}]},
+        {"verb": "start", "actions": [START] * 5001},
+        {"verb": "cancel", "actions": [{"job": 1, "reason": "", "pilots": ["x"]}]},
         {"verb": ["start"], "actions": [START]},
     ],
 )  # fmt: skip

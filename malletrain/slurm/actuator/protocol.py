@@ -22,6 +22,9 @@ MAX_LINE_BYTES = 4 * 1024 * 1024
 #: Pilots in one request at most; no site runs as many at a time.
 MAX_PILOTS = 5000
 
+#: A reason is for the audit log, and cut to so many characters.
+MAX_REASON_CHARS = 500
+
 #: ARRAY_TASK, and +INDEX for one node of a task that holds several.
 _PILOT = re.compile(r"[1-9][0-9]{0,9}_[0-9]{1,7}(?:\+[1-9][0-9]{0,3})?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -45,18 +48,18 @@ class ActuatorReply:
 
 
 def write_request(request: ActuatorRequest) -> bytes:
-    """The request as one line of JSON, without the actions' reasons."""
+    """The request as one line of JSON."""
     first = request.actions[0]
     verb = next(verb for verb, (kind, _) in _VERBS.items() if isinstance(first, kind))
     rows: list[dict[str, Any]] = []
     for action in request.actions:
-        row: dict[str, Any] = {"job": action.job_id}
+        row: dict[str, Any] = {"job": action.job_id, "reason": action.reason[:MAX_REASON_CHARS]}
         match action:
             case StartPilot():
                 uid = request.owners.get(action.job_id)
                 row |= {"pilot": action.pilot, "node": action.node, "limit_s": action.limit_s, "uid": uid}
             case RecyclePilot():
-                row |= {"pilot": action.pilot, "node": action.node}
+                row |= {"pilot": action.pilot, "node": action.node, "kill": action.kill}
             case CutLimit():
                 row |= {"pilot": action.pilot, "node": action.node, "ends_at": action.ends_at}
             case CancelTasks():
@@ -84,21 +87,22 @@ def read_request(line: bytes, most_s: float) -> ActuatorRequest:
     for row in rows:
         if not isinstance(row, dict) or set(row) != wanted:
             raise InvalidInput("request.actions", f"each must have {', '.join(sorted(wanted))}, no more and no less")
-        job = _whole(row["job"], "job", 2**53)
+        job, reason = _whole(row["job"], "job", 2**53), _reason(row["reason"])
         match verb:
             case "start":
                 owners[job] = _whole(row["uid"], "uid", 2**32 - 2)
                 limit = _seconds(row["limit_s"], "limit_s", 0.0, most_s)
-                actions.append(StartPilot(job, _pilot(row["pilot"]), _node(row["node"]), limit, ""))
+                actions.append(StartPilot(job, _pilot(row["pilot"]), _node(row["node"]), limit, reason))
             case "recycle":
-                actions.append(RecyclePilot(job, _pilot(row["pilot"]), _node(row["node"]), ""))
+                kill = _flag(row["kill"], "kill")
+                actions.append(RecyclePilot(job, _pilot(row["pilot"]), _node(row["node"]), reason, kill=kill))
             case "cut":
                 ends_at = _seconds(row["ends_at"], "ends_at", 0.0, 1e11)
-                actions.append(CutLimit(job, _pilot(row["pilot"]), _node(row["node"]), ends_at, ""))
+                actions.append(CutLimit(job, _pilot(row["pilot"]), _node(row["node"]), ends_at, reason))
             case _:
                 if not isinstance(row["pilots"], list) or len(row["pilots"]) > MAX_PILOTS:
                     raise InvalidInput("request.pilots", "must be a list of pilots, and not of too many")
-                actions.append(CancelTasks(job, tuple(_pilot(pilot) for pilot in row["pilots"]), ""))
+                actions.append(CancelTasks(job, tuple(_pilot(pilot) for pilot in row["pilots"]), reason))
     return ActuatorRequest(tuple(actions), owners)
 
 
@@ -138,10 +142,10 @@ def read_answer(line: bytes) -> ActuatorReply:
 
 #: Each verb: the kind of its actions, and the fields that they must have.
 _VERBS: Mapping[str, tuple[type, frozenset[str]]] = {
-    "start": (StartPilot, frozenset({"job", "pilot", "node", "limit_s", "uid"})),
-    "recycle": (RecyclePilot, frozenset({"job", "pilot", "node"})),
-    "cut": (CutLimit, frozenset({"job", "pilot", "node", "ends_at"})),
-    "cancel": (CancelTasks, frozenset({"job", "pilots"})),
+    "start": (StartPilot, frozenset({"job", "reason", "pilot", "node", "limit_s", "uid"})),
+    "recycle": (RecyclePilot, frozenset({"job", "reason", "pilot", "node", "kill"})),
+    "cut": (CutLimit, frozenset({"job", "reason", "pilot", "node", "ends_at"})),
+    "cancel": (CancelTasks, frozenset({"job", "reason", "pilots"})),
 }
 
 #: Verbs that take many actions at once.
@@ -176,6 +180,18 @@ def _seconds(value: object, name: str, least: float, most: float) -> float:
 def _pilot(value: object) -> str:
     if not isinstance(value, str) or not _PILOT.fullmatch(value):
         raise InvalidInput("request.pilot", "must be an array's number and a task's, as 123_4 or 123_4+1")
+    return value
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"request.{name}", "must be true or false")
+    return value
+
+
+def _reason(value: object) -> str:
+    if not isinstance(value, str) or len(value) > MAX_REASON_CHARS:
+        raise InvalidInput("request.reason", f"must be text of at most {MAX_REASON_CHARS} characters")
     return value
 
 

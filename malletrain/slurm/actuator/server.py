@@ -1,8 +1,9 @@
 """The actuator: the one process with Slurm's rights, serving one user on a Unix socket.
 
 It accepts the four verbs of `protocol` and carries them out by `SlurmCluster`, which reads each task again before it
-changes it and leaves alone what is not a held pilot in the harvest partition, account and QOS. It keeps no state, so
-it may be killed and restarted at any moment.
+changes it and leaves alone what is not a held pilot in the harvest partition, account and QOS. Bounds
+of its own come before that (`bounds`), and each act is recorded (`audit_log`). It keeps no state but its rates, so it
+may be killed and restarted at any moment.
 """
 
 from __future__ import annotations
@@ -14,11 +15,22 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
+from malletrain.domain.decision import ACTION_NAMES, CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
+from malletrain.domain.job import task_of
+from malletrain.slurm.actuator.audit_log import AuditLog
+from malletrain.slurm.actuator.bounds import (
+    HOUR_S,
+    MINUTE_S,
+    ActuatorBounds,
+    RateBudget,
+    cancellable,
+    start_refusals,
+)
 from malletrain.slurm.actuator.protocol import (
     MAX_LINE_BYTES,
     ActuatorReply,
@@ -28,9 +40,16 @@ from malletrain.slurm.actuator.protocol import (
 )
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
+from malletrain.slurm.queries import Queries
 from malletrain.slurm.site_facts import Harvest
 
 log = logging.getLogger("malletrain.actuator")
+
+#: How an outcome begins that the actuator's own bounds forbid.
+REFUSED = "the actuator refuses"
+
+#: Invalid lines that are recorded in a minute, at most.
+MAX_REFUSALS_RECORDED_PER_MINUTE = 60
 
 #: Seconds in which a client must have sent its whole request.
 REQUEST_TIMEOUT_S = 5.0
@@ -49,44 +68,144 @@ _UCRED = struct.Struct("3i")
 
 
 class Actuator:
-    """Carries out requests. `most_s`: the longest time limit that it sets, in seconds."""
+    """Carries out requests within `bounds`, and records each act in `audit`."""
 
     def __init__(
-        self, commands: Commands, harvest: Harvest, most_s: float, now: Callable[[], float] = time.time
+        self,
+        commands: Commands,
+        harvest: Harvest,
+        bounds: ActuatorBounds,
+        audit: AuditLog,
+        now: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._commands = commands
         self._harvest = harvest
-        self._most_s = most_s
+        self._bounds = bounds
+        self._audit = audit
         self._now = now
+        self._elapsed = elapsed
+        self._queries = Queries(commands, harvest.partition)
+        self._starts = RateBudget(bounds.starts_per_minute, MINUTE_S)
+        self._cancels = RateBudget(bounds.cancels_per_hour, HOUR_S)
+        self._refusals = RateBudget(MAX_REFUSALS_RECORDED_PER_MINUTE, MINUTE_S)
 
     def answer(self, line: bytes) -> ActuatorReply:
         """Carry out the request in `line`. Any line gets a reply; none raises."""
         try:
-            request = read_request(line, self._most_s)
+            request = read_request(line, self._bounds.max_limit_s)
         except InvalidInput as error:
-            return ActuatorReply(refused=str(error))
+            return self._refuse(line, str(error))
+        if why := self._record(request, "ordered"):
+            if not isinstance(request.actions[0], RecyclePilot | CutLimit):
+                return ActuatorReply(refused=why)
+            log.error("%s; giving nodes back goes on without a record", why)
         try:
-            return self._carry_out(request)
+            reply = self._carry_out(request)
         except InvalidInput as error:
-            return ActuatorReply(refused=str(error))
+            reply = ActuatorReply(refused=str(error))
         except ClusterUnavailable as error:
-            return ActuatorReply(unavailable=str(error))
+            reply = ActuatorReply(unavailable=str(error))
+        if why := self._record(request, "done", reply):
+            log.error("%s", why)
+        return reply
 
     def _carry_out(self, request: ActuatorRequest) -> ActuatorReply:
         cluster = SlurmCluster(self._commands, self._harvest, request.owners.get, self._now)
         starts = [action for action in request.actions if isinstance(action, StartPilot)]
         if starts:
-            return ActuatorReply(tuple(cluster.start(starts)))
+            return ActuatorReply(tuple(self._start(cluster, starts)))
         recycled = [action for action in request.actions if isinstance(action, RecyclePilot)]
         if recycled:
-            return ActuatorReply(tuple(cluster.recycle(recycled)))
+            return ActuatorReply(tuple(cluster.recycle(self._with_kills(recycled))))
         outcomes = []
         for action in request.actions:
             if isinstance(action, CutLimit):
                 outcomes.append(cluster.cut(action))
             elif isinstance(action, CancelTasks):
-                outcomes.append(cluster.cancel(action))
+                outcomes.append(self._cancel(cluster, action))
         return ActuatorReply(tuple(outcomes))
+
+    def _start(self, cluster: SlurmCluster, starts: Sequence[StartPilot]) -> list[Outcome]:
+        tasks = list(dict.fromkeys(task_of(start.pilot) for start in starts))
+        room, now = self._starts.room(self._elapsed()), self._elapsed()
+        refused = start_refusals(starts, self._bounds, self._queries.harvest(), self._queries.comments(tasks), room)
+        allowed = [start for start in starts if task_of(start.pilot) not in refused]
+        self._starts.take(len(tasks) - len(refused), now)
+        done = iter(cluster.start(allowed) if allowed else ())
+        return [
+            Outcome(False, f"{REFUSED}: {refused[task]}") if (task := task_of(start.pilot)) in refused else next(done)
+            for start in starts
+        ]
+
+    def _with_kills(self, recycled: Sequence[RecyclePilot]) -> list[RecyclePilot]:
+        """The same, without kills beyond the rate of cancels: Slurm's KillWait ends those."""
+        now, found = self._elapsed(), []
+        for each in recycled:
+            kill = each.kill and self._cancels.room(now) > 0
+            self._cancels.take(int(kill), now)
+            found.append(replace(each, kill=kill))
+        return found
+
+    def _cancel(self, cluster: SlurmCluster, cancel: CancelTasks) -> Outcome:
+        now = self._elapsed()
+        tasks = list(dict.fromkeys(task_of(pilot) for pilot in cancel.pilots))
+        shown = self._queries.comments(tasks)
+        own, why = cancellable([task for task in tasks if task in shown], cancel.job_id, shown)
+        if not shown:
+            return Outcome(True, "gone already")
+        room = self._cancels.room(now)
+        if len(own) > room:
+            most = self._bounds.cancels_per_hour
+            own, why = own[:room], f"more than {most} tasks cancelled in an hour (actuator.cancels_per_hour)"
+        self._cancels.take(len(own), now)
+        outcome = cluster.cancel(replace(cancel, pilots=own)) if own else Outcome(False)
+        if not why:
+            return outcome
+        return Outcome(False, f"{REFUSED}, {len(shown) - len(own)} of {len(shown)}: {why}")
+
+    def _refuse(self, line: bytes, why: str) -> ActuatorReply:
+        """Refuse an invalid line. A caller that sends nothing else does not fill the disk."""
+        now = self._elapsed()
+        if self._refusals.room(now) > 0:
+            self._refusals.take(1, now)
+            said = line[:200].decode("utf-8", "replace")
+            with contextlib.suppress(OSError):
+                self._audit.write(({"event": "refused", "detail": why, "line": said},))
+        return ActuatorReply(refused=why)
+
+    def _record(self, request: ActuatorRequest, event: str, reply: ActuatorReply | None = None) -> str:
+        """Append a request to the audit log; why that failed, or ''."""
+        try:
+            self._audit.write(_audit_rows(request, event, reply))
+        except OSError as error:
+            return f"the actuator's log cannot be written ({error.strerror})"
+        return ""
+
+
+def _audit_rows(request: ActuatorRequest, event: str, reply: ActuatorReply | None) -> list[dict[str, object]]:
+    """A row for each action: as it was asked for, and what became of it where there is a `reply`."""
+    rows: list[dict[str, object]] = []
+    actions: Sequence[StartPilot | RecyclePilot | CutLimit | CancelTasks] = request.actions
+    for at, action in enumerate(actions):
+        row: dict[str, object] = {"event": event, "verb": ACTION_NAMES[type(action)], "job": action.job_id}
+        match action:
+            case StartPilot():
+                row |= {"pilot": action.pilot, "node": action.node, "limit_s": action.limit_s}
+                row["owner"] = request.owners.get(action.job_id)
+            case CutLimit():
+                row |= {"pilot": action.pilot, "node": action.node, "ends_at": action.ends_at}
+            case RecyclePilot():
+                row |= {"pilot": action.pilot, "node": action.node} | ({"kill": True} if action.kill else {})
+            case CancelTasks():
+                row["pilots"] = list(action.pilots)
+        row["reason"] = action.reason
+        if reply is not None:
+            outcome = reply.outcomes[at] if at < len(reply.outcomes) else None
+            row["done"] = outcome is not None and outcome.done
+            row["detail"] = reply.refused or reply.unavailable if outcome is None else outcome.detail
+        rows.append(row)
+    return rows
 
 
 class ActuatorServer:
