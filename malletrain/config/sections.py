@@ -118,7 +118,7 @@ class PilotSection(Section):
     start_patience_s: Literal["auto"] | Annotated[float, Field(ge=5, le=3600)] = "auto"
     """Seconds that a released pilot may wait for Slurm before it is held again; `auto`: two backfill cycles."""
     leave_patience_s: Annotated[float, Field(ge=1, le=120)] = 10.0
-    """Seconds that a worker has to leave in order before its node is freed; fewer if its hole closes sooner."""
+    """Seconds that a worker has to leave; for the main queue it is then killed. Fewer if its hole closes sooner."""
 
 
 class LoopSection(Section):

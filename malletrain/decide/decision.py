@@ -38,9 +38,9 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
     """
     inputs = Inputs.of(situation, policy, rules, cache or DecisionCache())
     draft = Draft(rules.horizon_s)
+    draft.yielding = _yields(situation, inputs.live, rules, inputs.cache)
     _clear_away(draft, inputs)
     _find_holes(draft, inputs)
-    draft.yielding = _yields(situation, inputs.live, rules, inputs.cache)
     leave_what_must(draft, inputs)
     _keep_reserve(draft, inputs)
     _replace_stragglers(draft, inputs)
@@ -77,7 +77,7 @@ def yield_now(
         for pilot in view.staying
         if pilot.id in given.leave
     ]
-    return with_co_allocated(overdue_leaves(views, situation.now) + actions, views), given.startable
+    return with_co_allocated(overdue_leaves(views, situation.now, given.given) + actions, views), given.startable
 
 
 def _clear_away(draft: Draft, inputs: Inputs) -> None:
@@ -86,7 +86,7 @@ def _clear_away(draft: Draft, inputs: Inputs) -> None:
         if view.phase.is_over:
             over_since = inputs.situation.over_since.get(job_id, inputs.now)
             draft.give_up(clear_away(view, over_since, inputs.now, inputs.rules))
-    draft.give_up(overdue_pilots(inputs.live, inputs.snapshot, inputs.now, inputs.rules))
+    draft.give_up(overdue_pilots(inputs.live, inputs.snapshot, inputs.now, inputs.rules, draft.yielding.given))
 
 
 def _find_holes(draft: Draft, inputs: Inputs) -> None:

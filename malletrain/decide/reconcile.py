@@ -5,7 +5,7 @@ A node that another job still holds is never handed over: its taker waits for th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from malletrain.decide.holes import Holes, pilot_limit_s
 from malletrain.decide.multi_node_pilots import co_allocated, task_groups
@@ -13,6 +13,7 @@ from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
 from malletrain.decide.start_diagnosis import diagnose
 from malletrain.domain.decision import (
+    MAIN_QUEUE_CAUSES,
     Action,
     CancelTasks,
     CutLimit,
@@ -58,20 +59,28 @@ def leaving_for(main_job: str, pilot: Pilot, now: float, rules: Rules) -> Action
     return leaving(pilot, LeaveCause.YIELD, now, rules, reason, main_job=main_job)
 
 
-def overdue_leaves(views: Mapping[int, JobView], now: float) -> list[Action]:
-    """Pilots that were asked to leave, and whose time to do so is over."""
+def overdue_leaves(views: Mapping[int, JobView], now: float, wanted: Collection[str]) -> list[Action]:
+    """Pilots that were asked to leave, and whose time to do so is over.
+
+    They are killed where the main queue or the staff waits, or is given the node by now (`wanted`). Otherwise Slurm's
+    SIGTERM and KillWait follow, in which a checkpoint on the way to another size may still be written.
+    """
     actions: list[Action] = []
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:
             if pilot.phase is PilotPhase.LEAVING and pilot.leave_by is not None and now >= pilot.leave_by:
+                kill = pilot.leave_cause in MAIN_QUEUE_CAUSES or pilot.node in wanted
                 reason = f"asked to leave {now - pilot.since:.0f} s ago ({pilot.reason}) and still there"
-                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
+                reason = f"{reason}: killed" if kill else reason
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, kill=kill))
     return actions
 
 
-def overdue_pilots(views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules) -> list[Action]:
-    """Pilots that were asked for something and did not do it in time."""
-    actions = overdue_leaves(views, now)
+def overdue_pilots(
+    views: Mapping[int, JobView], snapshot: Snapshot, now: float, rules: Rules, wanted: Collection[str]
+) -> list[Action]:
+    """Pilots that were asked for something and did not do it in time. `wanted`: as in `overdue_leaves`."""
+    actions = overdue_leaves(views, now, wanted)
     reasons: dict[str, str] | None = None
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:

@@ -25,6 +25,12 @@ class LeaveCause(StrEnum):
     OPERATOR = "operator"  #: `malletrain drain` or the breaker
 
 
+#: Who leaves for one of these and is late holds up the main queue or the staff.
+MAIN_QUEUE_CAUSES = frozenset(
+    {LeaveCause.YIELD, LeaveCause.HOLE_CLOSES, LeaveCause.NODE_WANTED, LeaveCause.RESERVE, LeaveCause.OPERATOR}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class StartPilot:
     """Pin the held task `pilot` to `node`, limit it to `limit_s` seconds, release it.

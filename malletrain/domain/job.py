@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
 
+from malletrain.domain.decision import LeaveCause
 from malletrain.domain.snapshot import SlurmState
 
 
@@ -143,9 +144,10 @@ class Pilot:
     with it, and wait in no array.
 
     `ends_at` is when its time limit runs out (Unix seconds); `since` when it entered its phase; `leave_by`: one that
-    was asked to leave is recycled then, whether it has left or not; `ended_as` how Slurm says that it ended; `ready`:
-    its worker is warm, or trains; `replaces`: the pilot of a slow worker that it was started for; `node_class`: of
-    its node, where the site has several; `restarts`: Slurm's restart count of its present run, where it is known.
+    was asked to leave, for `leave_cause`, is recycled then, whether it has left or not; `ended_as` how Slurm says it
+    ended; `ready`: its worker is warm, or trains; `replaces`: the pilot of a slow worker that it was started for;
+    `node_class`: of its node, where the site has several; `restarts`: Slurm's restart count of its present run, where
+    it is known.
     """
 
     id: str
@@ -156,6 +158,7 @@ class Pilot:
     started_at: float | None = None
     ends_at: float | None = None
     leave_by: float | None = None
+    leave_cause: LeaveCause | None = None
     reason: str = ""
     ended_as: SlurmState | None = None
     ready: bool = False

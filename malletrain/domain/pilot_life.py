@@ -32,8 +32,8 @@ def after(pilot: Pilot, event: Event) -> Pilot:
     match event.payload:
         case ActionIntent(action=StartPilot(replaces=replaces)):
             return replace(_asked(pilot, event, PilotPhase.RELEASED), replaces=replaces)
-        case ActionIntent(action=LeavePilot(deadline=deadline)):
-            return replace(_asked(pilot, event, PilotPhase.LEAVING), leave_by=deadline)
+        case ActionIntent(action=LeavePilot(deadline=deadline, cause=cause)):
+            return replace(_asked(pilot, event, PilotPhase.LEAVING), leave_by=deadline, leave_cause=cause)
         case ActionIntent(action=RecyclePilot()):
             return replace(_asked(pilot, event, PilotPhase.RECYCLING), since=event.at)
         case ActionOutcome(action=StartPilot(), done=False) if pilot.phase is PilotPhase.RELEASED:
@@ -66,7 +66,7 @@ def after(pilot: Pilot, event: Event) -> Pilot:
 def _asked(pilot: Pilot, event: Event, phase: PilotPhase) -> Pilot:
     since = pilot.since if phase is pilot.phase else event.at
     node = event.node or pilot.node
-    return replace(pilot, phase=phase, since=since, node=node, reason=event.reason, leave_by=None)
+    return replace(pilot, phase=phase, since=since, node=node, reason=event.reason, leave_by=None, leave_cause=None)
 
 
 def _started(pilot: Pilot, event: Event, started: PilotStarted) -> Pilot:

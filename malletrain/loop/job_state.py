@@ -188,7 +188,9 @@ def _of_pilot(record: JobState, event: Event) -> None:
     if given_up(event) and record.world is not None and name in record.world.members:
         left = tuple(member for member in record.world.members if member != name)
         record.world = replace(record.world, members=left) if left else None
-    if isinstance(payload, PilotEnded) and turned.ended_as in _FAILED_STATES and not pilot.is_part:
+    # One that was to go says nothing of the script: it may have been killed.
+    by_itself = pilot.phase not in (PilotPhase.LEAVING, PilotPhase.RECYCLING)
+    if isinstance(payload, PilotEnded) and turned.ended_as in _FAILED_STATES and by_itself and not pilot.is_part:
         record.failures += 1
 
 

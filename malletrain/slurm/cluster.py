@@ -7,7 +7,7 @@ act too. A daemon with the rights of a coordinator of the harvest account, or of
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
@@ -212,28 +212,31 @@ class SlurmCluster:
         for pilot in waiting:
             outcomes[pilot] = Outcome(pilot not in failed, failed.get(pilot, "held before it started"))
         late = {task_of(action.pilot) for action in actions if action.kill}
-        self._kill([task for task in running if task in late])
-        outcomes |= self._requeue([pilot for pilot in running if pilot in rows], rows)
+        outcomes |= self._requeue(running, rows, late)
         return [outcomes[task_of(action.pilot)] for action in actions]
 
     def _kill(self, tasks: Sequence[str]) -> None:
-        """Kill what runs in these tasks, right before they are requeued: it had its time to leave.
+        """Kill what `srun` runs in these tasks, right before they are requeued: it had its time to leave.
 
         The step, not the job: `scancel --signal=KILL` of a job ends it by SIGTERM and KillWait as ever, and consumes
-        the task; and the step of a task that is completing already is not killed at all. (Measured, 22.05, KillWait
-        5 s, a payload deaf to SIGTERM: its node is free after 7.4 s by requeuehold alone, after 0.1 s with its step
-        killed before.) An error is of no consequence: what is left KillWait ends.
+        the task; and the step of a task that is completing already is not killed at all. Nothing comes between this
+        and `requeuehold`: a task whose step is dead ends by itself a moment later, and is consumed then. (Measured,
+        22.05, KillWait 5 s, a payload deaf to SIGTERM: its node is free after 7.4 s by requeuehold alone, after 0.1 s
+        with its step killed before.) An error is of no consequence: what is left KillWait ends.
         """
         for begin in range(0, len(tasks), MAX_TASKS_PER_COMMAND):
             steps = [f"{task}.0" for task in tasks[begin : begin + MAX_TASKS_PER_COMMAND]]
             self._commands.run(["scancel", "--signal=KILL", *steps])
 
-    def _requeue(self, running: Sequence[str], rows: Mapping[str, squeue.TaskRecord]) -> dict[str, Outcome]:
+    def _requeue(
+        self, running: Sequence[str], rows: Mapping[str, squeue.TaskRecord], late: Collection[str]
+    ) -> dict[str, Outcome]:
         outcomes: dict[str, Outcome] = {}
         locked = [pilot for pilot in running if not rows[pilot].requeue]
         for pilot, error in self._each(["scontrol", "update"], locked, "Requeue=1").items():
             outcomes[pilot] = Outcome(is_gone(error), f"scontrol update Requeue=1: {error}")
         open_ones = [pilot for pilot in running if pilot not in outcomes]
+        self._kill([pilot for pilot in open_ones if pilot in late])
         refused = self._each(["scontrol", "requeuehold"], open_ones)
         unset = self._each(["scontrol", "update"], open_ones, "Requeue=0")
         for pilot in open_ones:
