@@ -23,6 +23,7 @@ from malletrain.api.rate_limits import RateLimits, TooManyRequests
 from malletrain.api.request_guard import RequestGuard
 from malletrain.api.roles import Roles
 from malletrain.api.schemas import answers, object_of
+from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
 from malletrain.loop.ports import Clock
 
@@ -138,12 +139,14 @@ def _caller(path: str, authorization: str, auth: Auth, holds_token: Callable[[st
         return None
 
 
-async def _on_known(_request: Request, error: Exception) -> Response:
+async def _on_known(request: Request, error: Exception) -> Response:
     status = next((code for kind, code in _STATUS if isinstance(error, kind)), 503)
     if status == 503:
         _log.warning("a request could not be answered: %s", error)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status)
-    return JSONResponse({"error": _line(str(error))}, status, headers)
+    # A refusal says why, and the why may be another user's job.
+    words = request.scope.get("malletrain.sight", Visibility()).words(str(error))
+    return JSONResponse({"error": _line(words)}, status, headers)
 
 
 async def _on_invalid(_request: Request, error: Exception) -> Response:

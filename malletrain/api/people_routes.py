@@ -71,6 +71,7 @@ class PeopleRoutes:
         """Who calls, by token; a dependency of every route but the login."""
         identity = self.auth.identify(request.headers.get("authorization"))
         request.scope["malletrain.user"] = identity.user
+        request.scope["malletrain.sight"] = self.roles.sight(identity)
         self.by_user.take(str(identity.uid))
         return identity
 
@@ -152,22 +153,23 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         row = await people.off_loop(take)
         if row is None:
             raise NotFound("the new job is not to be seen: look again with `malletrain status`")
-        return JSONResponse({"job": row.to_json()}, 201)
+        return JSONResponse({"job": roles.sight(caller).job(row).to_json()}, 201)
 
     @router.get("/jobs", responses=answers(object_of(jobs=list_of(row_schema(JobRow))), 200, 401))
     async def jobs(
         caller: Caller, over: bool = True, mine: bool = False, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
     ) -> Response:
         """The newest `limit` jobs, by number; without those that are over with `over=false`."""
-        uid = caller.uid if mine else roles.seen_uid(caller)
+        sight = roles.sight(caller)
+        uid = caller.uid if mine else sight.uid
         rows = await people.off_loop(lambda: views.jobs(over, uid, limit))
-        return JSONResponse({"jobs": [row.to_json() for row in rows]})
+        return JSONResponse({"jobs": [sight.job(row).to_json() for row in rows]})
 
     @router.get("/jobs/{job_id}", responses=answers(one_job, 200, 401, 404))
     async def job(job_id: JobNumber, caller: Caller) -> Response:
         """One job."""
         row = roles.check_sees(caller, job_id, await people.off_loop(lambda: views.job(job_id)))
-        return JSONResponse({"job": row.to_json()})
+        return JSONResponse({"job": roles.sight(caller).job(row).to_json()})
 
     @router.post("/jobs/{job_id}/arrays", status_code=202, responses=answers(object_of(), 202, 401, 403, 404, 409))
     async def attach(job_id: JobNumber, body: ArrayBody, caller: Caller) -> Response:
@@ -187,7 +189,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         """What is known of how the job scales, and what would be measured next."""
         roles.check_sees(caller, job_id, await people.off_loop(lambda: views.job(job_id)))
         row = await people.off_loop(lambda: requests.profile(job_id))
-        return JSONResponse(row.to_json())
+        return JSONResponse(roles.sight(caller).profile(row).to_json())
 
     def steer(verb: str, ask: Callable[[int, Identity], None], when_over: bool, words: str) -> None:
         async def route(job_id: JobNumber, caller: Caller) -> Response:
@@ -213,10 +215,10 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     @router.get("/status", responses=answers(row_schema(StatusRow), 200, 401))
     async def status(caller: Caller, nodes: bool = True) -> Response:
         """Pool, nodes, jobs that are not over, last decision; `nodes=false` leaves the nodes out."""
-        seen = roles.seen_uid(caller)
+        sight = roles.sight(caller)
 
         def look() -> dict[str, Any]:
-            return views.status(people.clock.now(), nodes, seen).to_json()
+            return sight.status(views.status(people.clock.now(), nodes and sight.nodes, sight.uid)).to_json()
 
         return JSONResponse(await people.off_loop(look))
 
@@ -237,12 +239,13 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
 
         `latest=N` gives the newest N at once, instead.
         """
-        seen = roles.seen_uid(caller)
+        sight = roles.sight(caller)
+        seen = sight.uid
         if latest is not None:
             newest = await people.off_loop(views.last_event)
             rows = await people.off_loop(lambda: views.latest_events(latest, job, seen))
             last = max(newest, rows[-1].seq) if rows else newest
-            return JSONResponse({"events": [row.to_json() for row in rows], "last": last})
+            return JSONResponse({"events": [sight.event(row).to_json() for row in rows], "last": last})
         end = people.clock.elapsed() + wait
         with people.long_poll(caller.uid):
             while True:
@@ -250,7 +253,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
                 rows, after = await people.off_loop(lambda since=since: views.events(since, job, seen, kind, limit))  # type: ignore[misc]
                 left = end - people.clock.elapsed()
                 if rows or left <= 0:
-                    return JSONResponse({"events": [row.to_json() for row in rows], "last": after})
+                    return JSONResponse({"events": [sight.event(row).to_json() for row in rows], "last": after})
                 await people.bell.wait(after, left)
 
     @router.get(
@@ -261,16 +264,14 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         """Why a job, node, pilot or main job has what it has."""
         if not subject.isprintable():
             raise NotFound("explain a job (`job 3`), a node, a pilot (`123_4`) or a main job (`main-job 99`)")
-        number = subject.removeprefix("job").strip()
-        if number.isascii() and number.isdigit() and len(number) < 19:
-            roles.check_sees(caller, int(number), await people.off_loop(lambda: views.job(int(number))))
-        lines = await people.off_loop(lambda: requests.explain(subject))
+        sight = roles.sight(caller)
+        lines = await people.off_loop(lambda: requests.explain(subject, sight))
         return JSONResponse({"subject": subject, "lines": list(lines)})
 
     @router.get("/usage", responses=answers(object_of(usage=list_of(row_schema(UsageRow))), 200, 401))
     async def usage(caller: Caller, since: Day = "", until: Day = "") -> Response:
         """Node-seconds and samples by day (UTC), user and account, from `since` to `until`, both included."""
-        seen = roles.seen_uid(caller)
+        seen = roles.sight(caller).usage_uid
         rows = await people.off_loop(lambda: views.usage(people.clock.now(), since, until, seen))
         return JSONResponse({"usage": [row.to_json() for row in rows]})
 

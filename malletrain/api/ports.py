@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import MalletrainError
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
 
@@ -93,8 +94,12 @@ class Requests(Protocol):
         """Let a held job run again. Idempotent."""
         ...
 
-    def explain(self, subject: str) -> Sequence[str]:
-        """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines."""
+    def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
+        """Why a job (`job 3`, `3`), node, pilot (`123_4`) or main job (`main-job 99`) has what it has, in lines.
+
+        Raises:
+            NotFound: there is none, or none that `sight` shows: the two are not told apart.
+        """
         ...
 
     def profile(self, job: int) -> ProfileRow:

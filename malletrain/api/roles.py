@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import pwd
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from malletrain.api.ports import Identity, NotFound, Role
+from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.wire.rows import JobRow
 
 
+def _nothing_private() -> Collection[str]:
+    return ()
+
+
 class Roles:
-    """The site's rules, fixed while the daemon runs."""
+    """The site's rules."""
 
     def __init__(
-        self, operators: Iterable[int] = (), *, serves: Iterable[int] | None = None, private: bool = False
+        self,
+        operators: Iterable[int] = (),
+        *,
+        serves: Iterable[int] | None = None,
+        private_data: Callable[[], Collection[str]] = _nothing_private,
     ) -> None:
         """`operators` are uids, root among them always; `serves` the only uids that are served (None: all);
-        `private` hides jobs from other users, as Slurm's PrivateData=jobs does."""
+        `private_data` gives the words of Slurm's PrivateData as they are now."""
         self._operators = frozenset(operators) | {0}
         self._serves = None if serves is None else frozenset(serves)
-        self._private = private
+        self._private_data = private_data
 
     def identify(self, uid: int, gid: int) -> Identity:
         """The caller behind a uid that MUNGE vouches for.
@@ -33,9 +42,15 @@ class Roles:
             raise Refused(f"this daemon serves {', '.join(map(user_name, sorted(self._serves)))} alone, not {user}")
         return Identity(uid, gid, user, Role.OPERATOR if uid in self._operators else Role.USER)
 
-    def seen_uid(self, identity: Identity) -> int | None:
-        """The only uid whose jobs the caller may see; None: all."""
-        return identity.uid if self._private and identity.role is not Role.OPERATOR else None
+    def sight(self, identity: Identity) -> Visibility:
+        """What the caller may see."""
+        return self.sight_of(identity.uid)
+
+    def sight_of(self, uid: int) -> Visibility:
+        """What the user with this uid may see."""
+        if uid in self._operators:
+            return Visibility()
+        return Visibility.under(self._private_data(), uid, user_name(uid))
 
     def check_sees(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
         """The job, if there is one that the caller may see.
@@ -43,7 +58,7 @@ class Roles:
         Raises:
             NotFound: there is none, or it is another's and hidden: the two are not told apart.
         """
-        if job is None or self.seen_uid(identity) not in (None, job.uid):
+        if job is None or not self.sight(identity).sees_job_of(job.uid):
             raise NotFound(f"there is no job {job_id}: `malletrain status` lists them")
         return job
 

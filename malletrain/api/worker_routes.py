@@ -12,6 +12,7 @@ import json
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -23,6 +24,7 @@ from starlette.requests import ClientDisconnect
 
 from malletrain.api.rate_limits import RateLimits
 from malletrain.api.report_budget import ReportBudget
+from malletrain.api.visibility import Visibility
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import ContradictsRecord, Refused
 from malletrain.domain.event import Event
@@ -39,6 +41,10 @@ HEARTBEAT_S = 20.0
 ASLEEP_S = 4.0
 
 
+def _everything(_uid: int) -> Visibility:
+    return Visibility()
+
+
 class WorkersGate:
     """The membership, safe to call from any thread. This is the `Workers` port of the live loop.
 
@@ -49,6 +55,7 @@ class WorkersGate:
             any worker sees it.
         clock: time.
         budget: of the figures that workers report; None for the usual limits.
+        sight: what the user with this uid may see: reasons that workers are told go by it.
     """
 
     def __init__(
@@ -58,8 +65,10 @@ class WorkersGate:
         persist: Callable[[], None],
         clock: Clock,
         budget: ReportBudget | None = None,
+        sight: Callable[[int], Visibility] = _everything,
     ) -> None:
         self.membership = membership
+        self._sight = sight
         self.budget = budget or ReportBudget(RateLimits(), clock)
         self.clock = clock
         self._lock = lock
@@ -146,7 +155,17 @@ class WorkersGate:
             if due is not None and due <= self.clock.elapsed():
                 self.change(self.membership.tick)
                 due = self.membership.due()
-            return self.membership.directive_for(worker), due
+            return self._shown(worker, self.membership.directive_for(worker)), due
+
+    def _shown(self, worker: str, directive: wire.Directive) -> wire.Directive:
+        """The directive with reasons that the worker's user may read."""
+        known = self.membership.worker(worker)
+        if known is None or (sight := self._sight(known.uid)).is_whole:
+            return directive
+        own = {known.job}
+        plan = directive.plan and replace(directive.plan, reason=sight.words(directive.plan.reason, own))
+        leave, end = (text if text is None else sight.words(text, own) for text in (directive.leave, directive.end))
+        return replace(directive, plan=plan, leave=leave, end=end)
 
     async def poll(self, worker: str, after: int, wait_s: float, gone: asyncio.Event) -> wire.Directive:
         """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`."""

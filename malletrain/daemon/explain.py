@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from malletrain.api.visibility import Visibility
 from malletrain.daemon.describe import describe_action, utc
 from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import ActionIntent, ActionOutcome, Event, MetricReported, PilotEnded, SamplesReported
 from malletrain.domain.job import JobView
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.snapshot import SlurmJob, Snapshot
+
+#: No job has a number of so many digits.
+MAX_DIGITS = 19
+
+
+class _Shown:
+    """What of the loop's state the caller may see."""
+
+    def __init__(self, views: Mapping[int, JobView], events: Sequence[Event], sight: Visibility) -> None:
+        self.sight = sight
+        self.views = {number: view for number, view in views.items() if sight.sees_job_of(view.job.uid)}
+        self._events = events
+
+    def words(self, text: str, main_job: str = "") -> str:
+        return self.sight.words(text, self.views, main_job)
+
+    def sees(self, job: int | None) -> bool:
+        """Whether what is said of this job, or of no job, is for the caller."""
+        return self.sight.uid is None or job in self.views
+
+    def events(self, about: Callable[[Event], bool]) -> Iterator[Event]:
+        return (event for event in self._events if about(event) and self.sees(event.job))
 
 
 def explain(
@@ -18,34 +41,36 @@ def explain(
     snapshot: Snapshot | None,
     decision: Decision | None,
     events: Sequence[Event],
+    sight: Visibility = Visibility(),  # noqa: B008 - frozen
 ) -> tuple[str, ...]:
     """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for
     a job of the main queue. `events` are the journal's latest.
 
     Raises:
-        InvalidInput: nothing of that name is known.
+        InvalidInput: nothing of that name is known, or nothing that `sight` shows.
     """
+    shown = _Shown(views, events, sight)
     if subject.startswith("main-job "):
-        return tuple(_main_job(subject.removeprefix("main-job ").strip(), snapshot, events))
+        return tuple(_main_job(subject, snapshot, events, shown))
     number = subject.removeprefix("job ").strip()
     if number.isdecimal():
-        view = views.get(int(number))
+        view = shown.views.get(int(number)) if len(number) < MAX_DIGITS else None
         if view is None:
             raise InvalidInput(subject, "no malleable job of this number is known; `malletrain status` lists them")
-        return tuple(_job(view, decision, events))
-    if snapshot is not None and subject in snapshot.node:
-        return tuple(_node(subject, views, snapshot, decision, events))
-    owner = next((view for view in views.values() if subject in view.pilots), None)
+        return tuple(_job(view, decision, shown))
+    if snapshot is not None and sight.nodes and subject in snapshot.node:
+        return tuple(_node(subject, snapshot, decision, shown))
+    owner = next((view for view in shown.views.values() if subject in view.pilots), None)
     if owner is None:
         raise InvalidInput(subject, "is neither a job's number, nor a node, nor a pilot such as 123_4")
-    return tuple(_pilot(subject, owner, events))
+    return tuple(_pilot(subject, owner, shown))
 
 
-def _job(view: JobView, decision: Decision | None, events: Sequence[Event]) -> Iterator[str]:
+def _job(view: JobView, decision: Decision | None, shown: _Shown) -> Iterator[str]:
     job = view.job
     yield f"job {job.id} ({job.name}) of {job.user}: {view.phase.value}, {job.min_nodes}-{job.max_nodes} nodes"
     if view.reason:
-        yield f"  {view.reason}"
+        yield f"  {shown.words(view.reason)}"
     held = ", ".join(f"{p.node} ({p.id}, {p.phase.value})" for p in view.active) or "none"
     yield f"  nodes: {held}; {len(view.held)} tasks wait for a hole"
     if view.world is not None:
@@ -70,50 +95,55 @@ def _job(view: JobView, decision: Decision | None, events: Sequence[Event]) -> I
         yield f"  last decision ({utc(decision.at)}, {decision.status.value}): {size} nodes"
         for action in decision.actions:
             if action.job_id == job.id:
-                yield f"    {describe_action(action)}"
+                yield f"    {shown.words(describe_action(action))}"
         for refusal in decision.refusals:
             if refusal.subject in (f"job {job.id}", "all"):
-                yield f"    not: {refusal.reason}"
-    yield from _history(e for e in events if e.job == job.id)
+                yield f"    not: {shown.words(refusal.reason)}"
+    yield from _history(shown, lambda e: e.job == job.id)
 
 
-def _node(
-    name: str,
-    views: Mapping[int, JobView],
-    snapshot: Snapshot,
-    decision: Decision | None,
-    events: Sequence[Event],
-) -> Iterator[str]:
+def _node(name: str, snapshot: Snapshot, decision: Decision | None, shown: _Shown) -> Iterator[str]:
     node = snapshot.node[name]
-    holders = ", ".join(f"job {h.id} of {h.user} in {h.partition}" for h in snapshot.holders.get(name, ()))
+    holders = ", ".join(_holder(job, shown) for job in snapshot.holders.get(name, ()))
     yield f"node {name}: {node.state.value} at {utc(snapshot.taken_at)}; held by {holders or 'nobody'}"
-    for view in views.values():
+    for view in shown.views.values():
         for pilot in view.active:
             if pilot.node == name:
                 ends = f", ends by {utc(pilot.ends_at)}" if pilot.ends_at else ""
-                yield f"  pilot {pilot.id} of job {view.job.id}: {pilot.phase.value}{ends} {pilot.reason}".rstrip()
+                reason = shown.words(pilot.reason)
+                yield f"  pilot {pilot.id} of job {view.job.id}: {pilot.phase.value}{ends} {reason}".rstrip()
     if decision is not None:
         for hole in decision.holes:
             if hole.node == name:
-                yield f"  hole until {utc(hole.until)}: {hole.reason}"
+                yield f"  hole until {utc(hole.until)}: {shown.words(hole.reason)}"
         for action in decision.actions:
-            if not isinstance(action, CancelTasks | TopUp) and action.node == name:
-                yield f"  {describe_action(action)}"
+            if not isinstance(action, CancelTasks | TopUp) and action.node == name and shown.sees(action.job_id):
+                yield f"  {shown.words(describe_action(action))}"
         for refusal in decision.refusals:
             if refusal.subject in (name, "all"):
-                yield f"  not used: {refusal.reason}"
-    yield from _history(e for e in events if e.node == name)
+                yield f"  not used: {shown.words(refusal.reason)}"
+    yield from _history(shown, lambda e: e.node == name)
 
 
-def _pilot(pilot_id: str, view: JobView, events: Sequence[Event]) -> Iterator[str]:
+def _holder(job: SlurmJob, shown: _Shown) -> str:
+    if not shown.sight.sees_main_job_of(job.user):
+        return "a job of another user"
+    return f"job {job.id} of {job.user} in {job.partition}"
+
+
+def _pilot(pilot_id: str, view: JobView, shown: _Shown) -> Iterator[str]:
     pilot = view.pilots[pilot_id]
     where = f" on {pilot.node}" if pilot.node else ""
-    yield f"pilot {pilot_id} of job {view.job.id}: {pilot.phase.value}{where} since {utc(pilot.since)} {pilot.reason}"
-    yield from _history(e for e in events if e.pilot == pilot_id)
+    since = f"{pilot.phase.value}{where} since {utc(pilot.since)}"
+    yield f"pilot {pilot_id} of job {view.job.id}: {since} {shown.words(pilot.reason)}"
+    yield from _history(shown, lambda e: e.pilot == pilot_id)
 
 
-def _main_job(job_id: str, snapshot: Snapshot | None, events: Sequence[Event]) -> Iterator[str]:
+def _main_job(subject: str, snapshot: Snapshot | None, events: Sequence[Event], shown: _Shown) -> Iterator[str]:
+    job_id = subject.removeprefix("main-job ").strip()
     row = next((j for j in snapshot.jobs if j.id == job_id), None) if snapshot is not None else None
+    if shown.sight.uid is not None and (row is None or not shown.sight.sees_main_job_of(row.user)):
+        raise InvalidInput(subject, "no job of yours in the main queue has this number now")
     if row is not None:
         yield f"main job {job_id} of {row.user}: {row.state.value} ({row.reason}), {row.node_count} nodes"
     words = f"main job {job_id} "
@@ -123,19 +153,25 @@ def _main_job(job_id: str, snapshot: Snapshot | None, events: Sequence[Event]) -
     ended = [e for e in events if e.node in nodes and e.at >= since]
     taken = [e for e in ended if isinstance(e.payload, PilotEnded) and e.payload.preempted]
     for event in given:
-        yield f"  {utc(event.at)} pilot {event.pilot} was asked to leave {event.node}: {event.reason}"
+        pilot, reason = _pilot_of(event, shown), shown.words(event.reason, job_id)
+        yield f"  {utc(event.at)} {pilot} was asked to leave {event.node}: {reason}"
     for event in taken:
-        yield f"  {utc(event.at)} pilot {event.pilot} was preempted on {event.node}, which the job has now"
+        yield f"  {utc(event.at)} {_pilot_of(event, shown)} was preempted on {event.node}, which the job has now"
     if not given and not taken:
         yield f"  no pilot was asked to leave for job {job_id} and none was preempted on its nodes lately"
 
 
-def _history(events: Iterator[Event]) -> Iterator[str]:
-    shown = [e for e in events if not isinstance(e.payload, SamplesReported | MetricReported)][-12:]
-    if shown:
+def _pilot_of(event: Event, shown: _Shown) -> str:
+    return f"pilot {event.pilot}" if shown.sees(event.job) else "a pilot"
+
+
+def _history(shown: _Shown, about: Callable[[Event], bool]) -> Iterator[str]:
+    lately = [e for e in shown.events(about) if not isinstance(e.payload, SamplesReported | MetricReported)][-12:]
+    if lately:
         yield "  lately:"
-    for event in shown:
+    for event in lately:
         payload = event.payload
         what = ACTION_NAMES[type(payload.action)] if isinstance(payload, ActionIntent | ActionOutcome) else ""
         where = " ".join(part for part in (event.pilot or "", event.node or "") if part)
-        yield f"    {utc(event.at)} {event.kind} {what} {where} {event.reason}".replace("  ", " ").rstrip()
+        reason = shown.words(event.reason)
+        yield f"    {utc(event.at)} {event.kind} {what} {where} {reason}".replace("  ", " ").rstrip()

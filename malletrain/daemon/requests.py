@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Unavailable
+from malletrain.api.visibility import Visibility
 from malletrain.daemon.explain import explain
 from malletrain.daemon.scalability_view import profile_row
 from malletrain.domain.errors import InvalidInput
@@ -101,7 +102,9 @@ class LoopRequests:
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
         with self._facts:
             view = self._live(job)
-            if any(p.startswith(f"{array_id}_") for other in self._loop.views.values() for p in other.pilots):
+            # Another user's array is refused by the look at it: whether it is here is nobody's business.
+            own = [other for other in self._loop.views.values() if other.job.uid == identity.uid]
+            if any(p.startswith(f"{array_id}_") for other in own for p in other.pilots):
                 if any(p.startswith(f"{array_id}_") for p in view.pilots):
                     return
                 raise Conflict(f"array {array_id} belongs to another job")
@@ -122,12 +125,10 @@ class LoopRequests:
             if self._live(job).phase is JobPhase.HELD:
                 self._record(JobReleased(identity.user), job, f"released by {identity.user}")
 
-    def explain(self, subject: str) -> Sequence[str]:
-        loop = self._loop
+    def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
+        loop, events = self._loop, self._latest(EXPLAINED_EVENTS)
         try:
-            return explain(
-                subject, loop.views, loop.last_snapshot, loop.last_decision, self._latest(EXPLAINED_EVENTS)
-            )
+            return explain(subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight)
         except InvalidInput as error:
             raise NotFound(str(error)) from error
 

@@ -137,7 +137,14 @@ class Service:
             functools.partial(secrets.token_hex, SECRET_BYTES),
         )
         budget = ReportBudget(RateLimits(), self._clock, self.metrics.figures_dropped)
-        self._gate = WorkersGate(self._membership, self._facts, self._persist, self._clock, budget)
+        self._roles = Roles(
+            uids_of(config.operators, "operators") | {os.geteuid()},
+            serves={os.geteuid()} if user_mode else None,
+            private_data=lambda: self._site.facts.private_data,
+        )
+        self._gate = WorkersGate(
+            self._membership, self._facts, self._persist, self._clock, budget, self._roles.sight_of
+        )
         self._loop = Loop(
             self._cluster(commands, harvest, facts.bf_interval_s),
             self._gate,
@@ -155,7 +162,7 @@ class Service:
         self.url = ""
         self._log.info("journal read", events=events, jobs=len(self._loop.views))
         if self._disk is not None:
-            self._begin(self._disk, user_mode)
+            self._begin(self._disk)
 
     # -- what timers call --------------------------------------------------------------------------------------
 
@@ -276,11 +283,9 @@ class Service:
         self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s)
         return self._apart
 
-    def _begin(self, journal: SqliteJournal, user_mode: bool) -> None:
+    def _begin(self, journal: SqliteJournal) -> None:
         """Listen, and answer workers as they speak."""
-        config, own_uid = self._config, os.geteuid()
-        operators = uids_of(config.operators, "operators") | {own_uid}
-        roles = Roles(operators, serves={own_uid} if user_mode else None)
+        config, roles = self._config, self._roles
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
         auth = Auth((self.url,), roles, self._clock)

@@ -236,7 +236,7 @@ def _standing(commands: Commands, user: str) -> tuple[str, list[str]]:
 
 
 def _privacy(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
-    if "jobs" not in facts.private_data:
+    if not facts.private_data & {"jobs", "all"}:
         return
     me = _user_name()
     sees_all = me in (facts.slurm_user, "root") or (

@@ -197,8 +197,8 @@ def _expanded(nodes: str) -> tuple[str, ...]:
 
 def inspect(array_id: int, rows: Sequence[TaskRecord], harvest: Harvest, uid: int | None) -> ArrayInspection:
     """The held tasks of an array, and everything that is wrong with it."""
-    mine = [row for row in rows if row.array_id == array_id]
-    if not mine:
+    mine = [row for row in rows if row.array_id == array_id and uid in (None, row.uid)]
+    if not mine:  # another user's is not told apart: Slurm's PrivateData may hide it
         return ArrayInspection(array_id, "", -1, (), (f"Slurm knows no job array {array_id}",))
     tasks: list[int] = []
     found: dict[str, None] = {}

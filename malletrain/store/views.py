@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import ColumnElement, Connection, Row, func, select
 
 from malletrain.domain.decision import Decision
+from malletrain.domain.event import EventKind
 from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.store import schema as t
@@ -19,6 +20,19 @@ from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRo
 
 _OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
 _ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
+
+#: Events of no job that name nobody: what a user is shown to whom other users' jobs are not.
+OPEN_KINDS = tuple(
+    kind.value
+    for kind in (
+        EventKind.DAEMON_STARTED,
+        EventKind.DAEMON_STOPPED,
+        EventKind.DECIDED,
+        EventKind.BREAKER,
+        EventKind.CLUSTER_UNAVAILABLE,
+        EventKind.POOL,
+    )
+)
 
 #: At most so many rows in one answer.
 MAX_JOBS = 10_000
@@ -120,15 +134,14 @@ class StoreViews:
     ) -> tuple[tuple[EventRow, ...], int]:
         """Events above number `after`, and the number up to which was looked: the next call's `after`.
 
-        `uid` leaves out other users' jobs, `kinds` all but the named ones.
+        `uid` leaves out other users' jobs and what is of no job but `OPEN_KINDS`, `kinds` all but the named ones.
         """
         limit = min(limit, MAX_EVENTS)
         query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(limit)
         if job is not None:
             query = query.where(t.event.c.job == job)
         if uid is not None:
-            own = select(t.job.c.id).where(t.job.c.uid == uid)
-            query = query.where(t.event.c.job.is_(None) | t.event.c.job.in_(own))
+            query = query.where(_shown_to(uid))
         if kinds:
             query = query.where(t.event.c.kind.in_(kinds))
         with storage_errors(self._path), self._engine.begin() as connection:
@@ -148,10 +161,14 @@ class StoreViews:
         if job is not None:
             query = query.where(t.event.c.job == job)
         if uid is not None:
-            own = select(t.job.c.id).where(t.job.c.uid == uid)
-            query = query.where(t.event.c.job.is_(None) | t.event.c.job.in_(own))
+            query = query.where(_shown_to(uid))
         with storage_errors(self._path), self._engine.begin() as connection:
             return tuple(_event_row(row) for row in connection.execute(query).all()[::-1])
+
+
+def _shown_to(uid: int) -> ColumnElement[bool]:
+    own = select(t.job.c.id).where(t.job.c.uid == uid)
+    return (t.event.c.job.is_(None) & t.event.c.kind.in_(OPEN_KINDS)) | t.event.c.job.in_(own)
 
 
 def _job_rows(connection: Connection, rows: Sequence[Row[Any]]) -> tuple[JobRow, ...]:

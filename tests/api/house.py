@@ -18,6 +18,7 @@ from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Identity, NewJob, NotFound
 from malletrain.api.rate_limits import RateLimits
 from malletrain.api.roles import Roles
+from malletrain.api.visibility import Visibility
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve, Elastic, MalleableJob
 from malletrain.store.journal import SqliteJournal
@@ -76,7 +77,7 @@ class RecordedRequests:
     def release(self, job: int, identity: Identity) -> None:
         self.asked.append(("release", job, identity.uid))
 
-    def explain(self, subject: str) -> Sequence[str]:
+    def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
         if subject == "nowhere":
             raise NotFound("nothing is known of nowhere")
         return [f"{subject} has what it has"]
@@ -102,8 +103,9 @@ class House:
         self.journal = SqliteJournal(folder / "journal.db")
         self.bell = JournalNotifier()
         self.journal.on_append(self.bell.ring)
-        self.requests = RecordedRequests(self.journal, self.clock)
-        self.views = StoreViews(self.journal.path, version="test")
+        make = settings.pop("requests", RecordedRequests)
+        self.requests: Any = make(self.journal, self.clock)
+        self.views = StoreViews(self.journal.path, version="test", **settings.pop("views", {}))
         self.roles = settings.pop("roles", None) or Roles(operators=())
         self.ailments: list[str] = []
         self.gate: Any = None

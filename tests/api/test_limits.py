@@ -154,10 +154,10 @@ def test_the_log_tells_who_asked_what_and_no_secret(house: House, caplog: pytest
 
 
 def test_a_failure_is_told_without_its_innards(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(_subject: str) -> list[str]:
+    def broken(_subject: str, _sight: object) -> list[str]:
         raise RuntimeError("password=hunter2")
 
-    house.requests.explain = broken  # type: ignore[method-assign, assignment]
+    house.requests.explain = broken
     answer = Caller(house, house.token(1001)).get("/v1/explain/n001")
     assert (answer.status_code, answer.json()) == (
         500,

@@ -30,7 +30,7 @@ def test_a_sound_array() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"uid": 0}, "belongs to uid 0"),
+        ({"uid": 0}, "knows no job array 7"),
         ({"partition": "batch"}, "partition is batch"),
         ({"account": "other"}, "account is other"),
         ({"account": ""}, "account is none"),
