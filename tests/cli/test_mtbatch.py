@@ -194,7 +194,7 @@ def test_registering_fails_and_the_array_is_cancelled_again(desk: Desk, api: Hou
     def attach_array(job: int, array_id: int, tasks: int, identity: Identity) -> None:
         raise Conflict("array 4711 belongs to another job")
 
-    api.requests.attach_array = attach_array  # type: ignore[method-assign]
+    api.requests.attach_array = attach_array
     refused(desk.mtbatch("train.sh"), "array 4711 belongs to another job; nothing was left behind")
     assert desk.calls("scancel") == ["4711"]
     assert api.requests.asked[-1][0] == "cancel"
@@ -210,8 +210,8 @@ def test_what_cannot_be_taken_back_is_said(desk: Desk, api: House) -> None:
         written(kind, job, data)
 
     written = api.requests._record
-    api.requests.attach_array = attach_array  # type: ignore[method-assign]
-    api.requests._record = record  # type: ignore[method-assign]
+    api.requests.attach_array = attach_array
+    api.requests._record = record
     desk.fake("scancel", "echo 'scancel: error: Zero Bytes' >&2; exit 1\n")
     done = desk.mtbatch("train.sh")
     refused(done, "the journal's disk is full; the held array 4711 is still there")
