@@ -120,6 +120,11 @@ class PilotSection(Section):
     leave_patience_s: Annotated[float, Field(ge=1, le=120)] = 10.0
     """Seconds that a worker has to leave; for the main queue it is then killed. Fewer if its hole closes sooner."""
 
+    join_minutes: Annotated[float, Field(ge=0, le=1440)] = 15.0
+    """Minutes after which a pilot on which no worker has joined gives its node back; 0: never."""
+    idle_minutes: Annotated[float, Field(ge=0, le=1440)] = 30.0
+    """Minutes without a committed step after which a live job gives its nodes back; 0: never."""
+
 
 class LoopSection(Section):
     """How often the daemon looks, and how far ahead."""
@@ -259,6 +264,8 @@ class BreakerSection(Section):
     """The same for nodes that Slurm itself drained or set down within 15 minutes after a pilot."""
     slow_cycles_per_hour: Annotated[int, Field(ge=0)] = 30
     """The same for looks that find slurmctld's cycles above half a second and twice those without pilots."""
+    faults_of_job: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Faults of one job in an hour above which it alone gets no nodes; twice as many of one user's jobs."""
     pause_minutes: Annotated[float, Field(ge=1, le=1440)] = 30.0
     """Minutes that it then stands back."""
 

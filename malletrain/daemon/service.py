@@ -357,7 +357,8 @@ class Service:
 
     def _mind_breaker(self, snapshot: Snapshot) -> None:
         """Step back at signs of harm, and say so in log, journal and `status`."""
-        signs = self._loop.ledger.signs.seen(self._site.why_unfit())
+        ledger, rules = self._loop.ledger, self._loop.rules
+        signs = ledger.signs.seen(self._site.why_unfit(), lambda job, at: ledger.conduct.excuses(job, at, rules))
         why = why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")

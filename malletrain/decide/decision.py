@@ -179,6 +179,7 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
     else:
         draft.actions += top_ups(live, now, rules)
     draft.refusals += waits
+    draft.refusals += [Refusal(f"job {j}", why) for j, why in sorted(situation.set_aside.items()) if j in live]
     for job in sorted(placement.short.keys() & situation.avoided.keys()):
         draft.refusals += [Refusal(f"job {job}", f"{n}: {why}") for n, why in sorted(situation.avoided[job].items())]
 

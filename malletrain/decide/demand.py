@@ -30,7 +30,7 @@ class JobHoldings:
     """What the steps of a decision ask of each job, and what follows from its view alone.
 
     `held`: the nodes of all its pilots; `nodes`, `pilots`: of those that stay; `first_end`: when the first of their
-    limits runs out (Unix seconds).
+    limits runs out (Unix seconds); `first_idle`: since when the first of them has had no worker.
     """
 
     view: JobView
@@ -39,6 +39,7 @@ class JobHoldings:
     nodes: frozenset[str]
     pilots: frozenset[str]
     first_end: float
+    first_idle: float
 
     @staticmethod
     def of(view: JobView) -> JobHoldings:
@@ -47,7 +48,9 @@ class JobHoldings:
         nodes = frozenset([pilot.node for pilot in staying])
         held = nodes if len(staying) == len(view.active) else frozenset([pilot.node for pilot in view.active])
         pilots = frozenset([pilot.id for pilot in staying])
-        return JobHoldings(view, may_train(view), held, nodes, pilots, min(ends, default=math.inf))
+        idle = [pilot.idle_since for pilot in staying if pilot.idle_since is not None]
+        first_end, first_idle = min(ends, default=math.inf), min(idle, default=math.inf)
+        return JobHoldings(view, may_train(view), held, nodes, pilots, first_end, first_idle)
 
     def without(self, given_up: Collection[str]) -> Sequence[Pilot]:
         """The pilots that stay, but for those `given_up`."""

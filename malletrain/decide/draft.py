@@ -38,6 +38,8 @@ class Situation:
         resting: nodes and jobs (`job 7`) on which pilots did not start lately, with the reason.
         supply: equally likely numbers of nodes to come, where jobs have deadlines.
         slow: by job, workers that hold up the others.
+        set_aside: jobs that get no nodes for a while, with the reason.
+        heard_since: since when the daemon has been there to hear workers (Unix seconds).
         avoided: by job, nodes on which its workers were slow, with the reason; other jobs may have them.
     """
 
@@ -58,6 +60,8 @@ class Situation:
     supply: tuple[int, ...] = ()
     slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)
     avoided: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    set_aside: Mapping[int, str] = field(default_factory=dict)
+    heard_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

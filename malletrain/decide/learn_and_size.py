@@ -45,7 +45,9 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         j: view
         for j, view in sorted(inputs.live.items())
         # With pilots that go now, a job may have too few tasks left for its fewest nodes.
-        if inputs.holdings[j].may_train and len(draft.staying[j]) + view.held_count >= max(1, view.job.min_nodes)
+        if inputs.holdings[j].may_train
+        and j not in situation.set_aside
+        and len(draft.staying[j]) + view.held_count >= max(1, view.job.min_nodes)
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
     share = -(-draft.nodes // max(1, len(training)))

@@ -10,7 +10,7 @@ from malletrain.decide.holes import Holes
 from malletrain.decide.reconcile import leaving, leaving_for
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import Action, Hole, LeaveCause
-from malletrain.domain.job import JobPhase, JobView, Pilot
+from malletrain.domain.job import Elastic, JobPhase, JobView, Pilot, PilotPhase
 from malletrain.domain.snapshot import LEAVE_STATES
 
 
@@ -53,6 +53,9 @@ def in_question(
         or each.first_end <= latest
         or not wanted.isdisjoint(each.nodes)
         or not yielding.keys().isdisjoint(each.pilots)
+        or each.view.job.id in situation.set_aside
+        or (rules.join_s and situation.now - each.first_idle > rules.join_s)
+        or (each.pilots and why_idle(each.view, situation, rules))
     ]
 
 
@@ -67,6 +70,8 @@ def must_leave(
     now = situation.now
     if view.phase is JobPhase.HELD:
         return LeaveCause.JOB_OVER, f"job {view.job.id} is held: {view.reason}"
+    if view.job.id in situation.set_aside:
+        return LeaveCause.SET_ASIDE, situation.set_aside[view.job.id]
     if pilot.node in situation.drained:
         return LeaveCause.OPERATOR, f"{pilot.node} is drained of pilots by an operator"
     node = situation.snapshot.node.get(pilot.node)
@@ -81,4 +86,28 @@ def must_leave(
         return LeaveCause.HOLE_CLOSES, f"{hole.reason} in {max(0.0, hole.until - now):.0f} s"
     if pilot.ends_at is not None and pilot.ends_at - now <= rules.leave_lead_s:
         return LeaveCause.HOLE_CLOSES, f"its time limit ends in {max(0.0, pilot.ends_at - now):.0f} s"
+    if why := why_idle(view, situation, rules):
+        return LeaveCause.IDLE, why
+    if why := _no_worker(pilot, situation, rules):
+        alone = all(each.idle_since is not None for each in view.staying)
+        return (LeaveCause.IDLE if alone else LeaveCause.NO_WORKER), why
     return None
+
+
+def why_idle(view: JobView, situation: Situation, rules: Rules) -> str:
+    """Why the job's nodes are held for nothing, or ''. Scripts that are restarted report no steps."""
+    if not rules.idle_s or view.job.elastic is not Elastic.LIVE:
+        return ""
+    idle_s = situation.now - max(view.turned_at, view.committed_at or 0.0, situation.heard_since)
+    if idle_s <= rules.idle_s:
+        return ""
+    return f"job {view.job.id} has committed no step for {idle_s:.0f} s on its nodes (pilot.idle_minutes)"
+
+
+def _no_worker(pilot: Pilot, situation: Situation, rules: Rules) -> str:
+    if not rules.join_s or pilot.idle_since is None or pilot.phase is not PilotPhase.RUNNING:
+        return ""
+    alone_s = situation.now - max(pilot.idle_since, situation.heard_since)
+    if alone_s <= rules.join_s:
+        return ""
+    return f"no worker has joined from {pilot.node} for {alone_s:.0f} s (pilot.join_minutes)"

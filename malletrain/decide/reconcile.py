@@ -13,7 +13,7 @@ from malletrain.decide.placement import Placement
 from malletrain.decide.rules import Rules
 from malletrain.decide.start_diagnosis import diagnose
 from malletrain.domain.decision import (
-    MAIN_QUEUE_CAUSES,
+    KILLED_WHEN_LATE,
     Action,
     CancelTasks,
     CutLimit,
@@ -69,7 +69,7 @@ def overdue_leaves(views: Mapping[int, JobView], now: float, wanted: Collection[
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:
             if pilot.phase is PilotPhase.LEAVING and pilot.leave_by is not None and now >= pilot.leave_by:
-                kill = pilot.leave_cause in MAIN_QUEUE_CAUSES or pilot.node in wanted
+                kill = pilot.leave_cause in KILLED_WHEN_LATE or pilot.node in wanted
                 reason = f"asked to leave {now - pilot.since:.0f} s ago ({pilot.reason}) and still there"
                 reason = f"{reason}: killed" if kill else reason
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, kill=kill))

@@ -38,6 +38,10 @@ class Rules:
         min_hole_s: a shorter hole is left alone: Slurm's limits are whole minutes.
         leave_lead_s: a worker is asked to leave so long before its limit runs out.
         leave_patience_s: a worker that was asked to leave is recycled after so long regardless.
+        join_s: a pilot on which no worker has joined gives its node back after so long; 0: never.
+        idle_s: a live job that has committed no step for so long on its nodes gives them back; 0: never.
+        max_faults: most faults of one job in an hour (`loop.trackers.conduct`), above which it gets no nodes for
+            `set_aside_s`; a user's jobs together have twice as many.
         usual_leave_s: what leaving usually takes, where it is only reckoned with (`--observe`).
         unknown_s: longest limit of a pilot that starts while Slurm's plan is old and main jobs wait.
         start_patience_s: a released pilot that Slurm has not started by then goes back to the held array.
@@ -79,6 +83,10 @@ class Rules:
     min_hole_s: float = 90.0
     leave_lead_s: float = 20.0
     leave_patience_s: float = 15.0
+    join_s: float = 0.0
+    idle_s: float = 0.0
+    max_faults: int = 3
+    set_aside_s: float = 1800.0
     usual_leave_s: float = 2.0
     unknown_s: float = 600.0
     start_patience_s: float = 90.0

@@ -21,14 +21,20 @@ class LeaveCause(StrEnum):
     JOB_OVER = "job_over"  #: its job has finished, was cancelled or is held
     RESERVE = "reserve"  #: too few nodes are idle for the reserve
     STRAGGLER = "straggler"  #: its worker holds up the others
+    IDLE = "idle"  #: its job holds nodes, and commits no step
+    NO_WORKER = "no_worker"  #: no worker has joined from it, though others of its job train
+    SET_ASIDE = "set_aside"  #: its job or user gets no nodes for a while (`loop.trackers.conduct`)
     FELLOW_GONE = "fellow_gone"  #: its task holds several nodes, and the worker on another of them is gone
     OPERATOR = "operator"  #: `malletrain drain` or the breaker
 
 
-#: Who leaves for one of these and is late holds up the main queue or the staff.
-MAIN_QUEUE_CAUSES = frozenset(
-    {LeaveCause.YIELD, LeaveCause.HOLE_CLOSES, LeaveCause.NODE_WANTED, LeaveCause.RESERVE, LeaveCause.OPERATOR}
-)
+#: Who leaves for one of these and is late holds up the main queue or the staff, or has done so too often.
+KILLED_WHEN_LATE = frozenset(
+    {
+        LeaveCause.YIELD, LeaveCause.HOLE_CLOSES, LeaveCause.NODE_WANTED, LeaveCause.RESERVE, LeaveCause.OPERATOR,
+        LeaveCause.SET_ASIDE,
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ class Pilot:
     was asked to leave, for `leave_cause`, is recycled then, whether it has left or not; `ended_as` how Slurm says it
     ended; `ready`: its worker is warm, or trains; `replaces`: the pilot of a slow worker that it was started for;
     `node_class`: of its node, where the site has several; `restarts`: Slurm's restart count of its present run, where
-    it is known.
+    it is known; `idle_since`: since when it runs and no worker of it has joined or trained, None where one has.
     """
 
     id: str
@@ -165,6 +165,7 @@ class Pilot:
     replaces: str = ""
     node_class: str = ""
     restarts: int | None = None
+    idle_since: float | None = None
 
     @property
     def is_active(self) -> bool:
@@ -279,6 +280,7 @@ class JobView:
     waited_s: float = 0.0  #: how long it had waited for the nodes that it has now
     batches: tuple[tuple[int, Curve], ...] = ()  #: samples/s by batch, where the daemon chooses it and knows enough
     noise_scale: float | None = None  #: the gradient noise scale that it reports, in samples
+    committed_at: float | None = None  #: when steps were last reported (Unix seconds)
 
     @cached_property
     def _out(self) -> tuple[Pilot, ...]:

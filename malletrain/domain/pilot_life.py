@@ -57,10 +57,15 @@ def after(pilot: Pilot, event: Event) -> Pilot:
             ended_as = SlurmState.PREEMPTED if preempted else state
             return replace(_without_node(pilot, event, PilotPhase.ENDED), ended_as=ended_as)
         case WorkerWarm():
-            return replace(pilot, ready=True)
+            return replace(pilot, ready=True, idle_since=None)
         case WorkerLeft() | WorkerLost() if pilot.ready:
-            return replace(pilot, ready=False)
+            return without_worker(replace(pilot, ready=False), event.at)
     return pilot
+
+
+def without_worker(pilot: Pilot, at: float) -> Pilot:
+    """The pilot once its worker is gone."""
+    return pilot if pilot.idle_since is not None else replace(pilot, idle_since=at)
 
 
 def _asked(pilot: Pilot, event: Event, phase: PilotPhase) -> Pilot:
@@ -79,6 +84,7 @@ def _started(pilot: Pilot, event: Event, started: PilotStarted) -> Pilot:
         node=event.node or pilot.node,
         started_at=started.started_at,
         ends_at=started.ends_at,
+        idle_since=event.at if phase is not pilot.phase else pilot.idle_since,
         node_class=(pilot.node_class if same_node else "") if started.node_class is None else started.node_class,
     )
 

@@ -46,7 +46,7 @@ from malletrain.domain.job import (
     pilot_name,
     task_of,
 )
-from malletrain.domain.pilot_life import after, given_up
+from malletrain.domain.pilot_life import after, given_up, without_worker
 from malletrain.domain.snapshot import SlurmState
 from malletrain.learn.curve import CurveFit
 from malletrain.learn.prior_jobs import Evidence
@@ -70,6 +70,7 @@ class JobState:
     samples_taken: int = 0
     first_sample_at: float | None = None
     samples_done: float = 0.0
+    committed_at: float | None = None
     fit: CurveFit | None = None
     curve: Curve | None = None
     telling: Evidence = ()  #: what jobs of its application learn from it
@@ -183,6 +184,8 @@ def _of_pilot(record: JobState, event: Event) -> None:
     if pilot is None:
         return
     if isinstance(payload, WorkerLeft | WorkerLost) and not (pilot.is_part or pilot_name(name, 1) in record.pilots):
+        if isinstance(payload, WorkerLost):
+            record.pilots[name] = without_worker(pilot, event.at)
         return  # a task of one node is given back as soon as its worker has left
     record.pilots[name] = turned = after(pilot, event)
     if given_up(event) and record.world is not None and name in record.world.members:
@@ -198,8 +201,16 @@ def _generation(record: JobState, event: Event, published: GenerationPublished) 
     members = published.members
     record.world = World(record.job.id, published.generation, members, event.at) if members else None
     record.world_sizes.append(len(members))
+    for name in members:
+        _trains(record, name)
     if record.probe is not None and len(members) == record.probe.nodes:
         record.probe = replace(record.probe, reached=True)
+
+
+def _trains(record: JobState, name: str) -> None:
+    pilot = record.pilots.get(name)
+    if pilot is not None and pilot.idle_since is not None:
+        record.pilots[name] = replace(pilot, idle_since=None)
 
 
 def _class_of_world(record: JobState) -> str:
@@ -219,6 +230,9 @@ def _samples(record: JobState, event: Event, window: SamplesReported) -> None:
     if wrong:
         record.ignored[wrong] += 1
         return
+    record.committed_at = event.at
+    for name in record.world.members if record.world is not None else ():  # the main worker speaks for all
+        _trains(record, name)
     noise, total = window.noise_scale, window.total
     record.noise_scale = record.noise_scale if noise is None or noise < 0 else noise
     # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from malletrain.decide.budgets import AccountBudget, NodeTimeSpent, work_left_s
-from malletrain.domain.event import Event, JobAnnounced, OperatorRequest, SamplesReported
+from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported
 from malletrain.domain.job import (
     Curve,
     Elastic,
@@ -27,6 +27,7 @@ from malletrain.learn.curve import fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
 from malletrain.loop.job_state import JobState, fold
 from malletrain.loop.trackers.budget_usage import BudgetUsage
+from malletrain.loop.trackers.conduct import Conduct
 from malletrain.loop.trackers.costs import RELAUNCH, TELLING_COSTS, Costs
 from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
@@ -67,6 +68,9 @@ class Ledger:
         self.submitted = SubmittedWork()
         self.pool = SupplyHistory()
         self.signs = HarmSignalTracker()
+        self.conduct = Conduct()
+        #: Since when a daemon has been there to hear workers (Unix seconds).
+        self.heard_since = 0.0
         self.last_seq = 0
 
     def apply(self, events: Iterable[Event]) -> None:
@@ -79,6 +83,9 @@ class Ledger:
             self.paces.apply(event)
             self.pool.apply(event)
             self.signs.apply(event)
+            self.conduct.apply(event)
+            if isinstance(event.payload, DaemonStarted):
+                self.heard_since = event.at
             if isinstance(event.payload, OperatorRequest) and event.payload.verb == "drain":
                 self._drained.update(dict.fromkeys(event.payload.nodes, event.payload.until))
             if event.job is None:
@@ -229,6 +236,7 @@ class Ledger:
                 self.spending.forget(job_id)
                 self.costs.forget(job_id)
                 self._relaunches.forget(job_id)
+                self.conduct.forget(job_id)
 
     def _view(self, record: JobState) -> JobView:
         if record.view is None:
@@ -250,6 +258,7 @@ class Ledger:
                 waited_s=record.waited_s,
                 batches=self._batch_curves(record),
                 noise_scale=record.noise_scale,
+                committed_at=record.committed_at,
             )
         return record.view
 

@@ -262,6 +262,8 @@ class Loop:
             resting=self.ledger.unstarted.resting(now),
             slow=self.ledger.paces.slow(now),
             avoided=self.ledger.paces.avoided(now),
+            set_aside=self.ledger.conduct.set_aside(self.views, now, self.rules),
+            heard_since=self.ledger.heard_since,
             known=known,
             open_holes=self.ledger.holes.open() if self.rules.forecast else {},
             forecast=self.ledger.holes.forecast(now) if self.rules.forecast else None,

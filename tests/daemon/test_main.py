@@ -83,7 +83,8 @@ def test_slurm_that_does_not_answer_is_one_line(
     fakes.mkdir()
     (fakes / "scontrol").write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2\nexit 1\n")
     (fakes / "scontrol").chmod(0o755)
-    file.write_text(f'{file.read_text()}[actuator]\nsocket = "{tmp_path}/socket"\nlistener = "nobody"\n')
+    actuator = f'socket = "{tmp_path}/socket"\nlistener = "nobody"\naudit_log = "{tmp_path}/audit.jsonl"\n'
+    file.write_text(f"{file.read_text()}[actuator]\n{actuator}")
     environ = environment(tmp_path, PATH=f"{fakes}:{os.environ['PATH']}")
     done = run(tmp_path, *argv, "--config", str(file), environ=environ)
     assert (done.returncode, done.stdout) == (status, "")

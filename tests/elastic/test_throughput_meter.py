@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.elastic.link.throughput_meter import DROPPED_STEPS, MIN_WINDOW_STEPS, Meter
+from malletrain.elastic.link.throughput_meter import DROPPED_STEPS, MAX_SILENCE_S, MIN_WINDOW_STEPS, Meter
 from malletrain.wire.messages import Samples
 
 
@@ -47,7 +47,7 @@ def test_time_between_epochs_is_in_no_window() -> None:
     bench = Bench()
     bench.steps(DROPPED_STEPS + 3)
     bench.meter.paused()
-    bench.at += 1000
+    bench.at += 200
     bench.steps(1 + MIN_WINDOW_STEPS)
     assert [(s.steady, s.steps, s.seconds) for s in bench.sent] == [(True, 10, 5.0)], "over the pause, without it"
 
@@ -58,3 +58,13 @@ def test_the_end_is_told_even_when_it_fills_no_window() -> None:
     bench.meter.flush()
     bench.meter.flush()
     assert [(s.steady, s.samples, s.seconds, s.total) for s in bench.sent] == [(False, 20, 1.0, 20)]
+
+
+def test_long_steps_are_told_of_before_they_make_a_window() -> None:
+    """Else a job would look as if it held its nodes for nothing."""
+    bench = Bench()
+    bench.steps(DROPPED_STEPS + MIN_WINDOW_STEPS, seconds=MAX_SILENCE_S)
+    assert [window.steady for window in bench.sent] == [False] * (DROPPED_STEPS + MIN_WINDOW_STEPS - 1) + [True]
+    assert [window.total for window in bench.sent] == [10 * (n + 1) for n in range(len(bench.sent))]
+    assert (bench.sent[-1].samples, bench.sent[-1].seconds) == (100, 10 * MAX_SILENCE_S)
+    assert bench.sent[0].samples == 10

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot
-from malletrain.domain.event import ActionIntent
-from malletrain.domain.job import JobPhase, PilotEnd
+from malletrain.domain.event import ActionIntent, DaemonStarted, Event, PilotHeld, SamplesReported, WorkerWarm
+from malletrain.domain.job import Elastic, JobPhase, PilotEnd
 from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.memory import MemoryWorkers
-from tests.world import RULES, World, job, main_job
+from tests.world import RULES, START, World, job, main_job
 
 
 class Deaf(MemoryWorkers):
@@ -104,3 +104,173 @@ def test_whose_pilots_are_killed_has_not_failed() -> None:
     world.tick()
     world.tick()
     assert world.loop.views[1].phase is not JobPhase.FAILED
+
+
+# -- holding nodes for nothing ---------------------------------------------------------------------------------
+
+SLEEPERS = replace(RULES, join_s=600.0, idle_s=1200.0, max_pilot_s=36000.0)
+
+
+def slept(world: World, until_s: float) -> None:
+    while world.clock.now() < START + until_s:
+        world.tick(30.0)
+
+
+def warm(world: World, job_id: int) -> None:
+    for pilot in world.loop.views[job_id].staying:
+        world.workers.report(Event(world.clock.now(), WorkerWarm(), job_id, pilot.id))
+
+
+def commit(world: World, job_id: int) -> None:
+    for pilot in world.loop.views[job_id].staying:
+        window = SamplesReported(nodes=1, samples=10.0, seconds=10.0, steps=1)
+        world.workers.report(Event(world.clock.now(), window, job_id, pilot.id))
+
+
+def test_a_script_that_never_joins_loses_its_nodes_and_waits_longer_each_time() -> None:
+    world = World(4, SLEEPERS)
+    world.submit(job(1, most=4), tasks=40)
+    slept(world, 590.0)
+    assert world.nodes_of(1) == 4
+    slept(world, 700.0)
+    assert world.nodes_of(1) == 0
+    assert "no worker has joined" in asked(world, LeaveCause.IDLE)[0].reason
+    refused = {each.subject: each.reason for each in world.loop.last_decision.refusals}  # type: ignore[union-attr]
+    assert "no nodes for" in refused["job 1"]
+    slept(world, 700.0 + 1800.0)
+    assert world.nodes_of(1) == 4, "it may try again"
+    slept(world, 700.0 + 1800.0 + 700.0 + 1800.0)
+    assert world.nodes_of(1) == 0, "but the second time it waits for twice as long"
+
+
+def test_a_job_whose_workers_are_warm_and_commit_nothing_loses_its_nodes() -> None:
+    world = World(4, SLEEPERS)
+    world.submit(job(1, most=4))
+    world.tick()
+    world.tick()
+    warm(world, 1)
+    slept(world, 1190.0)
+    assert world.nodes_of(1) == 4
+    slept(world, 1300.0)
+    assert world.nodes_of(1) == 0
+    assert "committed no step" in asked(world, LeaveCause.IDLE)[0].reason
+
+
+def test_who_trains_keeps_his_nodes_and_only_the_sleeping_ones_go() -> None:
+    world = World(4, SLEEPERS)
+    world.submit(job(1, most=4), tasks=40)
+    world.tick()
+    world.tick()
+    trains, *sleep = sorted(world.loop.views[1].staying, key=lambda pilot: pilot.id)
+    while world.clock.now() < START + 800.0:
+        window = SamplesReported(nodes=1, samples=10.0, seconds=10.0, steps=1)
+        world.workers.report(Event(world.clock.now(), window, 1, trains.id))
+        world.workers.report(Event(world.clock.now(), WorkerWarm(), 1, trains.id))
+        world.tick(30.0)
+    left = {each.pilot for each in asked(world, LeaveCause.NO_WORKER)}
+    assert left == {each.id for each in sleep}
+    assert trains.id in {pilot.id for pilot in world.loop.views[1].staying}
+
+
+def test_a_restarted_job_has_no_steps_to_show_but_must_join() -> None:
+    world = World(4, SLEEPERS)
+    world.submit(job(1, most=4, elastic=Elastic.RESTART))
+    world.tick()
+    world.tick()
+    warm(world, 1)
+    slept(world, 5000.0)
+    assert world.nodes_of(1) == 4
+
+
+def test_a_daemon_that_was_away_gives_everybody_their_time_again() -> None:
+    world = World(4, SLEEPERS)
+    world.submit(job(1, most=4))
+    world.tick()
+    world.tick()
+    warm(world, 1)
+    commit(world, 1)
+    world.tick()
+    world.clock.advance(3000.0)
+    world.loop.record([Event(world.clock.now(), DaemonStarted())])
+    world.tick()
+    assert world.nodes_of(1) == 4
+    world.clock.advance(1190.0)
+    world.tick()
+    assert world.nodes_of(1) == 0
+
+
+# -- the breaker by job and by user ----------------------------------------------------------------------------
+
+
+def late(world: World, job_id: int, pilot: str = "77_0") -> None:
+    """The job is late for a main job once more."""
+    action = RecyclePilot(job_id, pilot, "n0", "still there", kill=True)
+    world.loop.record([Event(world.clock.now(), ActionIntent(action), job_id, pilot, "n0", action.reason)])
+
+
+def two_users(world: World) -> None:
+    world.submit(job(1, most=4))
+    world.submit(replace(job(2, most=4), user="bob"))
+    world.submit(job(3, most=4))
+
+
+def test_who_is_late_again_and_again_gets_no_nodes_for_a_while() -> None:
+    world = World(12)
+    two_users(world)
+    for _ in range(3):
+        world.tick()
+        late(world, 1)
+    world.tick()
+    assert [world.nodes_of(number) for number in (1, 2, 3)] == [4, 4, 4]
+    late(world, 1)
+    world.tick()
+    world.tick()
+    assert [world.nodes_of(number) for number in (1, 2, 3)] == [0, 4, 4]
+    assert "more than 3 times in an hour" in asked(world, LeaveCause.SET_ASIDE)[0].reason
+    world.tick(1800.0)
+    world.tick()
+    assert world.nodes_of(1) == 4
+
+
+def test_one_main_job_that_wants_many_nodes_counts_once() -> None:
+    world = World(12)
+    two_users(world)
+    world.tick()
+    for task in range(8):
+        late(world, 1, f"77_{task}")
+    world.tick()
+    world.tick()
+    assert world.nodes_of(1) == 4
+
+
+def test_with_many_jobs_the_user_is_set_aside() -> None:
+    world = World(12)
+    two_users(world)
+    world.tick()
+    for _ in range(4):
+        world.tick(2.0)
+        late(world, 1)
+    for _ in range(3):
+        world.tick(2.0)
+        late(world, 3)
+    world.tick(2.0)
+    world.tick(2.0)
+    assert [world.nodes_of(number) for number in (1, 2, 3)] == [0, 4, 0]
+    assert "user alice" in asked(world, LeaveCause.SET_ASIDE)[-1].reason
+
+
+def test_what_follows_from_a_job_that_is_set_aside_does_not_stop_the_site() -> None:
+    world = World(12)
+    two_users(world)
+    world.tick()
+    for _ in range(4):
+        world.tick(2.0)
+        late(world, 1)
+    ledger, now = world.loop.ledger, world.clock.now()
+    for job_id, pilot in ((1, "1001_7"), (2, "1002_7")):
+        leave = LeavePilot(job_id, pilot, "n0", LeaveCause.SHRINK, now, "")
+        world.loop.record([Event(now, ActionIntent(leave), job_id, pilot, "n0")])
+        world.loop.record([Event(now + 61.0, PilotHeld(), job_id, pilot, "n0")])
+    assert len(ledger.signs.seen().slow_exits) == 2
+    excused = ledger.signs.seen(excused=lambda job_id, at: ledger.conduct.excuses(job_id, at, world.loop.rules))
+    assert len(excused.slow_exits) == 1

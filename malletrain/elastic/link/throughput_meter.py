@@ -2,7 +2,7 @@
 
 The first steps after a resize are dropped, because caches, allocators and connections settle. Then windows of at
 least `MIN_WINDOW_STEPS` steps and `MIN_WINDOW_S` seconds are reported as steady. Samples outside such a window are
-reported as progress only.
+reported as progress only, and so are those of steps that are too long to make a window soon.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from malletrain.wire.messages import Samples
 DROPPED_STEPS = 4
 MIN_WINDOW_STEPS = 10
 MIN_WINDOW_S = 3.0
+
+#: Steps are reported at least so often as they are committed: the daemon takes back nodes on which none is.
+MAX_SILENCE_S = 300.0
 
 
 def memory_bytes() -> int:
@@ -70,6 +73,7 @@ class Meter:
         if self._skip:
             self._skip -= 1
             self._since = now
+            self._say_progress(now)
             return
         self._seconds += now - self._since
         self._since = now
@@ -79,6 +83,8 @@ class Meter:
             self._parts[name] = self._parts.get(name, 0.0) + seconds
         if self._steps >= MIN_WINDOW_STEPS and self._seconds >= MIN_WINDOW_S:
             self._send_window(steady=True)
+        else:
+            self._say_progress(now)
 
     def flush(self) -> None:
         """Report the incomplete window: training ends."""
@@ -94,6 +100,12 @@ class Meter:
             self._send(Samples(step, nodes, samples, seconds, self._steps, total, steady, dict(self._parts)))
             self._sent_total, self._sent_at = total, now
         self._reset()
+
+    def _say_progress(self, now: float) -> None:
+        nodes, step, total = self._latest
+        if now - self._sent_at >= MAX_SILENCE_S:
+            self._send(Samples(step, nodes, total - self._sent_total, now - self._sent_at, 0, total, False))
+            self._sent_total, self._sent_at = total, now
 
     def _reset(self) -> None:
         self._steps = self._samples = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
@@ -37,17 +38,23 @@ SLOW_CYCLE_S = 0.5
 
 _KEPT = 10_000
 
+_NOBODY = ("", 0.0, None)
+
+#: Signs that a job or user may be to blame for.
+_ONES_OWN = ("slow_exits", "ailing_nodes")
+
 
 class HarmSignalTracker:
     """`slow_exit_s`: a pilot that was asked to leave and is still seen after so long was slow."""
 
     def __init__(self, slow_exit_s: float = 60.0) -> None:
         self.slow_exit_s = slow_exit_s
-        self._times: dict[str, deque[float]] = {
+        self._times: dict[str, deque[tuple[float, int | None]]] = {  #: when, and by a pilot of which job
             name: deque(maxlen=_KEPT) for name in ("preempted", "slow_exits", "ailing_nodes", "slow_cycles")
         }
         self._asked: dict[str, float] = {}  #: pilot -> when it was asked to leave
-        self._left: dict[str, tuple[str, float]] = {}  #: node -> its last pilot, and when that ended (inf: runs)
+        #: node -> its last pilot, when that ended (inf: runs), and its job
+        self._left: dict[str, tuple[str, float, int | None]] = {}
         self._ailing: set[str] = set()
         self._alone: deque[float] = deque(maxlen=60)
         self._beside: deque[float] = deque(maxlen=12)
@@ -65,20 +72,27 @@ class HarmSignalTracker:
             case PilotEnded(preempted=preempted):
                 self._ended(event)
                 if preempted and event.pilot is not None:
-                    self._count("preempted", event.at)
+                    self._count("preempted", event)
             case NodeAils():
                 if event.node:
                     self._ailing.add(event.node)
-                self._count("ailing_nodes", event.at)
+                self._count("ailing_nodes", event)
             case DaemonStarted(stage=stage) if stage in tuple(Stage):
                 if self._lately is None or self._lately.stage is not Stage(stage):
                     self._lately = Lately(Stage(stage), event.at)
             case BreakerSwitched(open=True) if self._lately is not None:
                 self._lately = replace(self._lately, opened=self._lately.opened + 1)
 
-    def seen(self, unsound: str = "") -> breaker.HarmSignals:
-        """All signs, for the breaker."""
-        return breaker.HarmSignals(**{name: tuple(times) for name, times in self._times.items()}, unsound=unsound)
+    def seen(
+        self, unsound: str = "", excused: Callable[[int | None, float], bool] = lambda _job, _at: False
+    ) -> breaker.HarmSignals:
+        """All signs, for the breaker, but for those `excused` by job and time: what follows from a job's or user's
+        own breaker. Preemptions and slow cycles are nobody's."""
+        found = {
+            name: tuple(at for at, job in times if name not in _ONES_OWN or not excused(job, at))
+            for name, times in self._times.items()
+        }
+        return breaker.HarmSignals(**found, unsound=unsound)
 
     def lately(self) -> Lately | None:
         """What this stage has shown so far; None before a daemon has started with one."""
@@ -91,7 +105,7 @@ class HarmSignalTracker:
         """
         self._mind_cycles(snapshot.plan.main_cycle_s, pilots, now)
         events = []
-        for name, (pilot, ended) in sorted(self._left.items()):
+        for name, (pilot, ended, job) in sorted(self._left.items()):
             node = snapshot.node.get(name)
             out = node is not None and node.state in (NodeState.DRAINED, NodeState.DOWN)
             if node is None or not out:
@@ -102,7 +116,7 @@ class HarmSignalTracker:
             why = node.reason.lower()
             if name not in self._ailing and now - ended <= AFTER_S and any(words in why for words in _OWN_WORDS):
                 reason = f"{node.state.value} ({node.reason}) after pilot {pilot}"
-                events.append(Event(now, NodeAils(), None, pilot, name, reason))
+                events.append(Event(now, NodeAils(), job, pilot, name, reason))
         return events
 
     def _mind_cycles(self, cycle_s: float | None, pilots: int, now: float) -> None:
@@ -113,16 +127,16 @@ class HarmSignalTracker:
             usual = median(self._alone) if len(self._alone) >= 6 else 0.0
             slowest_good = max(SLOW_CYCLE_S, SLOW_FACTOR * usual)
             if median(self._beside) > slowest_good:
-                self._times["slow_cycles"].append(now)
+                self._times["slow_cycles"].append((now, None))
 
-    def _count(self, name: str, at: float) -> None:
-        self._times[name].append(at)
+    def _count(self, name: str, event: Event) -> None:
+        self._times[name].append((event.at, event.job))
         if self._lately is not None:
             self._lately = replace(self._lately, **{name: getattr(self._lately, name) + 1})
 
     def _started(self, event: Event) -> None:
-        if event.node and event.pilot and self._left.get(event.node, ("", 0.0)) != (event.pilot, float("inf")):
-            self._left[event.node] = (event.pilot, float("inf"))
+        if event.node and event.pilot and self._left.get(event.node, _NOBODY)[:2] != (event.pilot, float("inf")):
+            self._left[event.node] = (event.pilot, float("inf"), event.job)
             # Of a task that holds several nodes its first pilot counts.
             if self._lately is not None and not part_of(event.pilot):
                 self._lately = replace(self._lately, started=self._lately.started + 1)
@@ -130,9 +144,9 @@ class HarmSignalTracker:
     def _ended(self, event: Event) -> None:
         if event.pilot is None:
             return
-        for name, (pilot, ended) in self._left.items():
+        for name, (pilot, ended, job) in self._left.items():
             if pilot == event.pilot and ended > event.at:
-                self._left[name] = (pilot, event.at)
+                self._left[name] = (pilot, event.at, job)
         asked = self._asked.pop(event.pilot, None)
         if asked is not None and event.at - asked > self.slow_exit_s and not part_of(event.pilot):
-            self._count("slow_exits", event.at)
+            self._count("slow_exits", event)
