@@ -199,6 +199,8 @@ class SizingSection(Section):
     """Most of the nodes that one user's jobs hold while another user's want some, as a part of them."""
     max_resizes: Annotated[int, Field(ge=0)] = 0
     """Most jobs that change their size at one tick; 0: any number."""
+    max_weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Most `--weight` that users may give a job of theirs; operators may give up to 1000."""
     user_weights: dict[Word, Annotated[float, Field(gt=0, le=1000)]] = {}
     """Weight of the jobs of each user named, such as {alice = 2.0}; 1 for the others."""
     account_weights: dict[Word, Annotated[float, Field(gt=0, le=1000)]] = {}

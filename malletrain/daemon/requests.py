@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
-from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Unavailable
+from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Role, Unavailable
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.explain import explain
 from malletrain.daemon.scalability_view import profile_row
-from malletrain.domain.errors import InvalidInput
+from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
     ArrayAttached,
     Event,
@@ -66,6 +66,12 @@ class LoopRequests:
         ):
             if given and ours and given != ours:
                 raise InvalidInput(what, f"pilots run in {what} {ours} here, not {given}: leave --{what} out")
+        most = self._loop.rules.max_weight
+        if job.weight > most and identity.role is not Role.OPERATOR:
+            raise Refused(
+                f"--weight={job.weight:g} is more than users may give here (sizing.max_weight = {most:g}): give the "
+                "lesser ones of your jobs less, or ask an operator"
+            )
         with self._facts:
             if job.key:
                 # Its answer was lost, and it was sent again: the job is there.

@@ -67,6 +67,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         user_weights=config.sizing.user_weights,
         account_weights=config.sizing.account_weights,
         account_shares=config.sizing.account_shares,
+        max_weight=config.sizing.max_weight,
         limits=tuple(_limit(each) for each in config.sizing.limits),
         user_share=config.sizing.user_share,
         budgets=tuple(_budget(each) for each in config.sizing.budgets),

@@ -21,6 +21,7 @@ class Rules:
         objective: what sizing is best for; `alpha`: fairness over speed-ups, 0 is throughput (`sizing.objective`).
         user_weights, account_weights: multiply the weights of their jobs; 1 for those that are not named.
         account_shares: parts of the node time that accounts should have, for `fair`; 1 where not named.
+        max_weight: most that users may give a job of theirs; operators may give more.
         limits: caps, guaranteed shares and resources of groups of jobs; `user_share`: most of the nodes for one user
             while others want some, as a part; `max_resizes`: most jobs that change size at one decision.
         budgets: node-seconds of accounts for each day, week or month (`decide.budgets`).
@@ -67,6 +68,7 @@ class Rules:
     user_weights: Mapping[str, float] = field(default_factory=dict)
     account_weights: Mapping[str, float] = field(default_factory=dict)
     account_shares: Mapping[str, float] = field(default_factory=dict)
+    max_weight: float = 1.0
     limits: tuple[SiteLimit, ...] = ()
     user_share: float = 1.0
     budgets: tuple[AccountBudget, ...] = ()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
+from malletrain.api.ports import Identity, NewJob, Role
+from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot
+from malletrain.domain.errors import Refused
 from malletrain.domain.event import ActionIntent, DaemonStarted, Event, PilotHeld, SamplesReported, WorkerWarm
 from malletrain.domain.job import Elastic, JobPhase, PilotEnd
 from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.memory import MemoryWorkers
+from malletrain.slurm.site_facts import Harvest
 from tests.world import RULES, START, World, job, main_job
 
 
@@ -256,7 +261,7 @@ def test_with_many_jobs_the_user_is_set_aside() -> None:
     world.tick(2.0)
     world.tick(2.0)
     assert [world.nodes_of(number) for number in (1, 2, 3)] == [0, 4, 0]
-    assert "user alice" in asked(world, LeaveCause.SET_ASIDE)[-1].reason
+    assert "owner's" in asked(world, LeaveCause.SET_ASIDE)[-1].reason
 
 
 def test_what_follows_from_a_job_that_is_set_aside_does_not_stop_the_site() -> None:
@@ -274,3 +279,25 @@ def test_what_follows_from_a_job_that_is_set_aside_does_not_stop_the_site() -> N
     assert len(ledger.signs.seen().slow_exits) == 2
     excused = ledger.signs.seen(excused=lambda job_id, at: ledger.conduct.excuses(job_id, at, world.loop.rules))
     assert len(excused.slow_exits) == 1
+
+
+# -- weights ---------------------------------------------------------------------------------------------------
+
+
+def announce(world: World, role: Role, weight: float) -> int:
+    numbers = iter(range(1, 9))
+    requests = LoopRequests(
+        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
+    )
+    return requests.announce(NewJob("big", 1, 4, weight=weight), Identity(1001, 1001, "ada", role))
+
+
+def test_a_weight_above_the_sites_is_refused_to_users_and_given_by_operators() -> None:
+    world = World()
+    with pytest.raises(Refused, match=r"sizing\.max_weight = 1"):
+        announce(world, Role.USER, 1.001)
+    assert not world.loop.views
+    assert announce(world, Role.USER, 0.1) == 1, "who ranks his own jobs makes the lesser ones lighter"
+    assert announce(World(), Role.OPERATOR, 1000.0) == 1
+    world = World(rules=replace(RULES, max_weight=3.0))
+    assert announce(world, Role.USER, 3.0) == 1

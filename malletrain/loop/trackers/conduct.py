@@ -138,8 +138,9 @@ class Conduct:
                 record.until = at + min(LONGEST_S, rules.set_aside_s * 2.0 ** min(20, record.times - 1))
                 record.faults.clear()
                 record.ailing.clear()
+                who = name if factor == 1 else "one of its owner's jobs"
                 often = "" if most == 0 else f", more than {most} times in an hour"
-                found.append(SetAside(name, at, record.until, f"{name} {fault.value}{often}"))
+                found.append(SetAside(name, at, record.until, f"{who} {fault.value}{often}"))
         return tuple(found)
 
 
