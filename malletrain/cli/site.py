@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,11 @@ def doctor(
         max_pilot_s=config.pilot.max_minutes * 60.0,
         preemptible=config.slurm.preemptible_partitions,
     )
-    found += (_stage(config), *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)))
+    found += (
+        _stage(config),
+        *room_for_journal(config),
+        *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)),
+    )
     if as_text:
         # "mend" is the key's name in earlier releases.
         rows = [{"level": f.level.value, "what": f.what, "remedy": f.remedy, "mend": f.remedy} for f in found]
@@ -113,6 +118,23 @@ def _stage(config: configuration.Config) -> Finding:
         what = f"stage few: at most {most} pilots; `malletrain status` says what is missing for the whole"
         return Finding(Level.OK, what)
     return Finding(Level.OK, f"stage whole: at most {pool.max_pilots} pilots")
+
+
+def room_for_journal(config: configuration.Config) -> Iterator[Finding]:
+    """Whether the journal has room, where this machine has its folder."""
+    try:
+        room = os.statvfs(Path(config.store.path).parent)
+    except OSError:
+        return
+    free_mb, least = room.f_bavail * room.f_frsize / 1e6, config.store.min_free_mb
+    if free_mb < least:
+        yield Finding(
+            Level.ERROR,
+            f"{free_mb:.0f} MB are free for the journal, below {least} (store.min_free_mb): nothing new starts",
+            f"make room on the file system of {config.store.path}",
+        )
+    else:
+        yield Finding(Level.OK, f"{free_mb:.0f} MB are free for the journal")
 
 
 def as_json(seen: Snapshot) -> dict[str, Any]:

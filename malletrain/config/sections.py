@@ -244,6 +244,8 @@ class StoreSection(Section):
 
     path: Annotated[AbsolutePath, Field(min_length=1)] = "/var/lib/malletrain/malletrain.db"
     """SQLite file, on a local disk: SQLite's locks do not hold on NFS."""
+    min_free_mb: Annotated[int, Field(ge=0)] = 64
+    """MB (10^6 bytes) that must be free on its file system, else nothing new is started."""
 
 
 class LogSection(Section):

@@ -26,7 +26,7 @@ from malletrain.daemon.describe import describe
 from malletrain.daemon.notify import Notifier
 from malletrain.daemon.timers import Timers, schedule
 from malletrain.domain.errors import ClusterUnavailable, MalletrainError
-from malletrain.store.errors import JournalInUse
+from malletrain.store.errors import DiskFull, JournalInUse
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
 
@@ -39,7 +39,7 @@ _TOLD = (MalletrainError, WireError, ConfigError)
 
 #: What may be otherwise a little later, after a power cut for example. A service then ends with 1, and systemd starts
 #: it again; 2 is for what stays wrong until somebody mends it.
-_PASSING = (ClusterUnavailable, JournalInUse, Unavailable)
+_PASSING = (ClusterUnavailable, JournalInUse, DiskFull, Unavailable)
 
 _STOP, _RELOAD, _API_ENDED = "stop", "reload", "api-ended"
 
@@ -152,7 +152,7 @@ class DaemonProcess:
     def _serve(self) -> str:
         """Run one service until a wish ends it; which one did."""
         service = self._open()
-        timers = Timers(failed=self._run_failed, late=self._run_late, elapsed=time.monotonic)
+        timers = Timers(failed=self._run_failed, late=partial(self._run_late, service), elapsed=time.monotonic)
         known_at = address.user_daemon_file(self._environ) if self._user_mode else None
         retired = threading.Event()
         api = threading.Thread(target=self._serve_api, args=(service.serve_forever, retired), name="api", daemon=True)
@@ -240,7 +240,8 @@ class DaemonProcess:
     def _run_failed(self, timer: str, error: BaseException) -> None:
         self._log.error("run failed", timer=timer, exc_info=error)
 
-    def _run_late(self, timer: str) -> None:
+    def _run_late(self, service: Service | Observing, timer: str) -> None:
+        service.skipped(timer)
         self._log.warning("run skipped: the one before is still going", timer=timer)
 
 

@@ -45,6 +45,10 @@ _PAUSE_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 15, 60)
 _START_BUCKETS = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 
 
+#: What the daemon does again and again: the label `timer`.
+TASKS = ("tick", "watch", "upkeep", "journal", "react")
+
+
 class Elapsed(Protocol):
     """A clock for durations (`loop.ports.Clock`)."""
 
@@ -126,7 +130,23 @@ class Metrics:
         self._unavailable = Counter(
             "malletrain_cluster_unavailable_total", "Looks at Slurm from which no action followed.", registry=registry
         )
+        self._journal_writable = Gauge(
+            "malletrain_journal_writable", "0 while the journal refuses writes.", registry=registry
+        )
+        self._journal_writable.set(1)
+        self._journal_kept = Gauge(
+            "malletrain_journal_kept_events", "Events kept in memory until the journal takes them.", registry=registry
+        )
+        self._journal_refusals = Counter(
+            "malletrain_journal_refusals_total", "Writes that the journal refused.", registry=registry
+        )
+        self._journal_free = Gauge(
+            "malletrain_journal_free_bytes", "Room on the journal's file system.", registry=registry
+        )
         # Known labels start at 0, so that a rate() over the first event is seen.
+        for task in TASKS:
+            self._failures.labels(task)
+            self._late.labels(task)
         for status in SizingStatus:
             self._solves.labels(status.value)
         for cause in LeaveCause:
@@ -221,6 +241,19 @@ class Metrics:
     def run_skipped(self, timer: str) -> None:
         """A run of a timer was left out, the one before was still going."""
         self._late.labels(timer).inc()
+
+    def journal_refused(self) -> None:
+        """The journal refused a write."""
+        self._journal_refusals.inc()
+
+    def journal_kept(self, events: int, *, writable: bool) -> None:
+        """So many events wait for the journal, which takes them or not."""
+        self._journal_kept.set(events)
+        self._journal_writable.set(1 if writable else 0)
+
+    def journal_room(self, free_bytes: float) -> None:
+        """Room on the journal's file system."""
+        self._journal_free.set(free_bytes)
 
     def worker_refused(self) -> None:
         """A process said that it is a worker, or that another is, and was not believed."""

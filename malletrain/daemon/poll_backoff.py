@@ -1,5 +1,5 @@
-"""How often the light look at the queue may be taken: never for more than a tenth of the time, whatever Slurm takes
-for it; and again at once where it found main jobs to give way to, since those seldom come alone."""
+"""How often Slurm may be looked at: never for more than a tenth of the time, whatever it takes for it; and again at
+once where a look found main jobs to give way to, since those seldom come alone."""
 
 from __future__ import annotations
 
@@ -14,34 +14,44 @@ REST = 10.0
 #: After a look that found something the next one comes so soon (seconds), however quick Slurm is.
 SOON_S = 0.2
 
+#: The longest rest (seconds) after a look that Slurm did not answer, and after the first that it does again: the time
+#: that these take says how long the client waits for slurmctld, and nothing of its load.
+AWAY_REST_S = 5.0
+
 
 class PollBackoff:
-    """Times looks, and says when the next one may come. One thread at a time."""
+    """Times looks, and says when the next one may come. One thread at a time; `longest_s`: of a rest."""
 
-    def __init__(self, elapsed: Callable[[], float]) -> None:
+    def __init__(self, elapsed: Callable[[], float], longest_s: float = float("inf")) -> None:
         self._elapsed = elapsed
+        self._longest_s = longest_s
         self._ended = float("-inf")
-        self._took = 0.0
+        self._rest_s = 0.0
+        self._answered = True
 
     @property
     def rest_s(self) -> float:
         """Seconds of rest after the last look."""
-        return REST * self._took
+        return self._rest_s
 
     @property
     def soon_s(self) -> float:
         """Seconds until the next look when the last one found something to do."""
-        return max(SOON_S, self.rest_s)
+        return max(SOON_S, self._rest_s)
 
     def may_look(self) -> bool:
         """Whether the rest is over."""
-        return self._elapsed() - self._ended >= self.rest_s
+        return self._elapsed() - self._ended >= self._rest_s
 
-    def timed(self, look: Callable[[], T]) -> T:
-        """Take a look, and keep how long it took, also when it fails."""
-        begun = self._elapsed()
+    def timed(self, look: Callable[[], T | None]) -> T | None:
+        """Take a look, and keep how long it took, also when it fails or has no answer (None)."""
+        begun, answer = self._elapsed(), None
         try:
-            return look()
+            answer = look()
+            return answer
         finally:
             self._ended = self._elapsed()
-            self._took = self._ended - begun
+            answered = answer is not None
+            longest = self._longest_s if answered and self._answered else min(AWAY_REST_S, self._longest_s)
+            self._rest_s = min(longest, REST * (self._ended - begun))
+            self._answered = answered

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -24,14 +24,16 @@ from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.metrics import Metrics
-from malletrain.daemon.poll_backoff import REST, PollBackoff
+from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
+from malletrain.daemon.run_health import RunHealth
 from malletrain.daemon.site_rules import breaker_rules, harvest_of, policy_from, rules_from
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.decision import Action, Decision
-from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, StartsRefused
+from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event
 from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import Admission, Claim, admit
@@ -67,29 +69,6 @@ SECRET_BYTES = 32
 _REACT_S = 0.1
 
 
-class MeteredJournal:
-    """The journal, with a count of what goes into it for Prometheus, and a line of log for Slurm's refusals."""
-
-    def __init__(self, journal: SqliteJournal, metrics: Metrics) -> None:
-        self._journal = journal
-        self._metrics = metrics
-        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
-
-    def append(self, events: Iterable[Event]) -> Sequence[Event]:
-        written = self._journal.append(events)
-        self._metrics.record(written)
-        for event in written:
-            match event.payload:
-                case StartsRefused(refused=True):
-                    self._log.warning("Slurm refuses pilots", job=event.job, answer=event.reason)
-                case StartsRefused():
-                    self._log.info("Slurm refuses pilots no more", job=event.job)
-        return written
-
-    def read(self, after: int = 0) -> Iterable[Event]:
-        return self._journal.read(after)
-
-
 class Service:
     """One daemon at work. `tick`, `watch` and `react` come from timers, each in a thread of its own.
 
@@ -111,9 +90,10 @@ class Service:
         self._config = config
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
-        self._rested_at = float("-inf")
         self._begun, self._pace = self._clock.now(), PollBackoff(self._clock.elapsed)
+        self._tick_pace = PollBackoff(self._clock.elapsed, LONGEST_REST_S)
         self.metrics = Metrics(self._clock)
+        self._runs = RunHealth(self.metrics.run_failed)
         self._commands = commands = Commands(
             config.slurm.environment(os.environ), config.slurm.command_timeout_s, heard=self._heard_of_command
         )
@@ -127,7 +107,11 @@ class Service:
         path = Path(config.store.path)
         # A look that does nothing reads beside the daemon that may be running.
         self._disk = SqliteJournal(path) if act else None
-        journal = MeteredJournal(self._disk, self.metrics) if self._disk else _copy_of(path)
+        min_free = 1e6 * config.store.min_free_mb
+        self._keeper: JournalKeeper | None = None
+        if self._disk is not None:
+            self._keeper = JournalKeeper(self._disk, self.metrics, min_free, self._clock.elapsed)
+        journal = self._keeper or _copy_of(path)
         self._membership = Membership(
             MembershipSettings(),
             self._clock,
@@ -168,15 +152,18 @@ class Service:
 
     def tick(self) -> Decision:
         """Look, decide, act. Without an answer from Slurm, or while it rests from a slow one: an empty decision."""
+        decision = None
+        if self._tick_pace.may_look():
+            with self._runs.run("tick"):
+                decision = self._tick()
+        return decision or Decision(at=self._clock.now())
+
+    def _tick(self) -> Decision | None:
         with self._deeds:
             self._loop.react()
-        if self._clock.elapsed() < self._rested_at:
-            return Decision(at=self._clock.now())
-        begun = self._clock.elapsed()
         with self.metrics.stage("look"):
-            snapshot = self._loop.ask_snapshot()
-        ended = self._clock.elapsed()
-        self._rested_at = ended + min(LONGEST_REST_S, REST * (ended - begun)) if snapshot is not None else ended
+            snapshot = self._tick_pace.timed(self._loop.ask_snapshot)
+        self._runs.looked(answered=snapshot is not None)
         decision = None
         if snapshot is not None:
             self.metrics.snapshot_taken(snapshot.taken_at)
@@ -184,7 +171,7 @@ class Service:
                 self._mind_breaker(snapshot)
                 decision = self._loop.tick_on(snapshot)
         self.metrics.show_jobs(self._loop.views.values())
-        return decision or Decision(at=self._clock.now())
+        return decision
 
     def watch(self) -> None:
         """A light look at the waiting main jobs, for yielding before Slurm's next cycle preempts.
@@ -192,9 +179,16 @@ class Service:
         Left out while the controller is slow: a look must not cost the main queue more than it gives. Main jobs
         that come in a burst are seen one look after the other, so a look that found some is followed by another.
         """
+        if self._pace.may_look():
+            with self._runs.run("watch"):
+                self._watch()
+
+    def _watch(self) -> None:
         end = self._clock.elapsed() + self._config.loop.watch_interval_s
         while self._pace.may_look():
             snapshot = self._pace.timed(self._loop.ask_look)
+            if snapshot is not None or self._loop.unavailable:
+                self._runs.looked(answered=snapshot is not None)
             if snapshot is None:
                 return
             with self._deeds:
@@ -217,21 +211,30 @@ class Service:
         with self._facts:
             self._loop.ledger.forget_over(self._clock.now() - 86400.0)
         if self._disk is not None:
-            done = Upkeep(self._disk).tend(self._clock.now())
+            with self._runs.run("upkeep"):
+                done = Upkeep(self._disk).tend(self._clock.now())
             self._log.info("upkeep", merged=done.merged, archived=done.archived, freed_bytes=done.freed_bytes)
+
+    def flush(self) -> None:
+        """Write what the journal refused before, once it takes it."""
+        if self._keeper is not None:
+            with self._runs.run("journal"):
+                self._keeper.flush()
+
+    def skipped(self, task: str) -> None:
+        """A run of a timer was left out: the one before is still going."""
+        self.metrics.run_skipped(task)
 
     def ailments(self) -> Sequence[str]:
         """What is wrong now, a line each: what /v1/health answers."""
-        found = []
+        found = list(self._runs.ailments())
         snapshot, now = self._loop.last_snapshot, self._clock.now()
         oldest = 3 * self._config.loop.tick_s + self._config.slurm.command_timeout_s
         if snapshot is None and now - self._begun > oldest:
             found.append("Slurm has not been seen yet: is slurmctld up? `scontrol ping` tells")
         elif snapshot is not None and now - snapshot.taken_at > oldest:
             found.append(f"Slurm was last seen {now - snapshot.taken_at:.0f} s ago: `scontrol ping` tells more")
-        if self._loop.paused:
-            found.append(self._loop.paused)
-        return found
+        return [*found, why] if (why := self._why_paused()) else found
 
     def rehearse(self, action: Action) -> Rehearsed:
         """The Slurm commands that `action` would come to now; nothing is run but those that look."""
@@ -264,6 +267,7 @@ class Service:
             self._server.close()
             self._reactor.join(10)
             self._record([Event(self._clock.now(), DaemonStopped())])
+            self.flush()
         if self._views is not None:
             self._views.close()
         if self._disk is not None:
@@ -335,7 +339,8 @@ class Service:
             self._wake.clear()
             if not self._closed.is_set():
                 try:
-                    self.react()
+                    with self._runs.run("react"):
+                        self.react()
                 except Exception:  # noqa: BLE001 - whatever it is, the next round must come; the log has it whole
                     self._log.exception("reacting to workers failed")
 
@@ -356,10 +361,10 @@ class Service:
         return None if view is None else view.job.uid
 
     def _mind_breaker(self, snapshot: Snapshot) -> None:
-        """Step back at signs of harm, and say so in log, journal and `status`."""
+        """Step back at signs of harm or without a journal, and say so in log, journal and `status`."""
         ledger, rules = self._loop.ledger, self._loop.rules
         signs = ledger.signs.seen(self._site.why_unfit(), lambda job, at: ledger.conduct.excuses(job, at, rules))
-        why = why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
+        why = self._why_unsafe() or why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")
             self._record([Event(self._clock.now(), BreakerSwitched(bool(why)), reason=why)])
@@ -367,9 +372,15 @@ class Service:
         self._loop.crowded = self._site.why_no_more_tasks(sum(job.task_count for job in snapshot.jobs))
         self.metrics.breaker(is_open=bool(why))
 
+    def _why_unsafe(self) -> str:
+        return self._keeper.why_unsafe() if self._keeper is not None else ""
+
+    def _why_paused(self) -> str:
+        return self._why_unsafe() or self._loop.paused
+
     def notices(self) -> Sequence[str]:
         """What people should know besides: why nothing starts, and how far the stage of adoption is."""
-        found = [self._loop.paused] if self._loop.paused else []
+        found = [why] if (why := self._why_paused()) else []
         if self._loop.crowded:
             found.append(f"no held tasks are added: {self._loop.crowded}")
         lately = self._loop.ledger.signs.lately()

@@ -1,4 +1,4 @@
-"""What the daemon does again and again, on APScheduler: tick, watch, upkeep.
+"""What the daemon does again and again, on APScheduler: tick, watch, journal, upkeep.
 
 A run that is late is made up once (`coalesce`), and no work ever runs twice at the same time (`max_instances=1`).
 """
@@ -23,6 +23,10 @@ class Periodic(Protocol):
 
     def watch(self) -> object:
         """A light look at the pending queue, for yielding before Slurm preempts."""
+        ...
+
+    def flush(self) -> object:
+        """Write what the journal refused before, and look at its room."""
         ...
 
     def upkeep(self) -> object:
@@ -91,8 +95,10 @@ def schedule(
     tick_s: float,
     watch_s: float,
     upkeep_s: float = 3600.0,
+    flush_s: float = 5.0,
 ) -> None:
     """Put the service's work on the timers. What workers say it answers by itself, at once."""
     timers.every("tick", tick_s, service.tick)
     timers.every("watch", watch_s, service.watch, at_once=False)
+    timers.every("journal", flush_s, service.flush, at_once=False)
     timers.every("upkeep", upkeep_s, service.upkeep, at_once=False)

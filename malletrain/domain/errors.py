@@ -25,6 +25,10 @@ class ClusterUnavailable(MalletrainError):
     """Slurm did not answer, answered with an error, or answered nonsense: no action may follow from it."""
 
 
+class JournalUnavailable(MalletrainError):
+    """The journal cannot be read or written: nothing may follow that a crash would leave unrecorded."""
+
+
 class Refused(MalletrainError):
     """The caller is known but may not do this."""
 

@@ -31,7 +31,7 @@ from malletrain.domain.decision import (
     StartPilot,
     TopUp,
 )
-from malletrain.domain.errors import ClusterUnavailable
+from malletrain.domain.errors import ClusterUnavailable, JournalUnavailable
 from malletrain.domain.event import (
     ActionIntent,
     ActionOutcome,
@@ -106,7 +106,7 @@ class Loop:
         self._act_for_real = act
         self._memo = DecisionCache()
         self._startable_since: Mapping[str, float] = {}
-        self._unavailable = False
+        self.unavailable = False
         self._last_look: float | None = None
         self._pool: PoolCounted | None = None
         self._sizes: Mapping[int, int] = {}
@@ -274,11 +274,11 @@ class Loop:
         try:
             answer = question()
         except ClusterUnavailable as error:
-            if not self._unavailable and self._act_for_real:
+            if not self.unavailable and self._act_for_real:
                 self.record([Event(self._clock.now(), SlurmUnavailable(), reason=str(error))])
-            self._unavailable = True
+            self.unavailable = True
             return None
-        self._unavailable = False
+        self.unavailable = False
         return answer
 
     def _take_in_arrays(self) -> None:
@@ -312,11 +312,15 @@ class Loop:
 
     def _apply(self, actions: Iterable[Action]) -> None:
         """In order: intents, acts, outcomes; neighbours of one kind together, since Slurm takes many in one command.
-        A Slurm that stops answering ends the round."""
+        A Slurm that stops answering ends the round; without a journal nothing is started, and nodes are given back.
+        """
         for _, neighbours in groupby(actions, key=type):
             batch = list(neighbours)
             now = self._clock.now()
-            self.record(_event(now, ActionIntent(a), a, a.reason) for a in batch)
+            try:
+                self.record(_event(now, ActionIntent(a), a, a.reason) for a in batch)
+            except JournalUnavailable:
+                continue
             outcomes, answered = self._act(batch)
             now = self._clock.now()
             self.record(

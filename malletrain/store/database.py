@@ -19,7 +19,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import QueuePool
 
-from malletrain.store.errors import JournalInUse, StoreError
+from malletrain.store.errors import DiskFull, JournalInUse, StoreError
 
 #: Seconds that a statement waits for a lock that another program (an admin's sqlite3) holds.
 BUSY_TIMEOUT_S = 10.0
@@ -82,7 +82,8 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OperationalError, sqlite3.OperationalError) as error:
-        raise StoreError(f"{path}: {_cause(error)}: {_remedy(str(error))}") from error
+        kind = DiskFull if "full" in str(error) else StoreError
+        raise kind(f"{path}: {_cause(error)}: {_remedy(str(error))}") from error
     except (DatabaseError, sqlite3.DatabaseError) as error:
         raise StoreError(
             f"{path}: {_cause(error)}: if the file is damaged, move it away and restore the last backup"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from malletrain.domain.errors import MalletrainError
+from malletrain.domain.errors import JournalUnavailable
 
 
-class StoreError(MalletrainError):
-    """The journal cannot be read or written: nothing may be done that is not recorded."""
+class StoreError(JournalUnavailable):
+    """The journal's file or disk refuses."""
+
+
+class DiskFull(StoreError):
+    """There is no room for the journal; once there is, trying again helps."""
 
 
 class JournalInUse(StoreError):

@@ -87,6 +87,15 @@ class SqliteJournal:
             tell(self._last)
         return tuple(numbered)
 
+    def probe(self) -> None:
+        """Write and take back a page, to learn whether an append would do.
+
+        Raises:
+            StoreError: it would not.
+        """
+        with self.writing() as connection:
+            connection.execute(text("UPDATE event SET seq = seq WHERE seq = (SELECT max(seq) FROM event)"))
+
     def read(self, after: int = 0) -> Iterator[Event]:
         """Events with `seq` above `after`, in order, as they are when read."""
         for batch in batches(self.path, self._reader, after):

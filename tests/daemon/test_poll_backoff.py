@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.daemon.poll_backoff import REST, SOON_S, PollBackoff
+from malletrain.daemon.poll_backoff import AWAY_REST_S, REST, SOON_S, PollBackoff
 
 
 class Slurm:
@@ -36,7 +36,8 @@ def test_after_a_find_the_next_look_is_soon_but_not_before_its_rest() -> None:
     assert pace.soon_s == pytest.approx(REST)
 
 
-def test_a_look_that_fails_is_rested_from_too() -> None:
+def test_after_a_look_without_an_answer_the_next_comes_soon() -> None:
+    """Slurm's client waits ten seconds for a slurmctld that is away: that says nothing of its load."""
     slurm = Slurm()
     pace = PollBackoff(lambda: slurm.time)
 
@@ -47,3 +48,17 @@ def test_a_look_that_fails_is_rested_from_too() -> None:
     with pytest.raises(TimeoutError):
         pace.timed(fail)
     assert not pace.may_look()
+    assert pace.rest_s == AWAY_REST_S
+    pace.timed(lambda: slurm.look(11.0) and None)
+    assert pace.rest_s == AWAY_REST_S
+    pace.timed(lambda: slurm.look(11.0))
+    assert pace.rest_s == AWAY_REST_S, "the first answer was waited for"
+    pace.timed(lambda: slurm.look(11.0))
+    assert pace.rest_s == pytest.approx(11.0 * REST), "now it is slow"
+
+
+def test_a_rest_has_a_bound() -> None:
+    slurm = Slurm()
+    pace = PollBackoff(lambda: slurm.time, longest_s=120.0)
+    pace.timed(lambda: slurm.look(30.0))
+    assert pace.rest_s == 120.0

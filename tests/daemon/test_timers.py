@@ -126,7 +126,7 @@ def test_stop_waits_for_what_runs(timers: Timers) -> None:
 
 
 def test_the_services_work_is_scheduled(timers: Timers) -> None:
-    calls: dict[str, threading.Event] = {name: threading.Event() for name in ("tick", "watch", "upkeep")}
+    calls: dict[str, threading.Event] = {name: threading.Event() for name in ("tick", "watch", "journal", "upkeep")}
 
     class Service:
         def tick(self) -> None:
@@ -135,10 +135,13 @@ def test_the_services_work_is_scheduled(timers: Timers) -> None:
         def watch(self) -> None:
             calls["watch"].set()
 
+        def flush(self) -> None:
+            calls["journal"].set()
+
         def upkeep(self) -> None:
             calls["upkeep"].set()
 
-    schedule(timers, Service(), tick_s=0.1, watch_s=0.02, upkeep_s=0.05)
+    schedule(timers, Service(), tick_s=0.1, watch_s=0.02, upkeep_s=0.05, flush_s=0.05)
     timers.start()
     for name, called in calls.items():
         assert called.wait(DEADLINE_S), name

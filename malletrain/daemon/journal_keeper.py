@@ -1,0 +1,165 @@
+"""The journal as the loop writes it: counted for Prometheus, and kept in memory while the disk refuses it.
+
+What gives nodes back must not wait for a disk that is full. While it is, facts are folded and kept here, in order,
+and written once there is room; what binds the daemon (a start, a new job, an operator's wish) is refused, for it must
+outlive a crash. A crash before that loses what was kept, which the next daemon then learns from Slurm.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from malletrain.daemon.metrics import Metrics
+from malletrain.domain.decision import StartPilot, TopUp
+from malletrain.domain.errors import JournalUnavailable
+from malletrain.domain.event import (
+    ActionIntent,
+    ArrayAttached,
+    Event,
+    JobAnnounced,
+    JobCancelled,
+    JobHeld,
+    JobReleased,
+    MetricReported,
+    OperatorRequest,
+    SamplesReported,
+    StartsRefused,
+)
+from malletrain.store.journal import SqliteJournal
+
+#: Figures beyond so many kept events are left out; facts of pilots and workers are always kept.
+MAX_KEPT_EVENTS = 20_000
+
+#: Seconds between two lines of log about a journal that cannot be written.
+LOG_INTERVAL_S = 60.0
+
+
+class JournalKeeper:
+    """The `Journal` port of the live loop. Its callers hold one lock around `append`; `flush` needs none.
+
+    Args:
+        min_free_bytes: with less room than this on the journal's file system nothing new is started.
+        elapsed: a clock that never jumps, in seconds.
+    """
+
+    def __init__(
+        self, journal: SqliteJournal, metrics: Metrics, min_free_bytes: float, elapsed: Callable[[], float]
+    ) -> None:
+        self._journal = journal
+        self._metrics = metrics
+        self._min_free_bytes = min_free_bytes
+        self._elapsed = elapsed
+        self._lock = threading.Lock()
+        self._kept: list[Event] = []
+        self._left_out = 0
+        self._fault = ""
+        self._logged_at = float("-inf")
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
+
+    def append(self, events: Iterable[Event]) -> Sequence[Event]:
+        """Write events, or keep them in memory where they bind nobody.
+
+        Raises:
+            JournalUnavailable: they cannot be written, and must be before anything follows from them.
+        """
+        given = list(events)
+        with self._lock:
+            written = self._keep(given) if self._fault else None
+        if written is None:
+            try:
+                written = self._journal.append(given)
+            except JournalUnavailable as error:
+                with self._lock:
+                    self._refused(error)
+                    written = self._keep(given)
+        self._metrics.record(written)
+        for event in written:
+            match event.payload:
+                case StartsRefused(refused=True):
+                    self._log.warning("Slurm refuses pilots", job=event.job, answer=event.reason)
+                case StartsRefused():
+                    self._log.info("Slurm refuses pilots no more", job=event.job)
+        return written
+
+    def read(self, after: int = 0) -> Iterable[Event]:
+        return self._journal.read(after)
+
+    def flush(self) -> None:
+        """Try to write what is kept, and look how much room there is. Called every few seconds, by one thread."""
+        self._metrics.journal_room(self.free_bytes())
+        while self._fault:
+            with self._lock:
+                batch = tuple(self._kept)
+            try:
+                self._journal.append(batch) if batch else self._journal.probe()
+            except JournalUnavailable as error:
+                with self._lock:
+                    self._refused(error)
+                return
+            with self._lock:
+                del self._kept[: len(batch)]
+                if not self._kept:
+                    self._log.warning("the journal is written again", events=len(batch), left_out=self._left_out)
+                    self._fault, self._left_out, self._logged_at = "", 0, float("-inf")
+                self._metrics.journal_kept(len(self._kept), writable=not self._fault)
+
+    def why_unsafe(self) -> str:
+        """Why nothing new may start: the journal cannot be written, or soon will not be; empty when it can."""
+        if self._fault:
+            return f"the journal cannot be written, so nothing new starts: {self._fault}"
+        free = self.free_bytes()
+        if free < self._min_free_bytes:
+            return (
+                f"{free / 1e6:.0f} MB are free for the journal, below {self._min_free_bytes / 1e6:.0f} "
+                "(store.min_free_mb), so nothing new starts: make room on its file system"
+            )
+        return ""
+
+    def free_bytes(self) -> float:
+        """Room on the journal's file system for the daemon's user; infinite where it cannot be told."""
+        try:
+            room = os.statvfs(self._journal.path.parent)
+        except OSError:
+            return float("inf")
+        return float(room.f_bavail * room.f_frsize)
+
+    def _refused(self, error: JournalUnavailable) -> None:
+        self._fault = str(error)
+        self._metrics.journal_refused()
+        self._metrics.journal_kept(len(self._kept), writable=False)
+        if self._elapsed() - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = self._elapsed()
+            self._log.error("the journal cannot be written: nothing new starts", why=str(error), kept=len(self._kept))
+
+    def _keep(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Events with the numbers that they will have."""
+        if any(map(_binds, events)):
+            raise JournalUnavailable(f"nothing was done: {self._fault}")
+        numbered = []
+        for event in events:
+            if isinstance(event.payload, SamplesReported | MetricReported) and len(self._kept) >= MAX_KEPT_EVENTS:
+                self._left_out += 1
+                continue
+            last = self._kept[-1].seq if self._kept else self._journal.last
+            numbered.append(replace(event, seq=last + 1))
+            self._kept.append(numbered[-1])
+        self._metrics.journal_kept(len(self._kept), writable=False)
+        return numbered
+
+
+def _binds(event: Event) -> bool:
+    """Whether the daemon, once it is started again, must know of it though Slurm does not show it."""
+    match event.payload:
+        case ActionIntent(action=StartPilot() | TopUp()):
+            return True
+        case JobHeld(by=by) | JobReleased(by=by) | JobCancelled(by=by):
+            return bool(by)
+        case JobAnnounced() | ArrayAttached() | OperatorRequest():
+            return True
+        case _:
+            return False
