@@ -78,8 +78,10 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown) -> Iterator[st
     curve = view.curve
     if curve is not None:
         points = ", ".join(f"{n}: {rate:.1f}" for n, rate in curve.points)
-        source = "given" if job.given_curve else "learnt, see `malletrain profile`"
+        source = "given" if job.given_curve and not view.curve_refuted else "learnt, see `malletrain profile`"
         yield f"  samples/s by nodes ({source}): {points}"
+        if view.curve_refuted:
+            yield f"  the curve that was given is no longer believed: {view.curve_refuted}"
     else:
         yield "  samples/s by nodes: not measured yet, taken as linear"
     if job.deadline is not None:

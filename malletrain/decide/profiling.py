@@ -25,10 +25,10 @@ class ProbeChange:
 
 
 def profile_of(view: JobView, rules: Rules) -> Profile:
-    """How the job's scalability is learnt: a curve that its owner gave is believed."""
-    if view.job.given_curve is not None:
-        return Profile.GIVEN
-    return view.job.profile or rules.probing.profile
+    """How the job's scalability is learnt: a curve that its owner gave is believed until measurements refute it."""
+    if view.job.given_curve is None:
+        return view.job.profile or rules.probing.profile
+    return rules.probing.profile if view.curve_refuted else Profile.GIVEN
 
 
 def expected_curve(view: JobView, known: JobKnowledge, rules: Rules) -> Curve:
@@ -37,7 +37,8 @@ def expected_curve(view: JobView, known: JobKnowledge, rules: Rules) -> Curve:
         return Curve.linear(view.job.max_nodes)
     if view.curve is None and known.prior_jobs is not None:
         return expected_speedup(known.prior_jobs, view.job.max_nodes)
-    return view.curve or view.job.given_curve or Curve.linear(view.job.max_nodes)
+    given = None if view.curve_refuted else view.job.given_curve
+    return view.curve or given or Curve.linear(view.job.max_nodes)
 
 
 def within_reach(demand: JobDemand, view: JobView, known: JobKnowledge, share: int, rules: Rules) -> JobDemand:

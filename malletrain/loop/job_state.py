@@ -49,6 +49,7 @@ from malletrain.domain.job import (
 from malletrain.domain.pilot_life import after, given_up, without_worker
 from malletrain.domain.snapshot import SlurmState
 from malletrain.learn.curve import CurveFit
+from malletrain.learn.given_curve import refutation
 from malletrain.learn.prior_jobs import Evidence
 from malletrain.learn.samples import forget_earlier_phase, invalid_reason, keep_sample
 
@@ -77,6 +78,7 @@ class JobState:
     fitted_at: int = 0  #: `samples_taken` when `curve` was fitted
     ignored: Counter[str] = field(default_factory=Counter)
     world_sizes: deque[int] = field(default_factory=lambda: deque(maxlen=8))
+    curve_refuted: str = ""
     probe: Probe | None = None
     probe_windows: Counter[str] = field(default_factory=Counter)  #: by the worker that reported them
     probes: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=64))  #: when begun, and the size
@@ -92,6 +94,11 @@ class JobState:
     waited_s: float = 0.0
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     view: JobView | None = None
+
+    @property
+    def given_curve(self) -> Curve | None:
+        """The curve that its owner gave, as long as nothing contradicts it."""
+        return None if self.curve_refuted else self.job.given_curve
 
     def held_s(self, now: float, since: float) -> float:
         """Node-seconds since `since` of the pilots that still hold their nodes."""
@@ -243,6 +250,8 @@ def _samples(record: JobState, event: Event, window: SamplesReported) -> None:
     if record.first_sample_at is None:
         record.first_sample_at = event.at
     keep_sample(record.samples, sample)
+    if record.given_curve is not None:
+        record.curve_refuted = refutation(record.given_curve, record.samples, sample)
     if (began := forget_earlier_phase(record.samples)) is not None:
         record.phase_began = began
     if record.probe is not None and record.probe.nodes == sample.nodes:

@@ -24,6 +24,7 @@ from malletrain.domain.job import (
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import batch_curves
 from malletrain.learn.curve import fit_curve, shared_evidence
+from malletrain.learn.given_curve import plausible
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
 from malletrain.loop.job_state import JobState, fold
 from malletrain.loop.trackers.budget_usage import BudgetUsage
@@ -164,7 +165,7 @@ class Ledger:
             return {}
         mine = [r for _, r in sorted(self._records.items()) if r.job.account in wanted and not r.phase.is_over]
         live = [
-            submitted_work(record.job, record.curve, record.samples_done, work_left_s(self._view(record), 0.0))
+            submitted_work(record.job, self._curve(record), record.samples_done, work_left_s(self._view(record), 0.0))
             for record in sorted(mine, key=lambda record: record.job.submitted_at)[-MAX_JOBS_PER_ACCOUNT:]
         ]
         return {budget.name: self.submitted.arriving(budget.accounts, live, now) for budget in budgets}
@@ -178,7 +179,7 @@ class Ledger:
         found: dict[int, JobKnowledge] = {}
         pools: dict[tuple[str, str], PriorJobs | None] = {}
         for job_id, record in sorted(self._records.items()):
-            if record.phase.is_over or record.job.given_curve is not None:
+            if record.phase.is_over or record.given_curve is not None:
                 continue
             self._fitted(record)
             key = application(record.job)
@@ -248,7 +249,7 @@ class Ledger:
                 phase=phase,
                 pilots=dict(record.pilots),
                 world=record.world,
-                curve=record.job.given_curve or self._fitted(record),
+                curve=self._curve(record),
                 costs=self._costs_of(record),
                 samples_done=record.samples_done,
                 reason=record.reason,
@@ -258,9 +259,15 @@ class Ledger:
                 waited_s=record.waited_s,
                 batches=self._batch_curves(record),
                 noise_scale=record.noise_scale,
+                curve_refuted=record.curve_refuted,
                 committed_at=record.committed_at,
             )
         return record.view
+
+    def _curve(self, record: JobState) -> Curve | None:
+        """What is taken for its curve: the one given, or that of the samples."""
+        given = record.given_curve
+        return self._fitted(record) if given is None else plausible(given)
 
     def _fitted(self, record: JobState) -> Curve | None:
         """The curve of the samples so far; fitted anew only when there are others."""
@@ -291,7 +298,7 @@ class Ledger:
     def _remember(self, record: JobState) -> None:
         """A job is over: its application keeps what it has measured."""
         self._fitted(record)
-        self.submitted.ended(submitted_work(record.job, record.curve, record.samples_done, 0.0))
+        self.submitted.ended(submitted_work(record.job, self._curve(record), record.samples_done, 0.0))
         if record.telling:
             key = application(record.job)
             kept = self._earlier.pop(key, deque(maxlen=MAX_PRIOR_JOBS))

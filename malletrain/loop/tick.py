@@ -53,6 +53,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
+from malletrain.learn.given_curve import plausible
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
@@ -116,7 +117,7 @@ class Loop:
         if job.deadline is None:
             return ""
         pool, views = self.ledger.pool, [view for view in self.views.values() if not view.phase.is_over]
-        wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve)
+        wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve and plausible(job.given_curve))
         return admission_refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy)
 
     def restore(self) -> int:

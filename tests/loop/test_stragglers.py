@@ -34,7 +34,7 @@ def warm(world: World, *pilots: str) -> None:
 def on_four(nodes: int) -> World:
     """Job 1 trains on four nodes of so many, and may not have more."""
     world = World(nodes)
-    world.submit(job(1, most=4, given_curve=Curve.linear(4)))
+    world.submit(job(1, most=4, given_curve=Curve.linear(4, 25.0)))
     world.tick()
     world.tick()
     assert len(world.running()) == 4
@@ -179,7 +179,7 @@ def training(nodes: int, most: int, pace: Callable[[str, int], float], kinds: Se
     world = World(nodes)
     for name, kind in zip(list(world.cluster.nodes), kinds, strict=False):
         world.cluster.nodes[name] = replace(world.cluster.nodes[name], gres=f"gpu:{kind}:4")
-    world.submit(job(1, most=most, given_curve=Curve.linear(most)), tasks=3 * nodes)
+    world.submit(job(1, most=most, given_curve=Curve.linear(most, 25.0)), tasks=3 * nodes)
     world.tick()
     return Training(world, pace)
 
@@ -221,7 +221,7 @@ def test_like_is_not_replaced_with_like() -> None:
 def test_a_job_that_lies_rests_few_nodes_and_only_for_itself() -> None:
     """Each window another worker is called slow, whichever has the most of the pool to lose."""
     world = World(16)
-    world.submit(job(1, most=8, given_curve=Curve.linear(8)), tasks=60)
+    world.submit(job(1, most=8, given_curve=Curve.linear(8, 25.0)), tasks=60)
     world.tick()
     found = Training(world, lambda node, rank: 30.0 if int(node[1:]) == min(held) else 100.0)
     for _ in range(60):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -11,9 +12,18 @@ from malletrain.api.ports import Identity, NewJob, Role
 from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.decision import LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.errors import Refused
-from malletrain.domain.event import ActionIntent, DaemonStarted, Event, PilotHeld, SamplesReported, WorkerWarm
-from malletrain.domain.job import Elastic, JobPhase, PilotEnd
+from malletrain.domain.event import (
+    ActionIntent,
+    DaemonStarted,
+    Event,
+    GenerationPublished,
+    PilotHeld,
+    SamplesReported,
+    WorkerWarm,
+)
+from malletrain.domain.job import Curve, Elastic, JobPhase, PilotEnd
 from malletrain.domain.snapshot import SlurmState
+from malletrain.loop.ledger import Ledger
 from malletrain.loop.memory import MemoryWorkers
 from malletrain.slurm.site_facts import Harvest
 from tests.world import RULES, START, World, job, main_job
@@ -301,3 +311,48 @@ def test_a_weight_above_the_sites_is_refused_to_users_and_given_by_operators() -
     assert announce(World(), Role.OPERATOR, 1000.0) == 1
     world = World(rules=replace(RULES, max_weight=3.0))
     assert announce(world, Role.USER, 3.0) == 1
+
+
+# -- curves that are given -------------------------------------------------------------------------------------
+
+
+def trains(world: World, job_id: int, rates: Mapping[int, float]) -> None:
+    """One window of a job whose pilots all train."""
+    pilots = world.loop.views[job_id].staying
+    if not pilots:
+        return
+    generation = GenerationPublished(1, tuple(pilot.id for pilot in pilots))
+    rate = rates[len(pilots)]
+    window = SamplesReported(nodes=len(pilots), samples=10.0 * rate, seconds=10.0, steps=10)
+    now = world.clock.now()
+    world.workers.report(Event(now, generation, job_id), Event(now, window, job_id, pilots[0].id))
+
+
+def test_a_curve_that_measurements_contradict_is_believed_no_more() -> None:
+    """A boast takes nearly all nodes from a job that scales, until three windows of training."""
+    world = World(16)
+    boast = Curve(((1, 1.0), (2, 2.2), (16, 1e15)))
+    world.submit(job(1, most=16, given_curve=boast), tasks=40)
+    real = Curve(((1, 100.0), (16, 1200.0)))
+    world.submit(replace(job(2, most=16, given_curve=real), user="bob"), tasks=40)
+    for _ in range(12):
+        world.tick()
+        trains(world, 1, {n: 100.0 + n / 10 for n in range(1, 17)})
+        trains(world, 2, {n: real.throughput(n) for n in range(1, 17)})
+    view = world.loop.views[1]
+    assert "not the" in view.curve_refuted
+    assert world.nodes_of(1) <= 2, "it does not scale"
+    assert world.nodes_of(2) >= 13
+    assert world.loop.views[2].curve is real
+    again = Ledger()
+    again.apply(world.journal.events)
+    assert again.views()[1].curve_refuted == view.curve_refuted, "the same after a crash"
+
+
+def test_nobody_is_believed_to_train_more_a_node_on_more_nodes() -> None:
+    world = World(8)
+    world.submit(job(1, most=8, given_curve=Curve(((1, 1e-9), (8, 1e15)))))
+    world.submit(replace(job(2, most=8, given_curve=Curve(((1, 100.0), (8, 790.0)))), user="bob"))
+    world.tick()
+    assert world.loop.views[1].curve is not None
+    assert world.loop.views[1].curve.over_one().throughput(8) <= 8.8

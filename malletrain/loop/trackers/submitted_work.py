@@ -58,7 +58,6 @@ class SubmittedWork:
 
 def submitted_work(job: MalleableJob, curve: Curve | None, done: float, left_s: float) -> SubmittedJob | None:
     """A job with `done` samples, and `left_s` seconds on one node to go; None where its speed is not known."""
-    curve = job.given_curve or curve
     one = curve.throughput(1) if curve is not None else 0.0
     work_s = left_s + (done / one if one > 0 else 0.0)
     if curve is None or one <= 0 or work_s <= 0:
