@@ -195,8 +195,8 @@ class SizingSection(Section):
     """A job without nodes for so long gets its fewest, before anything that others gain; 0: no such promise."""
     turn_minutes: Annotated[float, Field(gt=0)] = 10.0
     """It then keeps some for so long."""
-    user_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Most of the nodes that one user's jobs hold while another user's want some, as a part of them."""
+    user_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Most of the nodes that one user's jobs hold while others want them, as a part of all; 1: any number."""
     max_resizes: Annotated[int, Field(ge=0)] = 0
     """Most jobs that change their size at one tick; 0: any number."""
     max_weight: Annotated[float, Field(gt=0, le=1000)] = 1.0

@@ -55,7 +55,8 @@ def constraints_for(
     """The constraints of one problem; those that no sizes could break are left out.
 
     `max_resizes`: most jobs that change their size at one time. `user_share`: most of the nodes that one user's jobs
-    hold while others want some, as a part of them; each user may hold the least job's minimum in any case.
+    hold while others want some, as a part of them; more where nodes would stand idle else, and the minimum of the
+    user's least job in any case.
     """
     found: list[Constraint] = []
     by_id = {int(demand.id): demand for demand in demands}
@@ -74,13 +75,28 @@ def constraints_for(
         users: dict[str, list[JobDemand]] = {}
         for job, demand in by_id.items():
             users.setdefault(views[job].job.user, []).append(demand)
+        share = max(
+            math.floor(user_share * nodes), _fair_level([_most(mine, nodes) for mine in users.values()], nodes)
+        )
         for user, mine in sorted(users.items()) if len(users) > 1 else ():
-            most = max(math.floor(user_share * nodes), min(max(demand.min, 1) for demand in mine))
+            most = max(share, min(max(demand.min, 1) for demand in mine))
             if _most(mine, nodes) > most:
                 found.append(cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most))
     if max_resizes is not None and len(demands) > max_resizes:
         found.append(ResizeLimit(max_resizes, "sizing.max_resizes"))
     return tuple(found)
+
+
+def _fair_level(wants: Sequence[int], nodes: int) -> int:
+    """The least number of nodes that each user may hold so that, together, they can hold all that they want, or all
+    there are (max-min fairness: progressive filling)."""
+    level, left = 0, nodes
+    for at, want in enumerate(sorted(wants)):
+        share = -(-left // (len(wants) - at))
+        if want >= share:
+            return share
+        level, left = want, left - want
+    return level
 
 
 def _most(demands: Sequence[JobDemand], nodes: int) -> int:

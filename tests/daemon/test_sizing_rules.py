@@ -60,9 +60,9 @@ def test_objective_weights_wait_and_limits() -> None:
     assert found.budgets == (AccountBudget("biology", frozenset({"bio", "genomics"}), 7200.0, Period.WEEK),)
 
 
-def test_by_default_nothing_is_limited() -> None:
+def test_by_default_only_the_share_of_one_user_is_limited() -> None:
     found = rules("")
-    assert (found.limits, found.max_resizes, found.user_share, found.auto_horizon) == ((), None, 1.0, False)
+    assert (found.limits, found.max_resizes, found.user_share, found.auto_horizon) == ((), None, 0.5, False)
     assert found.max_wait_s == 1800.0
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from malletrain.decide.limits import SiteLimit, constraints_for
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob
 from malletrain.sizing.constraints import check
@@ -54,6 +57,34 @@ def test_nobody_has_more_than_the_share_while_others_want_some() -> None:
     ]  # fmt: skip
     alone = {1: VIEWS[1], 2: VIEWS[2]}
     assert constraints_for((), None, 0.5, alone, DEMANDS[:2], 12) == ()
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3), st.integers(4, 40)), min_size=2, max_size=8),
+    st.integers(1, 60),
+    st.sampled_from([0.1, 0.5, 0.9]),
+)
+def test_the_share_leaves_no_node_idle_that_somebody_wants(
+    wanted: list[tuple[str, int, int]], nodes: int, share: float
+) -> None:
+    views = {i: view(i, user) for i, (user, _, _) in enumerate(wanted)}
+    demands = tuple(demand(i, 0, most) for i, (_, _, most) in enumerate(wanted))
+    found = {c.name: c for c in constraints_for((), None, share, views, demands, nodes) if isinstance(c, LinearLimit)}
+    held = 0.0
+    for user in {user for user, _, _ in wanted}:
+        wants = min(nodes, sum(most for whose, _, most in wanted if whose == user))
+        limit = found.get(f"user {user} (sizing.user_share)")
+        held += wants if limit is None else min(wants, limit.upper)
+    assert held >= min(nodes, sum(most for _, _, most in wanted))
+
+
+def test_one_who_wants_little_does_not_halve_the_other() -> None:
+    demands = (demand(1, 0, 8), demand(2, 0, 8), demand(3, 0, 2))
+    found = constraints_for((), None, 0.5, VIEWS, demands, 12)
+    assert [(each.name, each.upper) for each in found if isinstance(each, LinearLimit)] == [
+        ("user ann (sizing.user_share)", 10)
+    ]
 
 
 def test_the_loop_keeps_a_cap_and_a_limit_of_resizes_at_every_tick() -> None:

@@ -356,3 +356,20 @@ def test_nobody_is_believed_to_train_more_a_node_on_more_nodes() -> None:
     world.tick()
     assert world.loop.views[1].curve is not None
     assert world.loop.views[1].curve.over_one().throughput(8) <= 8.8
+
+
+# -- shares ----------------------------------------------------------------------------------------------------
+
+
+def test_many_jobs_bring_no_more_than_the_share_while_another_user_wants_nodes() -> None:
+    world = World(12, replace(RULES, user_share=0.5))
+    steep = Curve(((1, 1.0), (12, 12.0)))
+    for number in range(1, 7):
+        world.submit(job(number, most=12, given_curve=steep))
+    world.tick()
+    world.tick()
+    assert sum(world.nodes_of(number) for number in range(1, 7)) == 12, "nobody else wants any"
+    world.submit(replace(job(7, most=12, given_curve=Curve(((1, 1.0), (12, 4.0)))), user="bob"), tasks=12)
+    for _ in range(4):
+        world.tick()
+    assert world.nodes_of(7) == 6
