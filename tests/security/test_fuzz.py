@@ -38,12 +38,15 @@ from malletrain.wire import messages as wire
 from tests.api.house import Caller, HandClock, House
 from tests.world import RULES, node
 
-USER, JOB = 1001, 1
+USER = 1001
+
+#: Without the penalties for what fuzzed workers do: they would soon have no nodes.
+LENIENT = dataclasses.replace(RULES, max_faults=10**9)
 UNBOUNDED = RateLimits(
     user_rate=1e9, address_rate=1e9, token_rate=1e9, login_rate=1e9, user_login_rate=1e9,
     worker_events_rate=1e9, user_events_rate=1e9,
 )  # fmt: skip
-FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZED = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class Running:
@@ -52,13 +55,13 @@ class Running:
     def __init__(self, journal: SqliteJournal) -> None:
         self.journal, self.clock = journal, HandClock()  # the logins' goes on as it does
         clock = self.clock
-        self.lock = threading.RLock()
+        self.lock, self.runs = threading.RLock(), 0
         self.cluster = MemoryCluster([node(f"n{i}") for i in range(8)], clock)  # type: ignore[arg-type]
         members = Membership(MembershipSettings(), clock, lambda claim: admit(self.loop.views, claim), {}, _ignore)
         budget = ReportBudget(UNBOUNDED, clock)
         self.gate = WorkersGate(members, self.lock, self._persist, clock, budget)
         self.loop = Loop(
-            self.cluster, self.gate, journal, clock, policy_named("exact"), RULES, guard=self.lock
+            self.cluster, self.gate, journal, clock, policy_named("exact"), LENIENT, guard=self.lock
         )  # fmt: skip
         self.announce()
 
@@ -95,7 +98,7 @@ class Running:
 
     def check_restart(self) -> None:
         """A daemon that starts anew folds what was sent."""
-        again = Loop(self.cluster, self.gate, self.journal, self.clock, policy_named("exact"), RULES)
+        again = Loop(self.cluster, self.gate, self.journal, self.clock, policy_named("exact"), LENIENT)
         assert again.restore() > 10
         for number, view in self.loop.views.items():
             costs = view.costs  # of all jobs together: a view is not made anew for another job's
@@ -156,7 +159,7 @@ def test_people_send_whatever_they_like(fuzzed: House, uid: int) -> None:
             continue  # it would end the token
 
         @given(case=operation.as_strategy())
-        @settings(FUZZED, max_examples=12)
+        @settings(FUZZED, max_examples=8)
         def holds(case: Any) -> None:
             if "wait" in (case.query or {}):
                 case.query["wait"] = 0.01
@@ -240,7 +243,7 @@ def _hello(house: House, pilot: str, **changes: Any) -> Any:
     house.uid_seen = USER
     body = {
         "credential": house.credential("malletrain-worker-v1"), "job": running.job, "slurm_job_id": 1,
-        "array_id": int(array), "task": int(task), "restart": 0 if found is None else found.restarts or 0,
+        "array_id": int(array), "task": int(task), "restart": running.runs,
         "node": "" if found is None else found.node, "pid": 1, "standing": None,
     }  # fmt: skip
     try:
@@ -254,13 +257,14 @@ def test_workers_report_whatever_they_like(fuzzed: House) -> None:
     running, taken = running_of(fuzzed), 0
 
     @given(reports=st.lists(REPORTS, min_size=1, max_size=4))
-    @settings(FUZZED, max_examples=100)
+    @settings(FUZZED, max_examples=40)
     def holds(reports: list[Any]) -> None:
         nonlocal taken
         running.tick()
         pilots = running.pilots()
         assert pilots or running.loop.views
         for pilot in pilots[:2]:
+            running.runs += 1  # Slurm in memory counts no restarts: each hello is of a new process
             welcome = _hello(fuzzed, pilot)
             assert welcome.status_code in (200, 403, 409), welcome.text
             if welcome.status_code != 200:
