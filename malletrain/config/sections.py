@@ -189,8 +189,8 @@ class SizingSection(Section):
     """What sizes are best for: most training in all, short completion times, or accounts' fair shares."""
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
-    profile: Literal["none", "passive", "active"] = "passive"
-    """How jobs' scalability is learnt: by beginning small and trying sizes, from those that come anyway, or not."""
+    profile: Literal["auto", "none", "passive", "active"] = "auto"
+    """How jobs' scalability is learnt: by trying sizes, from those that come anyway, or not; auto: see advisor."""
     max_wait_minutes: Annotated[float, Field(ge=0)] = 30.0
     """A job without nodes for so long gets its fewest, before anything that others gain; 0: no such promise."""
     turn_minutes: Annotated[float, Field(gt=0)] = 10.0

@@ -74,7 +74,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         max_resizes=config.sizing.max_resizes or None,
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
         turn_s=60.0 * config.sizing.turn_minutes,
-        probing=ProbeRules(profile=Profile(config.sizing.profile)),
+        probing=_probing(config.sizing.profile),
         keep_idle=config.pool.keep_idle,
         keep_leaves=config.pool.keep_leaves,
         max_pilots=most_pilots(config),
@@ -98,6 +98,12 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         include_nodes=node_names(config.pool.include),
         exclude_nodes=node_names(config.pool.exclude),
     )
+
+
+def _probing(profile: str) -> ProbeRules:
+    if profile == "auto":
+        return ProbeRules(Profile.ACTIVE, Profile.PASSIVE)
+    return ProbeRules(Profile(profile), Profile(profile))
 
 
 def policy_from(config: Config) -> Policy:

@@ -26,9 +26,10 @@ class ProbeChange:
 
 def profile_of(view: JobView, rules: Rules) -> Profile:
     """How the job's scalability is learnt: a curve that its owner gave is believed until measurements refute it."""
+    of_site = rules.probing.profile if view.job.elastic is Elastic.LIVE else rules.probing.restart_profile
     if view.job.given_curve is None:
-        return view.job.profile or rules.probing.profile
-    return rules.probing.profile if view.curve_refuted else Profile.GIVEN
+        return view.job.profile or of_site
+    return of_site if view.curve_refuted else Profile.GIVEN
 
 
 def expected_curve(view: JobView, known: JobKnowledge, rules: Rules) -> Curve:

@@ -51,7 +51,8 @@ class ProbeRules:
     """What a site allows for measuring.
 
     Attributes:
-        profile: what is done for jobs that say nothing themselves.
+        profile, restart_profile: what is done for jobs that say nothing themselves, live ones and those in restart
+            mode, for which every size tried is a relaunch.
         windows: windows of training that make a size measured.
         share: most nodes that jobs are given beyond their present ones to be measured, as a part of all that may be
             used. Jobs under probe hold half of the nodes at most, but one always may.
@@ -64,6 +65,7 @@ class ProbeRules:
     """
 
     profile: Profile = Profile.ACTIVE
+    restart_profile: Profile = Profile.PASSIVE
     windows: int = 2
     share: float = 0.25
     seconds: float = 45.0

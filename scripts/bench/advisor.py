@@ -1,7 +1,8 @@
 """How near curves come to published measurements, and what not knowing them costs.
 
     python -m scripts.bench.advisor [--data ../shared/data] [--only curves|waves] [--runs 5] [--hours 2] [--seed 0]
-        [--tick 10] [--mix NAME] [--guess NAME ...] [--json FILE] [--also FILE ...]
+        [--tick 10] [--mix NAME] [--guess NAME ...] [--steady NODES] [--rescale GROW,SHRINK,ACTIVATE]
+        [--json FILE] [--also FILE ...]
 
 curves: mean absolute error on sizes that were not given, coverage of the band, and its interval score (Gneiting and
 Raftery, 2007, at 90 %, relative to the truth) over that of the one constant width that covers 90 % of the same
@@ -13,8 +14,12 @@ speed-up trained as a part of what an oracle that knows the curves trains, mean 
 ratio to that of each baseline (paired), and the share of node time that measuring costs: nodes that probes move away
 from where they would have been, and nodes that wait while their job is measured on its way up.
 
+With `--steady NODES` the pool does not change and all jobs are there from the start: nothing is learnt by chance.
+Printed is then the share from the tenth minute on, too.
+
 `passive` learns from what comes anyway; `climb` begins small with one job of each unknown application
-(`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall); `active` climbs and probes.
+(`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall); `probes` is for jobs that do not climb
+(restart mode); `active` climbs and probes.
 """
 
 from __future__ import annotations
@@ -256,7 +261,7 @@ def search(job: Training, jobs: Jobs) -> tuple[Curve, int]:
     return piecewise(job, most), most
 
 
-LEARN = ("active", "climb", "passive")
+LEARN = ("active", "climb", "probes", "passive")
 GUESSES: Mapping[str, Guess | None] = {
     **dict.fromkeys(LEARN), "linear": linear, "one exponent": power, "Or et al.": search,
     "Pollux's prior": optimistic,
@@ -334,7 +339,7 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
         )
     problem = Problem(RULES.horizon_s, nodes, tuple(demands))
     plain = {int(j): n for j, n in Exact().size(problem).sizes.items()}
-    if name != "active":
+    if name not in ("active", "probes"):
         return plain, 0
     advice = advice_for(problem, views, known, now, RULES)
     sizes = {int(j): n for j, n in Exact().size(with_advice(problem, advice)).sizes.items()}
@@ -383,7 +388,7 @@ def run(
             nodes,
             [(j.nodes, j.found, len(j.samples)) if j.found is None else (j.nodes, id(j.found)) for j in jobs],
         )
-        if name != "active" and last is not None and last[0] == asked:
+        if name not in ("active", "probes") and last is not None and last[0] == asked:
             sizes, displaced = last[1], 0
         else:
             sizes, displaced = plan(name, jobs, nodes, now)
@@ -410,7 +415,12 @@ def run(
 
 
 def mixes(random: np.random.Generator) -> Iterator[tuple[str, list[tuple[str, Curve, int]]]]:
-    """Mixes of 21 jobs: application's name, curve, most nodes."""
+    """Mixes of 21 jobs, and of 2 and 4: application's name, curve, most nodes."""
+    scales = Curve(tuple((n, n**0.85) for n in range(1, 65)))
+    flat = Curve(tuple((n, {1: 1.0, 2: 1.9}.get(n, 1.9 / (1 + 0.4 * (n - 2)))) for n in range(1, 65)))
+    for count in (2, 4):
+        yield f"Opposites, {count} jobs", [(f"{'ab'[i % 2]}{'xy'[i // 2]}", (scales, flat)[i % 2], 64)
+                                           for i in range(count)]  # fmt: skip
     names = sorted(IMAGENET)
     yield "ImageNet models", [(f"{names[i % 7]}{i}", IMAGENET[names[i % 7]], 64) for i in range(21)]
     diverse = sorted(POLLUX)
@@ -443,13 +453,15 @@ def idle_windows(data: Path, hours: float, random: np.random.Generator) -> list[
 
 
 def waves(
-    data: Path, seeds: Sequence[int], hours: float, only: str, guesses: Sequence[str]
+    data: Path, seeds: Sequence[int], hours: float, only: str, guesses: Sequence[str], steady: int = 0
 ) -> dict[str, dict[str, list[list[float]]]]:
-    """By mix and guess, for each run: what was trained over the oracle's, in all and in each sixth of the time."""
+    """By mix and guess, for each run: what was trained over the oracle's, in all, in each sixth of the time, and on a
+    steady pool from the tenth minute on."""
     results: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     for seed in seeds:
         random = np.random.default_rng(seed)
-        idle = idle_windows(data, hours, random)
+        idle = [steady] * int(hours * 3600 / TICK_S) if steady else idle_windows(data, hours, random)
+        settled = int(600 / TICK_S)
         for mix, models in mixes(random):
             if only not in mix:
                 continue
@@ -458,7 +470,7 @@ def waves(
                 given = []
                 for i, (name, curve, most) in enumerate(models):  # noqa: B023
                     job = MalleableJob(i + 1, name, "user", 1, "", 1, most, 0.0)
-                    given.append((hours * 900.0 * (i // 7), Training(job, curve)))
+                    given.append((0.0 if steady else hours * 900.0 * (i // 7), Training(job, curve)))
                 return given
 
             best, _ = run("oracle", arrivals(), idle, seed)
@@ -466,8 +478,9 @@ def waves(
                 trained, moved = run(name, arrivals(), idle, seed)
                 sixths = zip(np.array_split(trained, 6), np.array_split(best, 6), strict=True)
                 parts = [float(sum(own) / max(sum(ideal), 1e-9)) for own, ideal in sixths]
-                results[mix][name].append([sum(trained) / sum(best), *parts])
-                if name in ("active", "climb"):
+                late = [sum(trained[settled:]) / sum(best[settled:])] if steady else []
+                results[mix][name].append([sum(trained) / sum(best), *parts, *late])
+                if name in ("active", "climb", "probes"):
                     results[mix][f"{name}: cost"].append([moved])
         print(f"run {seed}: mean idle nodes {fmean(idle):.0f}", file=sys.stderr)
     return results
@@ -476,7 +489,7 @@ def waves(
 def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
     """The table of the waves."""
     random = np.random.default_rng(1)
-    wanted = [*GUESSES, "active: cost", "climb: cost"]
+    wanted = [*GUESSES, "active: cost", "climb: cost", "probes: cost"]
     names = [name for name in wanted if any(name in named for named in results.values())]
     print("\n| mix | runs | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 2))
 
@@ -488,15 +501,16 @@ def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
         cells = [cell([run[0] for run in named[name]]) if name in named else "" for name in names]
         print(f"| {mix} | {max(map(len, named.values()))} | " + " | ".join(cells) + " |")
     for mix, named in results.items():
-        for name, other in itertools.product(LEARN, tuple(GUESSES)[2:]):
+        for name, other in itertools.product(LEARN, tuple(GUESSES)[3:]):
             if name != other and name in named and other in named:
                 gains = [a[0] / b[0] for a, b in zip(named[name], named[other], strict=True)]
                 print(f"{mix}: {name} over {other} {cell(gains)}")
-    print("\n| mix | guess | by sixth of the time |\n|---|---|---|")
+    print("\n| mix | guess | by sixth of the time | from the tenth minute (steady pool) |\n|---|---|---|---|")
     for mix, named in results.items():
         for name in (each for each in LEARN if each in named):
             parts = [f"{fmean(run[i] for run in named[name]):.3f}" for i in range(1, 7)]
-            print(f"| {mix} | {name} | {', '.join(parts)} |")
+            late = cell([run[7] for run in named[name]]) if len(named[name][0]) > 7 else ""
+            print(f"| {mix} | {name} | {', '.join(parts)} | {late} |")
 
 
 def main() -> int:
@@ -509,10 +523,15 @@ def main() -> int:
     parser.add_argument("--mix", default="", help="of the waves: ImageNet, Pollux, NAS or HPO; all by default")
     parser.add_argument("--guess", action="append", choices=tuple(GUESSES), help="these only")
     parser.add_argument("--tick", type=float, default=TICK_S, help="seconds between two decisions")
+    parser.add_argument("--steady", type=int, default=0, metavar="NODES", help="a pool that does not change")
+    parser.add_argument("--rescale", metavar="GROW,SHRINK,ACTIVATE", help="seconds of a resize [0.5,0.2,10]")
     parser.add_argument("--also", type=Path, action="append", default=[], help="earlier runs' --json, for the table")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     globals()["TICK_S"] = options.tick
+    if options.rescale:
+        grow, shrink, activate = map(float, options.rescale.split(","))
+        globals()["COSTS"] = ResizeCosts(activate_s=activate, grow_s=grow, shrink_s=shrink)
     if not options.data.is_dir():
         print(f"advisor: {options.data} holds no measurements: give --data", file=sys.stderr)
         return 2
@@ -553,6 +572,7 @@ def main() -> int:
             options.hours,
             options.mix,
             options.guess or tuple(GUESSES),
+            options.steady,
         )
         for file in options.also:
             for mix, named in json.loads(file.read_text())["waves"].items():

@@ -8,9 +8,12 @@ from malletrain import config
 from malletrain.daemon.site_rules import rules_from
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
+from malletrain.decide.profiling import profile_of
 from malletrain.decide.rules import Rules
+from malletrain.domain.job import Elastic, JobPhase, JobView, Profile
 from malletrain.sizing.objective import Objective
 from malletrain.slurm.site_facts import PartitionFacts, SiteFacts
+from tests.world import job
 
 
 def rules(text: str) -> Rules:
@@ -92,3 +95,18 @@ def test_a_wrong_limit_is_named(line: str, says: str) -> None:
 def test_a_wrong_budget_is_named(lines: str, says: str) -> None:
     with pytest.raises(config.ConfigError, match=says.replace("?", r"\?")):
         config.parse(f"[[sizing.budgets]]\n{lines}\n", "malletrain.toml")
+
+
+def test_by_default_live_jobs_are_measured_and_restarted_ones_only_looked_at() -> None:
+    found = rules("")
+    live, restarted = (JobView(job(1, elastic=how), JobPhase.QUEUED) for how in (Elastic.LIVE, Elastic.RESTART))
+    assert (profile_of(live, found), profile_of(restarted, found)) == (Profile.ACTIVE, Profile.PASSIVE)
+    asks = JobView(job(1, elastic=Elastic.RESTART, profile=Profile.ACTIVE), JobPhase.QUEUED)
+    assert profile_of(asks, found) is Profile.ACTIVE, "who asks for it is measured"
+
+
+@pytest.mark.parametrize("named", [Profile.NONE, Profile.PASSIVE, Profile.ACTIVE])
+def test_a_profile_that_the_site_names_is_every_jobs(named: Profile) -> None:
+    found = rules(f'[sizing]\nprofile = "{named}"')
+    for how in (Elastic.LIVE, Elastic.RESTART):
+        assert profile_of(JobView(job(1, elastic=how), JobPhase.QUEUED), found) is named

@@ -81,6 +81,23 @@ def test_two_jobs_of_opposite_scalability_end_at_the_true_allocation() -> None:
     assert set(training.sizes[1][-20:]) == {14}, "and rests there"
 
 
+def test_on_a_steady_pool_the_default_trains_as_an_oracle_from_the_tenth_minute_on() -> None:
+    """Passive never leaves the even split here: .57 of the oracle for good."""
+    world = World(nodes=16)
+    rates = {1: scales, 2: stalls}
+    for job_id, name in ((1, "convnet"), (2, "recommender")):
+        world.submit(replace(job(job_id, most=16), name=name), tasks=40)
+    training = Training(world, rates)
+    for _ in range(120):
+        training.tick()
+    ideal = sum(rates[j](n) / rates[j](1) for j, n in best(rates, 16, 16).items())
+    trained = [
+        sum(rates[j](training.sizes[j][tick]) / rates[j](1) for j in rates if training.sizes[j][tick])
+        for tick in range(60, 120)
+    ]
+    assert sum(trained) / len(trained) > 0.98 * ideal
+
+
 def test_a_job_whose_phase_changes_is_measured_again_and_changes_places() -> None:
     """n^.85 turns flat and the other way round: within ten minutes the sizes are those of the new curves."""
     world = World(nodes=16)
