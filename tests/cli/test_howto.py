@@ -55,7 +55,7 @@ def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
     text = "\n".join(page.read_text() for page in ADMIN)
     assert str(config.SYSTEM_FILE) in text
     assert f"port {config.Config().api.port}" in text
-    named = re.findall(r"`(malletrain_\w+)`", text)
+    named = re.findall(r"\b(malletrain_\w+)", text)
     assert named
     for name in named:
         from malletrain.daemon.metrics import Metrics

@@ -1,0 +1,390 @@
+"""What the daemon is installed from: pinned versions with hashes, a bill of materials, and versions known to be bad.
+
+    python -m scripts.supply check               compares the files below with each other, offline; status 1 if not
+    python -m scripts.supply lock                writes both anew from constraints.txt (needs uv, and the index)
+    python -m scripts.supply sbom                writes the bill of materials alone, from the pinned versions
+    python -m scripts.supply advisories FOLDER   adds those of a checkout of github.com/pypa/advisory-database
+
+`site-configs/requirements-daemon.txt` is for `pip install --require-hashes -r`, on every platform and Python that the
+daemon runs on; `site-configs/malletrain-daemon.cdx.json` lists the same as CycloneDX 1.6. Both have the versions of
+constraints.txt, which the tests run with. `scripts/advisories.json` has one entry for each advisory on a package of
+constraints.txt; entries that the database does not have are written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "site-configs/requirements-daemon.txt"
+SBOM = ROOT / "site-configs/malletrain-daemon.cdx.json"
+CONSTRAINTS = ROOT / "constraints.txt"
+ADVISORIES = ROOT / "scripts/advisories.json"
+PROJECT = ROOT / "pyproject.toml"
+
+HEADER = """\
+# What malletraind is installed from, with the hashes of every file of each version on PyPI:
+#   pip install --require-hashes -r requirements-daemon.txt && pip install --no-deps malletrain
+# Made by `python -m scripts.supply lock` from constraints.txt; `python -m scripts.supply check` compares.
+"""
+
+#: The oldest Python that the daemon runs on, on Linux: what the bill of materials is evaluated for.
+ENVIRONMENT = {"python_version": "3.11", "python_full_version": "3.11.0", "sys_platform": "linux",
+               "platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython",
+               "platform_python_implementation": "CPython", "platform_machine": "x86_64"}  # fmt: skip
+
+#: Of the serial numbers of bills of materials: the same content has the same number.
+_NAMESPACE = uuid.UUID("6c1c3a5e-9f6b-4e0e-8d53-0b5b6d6f5c11")
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One line of a file of pinned versions."""
+
+    name: str
+    version: str
+    marker: str = ""
+    hashes: tuple[str, ...] = ()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether Linux with the oldest Python installs it."""
+        return not self.marker or Requirement(f"x ; {self.marker}").marker.evaluate(ENVIRONMENT)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True, slots=True)
+class Advisory:
+    """Versions of a package that must not be installed: those that any of the `affected` specifiers contains."""
+
+    id: str
+    package: str
+    affected: tuple[str, ...]
+    summary: str
+
+    def applies_to(self, version: str) -> bool:
+        """Whether the version is one of them, pre-releases included."""
+        return any(SpecifierSet(each).contains(version, prereleases=True) for each in self.affected)
+
+
+def pins(text: str) -> dict[str, Pin]:
+    """The pinned versions of a requirements file, by normalised name.
+
+    Raises:
+        ValueError: a line that pins no version.
+    """
+    found: dict[str, Pin] = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        words, *hashes = line.partition("#")[0].split("--hash=")
+        if not words.strip():
+            continue
+        wanted = Requirement(words.strip())
+        match = re.fullmatch(r"==([^*,]+)", str(wanted.specifier))
+        if match is None:
+            raise ValueError(f"{words.strip()}: pins no version: write NAME==VERSION")
+        name = canonicalize_name(wanted.name)
+        found[name] = Pin(name, match[1], str(wanted.marker or ""), tuple(each.strip() for each in hashes))
+    return found
+
+
+def ranges(extras: Sequence[str] | None = None) -> Iterator[Requirement]:
+    """What pyproject.toml asks for: of the base and these extras, or of all."""
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    optional: dict[str, list[str]] = project["optional-dependencies"]
+    for words in [*project["dependencies"], *(each for name in extras or optional for each in optional[name])]:
+        wanted = Requirement(words)
+        if wanted.name != project["name"]:
+            yield wanted
+        elif extras is not None:
+            yield from (each for each in ranges(sorted(wanted.extras)) if each.name not in project["dependencies"])
+
+
+def advisories() -> list[Advisory]:
+    """All that scripts/advisories.json has."""
+    rows = json.loads(ADVISORIES.read_text())["advisories"]
+    return [Advisory(row["id"], row["package"], tuple(row["affected"]), row["summary"]) for row in rows]
+
+
+def known_bad(versions: Mapping[str, str], known: Iterable[Advisory]) -> list[str]:
+    """A line for each version, by normalised name, that an advisory applies to."""
+    return [
+        f"{each.package} {versions[each.package]}: {each.id} ({', '.join(each.affected)}): {each.summary}"
+        for each in known
+        if each.package in versions and each.applies_to(versions[each.package])
+    ]
+
+
+def lowest(requirement: Requirement) -> str | None:
+    """The lowest version that a range admits, if it says so."""
+    bounds = [Version(each.version) for each in requirement.specifier if each.operator in (">=", "==", "~=")]
+    return str(max(bounds)) if bounds else None
+
+
+def malicious_and_admitted(requirement: Requirement, known: Iterable[Advisory]) -> list[str]:
+    """Single versions that an advisory names (`==`), and that the range admits."""
+    name = canonicalize_name(requirement.name)
+    return [
+        f"{requirement}: admits {spec[2:]}, which {each.id} names: add !={spec[2:]}"
+        for each in known
+        if each.package == name
+        for spec in each.affected
+        if spec.startswith("==") and requirement.specifier.contains(spec[2:])
+    ]
+
+
+def needs_of(found: Distribution, extras: Iterable[str]) -> Iterator[Requirement]:
+    """What a distribution requires with these extras, where the daemon runs."""
+    for words in found.requires or ():
+        wanted = Requirement(words)
+        contexts = [{**ENVIRONMENT, "extra": extra} for extra in ("", *extras)]
+        if wanted.marker is None or any(wanted.marker.evaluate(each) for each in contexts):
+            yield wanted
+
+
+def closure() -> dict[str, list[str]]:
+    """What each package of the daemon requires, by normalised name.
+
+    Read from pyproject.toml and from the installed packages' metadata.
+    """
+    graph: dict[str, list[str]] = {}
+    waiting = [Requirement("malletrain[daemon]")]
+    seen = set()
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        if (name, frozenset(wanted.extras)) in seen:
+            continue
+        seen.add((name, frozenset(wanted.extras)))
+        own = name == "malletrain"
+        needs = list(ranges(["daemon"]) if own else needs_of(distribution(name), wanted.extras))
+        waiting += needs
+        names = {canonicalize_name(each.name) for each in needs} - {name}
+        graph[name] = sorted(names.union(graph.get(name, ())))
+    return graph
+
+
+def bill_of_materials(locked: Mapping[str, Pin]) -> dict[str, Any]:
+    """The pinned packages as CycloneDX 1.6. The same input gives the same bytes: no time, no random number."""
+    graph = closure()
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    needed = [pin for _, pin in sorted(locked.items()) if pin.is_needed]
+    reference = {pin.name: f"pkg:pypi/{pin.name}@{pin.version}" for pin in needed}
+    own = reference["malletrain"] = f"pkg:pypi/malletrain@{project['version']}"
+    components = [
+        {
+            "type": "library",
+            "bom-ref": reference[pin.name],
+            "name": pin.name,
+            "version": pin.version,
+            "purl": reference[pin.name],
+            **_licence(distribution(pin.name)),
+            "externalReferences": [
+                {
+                    "type": "distribution",
+                    "url": f"https://pypi.org/project/{pin.name}/{pin.version}/#files",
+                    "hashes": [{"alg": "SHA-256", "content": each.removeprefix("sha256:")} for each in pin.hashes],
+                }
+            ],
+        }
+        for pin in needed
+    ]
+    dependencies = [
+        {"ref": reference[name], "dependsOn": [reference[each] for each in graph[name]]} for name in sorted(graph)
+    ]
+    serial = uuid.uuid5(_NAMESPACE, json.dumps([components, dependencies, own]))
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{serial}",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "bom-ref": own,
+                "name": "malletrain",
+                "version": project["version"],
+                "purl": own,
+                "licenses": [{"license": {"id": project["license"]}}],
+            }
+        },
+        "components": components,
+        "dependencies": dependencies,
+    }
+
+
+def _licence(found: Distribution) -> dict[str, Any]:
+    """As its metadata states it: an SPDX expression, else the classifiers' words."""
+    if "License-Expression" in found.metadata:
+        return {"licenses": [{"expression": found.metadata["License-Expression"]}]}
+    words = [
+        line.rpartition(" :: ")[2]
+        for line in found.metadata.get_all("Classifier") or ()
+        if line.startswith("License :: OSI Approved :: ")
+    ]
+    return {"licenses": [{"license": {"name": each}} for each in words]} if words else {}
+
+
+def render(bill: Mapping[str, Any]) -> str:
+    """The text of the file."""
+    return json.dumps(bill, indent=1) + "\n"
+
+
+def faults() -> list[str]:
+    """What is wrong with the shipped files, a line each. Asks no network."""
+    locked, tested = pins(LOCK.read_text()), pins(CONSTRAINTS.read_text())
+    known = advisories()
+    found = [f"{LOCK.name}: {pin.name} has no hash" for pin in locked.values() if not pin.hashes]
+    found += [
+        f"{LOCK.name}: {pin.name} {pin.version}, but the tests run with {tested[pin.name].version}"
+        if pin.name in tested
+        else f"{LOCK.name}: {pin.name} is not in constraints.txt"
+        for pin in locked.values()
+        if pin.is_needed and (pin.name not in tested or tested[pin.name].version != pin.version)
+    ]
+    needed = {pin.name for pin in locked.values() if pin.is_needed}
+    asked = closure().keys() - {"malletrain"}
+    found += [f"{LOCK.name}: {name} is missing" for name in sorted(asked - needed)]
+    found += [f"{LOCK.name}: nothing needs {name}" for name in sorted(needed - asked)]
+    for pinned, place in ((locked, LOCK.name), (tested, CONSTRAINTS.name)):
+        bad = known_bad({name: pin.version for name, pin in pinned.items()}, known)
+        found += [f"{place}: {line}" for line in bad]
+        for wanted in ranges(["daemon"] if place == LOCK.name else None):
+            pin = pinned.get(canonicalize_name(wanted.name))
+            if pin is not None and not wanted.specifier.contains(pin.version):
+                found.append(f"{place}: {pin.name} {pin.version} is not within {PROJECT.name}'s {wanted}")
+    for wanted in ranges():
+        name = canonicalize_name(wanted.name)
+        if wanted.specifier.prereleases:
+            found.append(f"{PROJECT.name}: {wanted}: admits pre-releases")
+        if (least := lowest(wanted)) is not None:
+            found += [f"{PROJECT.name}: at its least, {line}" for line in known_bad({name: least}, known)]
+        found += [f"{PROJECT.name}: {line}" for line in malicious_and_admitted(wanted, known)]
+    for wanted in ranges(["daemon"]):
+        if not any(each.operator in ("<", "<=", "==", "~=") for each in wanted.specifier):
+            found.append(f"{PROJECT.name}: {wanted}: has no upper bound")
+    if not found and SBOM.read_text() != render(bill_of_materials(locked)):
+        found.append(f"{SBOM.name} differs from the pinned versions: python -m scripts.supply sbom")
+    return found
+
+
+def lock() -> int:
+    """Writes the pinned versions, then the bill of materials. Status 2 without uv."""
+    uv = shutil.which("uv")
+    if uv is None:
+        print("supply: needs uv: pip install uv", file=sys.stderr)
+        return 2
+    made = subprocess.run(
+        [uv, "pip", "compile", "-q", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate",
+         "--no-header", "--extra", "daemon", "-c", str(CONSTRAINTS), str(PROJECT),
+         "--default-index", "https://pypi.org/simple"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    LOCK.write_text(HEADER + made.stdout)
+    SBOM.write_text(render(bill_of_materials(pins(LOCK.read_text()))))
+    return 0
+
+
+def read_advisories(folder: Path, packages: Iterable[str]) -> Iterator[Advisory]:
+    """Of a checkout of pypa/advisory-database, in the format of OSV (https://ossf.github.io/osv-schema)."""
+    for package in sorted(packages):
+        for path in sorted((folder / "vulns" / package).glob("*.yaml")):
+            row = yaml.safe_load(path.read_text())
+            if "withdrawn" in row:
+                continue
+            affected: list[str] = []
+            for entry in row["affected"]:
+                intervals = [
+                    interval
+                    for each in entry.get("ranges", ())
+                    if each["type"] == "ECOSYSTEM"
+                    for interval in _intervals(each["events"])
+                ]
+                affected += intervals or [
+                    f"=={version}" for version in entry.get("versions", ()) if _is_pep440(version)
+                ]
+            words = row.get("summary") or row["details"]
+            aliases = [each for each in row.get("aliases", ()) if each.startswith("CVE-")]
+            summary = re.split(r"(?<=[.:]) ", " ".join(words.split()))[0][:160]
+            yield Advisory((aliases or [row["id"]])[0], package, tuple(dict.fromkeys(affected)), summary)
+
+
+def _intervals(events: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    begin = ""
+    for event in events:
+        match [*event.items()]:
+            case [("introduced", version)]:
+                begin = "" if str(version) == "0" else f">={version}"
+            case [("fixed", version)]:
+                yield ",".join(filter(None, [begin, f"<{version}"]))
+                begin = "-"
+            case [("last_affected", version)]:
+                yield ",".join(filter(None, [begin, f"<={version}"]))
+                begin = "-"
+    if begin != "-":
+        yield begin or ">=0"
+
+
+def _is_pep440(version: str) -> bool:
+    try:
+        Version(version)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def add_advisories(folder: Path) -> None:
+    """Adds those of the checkout, in place of ones with the same number; the others stay."""
+    kept = {(each.package, each.id): each for each in advisories()}
+    kept |= {(each.package, each.id): each for each in read_advisories(folder, pins(CONSTRAINTS.read_text()))}
+    write_advisories(kept[key] for key in sorted(kept))
+
+
+def write_advisories(known: Iterable[Advisory]) -> None:
+    """One line each, so that a change is read at a glance."""
+    rows = [
+        json.dumps({"package": each.package, "id": each.id, "affected": each.affected, "summary": each.summary})
+        for each in known
+    ]
+    ADVISORIES.write_text('{"advisories": [\n' + ",\n".join(rows) + "\n]}\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ("check", "lock", "sbom"):
+        verbs.add_parser(verb)
+    verbs.add_parser("advisories").add_argument("folder", type=Path)
+    options = parser.parse_args()
+    if options.verb == "lock":
+        return lock()
+    if options.verb == "sbom":
+        SBOM.write_text(render(bill_of_materials(pins(LOCK.read_text()))))
+    elif options.verb == "advisories":
+        add_advisories(options.folder)
+    else:
+        found = faults()
+        print("\n".join(found) or "pinned versions, bill of materials and ranges agree; none is known to be bad")
+        return 1 if found else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
