@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malletrain.domain.job import Curve, MalleableJob
 from malletrain.domain.snapshot import NodeState
+from malletrain.sizing.registry import names, policy
 from tests.world import RULES, START, World
 
 TICK_S = 30.0
@@ -66,3 +68,25 @@ def test_each_job_that_fits_the_pools_lower_tenth_starts_in_time(
         for number in hungry:
             hungry[number] = 0.0 if world.nodes_of(number) else hungry[number] + TICK_S
             assert hungry[number] <= bound, f"job {number} waits for {hungry[number]:.0f} s"
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_policy_lets_a_job_wait_for_ever(name: str) -> None:
+    """Three hours on 8 nodes: three jobs that scale and take single nodes, one that needs 5 and gains nothing.
+
+    `equal` and those built like it fill the nodes from the smallest minimum up, so that five are never left.
+    """
+    world = World(8, PATIENT, policy(name))
+    for number in (1, 2, 3):
+        world.submit(wanted(number, 1, 8, scales=True), tasks=200)
+    world.submit(wanted(4, 5, 8, scales=False), tasks=200)
+    world.submit(wanted(5, 4, 4, scales=False), tasks=200)
+    hungry = dict.fromkeys(range(1, 6), 0.0)
+    bound = PATIENT.max_wait_s + len(hungry) * (PATIENT.turn_s + 3 * TICK_S) + 2 * TICK_S
+    worst = dict(hungry)
+    for _ in range(int(3 * 3600 / TICK_S)):
+        world.tick(TICK_S)
+        for number in hungry:
+            hungry[number] = 0.0 if world.nodes_of(number) else hungry[number] + TICK_S
+            worst[number] = max(worst[number], hungry[number])
+    assert max(worst.values()) <= bound, worst
