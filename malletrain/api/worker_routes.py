@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import secrets
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -36,6 +37,12 @@ from malletrain.wire.errors import WireError
 
 MAX_WAIT_S = 60.0
 HEARTBEAT_S = 20.0
+
+#: Seconds that a worker's token lives. Workers get a new one at half of that: munged may be away for the rest.
+WORKER_TOKEN_LIFETIME_S = 3600.0
+
+#: Tokens of one worker; beyond, the oldest ends.
+MAX_TOKENS_PER_WORKER = 4
 
 #: Longer than `WorkersGate.beat` is ever late on a machine that runs; shorter than any silence that counts.
 ASLEEP_S = 4.0
@@ -75,7 +82,8 @@ class WorkersGate:
         self._persist = persist
         self._awake_at = clock.elapsed()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-        self._tokens: dict[bytes, str] = {}
+        self._tokens: dict[str, deque[tuple[bytes, float]]] = {}  # by worker: digest, and when it ends
+        self._sweep_at = 64
 
     def leave(self, action: LeavePilot) -> None:
         self.change(lambda: self.membership.leave(action))
@@ -133,19 +141,26 @@ class WorkersGate:
                 loop.call_soon_threadsafe(event.set)
 
     def issue_token(self, worker: str) -> str:
-        """A new secret for the worker; older ones stay good. Only digests are kept, of workers that are known."""
-        self._tokens = {key: name for key, name in self._tokens.items() if self.membership.worker(name) is not None}
+        """A new secret for the worker, good for `WORKER_TOKEN_LIFETIME_S`; older ones stay good for theirs.
+
+        Only digests are kept, of the newest `MAX_TOKENS_PER_WORKER` tokens of each known worker.
+        """
+        if len(self._tokens) >= self._sweep_at:
+            self._tokens = {name: kept for name, kept in self._tokens.items() if self.membership.worker(name)}
+            self._sweep_at = 64 + 2 * len(self._tokens)
         token = secrets.token_urlsafe(32)
-        self._tokens[hashlib.sha256(token.encode()).digest()] = worker
+        own = self._tokens.setdefault(worker, deque(maxlen=MAX_TOKENS_PER_WORKER))
+        own.append((_digest(token), self.clock.elapsed() + WORKER_TOKEN_LIFETIME_S))
         return token
 
     def holds_token(self, worker: str, header: str | None) -> bool:
-        """Whether an Authorization header carries a token of this worker."""
+        """Whether an Authorization header carries a token of this worker that has not run out."""
         scheme, _, token = (header or "").partition(" ")
-        if scheme.lower() != "bearer":
+        own = self._tokens.get(worker)
+        if scheme.lower() != "bearer" or own is None or self.membership.worker(worker) is None:
             return False
-        owner = self._tokens.get(hashlib.sha256(token.strip().encode()).digest())
-        return owner == worker and self.membership.worker(worker) is not None
+        digest, now = _digest(token.strip()), self.clock.elapsed()
+        return any(each == digest and now < ends for each, ends in own)
 
     def look(self, worker: str) -> tuple[wire.Directive, float | None]:
         """What is wanted of the worker, and when to look again at the latest (`Clock.elapsed`)."""
@@ -276,7 +291,8 @@ def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hel
         claim = Claim(said.job, said.pilot, said.restart, said.node, uid)
         worker = members.hello(claim, said.standing)
         mode = "restart" if members.restarts(said.job) else "live"
-        return wire.Welcome(worker.id, gate.issue_token(worker.id), said.pilot, HEARTBEAT_S, mode)
+        token = gate.issue_token(worker.id)
+        return wire.Welcome(worker.id, token, said.pilot, HEARTBEAT_S, mode, WORKER_TOKEN_LIFETIME_S)
 
     return JSONResponse(wire.to_json(gate.change(enter)))
 
@@ -290,6 +306,10 @@ def _report(gate: WorkersGate, worker: str, said: Sequence[wire.Message]) -> Res
 
     gate.change(take)
     return Response(status_code=204)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
 def _check_token(gate: WorkersGate, worker: str, request: Request) -> None:

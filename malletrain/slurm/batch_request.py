@@ -55,7 +55,7 @@ def request(
     if not chdir.startswith("/"):
         chdir = f"{cwd.rstrip('/')}/{chdir}"
     for word in (*arguments, chdir):
-        if any(ord(char) < 32 or ord(char) == 127 for char in word):
+        if directives.has_control(word):
             reader.faults.append(f"command line: {word[:40]!r} holds a control character")
     for name, value in (("chdir", chdir), *((n, passed[n]) for n in ("output", "error") if n in passed)):
         if "\\" in value:

@@ -78,10 +78,15 @@ def from_command_line(argv: Sequence[str]) -> CommandLine:
 
 
 def from_environment(environment: Mapping[str, str]) -> BatchOptions:
-    """The input variables of sbatch that have a meaning here."""
-    return BatchOptions(
-        {o: GivenOption(environment[v], v) for v, o in FROM_ENVIRONMENT.items() if environment.get(v)}
-    )
+    """The input variables of sbatch that have a meaning here, checked like the options that they stand for."""
+    given = {o: GivenOption(environment[v], v) for v, o in FROM_ENVIRONMENT.items() if environment.get(v)}
+    faults = [f"{each.where}: holds a control character" for each in given.values() if has_control(each.value)]
+    return BatchOptions(given, tuple(faults))
+
+
+def has_control(text: str) -> bool:
+    """Whether a text holds a character that steers a terminal or ends a line (C0, DEL, C1)."""
+    return any(ord(char) < 32 or 127 <= ord(char) < 160 for char in text)
 
 
 def head(script: bytes) -> Iterable[str]:
@@ -160,7 +165,7 @@ def _take(
                 continue
             value = words[at]
             at += 1
-        if any(ord(char) < 32 or ord(char) == 127 for char in value):
+        if has_control(value):
             faults.append(f"{where}: the value of --{name} holds a control character")
             continue
         if option.takes and not value:

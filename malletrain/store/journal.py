@@ -22,6 +22,7 @@ from malletrain.store.errors import StoreError
 from malletrain.store.event_reader import batch_after, batches
 from malletrain.store.migrate import migrate
 from malletrain.store.projections import empty, project
+from malletrain.wire.codec import steers_nothing
 
 
 class SqliteJournal:
@@ -64,11 +65,17 @@ class SqliteJournal:
     def append(self, events: Iterable[Event]) -> Sequence[Event]:
         """Write in one transaction; returns the events with their numbers. Durable when it returns.
 
+        Reasons are written without control characters (`steers_nothing`).
+
         Raises:
             InvalidInput: an event holds something that JSON cannot; nothing was written.
             StoreError: the disk or the file refuses; nothing was written.
         """
-        given = list(events)
+        given = [
+            # Slurm's words (names, reasons of nodes) are in reasons; people look at the file with sqlite3, too.
+            event if event.reason.isprintable() else replace(event, reason=steers_nothing(event.reason))
+            for event in events
+        ]
         rows = [event_row(event) for event in given]
         if not given:
             return ()

@@ -155,6 +155,8 @@ class Codec:
 
         Raises:
             WireError: as `record`.
+
+        Text of an untrusted sender comes without what could steer a terminal: see `steers_nothing`.
         """
         if wanted is bool:
             if isinstance(value, bool):
@@ -173,7 +175,7 @@ class Codec:
             raise self.error(f"{where}: must be a finite number")
         limit = None if self.bounds is None else self.bounds.text
         if isinstance(value, str) and _fits(value, limit) and (limit is None or "\0" not in value):
-            return value
+            return value if limit is None else steers_nothing(value)
         raise self.error(f"{where}: must be text{_at_most(limit, ' characters')}")
 
     def plain(self, value: object, where: str, depth: int = 3) -> Any:
@@ -198,7 +200,10 @@ class Codec:
             and len(value) <= MAX_PLAIN_ENTRIES
             and all(isinstance(key, str) for key in value)
         ):
-            return {key[:200]: self.plain(each, f"{where}.{key}", depth - 1) for key, each in value.items()}
+            return {
+                steers_nothing(key[:200]): self.plain(each, f"{where}.{key}", depth - 1)
+                for key, each in value.items()
+            }
         raise self.error(f"{where}: must be plain JSON, at most three levels deep")
 
     def _mapping(self, wanted: Any, value: object, where: str) -> dict[str, Any]:
@@ -214,8 +219,19 @@ class Codec:
             if not isinstance(key, str) or len(key) > 200:
                 raise self.error(f"{where}: a key must be text of at most 200 characters")
             path = f"{where}.{key}"
-            result[key] = self.scalar(float, each, path) if wanted is float else self.plain(each, path)
+            name = steers_nothing(key)
+            result[name] = self.scalar(float, each, path) if wanted is float else self.plain(each, path)
         return result
+
+
+def steers_nothing(text: str) -> str:
+    """The text with U+FFFD for each character that is not printable, line breaks and tabs apart.
+
+    Escape sequences, marks that reverse the direction of writing, and halves of surrogate pairs go.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _fits(value: Sized, limit: int | None) -> bool:

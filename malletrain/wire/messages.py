@@ -107,7 +107,8 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to `Hello`. `token` is a secret, good for this worker alone, until the daemon restarts.
+    """The answer to `Hello`. `token` is a secret, good for this worker alone, for `token_s` seconds (0: for ever) or
+    until the daemon restarts.
 
     `mode`: the job takes another size live, in process, or by restart.
     """
@@ -117,6 +118,7 @@ class Welcome:
     pilot: str
     heartbeat_s: float
     mode: str = "live"
+    token_s: float = 0.0
 
 
 # --- From a worker --------------------------------------------------------------------------------------------

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -17,6 +20,9 @@ from malletrain.wire.errors import WireError
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
+
+#: Seconds until a renewal of the token that failed is tried again.
+RENEWAL_RETRY_S = 60.0
 
 
 class DaemonUnreachable(WireError):
@@ -104,6 +110,7 @@ class WorkerClient:
         self.identity = identity
         self._credential = credential or (lambda: credential_for(url))
         self._welcome = welcome
+        self._renew_at = _renewal(welcome)
         self._local = threading.local()
 
     @property
@@ -137,8 +144,9 @@ class WorkerClient:
             answer = self._call("POST", "/v1/workers/hello", messages.to_json(said), TIMEOUT_S)
         except TokenUnknown as error:
             raise Rejected(str(error)) from error
-        self._welcome = replace(messages.parse(messages.Welcome, answer))
-        return self._welcome
+        self._welcome = welcome = messages.parse(messages.Welcome, answer)
+        self._renew_at = _renewal(welcome)
+        return welcome
 
     def report(self, said: Sequence[messages.Message]) -> None:
         """Deliver messages, in order.
@@ -152,9 +160,15 @@ class WorkerClient:
     def poll(self, after: int, wait_s: float) -> messages.Directive | None:
         """What is wanted, as soon as its number is above `after`; None when the daemon hung up without an answer.
 
+        Gets a new token first, once half of the present one's life is over.
+
         Raises:
             DaemonUnreachable, TokenUnknown, Rejected: as the names say.
         """
+        if time.monotonic() >= self._renew_at:
+            self._renew_at = time.monotonic() + RENEWAL_RETRY_S
+            with suppress(WireError):  # munged or the daemon is away: the present token is good for a while
+                self.hello()
         path = f"/v1/workers/{quote(self.worker)}/plan?after={after}&wait={wait_s:g}"
         answer = self._call("GET", path, None, wait_s + TIMEOUT_S)
         return messages.parse(messages.Directive, answer) if answer is not None else None
@@ -216,3 +230,10 @@ class WorkerClient:
         if len(text) > MAX_ANSWER_BYTES:
             raise http.client.HTTPException("the answer is too long")
         return response.status, text
+
+
+def _renewal(welcome: messages.Welcome | None) -> float:
+    """When to ask for a new token (`time.monotonic`)."""
+    if welcome is None or not welcome.token_s:
+        return math.inf
+    return time.monotonic() + welcome.token_s / 2

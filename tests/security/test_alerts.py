@@ -26,6 +26,7 @@ from malletrain.daemon.timers import Timers
 from malletrain.wire import munge
 from malletrain.wire.messages import WORKER_PURPOSE
 from scripts.lab import Lab
+from tests.api.house import Caller, House
 from tests.daemon.running import Running, file, start, url_of
 from tests.small_disk import fill, small_disk
 from tests.world import World, job, main_job
@@ -140,6 +141,22 @@ def test_failed_and_skipped_runs() -> None:
     assert documented()["malletrain_run_failures_total"].fires(before, after, 0.0)
     assert documented()["malletrain_runs_skipped_total"].fires(before, after, 0.0)
     assert "tick failed" in runs.ailments()[0]
+
+
+def test_health_is_503_while_a_task_fails(house: House) -> None:
+    """And well again with the first run that does not."""
+    runs = RunHealth(lambda _: None)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), runs.run("tick"):
+            _ = 1 / 0
+    house.ailments[:] = runs.ailments()
+    answer = Caller(house).get("/v1/health")
+    assert (answer.status_code, answer.json()["status"]) == (503, "ill")
+    assert "tick failed 2 times in a row, last with ZeroDivisionError" in answer.text
+    with runs.run("tick"):
+        pass
+    house.ailments[:] = runs.ailments()
+    assert Caller(house).get("/v1/health").status_code == 200
 
 
 # --- on a real Slurm -------------------------------------------------------------------------------------------
