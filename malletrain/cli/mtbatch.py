@@ -24,7 +24,7 @@ from malletrain.slurm.batch_request import Defaults
 from malletrain.slurm.command import Commands
 from malletrain.slurm.mtbatch_options import ALLOWED, Option, Use
 from malletrain.slurm.sbatch import BatchRequest, InvalidBatch, Submission
-from malletrain.slurm.submit import check_partition, fit, whole_gres
+from malletrain.slurm.submit import check_nodes, check_partition, fit, node_kinds, whole_gres
 from malletrain.slurm.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
@@ -50,8 +50,10 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     request = _read(line, daemon, environ, cwd)
     commands = Commands(environ)
     check_partition(commands, request.partition)
+    kinds = node_kinds(commands, request.partition)
+    check_nodes(kinds, request)
     if not request.gres:
-        request = replace(request, gres=whole_gres(commands, request.partition))
+        request = replace(request, gres=whole_gres(kinds, request.constraint))
     if "dry-run" in given:
         request = fit(commands, request)
         return describe(request, request.materialize("JOB", daemon.url, sys.executable, environ, __version__), cwd)

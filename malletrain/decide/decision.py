@@ -10,7 +10,7 @@ from malletrain.decide.holes import Foresight, Holes, find_holes, pilot_limit_s
 from malletrain.decide.learn_and_size import Sizing, learn_and_size
 from malletrain.decide.multi_node_pilots import with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
-from malletrain.decide.placement import place, rank
+from malletrain.decide.placement import place, rank, unfit_nodes
 from malletrain.decide.reconcile import (
     clear_away,
     leaving,
@@ -43,6 +43,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
     _find_holes(draft, inputs)
     leave_what_must(draft, inputs)
     _keep_reserve(draft, inputs)
+    draft.unfit = unfit_nodes(draft, inputs)
     _replace_stragglers(draft, inputs)
     sizing = learn_and_size(draft, inputs)
     _place_and_reconcile(draft, inputs, sizing)
@@ -142,7 +143,8 @@ def _replace_stragglers(draft: Draft, inputs: Inputs) -> None:
     """Start a replacement for each straggler on a free node; once it is ready, the straggler leaves."""
     slow = inputs.tasks.replaceable(inputs.situation.slow)
     avoided = inputs.situation.avoided
-    found = replace_stragglers(slow, inputs.live, draft.staying, draft.free, inputs.now, inputs.rules, avoided)
+    unfit = {job: each.nodes for job, each in draft.unfit.items()}
+    found = replace_stragglers(slow, inputs.live, draft.staying, draft.free, inputs.now, inputs.rules, avoided, unfit)
     draft.give_up(found.leaves)
     draft.refusals += found.refusals
     draft.replacements = found.starts
@@ -168,6 +170,8 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
         slow,
         snapshot.leaves,
         situation.avoided,
+        {job: each.nodes for job, each in draft.unfit.items()},
+        draft.coming,
     )
     room = rules.max_pilots - inputs.tasks.count(placement.keep)
     moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, draft.replacements, room)
@@ -180,6 +184,8 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
         draft.actions += top_ups(live, now, rules)
     draft.refusals += waits
     draft.refusals += [Refusal(f"job {j}", why) for j, why in sorted(situation.set_aside.items()) if j in live]
+    unmet = {j for j in draft.unfit if j in placement.short or sizing.sizes.get(j, 0) < live[j].job.max_nodes}
+    draft.refusals += [Refusal(f"job {job}", draft.unfit[job].why) for job in sorted(unmet)]
     for job in sorted(placement.short.keys() & situation.avoided.keys()):
         draft.refusals += [Refusal(f"job {job}", f"{n}: {why}") for n, why in sorted(situation.avoided[job].items())]
 

@@ -30,7 +30,8 @@ class JobHoldings:
     """What the steps of a decision ask of each job, and what follows from its view alone.
 
     `held`: the nodes of all its pilots; `nodes`, `pilots`: of those that stay; `first_end`: when the first of their
-    limits runs out (Unix seconds); `first_idle`: since when the first of them has had no worker.
+    limits runs out (Unix seconds); `first_idle`: since when the first of them has had no worker; `arrays`: the Slurm
+    arrays of its tasks.
     """
 
     view: JobView
@@ -40,6 +41,7 @@ class JobHoldings:
     pilots: frozenset[str]
     first_end: float
     first_idle: float
+    arrays: frozenset[str]
 
     @staticmethod
     def of(view: JobView) -> JobHoldings:
@@ -50,7 +52,8 @@ class JobHoldings:
         pilots = frozenset([pilot.id for pilot in staying])
         idle = [pilot.idle_since for pilot in staying if pilot.idle_since is not None]
         first_end, first_idle = min(ends, default=math.inf), min(idle, default=math.inf)
-        return JobHoldings(view, may_train(view), held, nodes, pilots, first_end, first_idle)
+        arrays = frozenset([pilot.partition("_")[0] for pilot in view.pilots])
+        return JobHoldings(view, may_train(view), held, nodes, pilots, first_end, first_idle, arrays)
 
     def without(self, given_up: Collection[str]) -> Sequence[Pilot]:
         """The pilots that stay, but for those `given_up`."""

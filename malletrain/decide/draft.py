@@ -41,6 +41,7 @@ class Situation:
         set_aside: jobs that get no nodes for a while, with the reason.
         heard_since: since when the daemon has been there to hear workers (Unix seconds).
         avoided: by job, nodes on which its workers were slow, with the reason; other jobs may have them.
+        resting_on: by job, nodes on which its pilots did not start lately, with the reason.
     """
 
     snapshot: Snapshot
@@ -60,6 +61,7 @@ class Situation:
     supply: tuple[int, ...] = ()
     slow: Mapping[int, tuple[Straggler, ...]] = field(default_factory=dict)
     avoided: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    resting_on: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     set_aside: Mapping[int, str] = field(default_factory=dict)
     heard_since: float = 0.0
 
@@ -115,6 +117,15 @@ class Inputs:
         return self.situation.snapshot
 
 
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Nodes that a job cannot have of those that are shared out, and why: it asks for what they lack, or its pilots
+    did not start there lately."""
+
+    nodes: frozenset[str]
+    why: str
+
+
 @dataclass(slots=True)
 class Draft:
     """One decision in the making. Each step reads what the steps before it have filled in.
@@ -130,6 +141,7 @@ class Draft:
         coming: nodes that one pilot is leaving for another.
         replacements: starts in place of stragglers; they come before all others.
         nodes: how many nodes there are to share.
+        unfit: by job, those of them that it cannot have.
     """
 
     horizon_s: float
@@ -143,6 +155,7 @@ class Draft:
     coming: frozenset[str] = frozenset()
     replacements: Sequence[StartPilot] = ()
     nodes: int = 0
+    unfit: Mapping[int, Unfit] = field(default_factory=dict)
 
     def give_up(self, actions: Collection[Action]) -> None:
         """Take in actions that end pilots."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from malletrain.decide.budgets import BudgetTerms, budgets_for
 from malletrain.decide.demand import due_of
 from malletrain.decide.draft import Draft, Inputs, Situation
-from malletrain.decide.limits import constraints_for
+from malletrain.decide.limits import caps_of_unfit, constraints_for
 from malletrain.decide.profiling import ProbeChange, advice_for, probe_changes, with_advice, within_reach
 from malletrain.decide.rules import Rules
 from malletrain.decide.starvation_guard import starving_jobs
@@ -48,6 +48,7 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         if inputs.holdings[j].may_train
         and j not in situation.set_aside
         and len(draft.staying[j]) + view.held_count >= max(1, view.job.min_nodes)
+        and (j not in draft.unfit or draft.nodes - len(draft.unfit[j].nodes) >= max(1, view.job.min_nodes))
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
     share = -(-draft.nodes // max(1, len(training)))
@@ -57,10 +58,13 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         else cache.demand(view, draft.staying[j], _UNKNOWN, rules)
         for j, view in training.items()
     ]
+    barred = {j: each.nodes for j, each in draft.unfit.items()}
+    demands = [_fitting(d, draft.nodes - len(barred[int(d.id)])) if int(d.id) in barred else d for d in demands]
     demands = _weighed(demands, training, draft.nodes, situation, rules)
     budgets = budgets_for(rules.budgets, situation.spent, training, demands, draft.horizon_s, now)
     draft.refusals += budgets.refusals
     limits = constraints_for(rules.limits, rules.max_resizes, rules.user_share, training, demands, draft.nodes)
+    limits += caps_of_unfit(barred, demands, draft.nodes)
     problem = Problem(
         horizon_s=draft.horizon_s,
         nodes=draft.nodes,
@@ -102,6 +106,16 @@ def _weighed(
             demand = replace(demand, weight=weight, must_run=job.id in waited, due=due)
         weighed.append(demand)
     return weighed
+
+
+def _fitting(demand: JobDemand, most: int) -> JobDemand:
+    """The demand of a job that can have `most` nodes of those that are shared out."""
+    if demand.max <= most:
+        return demand
+    locked = demand.locked if demand.locked is not None and demand.locked <= most else None
+    bonus = tuple(each for each in demand.bonus if each[0] <= most)
+    sizes = tuple(size for size in demand.sizes if size <= most) or ((0,) if demand.sizes else ())
+    return replace(demand, max=max(most, demand.min), sizes=sizes, locked=locked, bonus=bonus)
 
 
 def _lifetimes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.job import JobView
@@ -84,6 +84,22 @@ def constraints_for(
                 found.append(cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most))
     if max_resizes is not None and len(demands) > max_resizes:
         found.append(ResizeLimit(max_resizes, "sizing.max_resizes"))
+    return tuple(found)
+
+
+def caps_of_unfit(
+    unfit: Mapping[int, Collection[str]], demands: Sequence[JobDemand], nodes: int
+) -> tuple[Constraint, ...]:
+    """Jobs that cannot have some of the `nodes` nodes hold no more than the rest, together: for each set of such
+    nodes, the jobs that cannot have any of it. `unfit`: by job, the nodes that it cannot have."""
+    of = {int(demand.id): frozenset(unfit[int(demand.id)]) for demand in demands if int(demand.id) in unfit}
+    found: list[Constraint] = []
+    for barred in dict.fromkeys(of.values()):
+        mine = [demand for demand in demands if of.get(int(demand.id), frozenset()) >= barred]
+        most = nodes - len(barred)
+        if barred and _most(mine, nodes) > most:
+            names = ", ".join(f"job {demand.id}" for demand in mine[:3]) + (", ..." if len(mine) > 3 else "")
+            found.append(cap(f"nodes that {names} can have", [demand.id for demand in mine], most))
     return tuple(found)
 
 

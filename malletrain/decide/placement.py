@@ -14,20 +14,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from malletrain.decide.draft import Draft, Inputs, Unfit
 from malletrain.decide.multi_node_pilots import keep_whole_tasks
 from malletrain.domain.decision import Hole
 from malletrain.domain.job import JobView, Pilot
+from malletrain.domain.requirements import Requirements
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """`keep`: job -> pilots that stay; `drop`: job -> pilots that leave; `take`: job -> holes to start on;
-    `short`: job -> how many nodes its size still lacks, because nodes that others leave are not free yet."""
+    `short`: job -> how many nodes its size still lacks, because nodes that others leave are not free yet; `moved`:
+    those of `drop` that make room for a job that can run on few nodes, and whose own goes elsewhere: pilot -> why."""
 
     keep: Mapping[int, tuple[Pilot, ...]] = field(default_factory=dict)
     drop: Mapping[int, tuple[Pilot, ...]] = field(default_factory=dict)
     take: Mapping[int, tuple[Hole, ...]] = field(default_factory=dict)
     short: Mapping[int, int] = field(default_factory=dict)
+    moved: Mapping[str, str] = field(default_factory=dict)
 
 
 def rank(hole: Hole, weight: int) -> tuple[float, int, float, float, str]:
@@ -50,14 +54,18 @@ def place(
     slow: Collection[str] = (),
     leaves: Mapping[str, str] | None = None,
     avoided: Mapping[int, Mapping[str, str]] | None = None,
+    unfit: Mapping[int, Collection[str]] | None = None,
+    coming: Collection[str] = (),
 ) -> Placement:
     """Turn counts into nodes.
 
     `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight (see
     `rank`), `holes` those of held nodes too, `slow` pilots whose workers hold up the others, `leaves` the leaf switch
-    of each node, where there are switches, `avoided` by job the nodes that it is not to be given, with the reason.
-    Jobs whose nodes cost most to start choose first, then the lower id. Deterministic.
+    of each node, where there are switches, `avoided` by job the nodes that it is not to be given, with the reason,
+    `unfit` by job the nodes that it cannot have, `coming` the nodes that pilots are leaving already. Jobs that can
+    have the fewest nodes choose first, then those whose nodes cost most to start, then the lower id. Deterministic.
     """
+    not_for = unfit or {}
     of_held = holes or {}
     pool = _Pool(sorted(free, key=lambda hole: rank(hole, weights.get(hole.node, 1))), weights, leaves or {})
     keep: dict[int, tuple[Pilot, ...]] = {}
@@ -69,20 +77,28 @@ def place(
         keep[job_id], drop[job_id], take[job_id] = tuple(stays.get(job_id, ())), (), ()
         if size != len(keep[job_id]):
             changed.append(job_id)
-    for job_id in sorted(changed, key=lambda j: (-jobs[j].costs.activate_s, j)):
+    choosy = [j for j in changed if j in not_for and sizes[j] > len(keep[j])]
+    for job_id in sorted(changed, key=lambda j: (-len(not_for.get(j, ())), -jobs[j].costs.activate_s, j)):
         size, mine = sizes[job_id], keep[job_id]
         if size < len(mine):
             # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
             ranked = sorted(
                 mine,
-                key=lambda p: (p.id in slow, p.started_at is None, -_lasts(p, of_held.get(p.node), now), p.id),
+                key=lambda p: (
+                    p.id in slow,
+                    p.started_at is None,
+                    any(p.node not in not_for[j] for j in choosy),
+                    -_lasts(p, of_held.get(p.node), now),
+                    p.id,
+                ),
             )
             keep[job_id] = keep_whole_tasks(ranked, size)
             kept = {pilot.id for pilot in keep[job_id]}
             drop[job_id] = tuple(pilot for pilot in ranked if pilot.id not in kept)
         wanted = size - len(keep[job_id])
         own = {of_held[p.node].cohort for p in keep[job_id] if p.node in of_held}
-        beside, avoids = [p.node for p in keep[job_id]], (avoided or {}).get(job_id, {})
+        beside = [p.node for p in keep[job_id]]
+        avoids = {*(avoided or {}).get(job_id, ()), *not_for.get(job_id, ())}
         if avoids:
             take[job_id] = tuple(pool.without(avoids).take(wanted, own, beside))
             pool = pool.without({hole.node for hole in take[job_id]})
@@ -90,7 +106,59 @@ def place(
             take[job_id] = tuple(pool.take(wanted, own, beside))
         if wanted > len(take[job_id]):
             short[job_id] = wanted - len(take[job_id])
-    return Placement(keep, drop, take, short)
+    moved: dict[str, str] = {}
+    going = {*coming, *(pilot.node for pilots in drop.values() for pilot in pilots)}
+    for job_id in sorted(short.keys() & not_for.keys()):
+        lacking = short[job_id]
+        for node in sorted(going.difference(not_for[job_id]))[:lacking]:
+            going.remove(node)
+            lacking -= 1
+        for other in sorted(keep.keys() - short.keys()):
+            # Nodes that the short job can have are given up for free ones, which it cannot have.
+            theirs = () if jobs[other].co_allocated else keep[other]
+            for pilot in [p for p in theirs if p.node not in not_for[job_id]][: max(0, lacking)]:
+                elsewhere = pool.without({*(avoided or {}).get(other, ()), *not_for.get(other, ())}).take(
+                    1, set(), ()
+                )
+                if not elsewhere:
+                    break
+                pool = pool.without({elsewhere[0].node})
+                keep[other] = tuple(p for p in keep[other] if p is not pilot)
+                drop[other] += (pilot,)
+                take[other] += tuple(elsewhere)
+                moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job_id} can run on few nodes"
+                lacking -= 1
+    return Placement(keep, drop, take, short, moved)
+
+
+def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
+    """The nodes that jobs cannot have, of those that pilots hold and keep, that are free, and that change hands.
+
+    What a job asks for is what Slurm's rows of its arrays say, so it is right whoever submitted them, and however.
+    """
+    snapshot, rules, resting = inputs.snapshot, inputs.rules, inputs.situation.resting_on
+    asked = {
+        str(row.array_id): Requirements(row.gres, row.features)
+        for row in snapshot.jobs
+        if (row.gres or row.features) and row.array_id is not None and row.partition == rules.harvest_partition
+    }
+    if not asked and not resting:
+        return {}
+    kept = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
+    shared = [name for name in (*kept, *(h.node for h in draft.free), *draft.coming) if name in snapshot.node]
+    lacking: dict[Requirements, frozenset[str]] = {}
+    found: dict[int, Unfit] = {}
+    for job_id, holdings in sorted(inputs.holdings.items()):
+        needs = next((asked[array] for array in sorted(holdings.arrays) if array in asked), Requirements())
+        if needs not in lacking:
+            lacking[needs] = frozenset([n for n in shared if not needs.met_by(snapshot.node[n])] if needs else ())
+        without, rests = lacking[needs], resting.get(job_id, {})
+        nodes = without.union(rests.keys() & set(shared) if rests else ()) - holdings.nodes
+        if nodes:
+            words = [f"{len(without)} of {len(shared)} nodes lack {needs}"] if without else []
+            words += [f"{node}: {why}" for node, why in sorted(rests.items()) if node in nodes]
+            found[job_id] = Unfit(nodes, "; ".join(words))
+    return found
 
 
 def _lasts(pilot: Pilot, hole: Hole | None, now: float) -> float:

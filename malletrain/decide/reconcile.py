@@ -26,7 +26,7 @@ from malletrain.domain.decision import (
     TopUp,
 )
 from malletrain.domain.job import JobPhase, JobView, Pilot, PilotPhase, pilot_name
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.snapshot import SlurmJob, Snapshot
 
 #: A main cycle of slurmctld's that takes longer is slow (seconds): less is asked of it then.
 SLOW_MAIN_CYCLE_S = 0.5
@@ -81,20 +81,22 @@ def overdue_pilots(
 ) -> list[Action]:
     """Pilots that were asked for something and did not do it in time. `wanted`: as in `overdue_leaves`."""
     actions = overdue_leaves(views, now, wanted)
-    reasons: dict[str, str] | None = None
+    rows: dict[str, SlurmJob] | None = None
     for _, view in sorted(views.items()):
         for pilot in view.unsettled:
             waited = now - pilot.since
-            if pilot.phase is PilotPhase.RELEASED and waited > rules.start_patience_s:
-                if reasons is None:
-                    harvest = rules.harvest_partition
-                    reasons = {job.id: job.reason for job in snapshot.jobs if job.partition == harvest}
-                found = diagnose(reasons.get(pilot.task, ""))
+            if pilot.phase is PilotPhase.RELEASED and pilot.since < snapshot.taken_at:
+                if rows is None:
+                    rows = {job.id: job for job in snapshot.jobs if job.partition == rules.harvest_partition}
+                row = rows.get(pilot.task)
+                found = diagnose("" if row is None else row.reason, held=row is not None and row.priority == 0)
+                if waited <= rules.start_patience_s and not found.unfit:
+                    continue
                 reason = f"released on {pilot.node} {waited:.0f} s ago and not started: {found.words}"
                 subject = f"job {view.job.id}" if found.of_job else pilot.node
                 if found.of_job and pilot.is_part:
                     subject = ""  # the task's first pilot says so: one failure of the job, not one for each node
-                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, subject))
+                actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason, subject, unfit=found.unfit))
             elif pilot.phase is PilotPhase.RECYCLING and waited > rules.start_patience_s:
                 reason = f"requeued {waited:.0f} s ago and still on {pilot.node}"
                 actions.append(RecyclePilot(view.job.id, pilot.id, pilot.node, reason))
@@ -121,7 +123,7 @@ def start_and_leave(
     for job_id, pilots in sorted(placement.drop.items()):
         size = len(placement.keep[job_id]) + len(placement.take[job_id])
         for pilot in pilots:
-            reason = f"job {job_id} shrinks to {size} nodes"
+            reason = placement.moved.get(pilot.id) or f"job {job_id} shrinks to {size} nodes"
             actions.append(leaving(pilot, LeaveCause.SHRINK, now, rules, reason))
     most = _most_starts(snapshot, rules)
     actions += first

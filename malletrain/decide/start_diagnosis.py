@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 
 class Diagnosis(NamedTuple):
-    """`words`: what Slurm says and what it means; `of_job`: a limit of the job's owner, whatever the node."""
+    """`words`: what Slurm says and what it means; `of_job`: a limit of the job's owner, whatever the node; `unfit`:
+    the node lacks what the job asks for, and Slurm will never start it there."""
 
     words: str
     of_job: bool = False
+    unfit: bool = False
 
 
 #: By the beginning of the reason; the first that fits counts.
@@ -30,8 +32,15 @@ _MEANINGS: tuple[tuple[tuple[str, ...], str, bool], ...] = (
 )
 
 
-def diagnose(reason: str) -> Diagnosis:
-    """What Slurm's `reason` for a waiting pilot means."""
+#: Slurm holds such a task at once, and does not come to it again. For a cycle it gives the other tasks of the array
+#: the same reason (measured, 22.05), but these it does not hold.
+_UNFIT = "BadConstraints"
+
+
+def diagnose(reason: str, held: bool = False) -> Diagnosis:
+    """What Slurm's `reason` for a waiting pilot means. `held`: Slurm has set its priority to 0."""
+    if held and reason.startswith(_UNFIT):
+        return Diagnosis(f"the node lacks what the job asks for (Slurm says: {reason})", unfit=True)
     for heads, meaning, of_job in _MEANINGS:
         if (reason or "None").startswith(heads):
             return Diagnosis(f"{meaning} (Slurm says: {reason or 'nothing'})", of_job)

@@ -8,7 +8,7 @@ proportion to speed (`malletrain.elastic.data.proportional_shares`) then take of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.decide.holes import pilot_limit_s
@@ -43,9 +43,11 @@ def replace_stragglers(
     now: float,
     rules: Rules,
     avoided: Mapping[int, Mapping[str, str]] | None = None,
+    unfit: Mapping[int, Collection[str]] | None = None,
 ) -> Replacements:
     """What to do about `slow` workers (by job, the slowest first), given the pilots that stay, the holes that may
-    be started on, best first, and the nodes that each job avoids since its worker was slow there."""
+    be started on, best first, the nodes that each job avoids since its worker was slow there, and those that it
+    cannot have (`unfit`)."""
     out = Replacements()
     holes = list(free)
     for job_id, found in sorted(slow.items()):
@@ -69,7 +71,8 @@ def replace_stragglers(
                 out.refusals.append(Refusal(subject, f"{slow_one}; it stays until {where} is ready"))
             continue
         avoids = (avoided or {}).get(job_id, {})
-        hole = next((each for each in holes if each.node not in avoids), None)
+        barred = {*avoids, *(unfit or {}).get(job_id, ())}
+        hole = next((each for each in holes if each.node not in barred), None)
         if len(avoids) >= max(1, int(MAX_AVOIDED_PART * len(mine))):
             resting = ", ".join(sorted(avoids))
             out.refusals.append(Refusal(subject, f"{slow_one}; its job avoids {resting} for that already"))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.decide.rules import Rules
+from malletrain.domain.requirements import Requirements
 from malletrain.domain.snapshot import NodeState, SlurmJob, SlurmState, Snapshot
 
 #: Reasons (squeue(1) %r) of a job that waits for nodes only. Any other reason holds it up whatever is idle.
@@ -278,8 +279,8 @@ def _on_few_leaves(
 def _usable(
     snapshot: Snapshot, job: SlurmJob, left: Collection[str], better: Sequence[_Planned], now: float
 ) -> list[str]:
-    """Of `left`, the nodes that Slurm could give `job`: right partition and features, and planned by no better job
-    or reservation for a time before this one would end."""
+    """Of `left`, the nodes that Slurm could give `job`: in its partition, with the features and generic resources
+    that it asks for, and planned by no better job or reservation for a time before this one would end."""
     end = now + (job.time_limit_s if job.time_limit_s is not None else float("inf"))
     barred = set(job.excluded_nodes)
     for plan in better:
@@ -289,18 +290,11 @@ def _usable(
         if reservation.start < end and reservation.end > now:
             barred.update(reservation.nodes)
     partitions = set(job.partition.split(","))
-    features = _plain_features(job.features)
+    asked = Requirements(job.gres, job.features)
     return [
         name
         for name in left
         if name not in barred
         and partitions & set(snapshot.node[name].partitions)
-        and features <= set(snapshot.node[name].features)
+        and (not asked or asked.met_by(snapshot.node[name]))
     ]
-
-
-def _plain_features(expression: str) -> set[str]:
-    """The features that a node must have; none for alternatives and counts, which only Slurm can weigh."""
-    if expression in ("", "(null)") or any(sign in expression for sign in "|[]*!()"):
-        return set()
-    return set(expression.replace("&", ",").split(","))

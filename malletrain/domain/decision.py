@@ -83,9 +83,10 @@ class CutLimit:
 class RecyclePilot:
     """Requeue and hold `pilot` again: its node is free at once, its task serves the next hole.
 
-    `unstarted`: it never started, and this (a node, or `job 7`) rests before it is tried again. `main_job`: the main
-    job that is given the node, '' where there is none. `kill`: its payload had its time to leave, and is killed
-    first: SIGTERM would give it Slurm's KillWait once more.
+    `unstarted`: it never started, and this rests before it is tried again: `job 7` the job, a node the job on this
+    node. `unfit`: because the node lacks what the job asks for, which says nothing of the node for others.
+    `main_job`: the main job that is given the node, '' where there is none. `kill`: its payload had its time to
+    leave, and is killed first: SIGTERM would give it Slurm's KillWait once more.
     """
 
     job_id: int
@@ -95,6 +96,7 @@ class RecyclePilot:
     unstarted: str = ""
     main_job: str = field(default="", metadata=SPARSE)
     kill: bool = field(default=False, metadata=SPARSE)
+    unfit: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,8 @@ def is_held(row: SlurmJob) -> bool:
 
 
 def _pending(pilot: Pilot, row: SlurmJob) -> _Seen | None:
-    if is_held(row):
+    # A task that no node could fit is held by Slurm with a reason of its own.
+    if is_held(row) or (row.priority == 0 and pilot.phase is PilotPhase.RECYCLING):
         return None if pilot.phase is PilotPhase.HELD else (PilotHeld(), "")
     if pilot.phase in (PilotPhase.RELEASED, PilotPhase.RECYCLING):
         return None

@@ -91,6 +91,7 @@ def request(
         account=passed.pop("account", defaults.account),
         qos=passed.pop("qos", defaults.qos),
         gres=passed.pop("gres", defaults.gres),
+        constraint=passed.pop("constraint", ""),
         passed=tuple(sorted(passed.items())),
         tasks=tasks,
         sizes=sizes,

@@ -35,6 +35,7 @@ ALLOWED: dict[str, Option] = {
         # sbatch(1)
         Option("account", Use.FORWARD, short="A", help="account to charge (the harvest account by default)"),
         Option("chdir", Use.FORWARD, short="D", help="working directory (where mtbatch was called, by default)"),
+        Option("constraint", Use.FORWARD, short="C", help="features that each node must have, as 'a100&nvlink'"),
         Option("comment", Use.FORWARD, help="any text"),
         Option("error", Use.FORWARD, short="e", help="file of standard error, with %A and %a"),
         Option("exclusive", Use.GIVEN, takes=None),
@@ -87,7 +88,6 @@ REFUSED: dict[str, str] = {
     "begin": "submit it when it may start; until then nothing of it can use a hole",
     "cluster-constraint": "federations are not supported: submit on the cluster itself",
     "clusters": "federations are not supported: submit on the cluster itself",
-    "constraint": "node features are not supported: ask the site for a harvest partition of such nodes",
     "contiguous": _PINNED,
     "core-spec": _NODE_WHOLE,
     "cores-per-socket": _NODE_WHOLE,
@@ -142,7 +142,7 @@ REFUSED: dict[str, str] = {
 
 #: One-letter names of refused options, by sbatch(1).
 REFUSED_SHORT = {
-    "a": "array", "b": "begin", "B": "cores-per-socket", "c": "cpus-per-task", "C": "constraint", "d": "dependency",
+    "a": "array", "b": "begin", "B": "cores-per-socket", "c": "cpus-per-task", "d": "dependency",
     "F": "nodefile", "G": "gpus", "H": "hold", "L": "licenses", "M": "clusters",
     "n": "ntasks", "O": "overcommit", "s": "oversubscribe", "S": "core-spec", "t": "time",
     "w": "nodelist", "W": "wait", "x": "exclude",
@@ -160,6 +160,7 @@ FROM_ENVIRONMENT = {
     "SBATCH_EXPORT": "export",
     "SBATCH_OUTPUT": "output",
     "SBATCH_ERROR": "error",
+    "SBATCH_CONSTRAINT": "constraint",
     "SBATCH_GRES": "gres",
     "SBATCH_WCKEY": "wckey",
 }

@@ -62,6 +62,7 @@ class BatchRequest:
     account: str = ""
     qos: str = ""
     gres: str = ""
+    constraint: str = ""
     passed: tuple[tuple[str, str], ...] = ()
     tasks: int = 1
     sizes: tuple[int, ...] = ()
@@ -134,6 +135,7 @@ class BatchRequest:
             ("qos", self.qos),
             ("chdir", self.chdir),
             ("gres", self.gres),
+            ("constraint", self.constraint),
             *((name, value) for name, value in self.passed if name != "comment"),
         ]
         own = next((value for name, value in self.passed if name == "comment"), "")

@@ -13,12 +13,14 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
+from malletrain.domain.requirements import Requirements, has_features
 from malletrain.slurm import held_task_limits
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import text
@@ -61,22 +63,80 @@ def check_partition(commands: Commands, partition: str) -> None:
         )
 
 
-def whole_gres(commands: Commands, partition: str) -> str:
-    """All GRES of a node of the partition, as sbatch's --gres takes it; empty where nodes have none, or differ.
+class NodeKind(NamedTuple):
+    """`nodes` nodes of a partition that have the same generic resources and features, as sinfo shows them."""
+
+    nodes: int
+    gres: str
+    features: tuple[str, ...]
+
+
+def node_kinds(commands: Commands, partition: str) -> tuple[NodeKind, ...]:
+    """The nodes of the partition in whatever state, by what they have.
+
+    Raises:
+        ClusterUnavailable: Slurm does not answer.
+    """
+    counts: dict[tuple[str, str], int] = {}
+    for row in commands.ask(["sinfo", "-h", "-p", partition, "-o", "%D|%f|%G"]).splitlines():
+        count, features, gres = [*row.strip().split("|", 2), "", ""][:3]
+        if count.isdigit():
+            kind = gres.replace("(null)", ""), features.replace("(null)", "")
+            counts[kind] = counts.get(kind, 0) + int(count)
+    return tuple(
+        NodeKind(count, gres, tuple(word for word in features.split(",") if word))
+        for (gres, features), count in sorted(counts.items())
+    )
+
+
+def whole_gres(kinds: Sequence[NodeKind], constraint: str = "") -> str:
+    """All GRES of a node that satisfies `constraint`, as sbatch's --gres takes it; empty where such nodes have none,
+    or differ.
 
     Where they differ nothing is asked for: an exclusive job is given the whole node, GRES included (sbatch(1),
     --exclusive).
     """
-    kinds = {row.strip() for row in commands.ask(["sinfo", "-h", "-p", partition, "-o", "%G"]).splitlines()} - {""}
-    if len(kinds) != 1:
+    found = {kind.gres for kind in kinds if has_features(constraint, kind.features)}
+    if len(found) != 1:
         return ""
     wanted = []
     # `gpu:a100:4(S:0-1),shard:16`: what is in brackets says where they are.
-    for part in re.sub(r"\([^)]*\)", "", kinds.pop()).split(","):
+    for part in re.sub(r"\([^)]*\)", "", found.pop()).split(","):
         match = _GRES.match(part)
         if match is not None and match["name"] not in _SHARING:
             wanted.append(part)
     return ",".join(wanted)
+
+
+def check_nodes(kinds: Sequence[NodeKind], request: BatchRequest) -> None:
+    """Check that the partition has the nodes that the job asks for, in whatever state they are now. Slurm accepts a
+    held array that no node can serve, and would never start it.
+
+    Raises:
+        InvalidInput: it has none, or fewer.
+    """
+    needs = Requirements(request.gres, request.constraint)
+    there = sum(kind.nodes for kind in kinds)
+    can = sum(kind.nodes for kind in kinds if needs.met_by_one_with(kind.gres, kind.features))
+    if not there:  # sinfo shows none: PrivateData may hide them
+        return
+    where = f"partition {request.partition}"
+    if not can:
+        have = "; ".join(f"{kind.nodes} with {_words_of(kind)}" for kind in kinds)
+        option = "--gres" if request.gres and not request.constraint else "--constraint"
+        raise InvalidInput(option, f"no node of {where} has {needs}; it has {have}")
+    if request.max_nodes > can:
+        with_it = f" that have {needs}" if can < there else ""
+        asked = f"{request.min_nodes}-{request.max_nodes}"
+        if request.min_nodes > can:
+            raise InvalidInput("--nodes", f"{asked} needs {request.min_nodes} nodes, and {where} has {can}{with_it}")
+        most = f"--nodes={request.min_nodes}-{can}"
+        raise InvalidInput("--nodes", f"{asked} is more than the {can} nodes of {where}{with_it}: give {most}")
+
+
+def _words_of(kind: NodeKind) -> str:
+    features = f"features {','.join(kind.features)}" if kind.features else ""
+    return " and ".join(part for part in (kind.gres, features) if part) or "neither gres nor features"
 
 
 def fit(commands: Commands, request: BatchRequest) -> BatchRequest:

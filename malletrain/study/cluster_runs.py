@@ -15,7 +15,7 @@ from malletrain.domain.errors import ClusterUnavailable, InvalidInput, Malletrai
 from malletrain.slurm.command import Commands
 from malletrain.slurm.held_task_limits import TooManyHeldTasks
 from malletrain.slurm.sbatch import BatchRequest, default_tasks
-from malletrain.slurm.submit import SubmissionRefused, add_tasks, check_partition, submit, whole_gres
+from malletrain.slurm.submit import SubmissionRefused, add_tasks, check_partition, node_kinds, submit, whole_gres
 from malletrain.study.event_feed import EventFeed, past
 from malletrain.study.job_outcome import JobOutcome
 from malletrain.study.trial_endings import Ending, Figure, TrainingEnded, TrialEnd
@@ -191,7 +191,7 @@ class JobRuns:
         if not self._partition:
             raise InvalidInput("partition", "the daemon names no harvest partition: name it in client.toml")
         check_partition(self._commands, self._partition)
-        self._gres = whole_gres(self._commands, self._partition)
+        self._gres = whole_gres(node_kinds(self._commands, self._partition))
         self.event_feed = EventFeed(connect(), say)
         self.event_feed.start()
 

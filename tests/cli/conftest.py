@@ -51,7 +51,7 @@ class Desk:
             **self.environ,
         }
         self.fake("scontrol", f"cat <<'END'\n{PARTITIONS}END\n")
-        self.fake("sinfo", "echo 'gpu:a100:4(S:0-1),shard:16'\n")
+        self.fake("sinfo", "echo '8|a100,ib|gpu:a100:4(S:0-1),shard:16'\n")
         self.fake("sbatch", f"env > {self.folder}/sbatch.env; cat > {self.folder}/sbatch.in; echo 4711\n")
         self.fake("scancel", "")
         self.fake("squeue", "")

@@ -237,7 +237,43 @@ def test_a_warning_of_slurms_is_passed_on(desk: Desk, api: House) -> None:
     ],
 )
 def test_all_gres_of_a_node_is_asked_for(desk: Desk, printed: str, gres: str) -> None:
-    desk.fake("sinfo", f"echo '{printed}'\n")
+    rows = "\n".join(f"4|small|{each}" for each in printed.splitlines())
+    desk.fake("sinfo", f"echo '{rows}'\n")
     script = desk.mtbatch("--dry-run", "train.sh").out
     lines = [line.removeprefix("#SBATCH --gres=") for line in script.splitlines() if "--gres=" in line]
     assert lines == ([gres] if gres else [])
+
+
+MIXED = "echo '4|a100,ib|gpu:a100:4(S:0-1)'; echo '8|cpu|(null)'\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--gres=gpu:8"],
+            "--gres: no node of partition harvest has gres gpu:8; it has 8 with features cpu; 4",
+        ),
+        (["--constraint=h100"], "--constraint: no node of partition harvest has constraint h100; it has 8 with"),
+        (["--nodes=1-999"], "--nodes: 1-999 is more than the 12 nodes of partition harvest: give --nodes=1-12"),
+        (
+            ["--nodes=1-8", "--gres=gpu:4"],
+            "more than the 4 nodes of partition harvest that have gres gpu:4: give --nodes=1-4",
+        ),
+        (["--nodes=6-8", "-C", "a100"], "6-8 needs 6 nodes, and partition harvest has 4 that have constraint a100"),
+    ],
+)
+def test_nodes_that_the_partition_does_not_have_are_refused(
+    desk: Desk, api: House, options: list[str], said: str
+) -> None:
+    desk.fake("sinfo", MIXED)
+    refused(desk.mtbatch(*options, "train.sh"), said)
+    nothing_started(desk, api)
+
+
+def test_a_constraint_is_passed_on_and_gres_are_those_of_such_nodes(desk: Desk) -> None:
+    desk.fake("sinfo", MIXED)
+    script = desk.mtbatch("--dry-run", "--nodes=1-4", "--constraint=a100&ib", "train.sh").out
+    assert "#SBATCH --constraint='a100&ib'" in script or "--constraint" in script, script
+    assert "#SBATCH --gres=gpu:a100:4" in script
+    assert "--gres" not in desk.mtbatch("--dry-run", "train.sh").out

@@ -50,7 +50,7 @@ PLAIN = HEAD + "#SBATCH --nodes=1-4\n#SBATCH --job-name=digits\npython train.py\
 
 def submissions(folder: Path) -> Iterator[Case]:
     """What `mtbatch --dry-run` prints for scripts, options and an environment."""
-    slurm = FakeSlurm(partition=PARTITIONS, config=CONFIG, sinfo="gpu:a100:4(S:0-1),shard:16\n")
+    slurm = FakeSlurm(partition=PARTITIONS, config=CONFIG, sinfo="256|a100|gpu:a100:4(S:0-1),shard:16\n")
     (folder / "client.toml").write_text(CLIENT)
     for name, (script, argv, environ) in SUBMISSIONS.items():
         (folder / "train.sh").write_bytes(script.encode("utf-8", "surrogateescape"))

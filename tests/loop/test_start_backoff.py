@@ -15,9 +15,9 @@ from tests.world import RULES, World, data_of, job
 
 
 class Stubborn(World):
-    """Slurm does not start what is released onto `on`, and gives `reason`."""
+    """Slurm does not start what is released onto `on`, and gives `reason`; `unfit`: it holds the task besides."""
 
-    def __init__(self, on: set[str], reason: str) -> None:
+    def __init__(self, on: set[str], reason: str, unfit: bool = False) -> None:
         super().__init__(nodes=2, rules=replace(RULES, start_patience_s=30.0))
         start, recycle, snapshot = self.cluster.start, self.cluster.recycle, self.cluster.snapshot
         self.waiting: set[str] = set()
@@ -35,7 +35,8 @@ class Stubborn(World):
             seen = snapshot()
 
             def shown(row: SlurmJob) -> SlurmJob:
-                return replace(row, reason=reason, state=SlurmState.PENDING) if row.id in self.waiting else row
+                stuck = replace(row, reason=reason, state=SlurmState.PENDING, priority=0 if unfit else 1)
+                return stuck if row.id in self.waiting else row
 
             return replace(seen, jobs=tuple(map(shown, seen.jobs)))
 
@@ -61,7 +62,9 @@ def test_a_node_on_which_a_pilot_did_not_start_rests_and_the_other_is_used() -> 
     assert "keeps the node for jobs of a higher tier (Slurm says: Resources)" in recycled.reason
     assert world.loop.last_decision is not None
     refused = {r.subject: r.reason for r in world.loop.last_decision.refusals}
-    assert "to be tried again in" in refused["n0"]
+    assert "n0: released on n0" in refused["job 1"]
+    assert "to be tried again in" in refused["job 1"]
+    assert "n0" not in refused
     for _ in range(30):
         world.tick()
     assert world.starts_on("n0") == 2, "after five minutes once more, then after ten"
@@ -86,7 +89,36 @@ def test_a_ledger_folded_anew_rests_the_same() -> None:
     again = Ledger()
     again.apply(world.journal.read())
     now = world.clock.now()
-    assert again.unstarted.resting(now) == world.loop.ledger.unstarted.resting(now) != {}
+    assert again.unstarted.resting_on(now) == world.loop.ledger.unstarted.resting_on(now) != {}
+
+
+def test_a_node_rests_for_one_job_and_for_everybody_once_it_fails_two() -> None:
+    world = Stubborn({"n0"}, "Resources")
+    world.submit(job(1, most=1))
+    for _ in range(6):
+        world.tick()
+    now = world.clock.now()
+    assert world.loop.ledger.unstarted.resting_on(now).keys() == {1}
+    assert world.loop.ledger.unstarted.resting(now) == {}
+    world.submit(job(2, most=1))
+    for _ in range(6):
+        world.tick()
+    assert world.starts_on("n0") == 2
+    assert "n0" in world.loop.ledger.unstarted.resting(world.clock.now())
+
+
+def test_a_task_that_its_node_cannot_fit_goes_back_at_once_and_its_job_alone_avoids_the_node() -> None:
+    world = Stubborn({"n0"}, "BadConstraints", unfit=True)
+    world.submit(job(1, most=1))
+    world.tick()
+    world.tick()
+    world.tick()
+    assert set(world.running()) == {"n1"}, "without waiting for start_patience_s"
+    world.submit(job(2, most=1))
+    world.tick()
+    world.tick()
+    assert world.starts_on("n0") == 2, "the other job tries it: nothing is wrong with the node"
+    assert world.loop.ledger.unstarted.resting(world.clock.now()) == {}
 
 
 @pytest.mark.parametrize("reason", ["", "None", "Priority", "Resources", "ReqNodeNotAvail, UnavailableNodes:n1"])

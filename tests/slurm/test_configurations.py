@@ -11,7 +11,7 @@ from malletrain.domain.decision import CutLimit
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
 from malletrain.slurm import site_facts
-from malletrain.slurm.submit import whole_gres
+from malletrain.slurm.submit import node_kinds, whole_gres
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory
@@ -109,7 +109,7 @@ def test_features_gres_weights_and_topology(any_lab: Lab) -> None:
         assert (set(seen[n[1]].features), seen[n[1]].weight) == ({"ib"}, 9)
         assert harvest.facts.topology.endswith("/tree")
         # Nodes differ: nothing is asked for by name; an exclusive pilot has all of its node.
-        assert whole_gres(harvest.commands, "harvest") == ""
+        assert whole_gres(node_kinds(harvest.commands, "harvest")) == ""
         harvest.submit()
         # What Slurm gives to main jobs last is harvested first.
         harvest.fill([n[0], n[1]])

@@ -1,0 +1,106 @@
+"""What a job asks of each of its nodes, generic resources and features, and whether a node has it.
+
+Slurm holds a task that is released onto a node without it (reason BadConstraints; measured, 22.05), so it is matched
+before. Expressions are sbatch(1)'s (`--gres`, `--constraint`). What only Slurm can weigh (counts of nodes, a form
+that is not known here) counts as met; where Slurm then refuses the task, the job rests on that node.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from malletrain.domain.snapshot import Node
+
+_GRES = re.compile(
+    r"(?:gres[:/])?(?P<name>[A-Za-z0-9_-]+)(?::(?P<type>(?!\d+[KMGT]?(?::|\Z))[^:(,=]+))?(?::no_consume)?"
+    r"(?:[:=](?P<count>\d+)(?P<unit>[KMGT]?))?\Z"
+)
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_WORDS = re.compile(r"[()\[\]&|,]|[^()\[\]&|,\s]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """Generic resources of each node as `--gres` names them, and a feature expression as `--constraint` does."""
+
+    gres: str = ""
+    features: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.gres or self.features)
+
+    def __str__(self) -> str:
+        gres = re.sub(r"(^|,)gres[:/]", r"\1", self.gres)
+        parts = (f"gres {gres}" if self.gres else "", f"constraint {self.features}" if self.features else "")
+        return " and ".join(part for part in parts if part)
+
+    def met_by(self, node: Node) -> bool:
+        """Whether the node has all of it."""
+        return self.met_by_one_with(node.gres, node.features)
+
+    def met_by_one_with(self, gres: str, features: tuple[str, ...]) -> bool:
+        """Whether a node of these generic resources and features has all of it."""
+        return _has_gres(self.gres, gres) and has_features(self.features, features)
+
+
+@lru_cache(maxsize=4096)
+def _has_gres(wanted: str, there: str) -> bool:
+    """Whether a node of `there` (`gpu:a100:4(S:0-1),shard:16`) has all of `wanted` (`gpu:2`, `gpu:a100`)."""
+    if not wanted:
+        return True
+    of_node = _counts(there)
+    for name, of_type, count in _counts(wanted):
+        found = sum(each[2] for each in of_node if each[0] == name and of_type in ("", each[1]))
+        if found < count:
+            return False
+    return True
+
+
+def _counts(gres: str) -> list[tuple[str, str, int]]:
+    """(name, type or '', count) of each part; a part that cannot be read is left out."""
+    found = []
+    # What is in brackets says to which sockets or indices a resource belongs.
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        match = _GRES.match(part.strip())
+        if match is not None and match["name"] not in ("none", "null"):
+            count = int(match["count"] or 1) * _UNITS[match["unit"] or ""]
+            found.append((match["name"], match["type"] or "", count))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def has_features(expression: str, features: tuple[str, ...]) -> bool:
+    """Whether a node of these features satisfies `expression`: `a&b`, `a|b`, `(a|b)&c`, `[a|b]`, from left to right.
+
+    True where the expression cannot be read.
+    """
+    words = _WORDS.findall(expression)
+    if not words or expression == "(null)":
+        return True
+    found, at = _either(words, 0, frozenset(features))
+    return found if at == len(words) else True
+
+
+def _either(words: list[str], at: int, features: frozenset[str]) -> tuple[bool, int]:
+    """The truth of a chain of operators, and where it ends."""
+    found, at = _operand(words, at, features)
+    while at < len(words) and words[at] in "&|,":
+        operator = words[at]
+        other, at = _operand(words, at + 1, features)
+        found = (found or other) if operator == "|" else (found and other)
+    return found, at
+
+
+def _operand(words: list[str], at: int, features: frozenset[str]) -> tuple[bool, int]:
+    if at >= len(words):
+        return True, len(words) + 1  # cut short: not readable
+    word = words[at]
+    if word in "([":
+        found, at = _either(words, at + 1, features)
+        return found, at + 1  # past the closing one
+    name, times, _ = word.partition("*")
+    if times or name.startswith("!"):
+        return True, at + 1
+    return name in features, at + 1
