@@ -48,7 +48,7 @@ Examples:
     "--mix",
     "mix_text",
     metavar="NAME:COUNT",
-    help="Training jobs by name: imagenet, endless, pollux, nas, hpo. [default: imagenet:100]",
+    help="Training jobs by name: imagenet, endless, pollux, pollux-batches, nas, hpo. [default: imagenet:100]",
 )
 @click.option(
     "--policy",
@@ -134,6 +134,10 @@ Examples:
 @click.option(
     "--at-once", type=click.IntRange(1), metavar="N", help="Training jobs that are there at once; others wait."
 )
+@click.option(
+    "--budget", "budgets", multiple=True, metavar="[ACCOUNT=]H/PERIOD",
+    help="Node-hours a day, week or month, of an account or of all jobs together: 500/week, vision=20/day.",
+)  # fmt: skip
 @click.option("--keep-idle", type=click.IntRange(0), default=0, metavar="N", help="Nodes that stay idle.")
 @click.option(
     "--node-order",
@@ -189,7 +193,7 @@ def replay(
     alpha: float, objective: str, nodes: str | None, procs_per_node: int | None, placement: str, schedule: str,
     start: str | None, end: str | None, at_once: int | None, rescale: str | None, activate: float | None,
     costs_from: Path | None, tick: float, engine: str,
-    pilot_limit: float | None, keep_idle: int, node_order: str, outages: Path | None,
+    pilot_limit: float | None, budgets: tuple[str, ...], keep_idle: int, node_order: str, outages: Path | None,
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
     sensitivity: bool,
@@ -213,6 +217,7 @@ def replay(
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.replay import run, sizer, workload
     from malletrain.replay.cluster_trace import Window, cluster_trace
+    from malletrain.replay.inputs.account_budgets import parse_budget
     from malletrain.replay.options import EngineKind, NodeOrder, Options
     from malletrain.replay.report.page import write_report
     from malletrain.replay.report.summary import summary
@@ -249,6 +254,7 @@ def replay(
     options = Options(
         engine=EngineKind(engine), tick_s=tick, keep_idle=keep_idle, most_jobs=at_once or sys.maxsize,
         order=NodeOrder(node_order), pilot_limit_s=float("inf") if pilot_limit is None else pilot_limit,
+        budgets=tuple(parse_budget(each, jobs) for each in budgets),
     )  # fmt: skip
     with _bar([choice.name for choice in choices]) as progress:
         answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction)

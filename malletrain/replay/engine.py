@@ -27,7 +27,7 @@ from malletrain.replay.plans import PlanBook
 from malletrain.replay.preference import Preference
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
-from malletrain.replay.sizer import PolicySizer, Sizer, rate_of_one, speedups
+from malletrain.replay.sizer import PolicySizer, Sizer, rate_of_one, speedups, trained_curve
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 
@@ -48,7 +48,12 @@ class Engine:
         self.trace, self.jobs, self.sizer, self.options, self.progress = trace, jobs, sizer, options, progress
         nodes, n = len(trace.nodes), len(jobs)
         most = [min(each.job.max_nodes, nodes) for each in jobs]
-        by_job = [speedups(each, k) for each, k in zip(jobs, most, strict=True)]
+        trained = [sizer.trained(each) if isinstance(sizer, PolicySizer) else each.curve for each in jobs]
+        by_job = [speedups(each, k, curve) for each, k, curve in zip(jobs, most, trained, strict=True)]
+        at_best = [
+            speedups(each, k, trained_curve(each, None)) if each.batches else own
+            for each, k, own in zip(jobs, most, by_job, strict=True)
+        ]
         self.speedup = np.zeros((n, max(most, default=0) + 1))
         for j, row in enumerate(by_job):
             self.speedup[j, : len(row)] = row
@@ -57,7 +62,7 @@ class Engine:
         self.activate = np.array([each.costs.activate_s for each in jobs])
         self.grow = np.array([each.costs.grow_s for each in jobs])
         self.shrink = np.array([each.costs.shrink_s for each in jobs])
-        self.ideal = Ideal(jobs, by_job, nodes)
+        self.ideal = Ideal(jobs, at_best, nodes)
         self.arrivals = sorted(range(n), key=lambda j: (jobs[j].job.submitted_at, j))
         # nodes
         self.state = np.full(nodes, BUSY, np.int8)
@@ -86,10 +91,11 @@ class Engine:
         self._resized: set[int] = set()
         self._nodes = Preference(self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None)
         self.now = trace.start
+        totals = self.totals = Totals(n)
         if isinstance(sizer, PolicySizer):
             sizer.ages = lambda: self.now - self.idle_since[self.state == IDLE]
             sizer.clock = lambda: self.now
-        self.totals = Totals(n)
+            sizer.used = lambda: totals.by_job
         self.log = Log()
 
     def run(self) -> Result:
@@ -115,6 +121,7 @@ class Engine:
                 if self.progress is not None and step % 256 == 0:
                     self.progress((self.now - trace.start) / trace.seconds)
             self._arrive()
+            self._due = self._due or self.now >= self._review_at()
             if self._due and self._may_decide():
                 self._decide()
             self.totals.rescales += len(self._resized)
@@ -142,6 +149,8 @@ class Engine:
             nxt = min(nxt, self.jobs[self.arrivals[self._next_arrival]].job.submitted_at)
         if self._due:
             nxt = min(nxt, self._tick_after(self.now))
+        else:
+            nxt = min(nxt, max(self.now, self._review_at()))
         live = self._live
         if len(live) and np.isfinite(self.total[live]).any():
             speed = self.speedup[live, self.world[live]] * self.unit[live]
@@ -151,6 +160,10 @@ class Engine:
             if len(ends):
                 nxt = min(nxt, max(self.now, float(ends.min())))
         return nxt
+
+    def _review_at(self) -> float:
+        """When sizes are to be looked at though nothing has changed: budgets run out while nothing happens."""
+        return self.sizer.review_at if isinstance(self.sizer, PolicySizer) and self.live else math.inf
 
     def _samples(self, live: Ints) -> NDArray[np.float64]:
         samples: NDArray[np.float64] = self.done[live] * self.unit[live]

@@ -43,7 +43,7 @@ from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice
 from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 from malletrain.replay.workload import TrainingJob
-from malletrain.sizing.policy import Policy
+from malletrain.sizing.policy import Need, Policy
 from malletrain.sizing.problem import Value
 from malletrain.sizing.registry import policy as registered
 
@@ -78,6 +78,8 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
         raise InvalidInput("--at-once", "the daemon serves every job that was submitted: use --engine fast")
     if math.isfinite(options.pilot_limit_s):
         raise InvalidInput("--pilot-limit", "simulated workers have no limit of their own: use --engine fast")
+    if options.budgets or Need.BATCHES in registered(choice.policy).needs:
+        raise InvalidInput("--engine", "budgets and free batches need --engine fast")
     rules = replace(replay_rules(choice.horizon_s, options.keep_idle), objective=choice.objective, alpha=choice.alpha)
     return score_journal(
         replay_through_loop(trace, jobs, registered(choice.policy), rules, options.tick_s), trace.end

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
+from malletrain.decide.budgets import AccountBudget
+
 
 class NodeOrder(StrEnum):
     """Which free nodes a growing job takes, and which a shrinking one gives up.
@@ -41,6 +43,7 @@ class Options:
     engine: the loop serves policies by their names and nodes by name alone; `replay` refuses anything else.
     pending_stalls: sizing knows how long each job stands still anyway, so that a second change costs only what it
         adds.
+    budgets: node-seconds of accounts for each day, week or month; fast engine only.
     margin_s, min_hole_s: where the queue's plan is known, a pilot ends so long before its node is wanted, and a node
         that is wanted sooner than this is left alone (`malletrain.decide.rules.Rules`).
     """
@@ -54,3 +57,4 @@ class Options:
     pending_stalls: bool = False
     margin_s: float = 30.0
     min_hole_s: float = 90.0
+    budgets: tuple[AccountBudget, ...] = ()

@@ -101,7 +101,7 @@ def replay(
     names = [choice.name for choice in choices]
     if len(set(names)) < len(names) or not names:
         raise InvalidInput("--policy", "each policy once, and at least one")
-    require_replay_inputs(choices, jobs)
+    require_replay_inputs(choices, jobs, options.budgets)
     on_clock = tuple(shifted(jobs, trace.start))
     workers = min(len(choices), processes or os.cpu_count() or 1)
     run = _here if workers == 1 else _in_processes
@@ -126,7 +126,7 @@ def _one(
         return score_by_loop(trace, jobs, choice, options)
     if choice.clairvoyant:
         options = replace(options, order=NodeOrder.LIFE, pending_stalls=True)
-    return Engine(trace, jobs, sizer(choice, jobs), options, progress).run()
+    return Engine(trace, jobs, sizer(choice, jobs, options.budgets), options, progress).run()
 
 
 def _here(

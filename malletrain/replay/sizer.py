@@ -11,15 +11,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.decide.budgets import AccountBudget
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted
+from malletrain.domain.job import Curve
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.learn.supply_forecast import lifetimes
 from malletrain.loop.trackers.supply_history import SupplyHistory
+from malletrain.replay.inputs.account_budgets import BudgetAccounts
 from malletrain.replay.value_rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
+from malletrain.sizing.batching import best_batch, equal_sample_worth, statistical_efficiency
+from malletrain.sizing.constrained import size_within_constraints
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.problem import Due, JobDemand, Problem, Value
@@ -101,9 +106,16 @@ class PolicySizer:
     same on any number of nodes, and so leaves nodes idle (on Summit's events, 60 jobs of mix nas: 19 % longer JCT).
     """
 
-    def __init__(self, choice: PolicyChoice, jobs: Sequence[TrainingJob]) -> None:
+    def __init__(
+        self, choice: PolicyChoice, jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = ()
+    ) -> None:
         self._policy: Policy = registered(choice.policy)
         self._choice, self._jobs = choice, jobs
+        self._budgets = BudgetAccounts(budgets, jobs) if budgets else None
+        #: Node-seconds that each job has held so far; for budgets.
+        self.used: Callable[[], NDArray[np.float64]] | None = None
+        #: When it is to be asked again though nothing has changed (Unix seconds).
+        self.review_at = math.inf
         self._demands: dict[tuple[int, int], JobDemand] = {}
         #: Samples that a job has left (inf: it is endless), as the replay has it; for the objective `jct`.
         self.left: Callable[[int], float] | None = None
@@ -115,7 +127,7 @@ class PolicySizer:
         self._rows: KeptRows | None = None
         self._price = 0.0
         # A replay has no side constraints: the core is asked at once.
-        if self._policy.is_knapsack and choice.objective is not Objective.JCT:
+        if self._policy.is_knapsack and choice.objective is not Objective.JCT and self._budgets is None:
             self._rows = KeptRows(jobs, self._demand, choice.horizon_s, choice.value, choice.alpha)
 
     def __call__(
@@ -139,8 +151,17 @@ class PolicySizer:
         problem = Problem(
             choice.horizon_s, nodes, demands, choice.value, choice.alpha, lifetimes=ahead, supply=supply
         )
-        sizes = self._policy.size(problem).sizes
+        if self._budgets is not None and self.used and self.clock and self.left:
+            now = self.clock()
+            caps, budgets = self._budgets.terms(live, demands, self.used(), self.left, now, choice.horizon_s)
+            problem = replace(problem, constraints=caps, budgets=budgets)
+            self.review_at = self._budgets.next_review(now, choice.horizon_s)
+        sizes = size_within_constraints(self._policy, problem)[0].sizes
         return [sizes[self._jobs[j].job.id] for j in live]
+
+    def trained(self, each: TrainingJob) -> Curve:
+        """What a job really trains at each size under this policy (`trained_curve`)."""
+        return trained_curve(each, self._choice)
 
     def _exact(
         self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float]
@@ -202,8 +223,19 @@ class OneNode:
         return sizes
 
 
-def require_replay_inputs(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> None:
-    """Refuse policies that lack inputs: a replay has the lifetimes of nodes, and the deadlines that jobs have.
+#: Where a replay has what policies need from, beyond the lifetimes of nodes, which it always has.
+_REMEDIES = {
+    Need.BATCHES: "give jobs batches in --jobs (or --mix pollux-batches)",
+    Need.NOISE_SCALE: "give jobs a noise_scale in --jobs (or --mix pollux-batches)",
+    Need.DEADLINES: "give jobs a deadline_s in --jobs",
+    Need.BUDGETS: "give --budget",
+}
+
+
+def require_replay_inputs(
+    choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = ()
+) -> None:
+    """Refuse policies that lack inputs: a replay has the lifetimes of nodes, and what jobs and options give.
 
     Raises:
         InvalidInput: naming the policy, and what is missing.
@@ -211,19 +243,44 @@ def require_replay_inputs(choices: Sequence[PolicyChoice], jobs: Sequence[Traini
     given = {Need.LIFETIMES}
     if any(each.job.deadline is not None for each in jobs):
         given.add(Need.DEADLINES)
+    if any(each.batches for each in jobs):
+        given.add(Need.BATCHES)
+    if any(each.noise_scale is not None for each in jobs):
+        given.add(Need.NOISE_SCALE)
+    if budgets:
+        given.add(Need.BUDGETS)
     for choice in choices:
         if choice.policy == ONE_NODE:
             continue
         policy = registered(choice.policy)
-        if missing := policy.needs - given:
-            in_jobs = "give jobs a deadline_s in --jobs, or "
-            remedy = f"{in_jobs if missing == {Need.DEADLINES} else 'a replay has none, '}choose another policy"
-            require_inputs(policy, given, "--policy", remedy)
+        missing = [need for need in Need if need in policy.needs - given]
+        remedies = [_REMEDIES[need] for need in missing if need in _REMEDIES]
+        remedy = " and ".join(remedies) if len(remedies) == len(missing) else "a replay has none"
+        require_inputs(policy, given, "--policy", f"{remedy}, or choose another policy")
 
 
-def sizer(choice: PolicyChoice, jobs: Sequence[TrainingJob]) -> Sizer:
+def sizer(choice: PolicyChoice, jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = ()) -> Sizer:
     """What sizes the jobs by that choice."""
-    return OneNode(jobs) if choice.policy == ONE_NODE else PolicySizer(choice, jobs)
+    return OneNode(jobs) if choice.policy == ONE_NODE else PolicySizer(choice, jobs, budgets)
+
+
+def trained_curve(each: TrainingJob, choice: PolicyChoice | None) -> Curve:
+    """What the job really trains at each size: progress at the batch that the policy chooses there, or at its own
+    batch where the policy chooses none. None: with the best batch at each size, whatever policy."""
+    needs = frozenset({Need.BATCHES, Need.NOISE_SCALE}) if choice is None else _needs(choice)
+    if not each.batches or Need.BATCHES not in needs:
+        return each.curve
+    asked = demand(each, 0)
+    worth = statistical_efficiency if Need.NOISE_SCALE in needs else equal_sample_worth
+    points = []
+    for nodes in range(1, each.job.max_nodes + 1):
+        batch = best_batch(asked, nodes, worth)
+        points.append((nodes, dict(each.batches)[batch].throughput(nodes) * statistical_efficiency(asked, batch)))
+    return Curve(tuple(points))
+
+
+def _needs(choice: PolicyChoice) -> frozenset[Need]:
+    return frozenset() if choice.policy == ONE_NODE else registered(choice.policy).needs
 
 
 def _still(job: JobDemand, seconds: float) -> JobDemand:
@@ -238,7 +295,8 @@ def demand(each: TrainingJob, count: int) -> JobDemand:
     return JobDemand(
         id=each.job.id, current=count, min=each.job.min_nodes, max=each.job.max_nodes, curve=each.curve,
         sizes=each.job.sizes, weight=each.job.weight / rate_of_one(each), grow_s=each.costs.grow_s,
-        shrink_s=each.costs.shrink_s, activate_s=each.costs.activate_s,
+        shrink_s=each.costs.shrink_s, activate_s=each.costs.activate_s, batches=each.batches,
+        noise_scale=each.noise_scale,
     )  # fmt: skip
 
 
@@ -251,8 +309,9 @@ def rate_of_one(each: TrainingJob) -> float:
     return rate / nodes
 
 
-def speedups(each: TrainingJob, most: int) -> NDArray[np.float64]:
-    """O(k)/O(1) for k = 0..most; 0 where the job may not run on k nodes."""
-    unit = rate_of_one(each)
-    rates = [each.curve.throughput(k) / unit if each.job.permits(k) else 0.0 for k in range(most + 1)]
+def speedups(each: TrainingJob, most: int, trained: Curve | None = None) -> NDArray[np.float64]:
+    """O(k)/O(1) for k = 0..most; 0 where the job may not run on k nodes. `trained`: O(k), where it is not that of the
+    job's own batch; O(1) always is."""
+    unit, curve = rate_of_one(each), trained or each.curve
+    rates = [curve.throughput(k) / unit if each.job.permits(k) else 0.0 for k in range(most + 1)]
     return np.array(rates)

@@ -17,7 +17,14 @@ import numpy as np
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts
-from malletrain.replay.curves import IMAGENET, POLLUX, POLLUX_SAMPLES, curve_named
+from malletrain.replay.curves import (
+    IMAGENET,
+    POLLUX,
+    POLLUX_BATCHES,
+    POLLUX_NOISE_SCALE,
+    POLLUX_SAMPLES,
+    curve_named,
+)
 from malletrain.replay.traces.source import Lines, opened
 from malletrain.replay.traces.times import TimeParser
 from malletrain.replay.traces.trace import Tally
@@ -30,10 +37,17 @@ PHILLY_GPUS_PER_NODE = 8
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
     """A malleable job and what changing its size costs. `job.submitted_at` is Unix seconds, or seconds from the
-    replay's start where the workload's file has no dates (see `shifted`); its `given_curve` is always set."""
+    replay's start where the workload's file has no dates (see `shifted`); its `given_curve` is always set.
+
+    `batches`: where a policy may choose the batch, samples/s over nodes by samples a step; `noise_scale`: its
+    gradient noise scale in samples, by which a sample of a larger batch is worth less. Then samples count as those
+    of the smallest batch do, and `given_curve` is that of the job's own batch.
+    """
 
     job: MalleableJob
     costs: ResizeCosts
+    batches: tuple[tuple[int, Curve], ...] = ()
+    noise_scale: float | None = None
 
     @property
     def curve(self) -> Curve:
@@ -43,16 +57,25 @@ class TrainingJob:
 def training_job(
     number: int, name: str, curve: Curve, costs: ResizeCosts, *, submitted_at: float = 0.0, min_nodes: int = 1,
     max_nodes: int = 64, total_samples: float | None = None, weight: float = 1.0, sizes: tuple[int, ...] = (),
-    deadline_s: float | None = None,
+    deadline_s: float | None = None, account: str = "", batches: tuple[tuple[int, Curve], ...] = (),
+    noise_scale: float | None = None,
 ) -> TrainingJob:  # fmt: skip
     """A job of a replay; `number` counts from 1. `deadline_s`: so many seconds after its submission its samples are
     to be trained."""
     job = MalleableJob(
-        id=number, name=name, user="replay", uid=0, account="", min_nodes=min_nodes, max_nodes=max_nodes,
+        id=number, name=name, user="replay", uid=0, account=account, min_nodes=min_nodes, max_nodes=max_nodes,
         submitted_at=submitted_at, sizes=sizes, weight=weight, given_curve=curve, total_samples=total_samples,
         deadline=None if deadline_s is None else submitted_at + deadline_s,
     )  # fmt: skip
-    return TrainingJob(job, costs)
+    return TrainingJob(job, costs, batches, noise_scale)
+
+
+def at_batch(batches: tuple[tuple[int, Curve], ...], batch: int, noise_scale: float | None) -> Curve:
+    """Progress over nodes at a fixed batch: samples/s times what a sample is worth, over one of the smallest batch
+    (Pollux, OSDI 2021, eq. 7)."""
+    least = batches[0][0]
+    worth = 1.0 if noise_scale is None else (noise_scale + least) / (noise_scale + batch)
+    return Curve(tuple((n, rate * worth) for n, rate in dict(batches)[batch].points))
 
 
 # -- mixes -----------------------------------------------------------------------------------------------------------
@@ -96,6 +119,17 @@ def _pollux(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -
     )
 
 
+def _pollux_batches(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
+    # Users ask for eight times the smallest batch; policies that choose may take any.
+    name = sorted(POLLUX_BATCHES)[i % len(POLLUX_BATCHES)]
+    batches, noise_scale = POLLUX_BATCHES[name], POLLUX_NOISE_SCALE[name]
+    own = at_batch(batches, batches[3][0], noise_scale)
+    return training_job(
+        number, f"{name}-{number}", own, costs, max_nodes=16, total_samples=POLLUX_SAMPLES[name], batches=batches,
+        noise_scale=noise_scale,
+    )  # fmt: skip
+
+
 def _hpo(number: int, i: int, costs: ResizeCosts, rng: np.random.Generator) -> TrainingJob:
     # BFTrainer's search: trials of one model, 130 million samples each.
     curve = IMAGENET["shufflenet"]
@@ -115,6 +149,7 @@ MIXES: Mapping[str, Callable[[int, int, ResizeCosts, np.random.Generator], Train
     "imagenet": _endless_imagenet,
     "endless": _endless_linear,
     "pollux": _pollux,
+    "pollux-batches": _pollux_batches,
     "hpo": _hpo,
     "nas": _nas,
 }
@@ -204,7 +239,7 @@ def _reader_of(header: list[str], path: Path) -> _Maker:
     raise InvalidInput(
         f"{path}:1",
         "needs the columns model or curve (and, as wanted, job, submit_time, min_nodes, max_nodes, total_samples, "
-        "weight, rescale_up_s, rescale_down_s, activate_s, deadline_s)",
+        "weight, rescale_up_s, rescale_down_s, activate_s, deadline_s, account)",
     )
 
 
@@ -235,6 +270,7 @@ def _own_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) ->
         ),
         submitted_at=submitted, min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0),
         total_samples=row.number("total_samples") if row.has("total_samples") else None, deadline_s=_deadline(row),
+        account=row.text("account"),
     )  # fmt: skip
 
 
@@ -287,7 +323,7 @@ def _sound_curve(points: list[tuple[int, float]], where: str) -> Curve:
 
 _TOML_KEYS = {
     "name", "model", "curve", "submit", "min_nodes", "max_nodes", "sizes", "total_samples", "weight", "count",
-    "activate_s", "grow_s", "shrink_s", "deadline_s",
+    "activate_s", "grow_s", "shrink_s", "deadline_s", "account", "batches", "batch", "noise_scale",
 }  # fmt: skip
 
 
@@ -317,12 +353,17 @@ def _from_table(table: Any, where: str, costs: ResizeCosts, before: int) -> Iter
     if unknown:
         raise InvalidInput(where, f"unknown key {sorted(unknown)[0]!r}; known are {', '.join(sorted(_TOML_KEYS))}")
     given = table.get("curve")
-    if isinstance(given, dict):
-        try:
-            points = sorted((int(n), float(rate)) for n, rate in given.items())
-        except (TypeError, ValueError):
-            raise InvalidInput(where, "curve must be a table of nodes = rate") from None
-        curve: Curve | None = _sound_curve(points, where)
+    batches = _batches(table, where)
+    noise_scale = table.get("noise_scale")
+    if noise_scale is not None and (isinstance(noise_scale, bool) or not isinstance(noise_scale, int | float)):
+        raise InvalidInput(where, f"noise_scale must be a number of samples, not {noise_scale!r}")
+    curve: Curve | None
+    if batches:
+        if given is not None or not batches or table.get("batch", batches[0][0]) not in dict(batches):
+            raise InvalidInput(where, "with batches there is no curve, and batch is one of them")
+        curve = at_batch(batches, table.get("batch", batches[0][0]), noise_scale)
+    elif isinstance(given, dict):
+        curve = _table_curve(given, where, "curve")
     else:
         curve = curve_named(str(table.get("model", "")))
     if curve is None:
@@ -353,10 +394,30 @@ def _from_table(table: Any, where: str, costs: ResizeCosts, before: int) -> Iter
             before + i + 1, f"{name}-{before + i + 1}", curve, own, submitted_at=row.number("submit", 0.0),
             min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0), sizes=tuple(sorted(set(sizes))),
             total_samples=row.number("total_samples") if row.has("total_samples") else None,
-            deadline_s=_deadline(row),
+            deadline_s=_deadline(row), account=row.text("account"), batches=batches, noise_scale=noise_scale,
         )
         for i in range(min(row.count("count", 1), MAX_JOBS + 1))
     ]  # fmt: skip
+
+
+def _table_curve(table: dict[Any, Any], where: str, name: str) -> Curve:
+    try:
+        points = sorted((int(n), float(rate)) for n, rate in table.items())
+    except (TypeError, ValueError):
+        raise InvalidInput(where, f"{name} must be a table of nodes = rate") from None
+    return _sound_curve(points, where)
+
+
+def _batches(table: dict[Any, Any], where: str) -> tuple[tuple[int, Curve], ...]:
+    """The curve of each batch, ascending; none where the job's batch is fixed."""
+    given = table.get("batches", {})
+    try:
+        found = sorted((int(batch), _table_curve(rates, where, f"batches.{batch}")) for batch, rates in given.items())
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidInput(where, "batches must be a table of batch = table of nodes = rate") from None
+    if found and found[0][0] < 1:
+        raise InvalidInput(where, "a batch must be at least 1 sample")
+    return tuple(found)
 
 
 def _deadline(row: _Row) -> float | None:

@@ -1,7 +1,7 @@
 """The zero-cost ideal: at each instant the best sizes for the jobs then there, as if changing them cost nothing.
 
 max sum_j O_j(k_j)/O_j(1) subject to sum_j k_j <= N, exactly: no policy can train faster at any instant with these
-jobs on these nodes.
+jobs on these nodes. Where jobs' batches may change, O_j(k) is progress at the best batch there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.replay.sizer import rate_of_one
+from malletrain.replay.sizer import rate_of_one, trained_curve
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.knapsack import solve
 from malletrain.sizing.problem import JobDemand, Problem
@@ -50,7 +50,7 @@ class Ideal:
         for j in live:
             job = self._jobs[j].job
             demands.append(
-                JobDemand(job.id, 0, job.min_nodes, job.max_nodes, self._jobs[j].curve, job.sizes,
+                JobDemand(job.id, 0, job.min_nodes, job.max_nodes, trained_curve(self._jobs[j], None), job.sizes,
                           weight=1.0 / rate_of_one(self._jobs[j]))
             )  # fmt: skip
         return solve(value_table(Problem(1.0, nodes, tuple(demands))), nodes).objective
