@@ -104,7 +104,7 @@ class Auth:
         """The caller behind an Authorization header.
 
         Raises:
-            NotAuthenticated: no token, an unknown one, or one that has run out.
+            NotAuthenticated: no token, an unknown one, one that has run out, or a banned user's.
         """
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
@@ -112,9 +112,9 @@ class Auth:
         # Looked up by digest: neither the comparison's time nor a core dump gives a token away.
         with self._lock:
             ticket = self._tickets.get(_digest(token.strip()))
-            if ticket is None or ticket.ends <= self._clock.elapsed():
-                raise NotAuthenticated("the token has run out or was never given: log in again at /v1/session")
-            return ticket.identity
+        if ticket is None or ticket.ends <= self._clock.elapsed() or self._roles.is_banned(ticket.identity.uid):
+            raise NotAuthenticated("the token has run out or was never given: log in again at /v1/session")
+        return ticket.identity
 
     def log_out(self, authorization: str | None) -> None:
         """End a token. Idempotent."""

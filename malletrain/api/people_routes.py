@@ -15,10 +15,11 @@ from malletrain.api.auth import Auth
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.ports import Conflict, Identity, NotFound, Requests, Views
 from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
-from malletrain.api.roles import Roles
+from malletrain.api.roles import Roles, uids_of, user_name
 from malletrain.api.schemas import (
     MAX_NUMBER,
     ArrayBody,
+    BanBody,
     DrainBody,
     JobBody,
     SessionBody,
@@ -27,6 +28,7 @@ from malletrain.api.schemas import (
     object_of,
     row_schema,
 )
+from malletrain.domain.errors import InvalidInput
 from malletrain.loop.ports import Clock
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
 
@@ -208,6 +210,8 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
             responses=answers(object_of(), 202, 401, 403, 404, 409),
         )  # fmt: skip
 
+    ban_row = object_of(user={"type": "string"}, uid={"type": "integer"}, reason={"type": "string"})
+
     steer("cancel", requests.cancel, True, "End the job; done also when it is over already.")
     steer("hold", requests.hold, False, "Take the job's nodes until it is released.")
     steer("release", requests.release, False, "Let a held job run again.")
@@ -284,4 +288,42 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         names = await people.off_loop(lambda: requests.drain(body.nodes, body.until, caller))
         return JSONResponse({"nodes": list(names)}, 202)
 
+    @router.get("/bans", responses=answers(object_of(bans=list_of(ban_row)), 200, 401, 403))
+    async def bans(caller: Caller) -> Response:
+        """Users who are refused, and why; for operators."""
+        roles.check_operates(caller)
+        found = [{"user": user_name(uid), "uid": uid, "reason": why} for uid, why in sorted(requests.bans().items())]
+        return JSONResponse({"bans": found})
+
+    @router.post("/bans", status_code=202, responses=answers(object_of(), 202, 401, 403, 404))
+    async def ban(body: BanBody, caller: Caller) -> Response:
+        """Refuse a user, and end the user's jobs; for operators."""
+        roles.check_operates(caller)
+        uid = _uid_of(body.user)
+        roles.check_bannable(uid, body.user)
+        await people.off_loop(lambda: requests.ban(body.user, uid, body.reason, caller))
+        return JSONResponse({}, 202)
+
+    @router.delete("/bans/{user}", status_code=202, responses=answers(object_of(), 202, 401, 403, 404))
+    async def unban(user: Annotated[str, Path(min_length=1, max_length=64)], caller: Caller) -> Response:
+        """Admit a user again; for operators."""
+        roles.check_operates(caller)
+        uid = _uid_of(user)
+        await people.off_loop(lambda: requests.unban(user, uid, caller))
+        return JSONResponse({}, 202)
+
     return router
+
+
+def _uid_of(user: str) -> int:
+    """The uid of a user's name, or of a number, as of a user that this machine no longer has.
+
+    Raises:
+        NotFound: there is none of that name.
+    """
+    if user.isdecimal() and user.isascii() and len(user) <= 10:
+        return int(user)
+    try:
+        return min(uids_of([user], "user"))
+    except (InvalidInput, ValueError) as error:  # a name with a NUL
+        raise NotFound(f"this machine knows no user {user!r}: give the number") from error

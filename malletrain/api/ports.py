@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -104,6 +104,18 @@ class Requests(Protocol):
 
     def profile(self, job: int) -> ProfileRow:
         """What is known of how the job scales."""
+        ...
+
+    def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:
+        """Refuse the user from now on, and end the user's jobs. Idempotent."""
+        ...
+
+    def unban(self, user: str, uid: int, identity: Identity) -> None:
+        """Admit the user again. Idempotent."""
+        ...
+
+    def bans(self) -> Mapping[int, str]:
+        """Why each banned user id is."""
         ...
 
     def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pwd
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from malletrain.api.ports import Identity, NotFound, Role
 from malletrain.api.visibility import Visibility
@@ -15,6 +15,10 @@ def _nothing_private() -> Collection[str]:
     return ()
 
 
+def _no_bans() -> Mapping[int, str]:
+    return {}
+
+
 class Roles:
     """The site's rules."""
 
@@ -24,23 +28,40 @@ class Roles:
         *,
         serves: Iterable[int] | None = None,
         private_data: Callable[[], Collection[str]] = _nothing_private,
+        bans: Callable[[], Mapping[int, str]] = _no_bans,
     ) -> None:
         """`operators` are uids, root among them always; `serves` the only uids that are served (None: all);
-        `private_data` gives the words of Slurm's PrivateData as they are now."""
+        `private_data` gives the words of Slurm's PrivateData as they are now, `bans` why each banned uid is."""
         self._operators = frozenset(operators) | {0}
         self._serves = None if serves is None else frozenset(serves)
         self._private_data = private_data
+        self._bans = bans
 
     def identify(self, uid: int, gid: int) -> Identity:
         """The caller behind a uid that MUNGE vouches for.
 
         Raises:
-            Refused: this daemon does not serve that user.
+            Refused: this daemon does not serve that user, or an operator has banned the user.
         """
         user = user_name(uid)
         if self._serves is not None and uid not in self._serves and uid != 0:
             raise Refused(f"this daemon serves {', '.join(map(user_name, sorted(self._serves)))} alone, not {user}")
+        if self.is_banned(uid):
+            raise Refused(f"{user} is {self._bans()[uid]}; the operators of this daemon can end the ban")
         return Identity(uid, gid, user, Role.OPERATOR if uid in self._operators else Role.USER)
+
+    def is_banned(self, uid: int) -> bool:
+        """Whether this user is refused; an operator never is."""
+        return uid in self._bans() and uid not in self._operators
+
+    def check_bannable(self, uid: int, user: str) -> None:
+        """Make sure that the user is no operator.
+
+        Raises:
+            Refused: otherwise.
+        """
+        if uid in self._operators:
+            raise Refused(f"{user} is an operator: take the name out of `operators` in the configuration first")
 
     def sight(self, identity: Identity) -> Visibility:
         """What the caller may see."""

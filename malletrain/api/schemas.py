@@ -117,6 +117,13 @@ class ArrayBody(Body):
     tasks: Annotated[int, Field(ge=1, le=10_000)]
 
 
+class BanBody(Body):
+    """POST /v1/bans."""
+
+    user: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+$-]*$")]
+    reason: Label
+
+
 class DrainBody(Body):
     """POST /v1/drain. `nodes` as Slurm writes them, empty for all; `until` in Unix seconds."""
 

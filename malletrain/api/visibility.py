@@ -121,6 +121,8 @@ class Visibility:
             return row
         if row.kind == EventKind.DECIDED and self.uid is not None:
             return replace(row, reason="", data={})  # it is about all jobs
+        if row.kind == EventKind.OPERATOR and self.uid is not None and row.data.get("user"):
+            return replace(row, reason="", data={})
         own = () if row.job is None else (row.job,)
         data = {key: self._value(value, own) for key, value in row.data.items() if self._may_have(key)}
         return replace(row, reason=self.words(row.reason, own), data=data)

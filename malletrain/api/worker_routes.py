@@ -52,6 +52,10 @@ def _everything(_uid: int) -> Visibility:
     return Visibility()
 
 
+def _none_banned(_uid: int) -> bool:
+    return False
+
+
 class WorkersGate:
     """The membership, safe to call from any thread. This is the `Workers` port of the live loop.
 
@@ -63,6 +67,7 @@ class WorkersGate:
         clock: time.
         budget: of the figures that workers report; None for the usual limits.
         sight: what the user with this uid may see: reasons that workers are told go by it.
+        is_banned: whether the user with this uid is refused: tokens of his workers are worth nothing then.
     """
 
     def __init__(
@@ -73,9 +78,11 @@ class WorkersGate:
         clock: Clock,
         budget: ReportBudget | None = None,
         sight: Callable[[int], Visibility] = _everything,
+        is_banned: Callable[[int], bool] = _none_banned,
     ) -> None:
         self.membership = membership
         self._sight = sight
+        self._is_banned = is_banned
         self.budget = budget or ReportBudget(RateLimits(), clock)
         self.clock = clock
         self._lock = lock
@@ -156,8 +163,8 @@ class WorkersGate:
     def holds_token(self, worker: str, header: str | None) -> bool:
         """Whether an Authorization header carries a token of this worker that has not run out."""
         scheme, _, token = (header or "").partition(" ")
-        own = self._tokens.get(worker)
-        if scheme.lower() != "bearer" or own is None or self.membership.worker(worker) is None:
+        own, known = self._tokens.get(worker), self.membership.worker(worker)
+        if scheme.lower() != "bearer" or own is None or known is None or self._is_banned(known.uid):
             return False
         digest, now = _digest(token.strip()), self.clock.elapsed()
         return any(each == digest and now < ends for each, ends in own)

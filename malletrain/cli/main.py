@@ -41,6 +41,8 @@ COMMANDS = {
     "report": CommandEntry("malletrain.cli.jobs", "report", "Show what was given to whom."),
     "observed": CommandEntry("malletrain.cli.observed", "observed", "Say what --observe saw.", "daemon"),
     "drain": CommandEntry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
+    "ban": CommandEntry("malletrain.cli.bans", "ban", "Refuse a user, and end the user's jobs (operators)."),
+    "unban": CommandEntry("malletrain.cli.bans", "unban", "Admit a user again (operators)."),
     "stop": CommandEntry("malletrain.cli.jobs", "stop", "Cancel every pilot; works without the daemon."),
     "snapshot": CommandEntry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),
     "doctor": CommandEntry("malletrain.cli.site", "doctor", "Check a site, with a remedy for each fault."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
@@ -163,6 +163,24 @@ class LoopRequests:
             drain = OperatorRequest("drain", identity.user, tuple(names), until)
             self._loop.record([Event(self._clock.now(), drain, reason=f"drain by {identity.user}")])
         return names
+
+    def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:
+        why = f"banned by {identity.user}: {reason}"
+        now = self._clock.now()
+        with self._facts:
+            ban = Event(now, OperatorRequest("ban", identity.user, user=user, uid=uid), reason=why)
+            own = [view for view in self._loop.views.values() if view.job.uid == uid and not view.phase.is_over]
+            # In one transaction: no job of theirs is left behind.
+            self._loop.record([ban, *(Event(now, JobCancelled(identity.user), v.job.id, reason=why) for v in own)])
+
+    def unban(self, user: str, uid: int, identity: Identity) -> None:
+        with self._facts:
+            if uid in self._loop.ledger.bans:
+                unban = OperatorRequest("unban", identity.user, user=user, uid=uid)
+                self._loop.record([Event(self._clock.now(), unban, reason=f"admitted again by {identity.user}")])
+
+    def bans(self) -> Mapping[int, str]:
+        return self._loop.ledger.bans
 
     def _known(self, job: int) -> JobView:
         view = self._loop.views.get(job)

@@ -125,9 +125,16 @@ class Service:
             uids_of(config.operators, "operators") | {os.geteuid()},
             serves={os.geteuid()} if user_mode else None,
             private_data=lambda: self._site.facts.private_data,
+            bans=lambda: self._loop.ledger.bans,
         )
         self._gate = WorkersGate(
-            self._membership, self._facts, self._persist, self._clock, budget, self._roles.sight_of
+            self._membership,
+            self._facts,
+            self._persist,
+            self._clock,
+            budget,
+            self._roles.sight_of,
+            self._roles.is_banned,
         )
         self._loop = Loop(
             self._cluster(commands, harvest, facts.bf_interval_s),

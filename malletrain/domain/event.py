@@ -419,13 +419,19 @@ class HolesEnded:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRequest:
-    """An operator keeps pilots off `nodes` `until` then (Unix seconds): `verb` is "drain"."""
+    """What an operator asked for: `verb` is "drain", "ban" or "unban".
+
+    "drain" keeps pilots off `nodes` `until` then (Unix seconds). "ban" refuses the user `user` with id `uid` until
+    "unban".
+    """
 
     kind: ClassVar[EventKind] = EventKind.OPERATOR
     verb: str
     by: str = ""
     nodes: tuple[str, ...] = ()
     until: float = 0.0
+    user: str = field(default="", metadata=SPARSE)
+    uid: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

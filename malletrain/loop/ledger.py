@@ -59,6 +59,8 @@ class Ledger:
         self.costs = Costs(costs)
         self._relaunches = Costs(RELAUNCH)
         self._drained: dict[str, float] = {}
+        #: Why each user id is banned.
+        self.bans: Mapping[int, str] = {}
         self._earlier: dict[tuple[str, str], deque[Evidence]] = {}
         self.holes = HoleTracker()
         self.usage = FairShareUsage()
@@ -87,8 +89,8 @@ class Ledger:
             self.conduct.apply(event)
             if isinstance(event.payload, DaemonStarted):
                 self.heard_since = event.at
-            if isinstance(event.payload, OperatorRequest) and event.payload.verb == "drain":
-                self._drained.update(dict.fromkeys(event.payload.nodes, event.payload.until))
+            if isinstance(event.payload, OperatorRequest):
+                self._asked(event.payload, event.reason)
             if event.job is None:
                 continue
             if isinstance(event.payload, JobAnnounced):
@@ -116,6 +118,13 @@ class Ledger:
                 told = None if pilot is None else pilot.started_at
                 self._costs_like(record.job).apply(event, application(record.job), told)
                 record.view = record.costs = None
+
+    def _asked(self, request: OperatorRequest, reason: str) -> None:
+        if request.verb == "drain":
+            self._drained.update(dict.fromkeys(request.nodes, request.until))
+        elif request.uid is not None:  # replaced, not changed: requests of other threads look at it
+            others = {uid: why for uid, why in self.bans.items() if uid != request.uid}
+            self.bans = {**others, request.uid: reason} if request.verb == "ban" else others
 
     def _turned(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""

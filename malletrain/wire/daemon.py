@@ -103,6 +103,18 @@ class DaemonClient:
         names = self._list(self._http.post("/v1/drain", {"nodes": nodes, "until": until}), "nodes")
         return [str(name) for name in names]
 
+    def bans(self) -> Sequence[Mapping[str, Any]]:
+        """Users who are refused: `user`, `uid`, `reason`."""
+        return [row for row in self._list(self._http.get("/v1/bans"), "bans") if isinstance(row, dict)]
+
+    def ban(self, user: str, reason: str) -> None:
+        """Refuse a user, and end the user's jobs."""
+        self._http.post("/v1/bans", {"user": user, "reason": reason})
+
+    def unban(self, user: str) -> None:
+        """Admit a user again."""
+        self._http.delete(f"/v1/bans/{quote(user, safe='')}")
+
     def _field(self, answer: Mapping[str, Any], name: str) -> Any:
         if name not in answer:
             raise self._odd(name)

@@ -99,6 +99,14 @@ class Http:
         """
         return self._json(self._with_token("POST", path, dict(body or {}), wait_s))
 
+    def delete(self, path: str) -> None:
+        """DELETE `path` with a token.
+
+        Raises:
+            DaemonUnavailable, DaemonRefused, MungeError: as their names say.
+        """
+        self._with_token("DELETE", path, None, 0.0)
+
     def text(self, path: str, query: Query | None = None) -> str:
         """GET text that needs no token (`/v1/metrics`)."""
         return self._exchange("GET", _with_query(path, query), None, "", 0.0).decode("utf-8", "replace")

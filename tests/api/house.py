@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,15 @@ class RecordedRequests:
     def profile(self, job: int) -> ProfileRow:
         sizes = (SizeRow(2, 190.0, 180.0, 200.0, 3), SizeRow(4, 350.0, 300.0, 400.0))
         return ProfileRow(job, "active", sizes, "log", 0.02, 2, {"the rate is absurd": 1}, "next 4 nodes")
+
+    def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:
+        self.asked.append(("ban", user, uid, reason, identity.uid))
+
+    def unban(self, user: str, uid: int, identity: Identity) -> None:
+        self.asked.append(("unban", user, uid, identity.uid))
+
+    def bans(self) -> Mapping[int, str]:
+        return {1002: "banned by root: mines"}
 
     def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
         self.asked.append(("drain", nodes, until, identity.uid))

@@ -1,0 +1,48 @@
+"""`malletrain ban` and `malletrain unban`: users whom the daemon refuses. Runs on the base wheel."""
+
+from __future__ import annotations
+
+import click
+
+from malletrain.cli.jobs import as_json, say_json
+from malletrain.cli.render import printable
+from malletrain.wire.daemon import connect
+
+
+@click.command(epilog="Example:  malletrain ban mallory --reason 'mines on pilots, ticket 4711'")
+@click.argument("user", required=False)
+@click.option("--reason", help="Why; the user is told.")
+@as_json
+def ban(user: str | None, reason: str | None, as_json: bool) -> None:
+    """Refuse USER, and end all of the user's malleable jobs now; without USER, list who is refused.
+
+    For operators. The user's tokens and workers count for nothing from then on. Slurm is not changed.
+    """
+    daemon = connect()
+    if user is not None:
+        if not reason:
+            raise click.UsageError("give --reason: the user is told, and the journal keeps it")
+        daemon.ban(user, reason)
+        click.echo(f"{user} is refused; the user's jobs end. To end the ban: malletrain unban {user}")
+    elif reason:
+        raise click.UsageError("--reason needs a USER")
+    else:
+        rows = daemon.bans()
+        if as_json:
+            say_json(rows)
+        else:
+            for row in rows:
+                click.echo(printable(f"{row.get('user')} ({row.get('uid')}): {row.get('reason')}"))
+            if not rows:
+                click.echo("nobody is banned")
+
+
+@click.command(epilog="Example:  malletrain unban mallory")
+@click.argument("user")
+def unban(user: str) -> None:
+    """Admit USER again; jobs that were ended stay ended.
+
+    For operators. USER may be a user id.
+    """
+    connect().unban(user)
+    click.echo(f"{user} is admitted")
