@@ -1,9 +1,9 @@
 """Any policy under side constraints: its own plan where that keeps them, else the best plan within it.
 
-Few policies know side constraints. What such a policy says is taken as what each job may have at most, and the
-exact programme (policy `milp`) finds the best sizes within that which keep every constraint. Constraints that cannot
-be kept at all are put off, guaranteed shares first, then the limit of resizes: a cap always holds, since no nodes
-keep it.
+Few policies know side constraints, or classes of nodes. What such a policy says is taken as what each job may have at
+most, and the exact programme (policy `milp`) finds the best sizes within that which keep every constraint.
+Constraints that cannot be kept at all are put off, guaranteed shares first, then the limit of resizes: a cap always
+holds, since no nodes keep it.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ def _within(policy: Policy, problem: Problem, cache: ValueRowCache | None) -> Si
 
     if problem.constraints and policy.constrained_form:
         policy = named(policy.constrained_form)
-    if not problem.constraints or policy.handles_constraints:
+    by_count = len(problem.classes) > 1 and not policy.places_classes
+    if not by_count and (not problem.constraints or policy.handles_constraints):
         return policy.size(problem, cache)
-    free = policy.size(replace(problem, constraints=()), cache)
-    wrong = check(problem, free.sizes)
-    if not wrong:
+    free = policy.size(replace(problem, constraints=(), classes={} if by_count else problem.classes), cache)
+    if not by_count and not check(problem, free.sizes):
         return free
     jobs = tuple(_at_most(job, free.sizes[job.id], problem.nodes) for job in problem.jobs)
     cut = named(EXACT_UNDER_CONSTRAINTS).size(replace(problem, jobs=jobs), cache)
     if cut.status is SizingStatus.FALLBACK:
         return cut
-    reason = f"{free.reason}; cut to keep {_names(problem.constraints)}"
+    reason = free.reason
+    if problem.constraints and check(problem, free.sizes):
+        reason += f"; cut to keep {_names(problem.constraints)}"
     return replace(cut, status=SizingStatus.FEASIBLE, bound=free.bound, reason=reason, batches=free.batches)
 
 

@@ -33,6 +33,8 @@ class Policy(Protocol):
         needs: inputs without which it would not do what it is named for; callers that lack one refuse the policy.
         handles_constraints: it keeps `Problem.constraints` itself. Answers of others are cut to keep them.
         constrained_form: the policy that takes its place under constraints; '' where its own answer is cut.
+        places_classes: it says how many nodes of which class (`Problem.classes`). Answers of others are what each job
+            may have at most.
         looks_ahead: it uses `Problem.lifetimes`.
         weighs_horizon: it weighs the cost of a change against `Problem.horizon_s`.
         is_knapsack: without constraints its answer is `malletrain.sizing.knapsack.solve` of the table of values.
@@ -42,6 +44,7 @@ class Policy(Protocol):
     needs: frozenset[Need] = frozenset()
     handles_constraints: bool = False
     constrained_form: str = ""
+    places_classes: bool = False
     looks_ahead: bool = False
     weighs_horizon: bool = False
     is_knapsack: bool = False

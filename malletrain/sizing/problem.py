@@ -104,6 +104,32 @@ class Synchronous:
 
 
 @dataclass(frozen=True, slots=True)
+class OnClasses:
+    """How a job runs on nodes of several classes.
+
+    Args:
+        curves: samples/s over nodes of one class, by class, in the units of the job's own curve. The job takes no
+            nodes of classes that are not named; with none named, every class is as its own curve says.
+        current: of its present nodes, how many of which class; where they are not told apart, they count as being of
+            whichever class a size is looked at for.
+        min: the fewest nodes of a class, where that is more than the job's `min` (memory, for instance).
+        spans: it may train on several classes at once, with shares of the batch in proportion to speed.
+    """
+
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    current: Mapping[str, int] = field(default_factory=dict)
+    min: Mapping[str, int] = field(default_factory=dict)
+    spans: bool = False
+
+    def __post_init__(self) -> None:
+        for name, curve in self.curves.items():
+            _curve(f"on_classes: curve of {name!r}", curve)
+        for what, counts in (("current", self.current), ("min", self.min)):
+            for name, nodes in counts.items():
+                _count(f"on_classes: {what} of {name!r}", nodes)
+
+
+@dataclass(frozen=True, slots=True)
 class Due:
     """A deadline: `samples` are to be trained within `seconds` from now (policy `deadline`)."""
 
@@ -131,7 +157,8 @@ class JobDemand:
         remaining_samples: the job's work that is left, in samples; None when it is not known.
         batches: where the batch is free, the curve for each batch size (samples a step), for policies that choose it;
             `curve` is that of the present one.
-        synchronous: how it runs on nodes of several classes (policy `matching`).
+        synchronous: how it runs on nodes of several classes at once, after TPDS.
+        on_classes: how it runs on nodes of several classes, by curves; `synchronous` says what a mixture trains.
         noise_scale: the gradient noise scale, in samples, where the job reports it (policy `goodput`).
         bonus: (size, added value) pairs, in the units of the problem's values: what measuring that size is worth.
         doubt: how wrong the curve may be where the job trains now, relative: it is not shrunk for less.
@@ -159,6 +186,7 @@ class JobDemand:
     batches: tuple[tuple[int, Curve], ...] = ()
     noise_scale: float | None = None
     synchronous: Synchronous | None = None
+    on_classes: OnClasses | None = None
     bonus: tuple[tuple[int, float], ...] = ()
     locked: int | None = None
     doubt: float = 0.0
@@ -278,7 +306,7 @@ class Problem:
         nodes: how many nodes may be used, those that jobs hold now included.
         alpha: 0 takes values as they are; above 0 the objective is alpha-fair over speed-ups O(k)/O(1).
         constraints, budgets: what binds the answer; budgets are for policy `budget`.
-        classes: how many of the nodes are of each class, where they differ (policy `matching`).
+        classes: how many of the nodes are of each class, where they differ.
         lifetimes: (end of a period in seconds from now, how many of the nodes are there in it), seconds rising, nodes
             falling: how long they last (policy `ladder`).
         supply: equally likely numbers of nodes in the time to come, ascending (policy `deadline`).

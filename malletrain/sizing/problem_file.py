@@ -12,8 +12,11 @@ linear between given sizes and from (0, 0), constant beyond the last.
 For policies that use them:
 
 - `elastic_batch`, `goodput`: a job's `batches`, {"32": {"1": 100.0, ..}} (throughput by batch), and `noise_scale`;
-- `matching`: the problem's `classes`, {"a100": 32, "v100": 32} (they add up to `nodes`), and a job's `synchronous`,
-  {"step_samples": 256, "exchange_s": 0.1, "class_rates": {"a100": 90, "v100": 40}};
+- `auto`, `exact`, `milp`: the problem's `classes`, {"a100": 32, "v100": 32} (they add up to `nodes`), and a job's
+  `on_classes`, {"curves": {"a100": {"1": 90, ..}, ..}, "current": {"a100": 4}, "min": {"v100": 2}, "spans": false}
+  (throughput by class; classes that are not named it does not take; `spans`: several at once, shares by speed);
+- `matching`, and those: `classes`, and a job's `synchronous`, {"step_samples": 256, "exchange_s": 0.1, "class_rates":
+  {"a100": 90, "v100": 40}};
 - `budget`: the problem's `budgets`, [{"name": "account x", "jobs": ["a"], "node_s": 3600}]; also `left`, {"a": 1e6}
   (samples that jobs have left), and, where it must last, `seconds` and what comes meanwhile: `arriving`,
   [{"throughput": {"1": 1, ..}, "work_s": 3600, "per_s": 1e-4, "weight": 1}] (speed-ups, seconds on one node, jobs/s);
@@ -40,6 +43,7 @@ from malletrain.sizing.problem import (
     JobId,
     LinearLimit,
     NodeBudget,
+    OnClasses,
     Problem,
     ResizeLimit,
     Synchronous,
@@ -53,9 +57,10 @@ MAX_JOBS = 100_000
 _TOP = {"horizon_s", "nodes", "value", "alpha", "jobs", "constraints", "budgets", "classes", "lifetimes", "supply"}
 _JOB = {
     "id", "current", "min", "max", "sizes", "weight", "grow_s", "shrink_s", "activate_s", "remaining_samples",
-    "throughput", "batches", "noise_scale", "synchronous", "due",
+    "throughput", "batches", "noise_scale", "synchronous", "on_classes", "due",
 }  # fmt: skip
 _DUE = {"seconds", "samples"}
+_ON_CLASSES = {"curves", "current", "min", "spans"}
 _SYNCHRONOUS = {"step_samples", "exchange_s", "class_rates"}
 _BUDGET = {"name", "jobs", "node_s", "left", "seconds", "arriving"}
 _ARRIVING = {"throughput", "work_s", "per_s", "weight"}
@@ -140,6 +145,7 @@ def _job(where: str, job: dict[str, Any], unknown: list[str]) -> JobDemand:
             batches=tuple(sorted(batches, key=lambda option: option[0])),
             noise_scale=job.get("noise_scale"),
             synchronous=_synchronous(f"{where}.synchronous", job.get("synchronous"), unknown),
+            on_classes=_on_classes(f"{where}.on_classes", job.get("on_classes"), unknown),
             due=_due(f"{where}.due", job.get("due"), unknown),
         )
     except InvalidInput as error:
@@ -178,6 +184,23 @@ def _synchronous(where: str, data: Any, unknown: list[str]) -> Synchronous | Non
     unknown += [f"{where}: {key}" for key in given if key not in _SYNCHRONOUS]
     rates = _object(f"{where}.class_rates", _needed(where, given, "class_rates"))
     return Synchronous(_needed(where, given, "step_samples"), rates, given.get("exchange_s", 0.0))
+
+
+def _on_classes(where: str, data: Any, unknown: list[str]) -> OnClasses | None:
+    if data is None:
+        return None
+    given = _object(where, data)
+    unknown += [f"{where}: {key}" for key in given if key not in _ON_CLASSES]
+    curves = _object(f"{where}.curves", given.get("curves") or {})
+    spans = given.get("spans", False)
+    if not isinstance(spans, bool):
+        raise InvalidInput(f"{where}.spans", f"must be true or false, not {spans!r}")
+    return OnClasses(
+        {name: _curve(f"{where}.curves[{name!r}]", rates) for name, rates in curves.items()},
+        _object(f"{where}.current", given.get("current") or {}),
+        _object(f"{where}.min", given.get("min") or {}),
+        spans,
+    )
 
 
 def _due(where: str, data: Any, unknown: list[str]) -> Due | None:

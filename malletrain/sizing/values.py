@@ -28,13 +28,15 @@ job that `must_run`, with any of its sizes. What the objective makes of weights:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.domain.job import Curve
 from malletrain.sizing.problem import JobDemand, JobId, Problem, Value
 
 Floats = NDArray[np.float64]
@@ -85,8 +87,8 @@ class ValueTable:
 
 
 def rates(problem: Problem, table: ValueTable) -> tuple[Floats, Floats]:
-    """Samples/s of every row, and of each job on one node (never 0: see `_Throughput.of_one`)."""
-    curves = _Throughput(problem.in_order())
+    """Samples/s of every row, and of each job on one node (never 0: see `Throughput.of_one`)."""
+    curves = Throughput(problem.in_order())
     return curves.at(table.row_job, table.size), curves.of_one(np.arange(len(table.ids), dtype=np.int64))
 
 
@@ -153,7 +155,7 @@ def _rows(problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, In
     start, row_job, size = _every_size(jobs, problem.nodes)
     current = np.array([job.current for job in jobs], dtype=np.int64)
 
-    curves = _Throughput(jobs)
+    curves = Throughput(jobs)
     rate = curves.at(row_job, size)
     everyone = np.arange(len(jobs), dtype=np.int64)
     rate_now = curves.at(everyone, current)
@@ -169,7 +171,7 @@ def _rows(problem: Problem, jobs: tuple[JobDemand, ...]) -> tuple[Ints, Ints, In
     left = np.array([np.inf if j.remaining_samples is None else j.remaining_samples for j in jobs], dtype=np.float64)
     value = np.minimum(value, left[row_job])
     if problem.alpha > 0:
-        value = _alpha_fair(value, problem.horizon_s, curves.of_one(everyone)[row_job], problem.alpha)
+        value = alpha_fair(value, problem.horizon_s, curves.of_one(everyone)[row_job], problem.alpha)
     value *= np.array([job.weight for job in jobs], dtype=np.float64)[row_job]
     return start, row_job, size, value
 
@@ -238,7 +240,7 @@ def _bftrainer(
     return horizon * rate - stall * rate_now
 
 
-def _alpha_fair(value: Floats, horizon: float, rate_of_one: Floats, alpha: float) -> Floats:
+def alpha_fair(value: Floats, horizon: float, rate_of_one: Floats, alpha: float) -> Floats:
     if horizon == 0:
         return np.zeros_like(value)
     speedup = np.maximum(value / (horizon * rate_of_one), 0.0)
@@ -250,10 +252,26 @@ def _alpha_fair(value: Floats, horizon: float, rate_of_one: Floats, alpha: float
     return np.asarray(horizon * (MIN_SPEEDUP ** (1 - alpha) - above ** (1 - alpha)) / (alpha - 1))
 
 
-class _Throughput:
+class HasCurve(Protocol):
+    """What throughput is asked of."""
+
+    @property
+    def curve(self) -> Curve:
+        """Samples/s over nodes."""
+
+    @property
+    def current(self) -> int:
+        """Present nodes."""
+
+    @property
+    def max(self) -> int:
+        """Most nodes."""
+
+
+class Throughput:
     """All jobs' curves in one interpolation: job i's points lie at i * stride + nodes."""
 
-    def __init__(self, jobs: tuple[JobDemand, ...]) -> None:
+    def __init__(self, jobs: Sequence[HasCurve]) -> None:
         count = np.array([len(job.curve.points) for job in jobs], dtype=np.int64)
         flat = chain.from_iterable(chain.from_iterable(job.curve.points for job in jobs))
         points = np.fromiter(flat, dtype=np.float64, count=2 * int(count.sum())).reshape(-1, 2)

@@ -1,10 +1,13 @@
 """The papers' policies beside their papers' claims.
 
-    python -m scripts.bench.policies [matching,budget,batch,efficiency,fairness,deadline] \
+    python -m scripts.bench.policies [matching,classes,budget,batch,efficiency,fairness,deadline] \
         [--pollux ../shared/data/pollux]
                            [--instances 500] [--workloads 8] [--json FILE]
 
-matching    against enumeration on random instances, and time against the exact programme in HiGHS
+matching    against enumeration on random instances, with the default's solver for classes on the same objective, and
+            time against the exact programme in HiGHS
+classes     nodes of three classes with Gavel's measurements, against classes split beforehand; 1,000 jobs on 10,000
+            nodes of four classes
 budget      mean completion at equal GPU-hours on the Pollux workloads, against pools of `equal` and `efficiency`, and
             against a tuned threshold and a tuned width that rent without limit too
 batch       `elastic_batch` against the same without choice of batch, arrivals at a half to eight times their rate
@@ -36,14 +39,16 @@ import numpy as np
 
 from malletrain.domain.job import Curve
 from malletrain.replay.curves import POLLUX_SAMPLES
+from malletrain.sizing.class_values import class_table
 from malletrain.sizing.policies.budget import Budget
 from malletrain.sizing.policies.deadline import Deadline
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.policies.matching import Matching
 from malletrain.sizing.policies.max_min import Efficiency, Equal
+from malletrain.sizing.policies.milp.milp_policy import sized_by_class
 from malletrain.sizing.policies.variable_batch import ElasticBatch
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import Due, JobDemand, JobId, NodeBudget, Problem, Sizes, Synchronous
+from malletrain.sizing.problem import Due, JobDemand, JobId, NodeBudget, OnClasses, Problem, Sizes, Synchronous
 from malletrain.sizing.values import ValueRowCache
 from scripts.bench import sizing
 
@@ -67,14 +72,16 @@ def text(found: dict[str, float], digits: int = 2) -> str:
 # -- matching --------------------------------------------------------------------------------------------------------
 
 
-def market(random: np.random.Generator, jobs: int, supply: int) -> Problem:
+def market(random: np.random.Generator, jobs: int, supply: int, most_exchange_s: float = 1.0) -> Problem:
     """Jobs on two classes of up to `supply` nodes each, the newer one to four times as fast."""
     classes = {name: int(random.integers(max(1, supply // 2), supply + 1)) for name in ("old", "new")}
     nodes, demands = sum(classes.values()), []
     for i in range(min(jobs, nodes)):
         old = random.uniform(10, 100)
         steps = Synchronous(
-            random.uniform(50, 500), {"old": old, "new": old * random.uniform(1, 4)}, random.uniform(0, 1)
+            random.uniform(50, 500),
+            {"old": old, "new": old * random.uniform(1, 4)},
+            random.uniform(0, most_exchange_s),
         )
         demands.append(
             JobDemand(
@@ -139,37 +146,183 @@ def by_highs(problem: Problem, limit_s: float) -> tuple[float, bool]:
     return solver.getInfo().objective_function_value * cost.max(), proven
 
 
+def by_class(problem: Problem) -> Mapping[JobId, Mapping[str, int]]:
+    """The default's solver for nodes of several classes, on the paper's objective: its values are minus the weighted
+    completion times, and a job without nodes is later than all others together."""
+    table = class_table(replace(problem, jobs=tuple(replace(j, remaining_samples=None) for j in problem.jobs)))
+    order = problem.in_order()
+    work = np.array([j.weight * (j.remaining_samples or 0.0) for j in order])
+    weight = np.array([j.weight for j in order])
+    of = table.values.row_job
+    rate = table.values.value / (problem.horizon_s * weight[of])
+    late = np.where(rate > 0, -work[of] / np.maximum(rate, 1e-300), 0.0)
+    least = np.array([late[table.values.start[i] + 1 : table.values.start[i + 1]].min() for i in range(len(order))])
+    late[table.values.start[:-1]] = 2.0 * least.sum()
+    timed = replace(table, values=replace(table.values, value=late))
+    return sized_by_class(problem, timed).classes
+
+
 def matching(args: argparse.Namespace) -> Found:
     found: Found = {"paper": "2.04 % above the optimum; orders of magnitude faster than a solver"}
-    for jobs, supply, count in (
-        (3, 4, args.instances),
-        (6, 12, args.instances),
-        (10, 24, max(20, args.instances // 10)),
-    ):
-        gaps, ours, theirs = [], [], []
-        for seed in range(count):
-            problem = market(np.random.default_rng(seed), jobs, supply)
+    for rings in ("fast rings", "slow rings"):
+        for text_of in args.markets.split(","):
+            jobs, supply = (int(part) for part in text_of.split("x"))
+            count = max(10, min(args.instances, args.instances * 27 // (jobs * supply)))
+            found |= _market(jobs, supply, count, 1.0 if rings == "fast rings" else 20.0, rings)
+    return found
+
+
+def _market(jobs: int, supply: int, count: int, most_exchange_s: float, rings: str) -> Found:
+    gaps: dict[str, list[float]] = {"matching": [], "default": []}
+    ms: dict[str, list[float]] = {"matching": [], "default": [], "HiGHS": []}
+    for seed in range(count):
+        problem = market(np.random.default_rng(seed), jobs, supply, most_exchange_s)
+        least = enumerated(problem)
+        for name, solve in (("matching", lambda p: Matching().size(p).classes), ("default", by_class)):
             begin = time.process_time()
-            plan = Matching().size(problem).classes
-            ours.append(time.process_time() - begin)
-            gaps.append(100 * (total(problem, plan) / enumerated(problem) - 1))
-            if seed < 10:
-                begin = time.process_time()
-                by_highs(problem, 30.0)
-                theirs.append(time.process_time() - begin)
-        line = {
-            "instances": count, "mean_gap_percent": interval(gaps), "p95_gap_percent": float(np.quantile(gaps, 0.95)),
-            "max_gap_percent": max(gaps), "optimal_share": float(np.mean(np.array(gaps) < 1e-6)),
-            "ms": 1e3 * float(np.median(ours)), "highs_ms": 1e3 * float(np.median(theirs)),
+            plan = solve(problem)
+            ms[name].append(1e3 * (time.process_time() - begin))
+            gaps[name].append(100 * (total(problem, plan) / least - 1))
+        if seed < 5 and jobs * supply <= 300:
+            begin = time.process_time()
+            by_highs(problem, 30.0)
+            ms["HiGHS"].append(1e3 * (time.process_time() - begin))
+    line: dict[str, Any] = {"instances": count}
+    for name, values in gaps.items():
+        line[name] = {
+            "mean_gap_percent": interval(values), "max_gap_percent": max(values), "ms": float(np.median(ms[name])),
+            "optimal_share": float(np.mean(np.array(values) < 1e-6)),
         }  # fmt: skip
-        found[f"{jobs} jobs, 2 x {supply} nodes"] = line
-        print(
-            f"matching {jobs} jobs, 2 classes of up to {supply}: {count} instances, above the optimum mean "
-            f"{text(line['mean_gap_percent'])} %, p95 {line['p95_gap_percent']:.2f} %, "
-            f"max {line['max_gap_percent']:.2f} %, optimal {line['optimal_share']:.0%}; {line['ms']:.1f} ms, "
-            f"exact in HiGHS {line['highs_ms']:.1f} ms "
-            f"({line['highs_ms'] / line['ms']:.1f} times)", flush=True
+        said = line[name]
+        print(f"{rings}, {jobs} jobs x {supply} nodes a class: {name} above the optimum mean "
+              f"{text(said['mean_gap_percent'])} %, max {max(values):.2f} %, optimal {said['optimal_share']:.0%}, "
+              f"{said['ms']:.0f} ms ({count} instances)", flush=True)  # fmt: skip
+    if ms["HiGHS"]:
+        line["HiGHS_ms"] = float(np.median(ms["HiGHS"]))
+        print(f"    one binary for each job and pair of counts, in HiGHS: {line['HiGHS_ms']:.0f} ms", flush=True)
+    return {f"{rings}, {jobs} jobs, 2 x {supply} nodes": line}
+
+
+# -- nodes of several classes ----------------------------------------------------------------------------------------
+
+
+def gavel_curves(folder: Path) -> dict[str, dict[str, Curve]]:
+    """Steps/s of each model configuration by GPU type and GPUs, as measured for Gavel; on the machine with the
+    workers close together."""
+    rates: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    with gzip.open(folder / "throughputs.csv.gz", "rt") as file:
+        for row in csv.DictReader(file):
+            if float(row["steps_per_s"]) > 0 and row["consolidated"] == "yes":
+                config = f"{row['model']}:{row['batch_size']}"
+                rates[config][row["gpu_type"]][int(row["gpus"])] = float(row["steps_per_s"])
+    return {
+        config: {name: Curve(tuple(sorted(by_gpus.items()))) for name, by_gpus in of.items()}
+        for config, of in rates.items()
+        if len(of) == 3 and all(1 in by_gpus for by_gpus in of.values())
+    }
+
+
+def class_problem(
+    random: np.random.Generator, jobs: int, nodes: int, curves: dict[str, dict[str, Curve]], spans: bool
+) -> Problem:
+    """Jobs of Gavel's models on three GPU types, each worth its speed-up over one of the slowest."""
+    configs, names = sorted(curves), sorted(next(iter(curves.values())))
+    demands = []
+    for i in range(jobs):
+        of = curves[configs[int(random.integers(len(configs)))]]
+        one = min(of[name].throughput(1) for name in names)
+        each = {name: Curve(tuple((k, rate / one) for k, rate in of[name].points)) for name in names}
+        slow = min(names, key=lambda name: of[name].throughput(1))
+        demands.append(JobDemand(i, 0, 1, 8, each[slow], on_classes=OnClasses(each, spans=spans)))
+    return Problem(300.0, 3 * nodes, tuple(demands), classes=dict.fromkeys(names, nodes))
+
+
+def split_by_class(problem: Problem) -> float:
+    """The objective where each job is put on one class beforehand, in turn on that which it gains most by for what is
+    left, and each class is then sized exactly by itself."""
+    names = sorted(problem.classes)
+    share = {name: problem.classes[name] / max(1.0, len(problem.jobs) / len(names)) for name in names}
+    left = {name: float(problem.classes[name]) for name in names}
+    mine: dict[str, list[JobDemand]] = defaultdict(list)
+
+    def gain(job: JobDemand) -> float:
+        assert job.on_classes is not None
+        ones = sorted((curve.throughput(1) for curve in job.on_classes.curves.values()), reverse=True)
+        return ones[0] / ones[1]
+
+    for job in sorted(problem.jobs, key=lambda job: -gain(job)):
+        assert job.on_classes is not None
+        free = [name for name in names if left[name] >= share[name] * 0.5] or names
+        best = max(free, key=lambda name: job.on_classes.curves[name].throughput(1))  # type: ignore[union-attr]
+        left[best] -= share[best]
+        mine[best].append(replace(job, curve=job.on_classes.curves[best], on_classes=None))
+    return sum(
+        Exact().size(Problem(problem.horizon_s, problem.classes[name], tuple(mine[name]))).objective for name in names
+    )
+
+
+def large_classes(seed: int) -> Problem:
+    """1,000 jobs on 10,000 nodes of four classes: ImageNet curves, each model up to four times as fast on another
+    class; seven tenths of the jobs train already."""
+    random = np.random.default_rng(seed)
+    names = [f"class{q}" for q in range(4)]
+    left, demands = dict.fromkeys(names, 2500), []
+    for i in range(1000):
+        speed, bend = random.uniform(1, 4, 4), random.uniform(0.9, 1.0)
+        base = sizing.IMAGENET[i % 7].over_one().points
+        curves = {
+            name: Curve(tuple((k, rate * float(f) * k ** (bend - 1)) for k, rate in base))
+            for name, f in zip(names, speed, strict=True)
+        }
+        held: dict[str, int] = {}
+        if random.random() < 0.7:
+            name = names[int(random.integers(4))]
+            take = min(left[name], int(random.integers(1, 20)))
+            held = {name: take} if take else {}
+            left[name] -= take
+        demands.append(
+            JobDemand(
+                i, sum(held.values()), 1, 64, curves["class0"], grow_s=0.3, shrink_s=0.1, activate_s=5.0,
+                on_classes=OnClasses(curves, held),
+            )
         )  # fmt: skip
+    return Problem(300.0, 10_000, tuple(demands), classes=dict.fromkeys(names, 2500))
+
+
+def classes(args: argparse.Namespace) -> Found:
+    found: Found = {}
+    curves = gavel_curves(args.gavel)
+    count = max(5, args.instances // 25)
+    for jobs, nodes in ((8, 8), (30, 32), (100, 128)):
+        over, mixed, gaps, ms = [], [], [], []
+        for seed in range(count):
+            problem = class_problem(np.random.default_rng(seed), jobs, nodes, curves, spans=False)
+            begin = time.process_time()
+            answer = Exact().size(problem)
+            ms.append(1e3 * (time.process_time() - begin))
+            gaps.append(100 * (answer.bound / answer.objective - 1))
+            over.append(answer.objective / split_by_class(problem))
+            spanning = class_problem(np.random.default_rng(seed), jobs, nodes, curves, spans=True)
+            mixed.append(Exact().size(spanning).objective / answer.objective)
+        split, both = interval(over), interval(mixed)
+        found[f"{jobs} jobs, 3 x {nodes}"] = {
+            "over_split": split, "mixtures_over_one_class": both, "max_gap_percent": max(gaps),
+            "ms": float(np.median(ms)),
+        }  # fmt: skip
+        print(f"classes, {jobs} jobs on 3 x {nodes} GPUs of Gavel's types: {text(split, 3)} times what classes split "
+              f"beforehand train; jobs that span classes {text(both, 3)} times that; proven within "
+              f"{max(gaps):.4f} %; {np.median(ms):.0f} ms ({count} instances)", flush=True)  # fmt: skip
+    ms, gaps = [], []
+    Exact().size(class_problem(np.random.default_rng(0), 8, 8, curves, spans=False))  # solvers are loaded by now
+    for seed in range(9):
+        problem = large_classes(seed)
+        begin = time.process_time()
+        answer = Exact().size(problem)
+        ms.append(1e3 * (time.process_time() - begin))
+        gaps.append(100 * (answer.bound / answer.objective - 1))
+    found["1,000 jobs, 4 x 2,500"] = {"ms": ms, "gap_percent": gaps}
+    print(f"classes, 1,000 jobs on 4 x 2,500 nodes: median {np.median(ms):.0f} ms, worst {max(ms):.0f} ms of "
+          f"processor time; proven within {max(gaps):.4f} %", flush=True)  # fmt: skip
     return found
 
 
@@ -518,8 +671,8 @@ def deadline(args: argparse.Namespace) -> Found:
     return found
 
 
-PARTS = {"matching": matching, "budget": budget, "batch": batch, "efficiency": efficiency, "fairness": fairness,
-         "deadline": deadline}  # fmt: skip
+PARTS = {"matching": matching, "classes": classes, "budget": budget, "batch": batch, "efficiency": efficiency,
+         "fairness": fairness, "deadline": deadline}  # fmt: skip
 
 
 def main() -> int:
@@ -528,8 +681,11 @@ def main() -> int:
     parser.add_argument(
         "--pollux", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data" / "pollux"
     )
+    parser.add_argument(
+        "--gavel", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data" / "gavel"
+    )
     parser.add_argument("--instances", type=int, default=500)
-    parser.add_argument("--markets", default="3x4,6x12,10x24", help="jobs x nodes of either class")
+    parser.add_argument("--markets", default="3x4,6x12,10x24,20x48", help="jobs x nodes of either class")
     parser.add_argument("--workloads", type=int, default=8)
     parser.add_argument("--scale", type=float, default=1.0, help="length of the jobs, as a part of Pollux's")
     parser.add_argument("--json", type=Path)

@@ -18,11 +18,16 @@ class Exact(Policy):
     """The multiple-choice knapsack core (`malletrain.sizing.knapsack`), which takes no side constraints."""
 
     name = "exact"
+    places_classes = True
     constrained_form = "auto"
     weighs_horizon = True
     is_knapsack = True
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        if len(problem.classes) > 1:
+            from malletrain.sizing.registry import policy
+
+            return policy(EXACT_UNDER_CONSTRAINTS).size(problem, cache)
         if problem.constraints:
             return fallback(problem, "policy exact knows no side constraints; use auto, milp or lp")
         cache = cache or ValueRowCache()
@@ -39,6 +44,7 @@ class Auto(Policy):
     """Chooses the solver, not the answer: both find the same best plan."""
 
     name = "auto"
+    places_classes = True
     handles_constraints = True
     weighs_horizon = True
     is_knapsack = True
@@ -46,6 +52,8 @@ class Auto(Policy):
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
         from malletrain.sizing.registry import policy
 
+        if len(problem.classes) > 1:
+            return policy(EXACT_UNDER_CONSTRAINTS).size(problem, cache)
         free = Exact().size(replace(problem, constraints=()), cache)
         if not problem.constraints:
             return free

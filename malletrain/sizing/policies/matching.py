@@ -37,6 +37,7 @@ class Matching(Policy):
     """The best of `samples` categories, each matched at its market's prices."""
 
     name = "matching"
+    places_classes = True
     needs = frozenset({Need.NODE_CLASSES})
 
     def __init__(self, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> None:

@@ -8,7 +8,10 @@ import numpy as np
 
 from malletrain.domain.decision import SizingStatus
 from malletrain.sizing import knapsack
+from malletrain.sizing.class_values import ClassTable, class_table
 from malletrain.sizing.constraints import ConstraintRows, check, checked, constraint_rows, fallback, lower_ids_first
+from malletrain.sizing.policies.milp.class_plan import near_plan
+from malletrain.sizing.policies.milp.class_prices import class_prices
 from malletrain.sizing.policies.milp.model import (
     FEW_BRANCHES,
     MAX_BRANCHED_ROWS,
@@ -25,6 +28,10 @@ from malletrain.sizing.values import Ints, ValueRowCache, ValueTable, value_tabl
 
 #: Plans within this part of the best are equally good, and the one with the fewest changes is taken.
 RELATIVE_TIE = 1e-11
+#: Limits for which cutting planes find the prices; with more, column generation does.
+MAX_CUT_LINES = 12
+#: Rows by class that HiGHS is given; with more the plan by exchanges stands, with its bound.
+MAX_CLASS_ROWS = 2_000
 #: Single exchanges tried for a first plan.
 MAX_EXCHANGES = 200
 
@@ -43,9 +50,12 @@ class Milp(Policy):
 
     name = "milp"
     handles_constraints = True
+    places_classes = True
     weighs_horizon = True
 
     def size(self, problem: Problem, cache: ValueRowCache | None = None) -> Sizes:
+        if len(problem.classes) > 1:
+            return checked(problem, sized_by_class(problem, class_table(problem)))
         table = value_table(problem, cache)
         if not table.ids:
             return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
@@ -81,6 +91,65 @@ class Milp(Policy):
         reason = "proven best" if proven else "best plan found within the solver's limits"
         bound = max(worth, prices.bound - search.least_loss)
         return checked(problem, Sizes(status, worth, bound, sizes, reason, work))
+
+
+def sized_by_class(problem: Problem, classes: ClassTable) -> Sizes:
+    """Nodes of each class for each job.
+
+    Prices of classes and side constraints come from cutting planes where no limit is one from below, a first plan
+    from exchanges; HiGHS looks at what survives, where that is not too much.
+    """
+    table = classes.values
+    if not table.ids:
+        return Sizes(SizingStatus.OPTIMAL, 0.0, 0.0, {}, "no jobs")
+    limits = _class_limits(problem, classes)
+    nothing = table.start[:-1].copy()
+    looked = None
+    if float(limits.coefficient.min(initial=0.0)) >= 0 and len(limits.upper) <= MAX_CUT_LINES:
+        looked = class_prices(table, limits)
+    prices = looked.prices if looked else best_prices(table, limits, nothing if limits.hold(nothing) else None)
+    if isinstance(prices, NoPlan):
+        return fallback(problem, f"no nodes keep {' and '.join(prices.limits)}")
+    plan = near_plan(table, limits, looked) if looked else nothing if limits.hold(nothing) else None
+    search = _Search(table, limits, prices, plan)
+    if looked is None:
+        search.by_exchanges()
+    survivors = search.survivors()
+    proven = search.gap <= RELATIVE_TIE * prices.scale
+    if not proven and len(survivors) <= MAX_CLASS_ROWS:
+        branches = min(MAX_BRANCHES, max(MIN_BRANCHES, MAX_BRANCHED_ROWS // max(len(survivors), 1)))
+        proven = search.over(survivors, branches)
+    elif not proven and looked is None:
+        search.over(prices.seen, FEW_BRANCHES)
+    if search.plan is None:
+        return fallback(problem, "no whole sizes keep the side constraints")
+    rows = search.plan
+    worth = table.worth(rows)
+    bound = max(worth, prices.bound - (search.gap if proven else search.least_loss))
+    sizes = dict(zip(table.ids, table.size[rows].tolist(), strict=True))
+    work = {"pricing_rounds": prices.rounds, "rows": len(table.size), "rows_left": len(survivors),
+            "branches": search.branches}  # fmt: skip
+    reason = "proven best by class of nodes" if proven else (
+        f"by class of nodes, within {max(0.0, bound - worth) / max(abs(bound), 1e-300):.2g} of the best"
+    )  # fmt: skip
+    if proven and not classes.whole:
+        reason = "best by class of nodes, of mixtures of two classes"
+    status = SizingStatus.OPTIMAL if proven and classes.whole else SizingStatus.FEASIBLE
+    return Sizes(
+        status, worth, bound if classes.whole else np.inf, sizes, reason, work, classes=classes.classes_of(rows)
+    )
+
+
+def _class_limits(problem: Problem, classes: ClassTable) -> ConstraintRows:
+    """The nodes of each class, and the problem's side constraints."""
+    beside = constraint_rows(problem, classes.values)
+    most = np.maximum(classes.counts.max(axis=1, initial=0), 1).astype(np.float64)
+    supply = np.array([problem.classes[name] for name in classes.names], dtype=np.float64)
+    return ConstraintRows(
+        (*(f"nodes of class {name}" for name in classes.names), *beside.names[1:]),
+        np.concatenate((classes.counts / most[:, None], beside.coefficient[1:])),
+        np.concatenate((supply / most, beside.upper[1:])),
+    )
 
 
 def _node_unit(table: ValueTable) -> float:

@@ -50,20 +50,24 @@ class _Segments:
     length: Ints
 
 
-def _segments(table: ValueTable, rows: Ints, loss: Floats, scale: float) -> _Segments:
-    """Cuts rows (ascending) into runs of successive sizes on a line of losses; 0 and the present size stay alone."""
+def _segments(table: ValueTable, limits: ConstraintRows, rows: Ints, loss: Floats, scale: float) -> _Segments:
+    """Cuts rows (ascending) into runs of successive sizes on a line of losses, each a node more of one class; 0 and
+    the present size stay alone."""
     first: list[int] = []
     length: list[int] = []
     job, size, changed = table.row_job[rows].tolist(), table.size[rows].tolist(), table.changed[rows].tolist()
     losses = loss[rows].tolist()
     index = rows.tolist()
     slope = 0.0
+    step = np.diff(limits.coefficient[:, rows], axis=1)
+    straight = [False, False, *np.all(np.abs(np.diff(step, axis=1)) <= 1e-12, axis=0).tolist()]
     for i, row in enumerate(index):
-        joins = bool(i) and job[i] == job[i - 1] and size[i] == size[i - 1] + 1 and changed[i] == changed[i - 1]
+        joins = bool(i) and job[i] == job[i - 1] and row == index[i - 1] + 1 and changed[i] == changed[i - 1]
+        joins = joins and size[i] == size[i - 1] + 1
         if joins and length[-1] == 1:
             slope = losses[i] - losses[i - 1]
         elif joins:
-            joins = abs(losses[i] - losses[i - 1] - slope) <= 1e-13 * scale
+            joins = straight[i] and abs(losses[i] - losses[i - 1] - slope) <= 1e-13 * scale
         if joins and size[i - length[-1]] > 0:
             length[-1] += 1
         else:
@@ -131,7 +135,7 @@ def _solve(
     factor: float,
     branches: int,
 ) -> Found:
-    seg = _segments(table, rows, prices.loss, prices.scale)
+    seg = _segments(table, limits, rows, prices.loss, prices.scale)
     long = np.flatnonzero(seg.length > 1)
     binaries, offsets, lines = len(seg.first), len(long), len(limits.upper)
     jobs = len(table.ids)
