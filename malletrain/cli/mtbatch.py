@@ -28,9 +28,9 @@ from malletrain.slurm.submit import check_nodes, check_partition, fit, node_kind
 from malletrain.slurm.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
-from malletrain.wire.daemon import DaemonClient
+from malletrain.wire.daemon import DaemonClient, client_at
 from malletrain.wire.errors import WireError
-from malletrain.wire.http import Http
+from malletrain.wire.tls import with_ca
 
 
 def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
@@ -46,7 +46,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
     if "version" in given:
         return f"mtbatch {__version__}"
     site = _site(line.options, environ)
-    daemon = DaemonClient(Http(_url(site), munge_socket=environ.get("MUNGE_SOCKET") or None), site)
+    daemon = client_at(replace(site, url=_url(site)), environ)
     request = _read(line, daemon, environ, cwd)
     commands = Commands(environ)
     check_partition(commands, request.partition)
@@ -56,7 +56,8 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         request = replace(request, gres=whole_gres(kinds, request.constraint))
     if "dry-run" in given:
         request = fit(commands, request)
-        return describe(request, request.materialize("JOB", daemon.url, sys.executable, environ, __version__), cwd)
+        trusting = with_ca(environ, site.ca)
+        return describe(request, request.materialize("JOB", daemon.url, sys.executable, trusting, __version__), cwd)
     job, array = submit_request(daemon, commands, request, environ, _warn)
     if "quiet" in given:
         return ""

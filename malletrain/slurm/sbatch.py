@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.errors import MalletrainError
+from malletrain.wire.tls import CA_VARIABLE
 
 _URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_/]*)?\Z")
 _SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
@@ -111,7 +112,7 @@ class BatchRequest:
             url: where the daemon listens.
             python: absolute path of an interpreter that has malletrain, on the nodes too.
             environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
-                which would override the script's own lines.
+                which would override the script's own lines. MALLETRAIN_CA is written into the script.
 
         Raises:
             InvalidBatch: url or python could not stand in the script.
@@ -123,7 +124,10 @@ class BatchRequest:
             faults.append(f"python: {python[:80]!r} is not an absolute path")
         if faults:
             raise InvalidBatch(faults)
-        script = self._preamble(job, url, python, version).encode("utf-8", "surrogateescape") + self.user_body
+        ca = environment.get(CA_VARIABLE, "")
+        if ca and (not ca.startswith("/") or "\n" in ca):
+            raise InvalidBatch([f"{CA_VARIABLE}: {ca[:80]!r} is not an absolute path"])
+        script = self._preamble(job, url, python, version, ca).encode("utf-8", "surrogateescape") + self.user_body
         return Submission(("sbatch", "--parsable"), script, clean_environment(environment))
 
     def lines(self, job: int | str = "") -> tuple[tuple[str, str], ...]:
@@ -154,12 +158,13 @@ class BatchRequest:
         ]
         return (*((name, value) for name, value in wanted if value), *fixed)
 
-    def _preamble(self, job: int | str, url: str, python: str, version: str) -> str:
+    def _preamble(self, job: int | str, url: str, python: str, version: str, ca: str) -> str:
         options = "\n".join(
             f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job)
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
+        trust = f"  export {CA_VARIABLE}={shlex.quote(ca)}\n" if ca else ""
         set_arguments = f"set -- {arguments}\n" if self.arguments else ""
         return f"""#!/bin/bash
 {options}
@@ -167,7 +172,7 @@ class BatchRequest:
 if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
   export MALLETRAIN_JOB={shlex.quote(str(job))} MALLETRAIN_URL={shlex.quote(url)} MALLETRAIN_BATCH_SCRIPT="$0"
   export MALLETRAIN_STEP_OF="$SLURM_JOB_ID" MALLETRAIN_PAYLOAD=1
-  mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
+{trust}  mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
   # This file lies on the first node alone.
   [ "$mt_nodes" -gt 1 ] && mt_input="$0" && export MALLETRAIN_SCRIPT_FROM=stdin
   exec srun --nodes="$mt_nodes" --ntasks="$mt_nodes" --ntasks-per-node=1 --input="$mt_input" \\

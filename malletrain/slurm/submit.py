@@ -28,6 +28,7 @@ from malletrain.slurm.sbatch import BatchRequest, Submission, default_tasks
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
+from malletrain.wire.tls import with_ca
 
 #: Seconds for sbatch; it takes 13 to 36 ms (measured), more on a controller under load.
 SBATCH_TIMEOUT_S = 60.0
@@ -225,7 +226,8 @@ def add_tasks(
 def _held_array(
     daemon: DaemonClient, job: int, request: BatchRequest, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> int:
-    script = request.materialize(job, daemon.url, sys.executable, environ, __version__)
+    trusting = with_ca(environ, daemon.address.ca)
+    script = request.materialize(job, daemon.url, sys.executable, trusting, __version__)
     return run_sbatch(script, request.chdir, warn)
 
 

@@ -19,7 +19,7 @@ from malletrain.wire.errors import WireError
 SYSTEM_CLIENT_FILE = Path("/etc/malletrain/client.toml")
 
 #: Names of harvest jobs that a client file may give, so that nobody types them: keys of `Address`.
-KEYS = ("url", "partition", "account", "qos")
+KEYS = ("url", "partition", "account", "qos", "ca")
 
 
 class AddressError(WireError):
@@ -28,13 +28,17 @@ class AddressError(WireError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The daemon's `url`, and the partition, account and QOS of pilots where known. `source` says who told."""
+    """The daemon's `url`, and the partition, account and QOS of pilots where known.
+
+    `ca`: a PEM file with the certificates to trust for an https URL. `source` says which file or variable named them.
+    """
 
     url: str
     partition: str = ""
     account: str = ""
     qos: str = ""
     source: str = ""
+    ca: str = ""
 
 
 def find(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> Address:

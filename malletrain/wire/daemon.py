@@ -11,6 +11,7 @@ from malletrain.wire.address import Address, find
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
+from malletrain.wire.tls import client_context
 
 
 class BadAnswer(WireError):
@@ -139,7 +140,18 @@ def connect(environ: Mapping[str, str] | None = None) -> DaemonClient:
 
     Raises:
         AddressError: no daemon is known.
+        WireError: the file of certificates cannot be used.
     """
     environ = os.environ if environ is None else environ
     address = find(environ)
-    return DaemonClient(Http(address.url, munge_socket=environ.get("MUNGE_SOCKET") or None), address)
+    return client_at(address, environ)
+
+
+def client_at(address: Address, environ: Mapping[str, str]) -> DaemonClient:
+    """The daemon at an address; nothing is sent yet.
+
+    Raises:
+        WireError: the URL or the file of certificates cannot be used.
+    """
+    tls = client_context(address.ca) if address.ca else None
+    return DaemonClient(Http(address.url, munge_socket=environ.get("MUNGE_SOCKET") or None, tls=tls), address)

@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
+from malletrain.wire.tls import client_context
 
 #: What a person's MUNGE credential is made for (`malletrain.wire.munge.statement`).
 SESSION_PURPOSE = "malletrain-session-v1"
@@ -201,7 +202,7 @@ class Http:
         if self._connection is None:
             # Connecting has its own, shorter time-out: a long poll waits for an answer, not for a machine.
             if self._https:
-                tls = self._tls or ssl.create_default_context()
+                tls = self._tls or client_context()
                 self._connection = http.client.HTTPSConnection(
                     self._host, self._port, timeout=self._timeout_s, context=tls
                 )

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from urllib.parse import quote, urlsplit
 
 from malletrain.wire import messages, munge
 from malletrain.wire.errors import WireError
+from malletrain.wire.tls import client_context
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -111,6 +113,7 @@ class WorkerClient:
         self._credential = credential or (lambda: credential_for(url))
         self._welcome = welcome
         self._renew_at = _renewal(welcome)
+        self._tls: ssl.SSLContext | None = None
         self._local = threading.local()
 
     @property
@@ -216,8 +219,11 @@ class WorkerClient:
     ) -> tuple[int, bytes]:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            maker = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            connection = maker(self._host, self._port, timeout=timeout)
+            if self._secure:
+                self._tls = self._tls or client_context()
+                connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
+            else:
+                connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
             connection.connect()
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._local.connection = connection

@@ -10,6 +10,7 @@ import pytest
 from malletrain.slurm.command import Commands
 from malletrain.slurm.sbatch import BatchRequest
 from malletrain.slurm.submit import SubmissionRefused, add_tasks, set_aside
+from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.http import DaemonRefused
 
@@ -20,7 +21,7 @@ class Refusing(DaemonClient):
     url = "http://127.0.0.1:1"
 
     def __init__(self) -> None:
-        pass
+        self.address = Address(self.url)
 
     def attach(self, job: int, array_id: int, tasks: int) -> None:
         raise DaemonRefused(409, "the job has ended")
