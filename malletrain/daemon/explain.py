@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.describe import describe_action, utc
-from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, TopUp
+from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, LeavePilot, RecyclePilot, TopUp
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import ActionIntent, ActionOutcome, Event, MetricReported, PilotEnded, SamplesReported
+from malletrain.domain.event import ActionIntent, ActionOutcome, Event, MainJobMet, MetricReported, SamplesReported
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 
@@ -44,7 +44,7 @@ def explain(
     sight: Visibility = Visibility(),  # noqa: B008 - frozen
 ) -> tuple[str, ...]:
     """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for
-    a job of the main queue. `events` are the journal's latest.
+    a job of the main queue. `events` are the journal's latest; for a main job, those that name it.
 
     Raises:
         InvalidInput: nothing of that name is known, or nothing that `sight` shows.
@@ -143,24 +143,57 @@ def _pilot(pilot_id: str, view: JobView, shown: _Shown) -> Iterator[str]:
 
 def _main_job(subject: str, snapshot: Snapshot | None, events: Sequence[Event], shown: _Shown) -> Iterator[str]:
     job_id = subject.removeprefix("main-job ").strip()
-    row = next((j for j in snapshot.jobs if j.id == job_id), None) if snapshot is not None else None
-    if shown.sight.uid is not None and (row is None or not shown.sight.sees_main_job_of(row.user)):
-        raise InvalidInput(subject, "no job of yours in the main queue has this number now")
-    if row is not None:
-        yield f"main job {job_id} of {row.user}: {row.state.value} ({row.reason}), {row.node_count} nodes"
-    words = f"main job {job_id} "
-    given = [e for e in events if isinstance(e.payload, ActionIntent) and words in f"{e.reason} "]
-    nodes = set(row.nodes) if row is not None else set()
-    since = row.submit_time if row is not None and row.submit_time is not None else float("inf")
-    ended = [e for e in events if e.node in nodes and e.at >= since]
-    taken = [e for e in ended if isinstance(e.payload, PilotEnded) and e.payload.preempted]
-    for event in given:
-        pilot, reason = _pilot_of(event, shown), shown.words(event.reason, job_id)
-        yield f"  {utc(event.at)} {pilot} was asked to leave {event.node}: {reason}"
-    for event in taken:
-        yield f"  {utc(event.at)} {_pilot_of(event, shown)} was preempted on {event.node}, which the job has now"
-    if not given and not taken:
-        yield f"  no pilot was asked to leave for job {job_id} and none was preempted on its nodes lately"
+    rows = [] if snapshot is None else [job for job in snapshot.jobs if is_main_job(job.id, job_id)]
+    about = [event for event in events if is_main_job(main_job_of(event), job_id)]
+    met = [event.payload for event in about if isinstance(event.payload, MainJobMet)]
+    users = [row.user for row in rows] or [each.user for each in met if each.user]
+    if shown.sight.uid is not None and not (users and all(map(shown.sight.sees_main_job_of, users))):
+        raise InvalidInput(subject, "no job of yours in the main queue has this number now, and none that pilots met")
+    for row in rows:
+        yield f"main job {row.id} of {row.user}: {row.state.value} ({row.reason}), {row.node_count} nodes"
+    if met and not rows:
+        submitted = next((f", submitted {utc(each.submitted_at)}" for each in met if each.submitted_at), "")
+        yield f"main job {job_id} of {users[0] if users else '?'}{submitted}: no longer in Slurm's queue"
+    for event in about:
+        yield from _meeting(event, shown)
+    if not about:
+        yield f"  no pilot was asked to leave for job {job_id}, and none had been on its nodes shortly before it"
+        if not rows:
+            first = f" since {utc(events[0].at)}" if events else ""
+            yield (
+                f"  the journal does not name job {job_id}{first}: it has those that pilots met in the last 30 days; "
+                "one that began and ended between two looks is not in it"
+            )
+
+
+def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
+    """The line about one event of a main job, from its fields."""
+    pilot = _pilot_of(event, shown)
+    match event.payload:
+        case ActionIntent(action=LeavePilot() | RecyclePilot()):
+            yield f"  {utc(event.at)} {pilot} was asked to leave {event.node} for it"
+        case MainJobMet(left_at=left_at, started_at=started_at, preempted=preempted) if event.node:
+            began = f", which it has since {utc(started_at)}" if started_at is not None else ", which it has then"
+            went = "was preempted on" if preempted else "had left"
+            yield f"  {utc(event.at if left_at is None else left_at)} {pilot} {went} {event.node}{began}"
+
+
+def main_job_of(event: Event) -> str:
+    """The main job that an event names, or ''."""
+    match event.payload:
+        case ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)):
+            return main_job
+        case MainJobMet(main_job=main_job):
+            return main_job
+    return ""
+
+
+def is_main_job(found: str, asked: str) -> bool:
+    """Whether `found`, the id of a job or of a part of one (`12_3`, `12+1`, `het12`), belongs to `asked`."""
+    if found == asked:
+        return bool(asked)
+    head = found.removeprefix("het").partition("_")[0].partition("+")[0]
+    return bool(asked) and head == asked
 
 
 def _pilot_of(event: Event, shown: _Shown) -> str:

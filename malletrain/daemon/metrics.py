@@ -196,9 +196,7 @@ class Metrics:
                 released = self._released_at.pop(event.pilot or "", None)
                 if released is not None:
                     self._start.observe(max(0.0, (started_at or event.at) - released))
-            case PilotHeld():
-                self._released_at.pop(event.pilot or "", None)
-            case PilotEnded(preempted=preempted):
+            case PilotHeld(preempted=preempted) | PilotEnded(preempted=preempted):
                 self._released_at.pop(event.pilot or "", None)
                 if preempted:
                     self._preemptions.inc()

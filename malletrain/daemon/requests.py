@@ -41,6 +41,7 @@ class LoopRequests:
         harvest: where pilots run: jobs for another partition or account are refused.
         latest: the newest events of the journal, for explanations.
         next_id: a job number never given before.
+        of_main_job: the events of the journal that name a job of the main queue.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class LoopRequests:
         harvest: Harvest,
         latest: Callable[[int], Sequence[Event]],
         next_id: Callable[[], int],
+        of_main_job: Callable[[str], Sequence[Event]] = lambda _: (),
     ) -> None:
         self._loop = loop
         self._facts = facts
@@ -58,6 +60,7 @@ class LoopRequests:
         self._harvest = harvest
         self._latest = latest
         self._next_id = next_id
+        self._of_main_job = of_main_job
 
     def announce(self, job: NewJob, identity: Identity) -> int:
         for what, given, ours in (
@@ -132,7 +135,9 @@ class LoopRequests:
                 self._record(JobReleased(identity.user), job, f"released by {identity.user}")
 
     def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
-        loop, events = self._loop, self._latest(EXPLAINED_EVENTS)
+        loop = self._loop
+        asked = subject.removeprefix("main-job ")
+        events = self._of_main_job(asked.strip()) if asked != subject else self._latest(EXPLAINED_EVENTS)
         try:
             return explain(subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight)
         except InvalidInput as error:

@@ -307,7 +307,10 @@ class Service:
         def latest(count: int) -> Sequence[Event]:
             return tuple(journal.read(max(0, journal.last - count)))
 
-        requests = LoopRequests(self._loop, self._facts, self._clock, self._harvest, latest, self._views.next_job_id)
+        views = self._views
+        requests = LoopRequests(
+            self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job
+        )
         connection_limits = ConnectionLimits()
         connections = ConnectionTable(connection_limits, connection_limits.within_descriptors())
         app = create_app(

@@ -193,7 +193,8 @@ class Outcome:
     `unfit`: the task itself is no longer what a pilot must be (its owner, the staff or a plug-in changed it): it is
     set aside, not tried again at the next look. `refused`: Slurm answered and said no to a sound task (rights,
     limits, policy): the job rests before its next try. `restarts`: of a start, Slurm's restart count of the task,
-    with which it runs now (None: not known).
+    with which it runs now (None: not known). `preempted`: of a recycling, Slurm had preempted the pilot by then: its
+    record says so (PreemptTime), until the task is requeued.
     """
 
     done: bool
@@ -201,3 +202,4 @@ class Outcome:
     unfit: bool = False
     refused: bool = False
     restarts: int | None = None
+    preempted: bool = False

@@ -64,6 +64,7 @@ class EventKind(StrEnum):
     NODE_AILS = "node_ails"
     CLUSTER_UNAVAILABLE = "cluster_unavailable"
     MAIN_STARTED = "main_started"
+    MAIN_MET = "main_met"
     POOL = "pool"
     HOLES_OPENED = "holes_opened"
     HOLES_ENDED = "holes_ended"
@@ -153,7 +154,8 @@ class ActionIntent:
 class ActionOutcome:
     """What became of an action; `detail` is Slurm's answer. The row has the action's `type` and fields as well.
 
-    `restarts`: of a start, Slurm's restart count of the task.
+    `restarts`: of a start, Slurm's restart count of the task. `preempted`: of a recycling, Slurm had preempted the
+    pilot by then.
     """
 
     kind: ClassVar[EventKind] = EventKind.OUTCOME
@@ -161,6 +163,7 @@ class ActionOutcome:
     done: bool
     detail: str = ""
     restarts: int | None = field(default=None, metadata=SPARSE)
+    preempted: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +178,10 @@ class PilotStarted:
 
 @dataclass(frozen=True, slots=True)
 class PilotHeld:
-    """A pilot is back in the held array."""
+    """A pilot is back in the held array; `preempted`: Slurm had taken its node for a main job before that."""
 
     kind: ClassVar[EventKind] = EventKind.PILOT_HELD
+    preempted: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +386,24 @@ class MainJobsStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class MainJobMet:
+    """A main job that pilots made room for, or that has a node which a pilot had until lately.
+
+    Without a node: `main_job` of `user` is given nodes, which the intents name. With one: it runs there since
+    `started_at`, and the event's pilot was gone by `left_at`; `preempted`: Slurm had taken the node from it.
+    Times in Unix seconds, Slurm's own; None: not known.
+    """
+
+    kind: ClassVar[EventKind] = EventKind.MAIN_MET
+    main_job: str
+    user: str = ""
+    submitted_at: float | None = None
+    started_at: float | None = None
+    left_at: float | None = None
+    preempted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PoolCounted:
     """Nodes by use, whenever they changed: `harvested` are held by pilots, `down` not to be had."""
 
@@ -450,7 +472,7 @@ Payload = (
     | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost
     | GenerationPublished | GenerationSwitched | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
     | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
-    | MainJobsStarted | PoolCounted | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
+    | MainJobsStarted | MainJobMet | PoolCounted | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
 )  # fmt: skip
 
 

@@ -147,7 +147,8 @@ class Pilot:
     was asked to leave, for `leave_cause`, is recycled then, whether it has left or not; `ended_as` how Slurm says it
     ended; `ready`: its worker is warm, or trains; `replaces`: the pilot of a slow worker that it was started for;
     `node_class`: of its node, where the site has several; `restarts`: Slurm's restart count of its present run, where
-    it is known; `idle_since`: since when it runs and no worker of it has joined or trained, None where one has.
+    it is known; `idle_since`: since when it runs and no worker of it has joined or trained, None where one has;
+    `preempted`: Slurm had taken its node for a main job when it was recycled.
     """
 
     id: str
@@ -166,6 +167,7 @@ class Pilot:
     node_class: str = ""
     restarts: int | None = None
     idle_since: float | None = None
+    preempted: bool = False
 
     @property
     def is_active(self) -> bool:

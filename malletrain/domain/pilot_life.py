@@ -41,6 +41,8 @@ def after(pilot: Pilot, event: Event) -> Pilot:
             return replace(pilot, phase=phase, since=event.at, node="")
         case ActionOutcome(action=StartPilot(), done=True, restarts=restarts):
             return replace(pilot, restarts=restarts)
+        case ActionOutcome(action=RecyclePilot(), preempted=True):
+            return replace(pilot, preempted=True)
         case ActionOutcome(action=CancelTasks(), done=True) if pilot.phase in (PilotPhase.HELD, PilotPhase.ASIDE):
             return replace(pilot, phase=PilotPhase.ENDED, since=event.at, node="")
         case ActionOutcome(action=CutLimit(ends_at=ends_at), done=True):

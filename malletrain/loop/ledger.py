@@ -33,6 +33,7 @@ from malletrain.loop.trackers.costs import RELAUNCH, TELLING_COSTS, Costs
 from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker
+from malletrain.loop.trackers.main_jobs_met import MainJobsMet
 from malletrain.loop.trackers.release_latency import ReleaseLatency
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.trackers.straggler_history import StragglerHistory
@@ -72,6 +73,7 @@ class Ledger:
         self.pool = SupplyHistory()
         self.signs = HarmSignalTracker()
         self.conduct = Conduct()
+        self.main_jobs = MainJobsMet()
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.heard_since = 0.0
         self.last_seq = 0
@@ -87,6 +89,7 @@ class Ledger:
             self.pool.apply(event)
             self.signs.apply(event)
             self.conduct.apply(event)
+            self.main_jobs.apply(event)
             if isinstance(event.payload, DaemonStarted):
                 self.heard_since = event.at
             if isinstance(event.payload, OperatorRequest):

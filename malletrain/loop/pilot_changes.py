@@ -40,7 +40,7 @@ def observe(
                 continue
             seen = _seen(pilot, rows.get(pilot.task), end_once, now, partition)
             if seen is not None:
-                payload, reason = _of_part(seen) if pilot.is_part else seen
+                payload, reason = _of_part(seen) if pilot.is_part else _with_preemption(seen, pilot)
                 node = pilot.node
                 if isinstance(payload, PilotStarted):
                     node = _node(pilot, rows[pilot.task])
@@ -66,6 +66,16 @@ def _of_part(seen: _Seen) -> _Seen:
         return seen
     state = payload.state if isinstance(payload, PilotEnded) else SlurmState.REQUEUED
     return PilotEnded(state), f"with its task: {reason or 'held again'}"
+
+
+def _with_preemption(seen: _Seen, pilot: Pilot) -> _Seen:
+    """What is seen of a pilot that Slurm had preempted when it was recycled: requeued, its record forgets that."""
+    payload, _ = seen
+    if not pilot.preempted:
+        return seen
+    if isinstance(payload, PilotHeld):
+        return replace(payload, preempted=True), "preempted"
+    return (replace(payload, preempted=True), "preempted") if isinstance(payload, PilotEnded) else seen
 
 
 def _seen(

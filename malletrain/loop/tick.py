@@ -180,8 +180,10 @@ class Loop:
             self.record([*seen, *hole_events(snapshot, self.ledger.holes.open(), self._last_look, self.rules)])
             self._last_look = snapshot.taken_at
             pilots = sum(len(view.staying) for view in self.views.values())
-            if ailing := self.ledger.signs.look(snapshot, pilots, self._clock.now()):
-                self.record(ailing)
+            now = self._clock.now()
+            signs = [*self.ledger.signs.look(snapshot, pilots, now), *self.ledger.main_jobs.look(snapshot, part, now)]
+            if signs:
+                self.record(signs)
             self._end_the_hopeless()
         situation = self._situation(snapshot)
         decided = decide(situation, self.policy, self._rules_now(), self._memo)
@@ -193,6 +195,7 @@ class Loop:
             self._record_probes(decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
+            self._record_given(snapshot, decided.decision.actions)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
         return decided.decision
@@ -207,6 +210,7 @@ class Loop:
         """Yielding after the light look; whether any pilot was asked to give way."""
         self.last_snapshot = snapshot = self._plans.over(snapshot, self._clock.now(), self.rules)
         actions, self._startable_since = yield_now(self._situation(snapshot), self._rules_now(), self._memo)
+        self._record_given(snapshot, actions)
         self._apply(actions)
         return bool(actions)
 
@@ -326,7 +330,7 @@ class Loop:
             outcomes, answered = self._act(batch)
             now = self._clock.now()
             self.record(
-                _event(now, ActionOutcome(a, o.done, o.detail, o.restarts), a, o.detail)
+                _event(now, ActionOutcome(a, o.done, o.detail, o.restarts, o.preempted), a, o.detail)
                 for a, o in zip(batch, outcomes, strict=True)
             )
             aside = [
@@ -404,6 +408,12 @@ class Loop:
             events.append(Event(now, decided, reason=decision.reason))
         if events:
             self.record(events)
+
+    def _record_given(self, snapshot: Snapshot, actions: Iterable[Action]) -> None:
+        """Whose the main jobs are that pilots leave for: after their end, Slurm no longer tells."""
+        wanted = {each.main_job for each in actions if isinstance(each, LeavePilot | RecyclePilot) and each.main_job}
+        if met := self.ledger.main_jobs.given(wanted, snapshot, self._clock.now()):
+            self.record(met)
 
     def _record_probes(self, probes: Iterable[ProbeChange]) -> None:
         """What the advisor begins and ends; the next decision keeps to it."""

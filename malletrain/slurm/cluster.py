@@ -107,6 +107,8 @@ class SlurmCluster:
             ClusterUnavailable: Slurm did not answer.
         """
         end = self.end_state(pilot)
+        if end.kind is EndKind.VANISHED:
+            end = self._queries.accounted(pilot) or end
         return PilotEnd(_AS_SEEN[end.kind], end.preempted, end.kind is EndKind.HELD, end.exit_code, end.detail)
 
     def end_state(self, pilot: str) -> EndState:
@@ -213,6 +215,10 @@ class SlurmCluster:
             outcomes[pilot] = Outcome(pilot not in failed, failed.get(pilot, "held before it started"))
         late = {task_of(action.pilot) for action in actions if action.kill}
         outcomes |= self._requeue(running, rows, late)
+        # Once it is requeued, Slurm's record of a task forgets that it was preempted (measured, 22.05).
+        for pilot in running:
+            if pilots.is_preempted(rows[pilot]):
+                outcomes[pilot] = replace(outcomes[pilot], preempted=True)
         return [outcomes[task_of(action.pilot)] for action in actions]
 
     def _kill(self, tasks: Sequence[str]) -> None:

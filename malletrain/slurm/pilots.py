@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.snapshot import SlurmState
-from malletrain.slurm.formats import hostlist
+from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.site_facts import Harvest
@@ -100,9 +100,7 @@ def end_state(row: TaskRecord | None) -> EndState:
         else:
             kind = EndKind.ACTIVE
         return EndState(kind, node=row.nodes, detail=row.reason)
-    preempted = ended is EndKind.PREEMPTED or (
-        row.preempt_time is not None and (row.start_time is None or row.preempt_time >= row.start_time)
-    )
+    preempted = ended is EndKind.PREEMPTED or is_preempted(row)
     return EndState(
         kind=EndKind.PREEMPTED if preempted else ended,
         preempted=preempted,
@@ -112,6 +110,27 @@ def end_state(row: TaskRecord | None) -> EndState:
         node=row.nodes,
         detail=f"{row.state.lower()}, exit code {code}:{signal}" + (f", {row.reason}" if row.reason else ""),
     )
+
+
+def is_preempted(row: TaskRecord) -> bool:
+    """Whether Slurm has begun to take the node from the task's present or last run."""
+    return row.preempt_time is not None and (row.start_time is None or row.preempt_time >= row.start_time)
+
+
+def accounted_end(text: str) -> EndState | None:
+    """How a task ended by the rows of `sacct -X -D -n -P -o State,ExitCode,End,NodeList`; None: it has none that is
+    over. slurmctld has forgotten it by then (MinJobAge). Of a preemption sacct knows only where the payload ignored
+    SIGTERM."""
+    found = None
+    for line in text.splitlines():
+        word, code, at, node = (*line.strip().split("|", 3), "", "", "", "")[:4]
+        ended = _ENDS.get(job_state(word.partition(" ")[0]))
+        if ended is not None:
+            exit_code, signal = _exit(code)
+            detail = f"{word.lower()}, exit code {code}, by sacct"
+            preempted = ended is EndKind.PREEMPTED
+            found = EndState(ended, preempted, exit_code, signal, scalars.moment(at), node, detail)
+    return found
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:

@@ -65,6 +65,17 @@ class Queries:
         pilots.split_id(task)  # refuses what is no task's name
         return self.tasks([task]).get(task)
 
+    def accounted(self, pilot: str) -> pilots.EndState | None:
+        """How a task that slurmctld has forgotten ended, by accounting; None: accounting does not know, or there is
+        none."""
+        try:
+            answer = self._commands.run(
+                ["sacct", "-X", "-D", "-n", "-P", "-j", task_of(pilot), "-o", "State,ExitCode,End,NodeList"]
+            )
+        except ClusterUnavailable:
+            return None
+        return pilots.accounted_end(answer.output) if answer.ok else None
+
     def array(self, array_id: int) -> list[squeue.TaskRecord]:
         """All tasks of one array."""
         return self._query(["-j", str(array_id)])

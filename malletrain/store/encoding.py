@@ -88,8 +88,10 @@ def payload_data(payload: Payload) -> dict[str, JsonValue]:
         case ActionIntent():
             return _action(payload.action)
         case ActionOutcome():
-            restarts: dict[str, JsonValue] = {} if payload.restarts is None else {"restarts": payload.restarts}
-            return {**_action(payload.action), "done": payload.done, "detail": payload.detail, **restarts}
+            more: dict[str, JsonValue] = {} if payload.restarts is None else {"restarts": payload.restarts}
+            if payload.preempted:
+                more["preempted"] = True
+            return {**_action(payload.action), "done": payload.done, "detail": payload.detail, **more}
         case UnknownFact():
             return dict(payload.data)
         case _:

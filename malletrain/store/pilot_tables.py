@@ -139,6 +139,8 @@ def _gave_up(connection: Connection, event: Event) -> None:
     preempted, state = False, pilot.phase.value
     if isinstance(event.payload, PilotEnded):
         preempted, state = event.payload.preempted, event.payload.state.value
+    elif isinstance(event.payload, PilotHeld):
+        preempted = event.payload.preempted
     lasting = _open_stay(connection, event)
     if lasting is not None:
         _close_stay(connection, event, lasting, state, preempted)

@@ -41,6 +41,7 @@ _NOTE_KINDS = (
     EventKind.DECIDED.value,
     EventKind.POOL.value,
     EventKind.MAIN_STARTED.value,
+    EventKind.MAIN_MET.value,
     EventKind.HOLES_OPENED.value,
     EventKind.HOLES_ENDED.value,
     EventKind.CLUSTER_UNAVAILABLE.value,

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy import ColumnElement, Connection, Row, func, or_, select
 
 from malletrain.domain.decision import Decision
-from malletrain.domain.event import EventKind
+from malletrain.domain.event import Event, EventKind
 from malletrain.domain.job import ACTIVE_PHASES, JobPhase, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
+from malletrain.store.encoding import row_event
 from malletrain.store.usage import usage_rows
 from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
 
@@ -37,6 +38,9 @@ OPEN_KINDS = tuple(
 #: At most so many rows in one answer.
 MAX_JOBS = 10_000
 MAX_EVENTS = 5_000
+
+#: A main job meets pilots within so many seconds: those asked to leave, until it has the nodes.
+_MEETING_S = 86_400.0
 
 #: A pilot in one of these phases has been started by Slurm.
 _HOLDS_NODE = (PilotPhase.RUNNING.value, PilotPhase.LEAVING.value, PilotPhase.RECYCLING.value)
@@ -149,6 +153,27 @@ class StoreViews:
             rows = connection.execute(query).all()
         looked = rows[-1].seq if len(rows) == limit else max(after, newest)
         return tuple(_event_row(row) for row in rows), looked
+
+    def of_main_job(self, main_job: str) -> tuple[Event, ...]:
+        """The events that name this job of the main queue, a part of it or a task: when pilots were asked to leave
+        for it, and which nodes of pilots it then had. Empty where it met none, or where notes are archived by now."""
+        if not (main_job.isascii() and main_job[:1].isdigit()):
+            return ()
+        of, part = func.json_extract(t.event.c.data, "$.main_job"), main_job.replace("_", "\\_")
+        named = or_(of == main_job, of.like(f"{part}\\_%", escape="\\"), of.like(f"{part}+%", escape="\\"))
+        named = or_(named, of == f"het{main_job}")
+        met = select(t.event).where(t.event.c.kind == EventKind.MAIN_MET.value, named).order_by(t.event.c.seq)
+        with storage_errors(self._path), self._engine.begin() as connection:
+            found = list(connection.execute(met.limit(MAX_EVENTS)).all())
+            if not found:
+                return ()
+            # Intents are many: only those about the time at which it met pilots are looked through.
+            begin, end = found[0].at - _MEETING_S, found[-1].at + _MEETING_S
+            intents = select(t.event).where(
+                t.event.c.kind == EventKind.INTENT.value, t.event.c.at.between(begin, end), named
+            )
+            found += connection.execute(intents.order_by(t.event.c.seq).limit(MAX_EVENTS)).all()
+        return tuple(sorted(map(row_event, found), key=lambda event: event.seq))
 
     def usage(self, at: float, since: str = "", until: str = "", uid: int | None = None) -> tuple[UsageRow, ...]:
         """What was used by day, user and account, from day `since` to day `until` (UTC, both included)."""

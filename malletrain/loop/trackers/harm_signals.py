@@ -67,9 +67,7 @@ class HarmSignalTracker:
                 self._asked.setdefault(event.pilot, event.at)
             case PilotStarted():
                 self._started(event)
-            case PilotHeld():
-                self._ended(event)
-            case PilotEnded(preempted=preempted):
+            case PilotHeld(preempted=preempted) | PilotEnded(preempted=preempted):
                 self._ended(event)
                 if preempted and event.pilot is not None:
                     self._count("preempted", event)

@@ -111,6 +111,7 @@ def write_reply(answer: ActuatorReply) -> bytes:
     rows = [
         {"done": o.done, "detail": o.detail, "unfit": o.unfit, "refused": o.refused}
         | ({} if o.restarts is None else {"restarts": o.restarts})
+        | ({"preempted": True} if o.preempted else {})
         for o in answer.outcomes
     ]
     body = {"outcomes": rows, "unavailable": answer.unavailable, "refused": answer.refused}
@@ -132,6 +133,7 @@ def read_answer(line: bytes) -> ActuatorReply:
                 unfit=bool(o["unfit"]),
                 refused=bool(o.get("refused")),
                 restarts=_restarts(o.get("restarts")),
+                preempted=o.get("preempted") is True,
             )
             for o in body["outcomes"]
         )
