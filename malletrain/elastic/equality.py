@@ -48,7 +48,7 @@ _MEANING = {
 }
 
 
-def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool) -> Judgement:
+def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool, chance: bool = False) -> Judgement:
     """Assign a session to its class.
 
     Args:
@@ -56,17 +56,21 @@ def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool) 
         shards: whether the session has virtual shards.
         fixed_batch: whether the batch is the same at every size.
         additive: whether the loss is a sum or mean over samples, as the script declares.
+        chance: whether steps were seen to draw random numbers outside of such layers.
     """
     because = []
     batch = [] if shards else whole_batch_layers(model)
-    chance = [] if shards else random_layers(model)
+    drawing = [] if shards else random_layers(model)
     remedies = []
     if batch:
         because.append(f"{_some(batch)} look at the part of the batch that a worker has")
         remedies.append("GroupNorm or LayerNorm, sync_batchnorm(model), or virtual_shards=N")
-    if chance:
-        because.append(f"{_some(chance)} draw random numbers by worker")
+    if drawing:
+        because.append(f"{_some(drawing)} draw random numbers by worker")
         remedies.append("virtual_shards=N")
+    if chance and not shards:
+        because.append("a step draws random numbers (noise, mixup, a sampled latent), which depend on the workers")
+        remedies.append("virtual_shards=N, or random numbers drawn in the data set's __getitem__")
     if not additive and not shards:
         because.append("the loss compares samples of a batch with each other (additive_loss=False)")
         remedies.append("virtual_shards=N")

@@ -17,6 +17,11 @@ class Aborted(Exception):
     """The commit round under way is void and is repeated in another world. Internal."""
 
 
+class LayoutChanged(Exception):
+    """Every member has seen that other parameters are trained than before: the step is repeated with them.
+    Internal."""
+
+
 class JobOver(Exception):
     """The main worker finished the job while this worker was in its last commit round. Internal."""
 

@@ -13,6 +13,7 @@ import torch
 
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import Aborted, ElasticError
+from malletrain.elastic.guards.agreement import RoundKind
 from malletrain.elastic.runtime import Runtime
 
 #: Chunks a member computes in one round: at most these are computed again after a fault.
@@ -32,7 +33,8 @@ def evaluate(
     starts = list(range(0, length, batch_size))
     names: list[str] = []
     rows: list[list[float]] = []
-    was_training = runtime.model.training
+    # Each by itself: a script may keep a part in eval mode, such as a frozen backbone.
+    training = [(module, module.training) for module in runtime.model.modules()]
     runtime.model.eval()
     try:
         with torch.no_grad():
@@ -42,11 +44,12 @@ def evaluate(
                 table, names = _fill(
                     runtime, loader, metrics, batch_size, starts[len(rows) : len(rows) + many], names
                 )
-                summed = runtime.lifecycle.sum(table)
+                summed = runtime.lifecycle.sum(table, RoundKind.EVALUATE, len(rows))
                 if summed is not None:
                     rows.extend(summed.tolist())
     finally:
-        runtime.model.train(was_training)
+        for module, was in training:
+            module.training = was
     return {name: sum(row[column] for row in rows) / length for column, name in enumerate(names)}
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,11 +27,14 @@ from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler, Share
 from malletrain.elastic.data.virtual_shards import VirtualShards
-from malletrain.elastic.equality import Equality, judge, synced_layers, whole_batch_layers
+from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers, whole_batch_layers
 from malletrain.elastic.errors import ElasticError, JobOver, Released
 from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
+from malletrain.elastic.guards.agreement import Check, RoundKind
+from malletrain.elastic.guards.dataset_digest import dataset_digest
+from malletrain.elastic.guards.script_guards import ScriptGuards
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.throughput_meter import Meter
@@ -40,10 +43,10 @@ from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
-from malletrain.elastic.state import untracked
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.checkpointing import Checkpointing
 from malletrain.elastic.state.sharded_model import OutputScale
+from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.wire import messages
 
@@ -71,6 +74,7 @@ class Settings:
     must_be_finite: bool | None
     world: Group | None
     loaders: int
+    check: Check
 
 
 class Runtime:
@@ -78,7 +82,7 @@ class Runtime:
 
     Args:
         model: to train.
-        optimizer: of its parameters.
+        optimizers: of its parameters.
         dataset: map-style.
         settings: of the session.
 
@@ -87,15 +91,24 @@ class Runtime:
         committed: whether the step under way is committed.
         load_s: seconds that loading the batch took.
         joined: whether training has begun.
+        mean: whether the script's loss is a mean over its samples (else a sum).
+        shared: the values of `Session.state`.
+        when_joining: called on a worker that joins a training that has begun.
+        calls: how many collective calls the script has made since the last step.
 
     Raises:
         ElasticError: it cannot be trained this way; the message says what to change.
     """
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, settings: Settings
+        self,
+        model: torch.nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        dataset: Any,
+        settings: Settings,
     ) -> None:
         environ, mean = os.environ, settings.reduction == "mean"
+        self.mean = mean
         self._began = time.monotonic()
         self._settings = settings
         local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
@@ -105,7 +118,10 @@ class Runtime:
         self.committed = True
         self.load_s = 0.0
         self.joined = False
+        self.calls = 0
+        self._finished_epoch = -1
         self.when_main: list[Callable[[], object]] = []
+        self.when_joining: list[Callable[[int, int], object]] = []
         self._was_main = False
 
         # What is trained: data, batch, state.
@@ -121,12 +137,14 @@ class Runtime:
             drop_last=settings.drop_last,
         )
         self.position = Position()
-        self.state = TrainingState(model, optimizer, self.position)
+        self.state = TrainingState(model, optimizers, self.position)
+        self.shared = SharedValues()
+        self.state.track("malletrain.values", self.shared)
         self.state.terms = repr(
             (len(dataset), self.session_batch.rule.reference, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, settings.balance)
+             settings.reduction, settings.virtual_shards, settings.balance, settings.check, dataset_digest(dataset))
         )  # fmt: skip
-        self.session_batch.attach(self.state, optimizer)
+        self.session_batch.attach(self.state, self.state.optimizers)
 
         # Who trains: this process as a member of a world.
         self._pilot = pilot = worker_start.find_pilot_context(environ)
@@ -155,6 +173,10 @@ class Runtime:
         self.reducer = GradientReducer(
             trained, self.committer, mean, lambda: self.position.step, sharded=self.sharded
         )
+        self.guards = ScriptGuards(
+            settings.check, self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
+        )
+        self.reducer.open_pass = functools.partial(self.guards.agreement.open, RoundKind.STEP)
         if self.session_batch.noise is not None:
             self.reducer.measure_noise(self.session_batch.noise)
         self.output_scale = OutputScale(model, local_rank, mean=mean) if self.sharded else None
@@ -169,12 +191,7 @@ class Runtime:
         self._batch_loader = BatchLoader(
             self.sampler, self.loader, self.proportional_shares, self.shards, settings.loaders, whole=whole
         )
-        self.judgement = judge(
-            model,
-            shards=bool(settings.virtual_shards),
-            fixed_batch=self.session_batch.fixed,
-            additive=settings.additive_loss,
-        )
+        self.judgement = self._judge()
 
         # How the world changes, and what is reported.
         self.reports = Reports(
@@ -198,7 +215,12 @@ class Runtime:
             carrier=find_carrier(model, environ),
         )
         self.lifecycle = WorkerLifecycle(
-            self.member, self.reconfigurer, self.checkpointing, self.reports, in_pilot=pilot is not None
+            self.member,
+            self.reconfigurer,
+            self.checkpointing,
+            self.reports,
+            self.guards.agreement,
+            in_pilot=pilot is not None,
         )
         worker_start.on_terminate(self.lifecycle.terminated)
         atexit.register(_end_process, self.member)
@@ -222,7 +244,7 @@ class Runtime:
         """Warm up and enter the first world. Later calls do nothing."""
         if self.joined:
             return
-        untracked.warn(self.model, self.state)
+        self.guards.begin()
         must_be_finite = self._settings.must_be_finite
         if must_be_finite is None:
             must_be_finite = not any(isinstance(t, torch.amp.GradScaler) for t in self.state.tracked.values())
@@ -240,6 +262,7 @@ class Runtime:
         link.say(messages.Warm(self._pilot.wait_warm(), stages))
         self.reconfigurer.join()
         self.joined = True
+        self._call_joining()
         self.lifecycle.begin()
 
     @property
@@ -250,6 +273,14 @@ class Runtime:
     def loader_of(self, dataset: Any) -> SampleLoader:
         """A loader of `dataset` with the session's seed and collate function; of the training data if it is None."""
         return self.loader if dataset is None else SampleLoader(dataset, self._settings.seed, self._settings.collate)
+
+    def check_epoch(self) -> None:
+        """Raise `ElasticError` if the script asks for an epoch's batches again after it has made them all."""
+        if self.position.cursor >= self.sampler.epoch_length and self._finished_epoch == self.position.epoch:
+            raise ElasticError(
+                "the epoch's batches are used up: iterate over epochs by `for epoch in s.epochs(n):`, not by range(n)"
+            )
+        self._finished_epoch = self.position.epoch
 
     def load_batch(self) -> Any:
         """Do what is due between two steps, then load this worker's part of the next batch, and begin its step.
@@ -289,9 +320,31 @@ class Runtime:
         if self.member.local_leader is not None:
             self.member.local_leader.close()
         self.checkpointing.discard()
+        self.guards.end()
         worker_start.on_terminate(signal.SIG_DFL)
 
+    def note_chance(self) -> None:
+        """A step has drawn random numbers, which depend on how samples lie on workers."""
+        if self.shards is not None or self.judgement.equality is Equality.STATISTICAL:
+            return
+        self.judgement = self._judge(chance=True)
+        log.warning("equality with a static run is %s", self.judgement)
+
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _judge(self, *, chance: bool = False) -> Judgement:
+        return judge(
+            self.model,
+            shards=bool(self._settings.virtual_shards),
+            fixed_batch=self.session_batch.fixed,
+            additive=self._settings.additive_loss,
+            chance=chance,
+        )
+
+    def _call_joining(self) -> None:
+        if self.position.step:
+            for callback in self.when_joining:
+                callback(self.position.epoch, self.position.step)
 
     def _warm_up(self) -> None:
         worker_start.warm_up(self.model, self.loader, self.sampler, self._settings.warm_up)
@@ -306,11 +359,13 @@ class Runtime:
             self.state.has_state = True
             self.committer.world.workers = ("alone",)
         self.joined = True
+        self._call_joining()
         self._entered()
 
     def _entered(self) -> None:
         """Training begins in a world."""
         world = self.committer.world
+        self.guards.entered()
         self.meter.disturbed()
         self.proportional_shares.reset(world.size)
         is_main = world.rank == 0

@@ -8,7 +8,7 @@
                 loss = loss_function(model(x), y)
                 loss.backward()
                 optimizer.step()
-    s.finish({"loss": float(loss)})
+    s.finish({"loss": loss.item()})
 
 `batch_size` is the batch of all workers together. When `backward` returns, the gradients are those of the whole batch
 and the step is committed. If a peer is lost before that, `backward` does not return: the body of `step` is left, and
@@ -19,21 +19,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import torch
 
+from malletrain.elastic.agree import How, agree, all_reduce
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.data.batch_size import BatchRule
 from malletrain.elastic.data.virtual_shards import ShardedBatch
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.gradients.learning_rate import LearningRate
+from malletrain.elastic.guards.agreement import Check
+from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.runtime import Runtime, Settings
+from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import Stateful
-from malletrain.elastic.step import Step
+from malletrain.elastic.step import Step, checked_weight
 from malletrain.wire import messages
 
 
@@ -41,8 +45,8 @@ class Session:
     """Training on a number of workers that may change between any two steps.
 
     Args:
-        model: any module, not wrapped in `DistributedDataParallel`.
-        optimizer: of the model's parameters.
+        model: any module, not wrapped in `DistributedDataParallel`; or several, as a list or a dictionary.
+        optimizer: of the model's parameters; or several, as a list or a dictionary.
         dataset: a map-style data set.
         batch_size: samples of one step over all workers: a number, or a rule (`PerWorker`, `Chosen`).
         learning_rate: how the learning rate follows a batch that changes. Default: it does not.
@@ -67,6 +71,11 @@ class Session:
             directory of submission.
         checkpoint_s: seconds between checkpoints, which are written while training goes on and used if all nodes are
             lost at once. (When nodes are given back in order, the state is saved in any case.)
+        check: what happens where the script would train wrongly: `error` raises, `warn` logs each finding once, `off`
+            does not look. What is looked for: docs/reference/session.md.
+
+    Attributes:
+        model: what was given, several as one module.
 
     Raises:
         ElasticError: this cannot be trained; the message says what to change.
@@ -74,8 +83,8 @@ class Session:
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module],
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
         dataset: Any,
         *,
         batch_size: int | BatchRule,
@@ -95,8 +104,9 @@ class Session:
         must_be_finite: bool | None = None,
         world: Group | None = None,
         loaders: int = 0,
+        check: Check = "error",
     ) -> None:
-        self.model = model
+        self.model = as_module(model)
         settings = Settings(
             batch_size=batch_size,
             learning_rate=learning_rate,
@@ -115,8 +125,9 @@ class Session:
             must_be_finite=must_be_finite,
             world=world,
             loaders=loaders,
+            check=check,
         )
-        self._runtime = Runtime(model, optimizer, dataset, settings)
+        self._runtime = Runtime(self.model, as_optimizers(optimizer), dataset, settings)
 
     # --- before training --------------------------------------------------------------------------------------
 
@@ -126,6 +137,28 @@ class Session:
         Register it before the first epoch.
         """
         self._runtime.when_main.append(callback)
+
+    def when_joining(self, callback: Callable[[int, int], object]) -> None:
+        """Call `callback(epoch, step)` on a worker that joins, or resumes, a training that has begun, before its
+        first
+        step: for what the script did in earlier epochs and the training state does not hold, such as a stage of the
+        data set. (Which parameters are trained, and their groups in optimizers, a worker that joins is given.)
+
+        Register it before the first epoch.
+        """
+        self._runtime.when_joining.append(callback)
+
+    @property
+    def state(self) -> SharedValues:
+        """A dictionary for the script's own values that belong to the training state: counters, best scores, averages
+        of the model, random generators.
+
+            s.state["best"] = 0.0               # before the first epoch
+            ...
+            if score > s.state["best"]:
+                s.state["best"] = score
+        """
+        return self._runtime.shared
 
     def track(self, **things: Stateful) -> None:
         """Make schedulers, scalers, averaged models and the like part of the training state.
@@ -168,6 +201,7 @@ class Session:
         """
         r = self._runtime
         r.join()
+        r.check_epoch()
         while r.position.cursor < r.sampler.epoch_length:
             yield r.load_batch()
             if r.share is not None:
@@ -191,14 +225,19 @@ class Session:
             raise ElasticError("shards() needs Session(..., virtual_shards=N), and what batches() gave")
         return self._runtime.shards.run(batch, self._runtime.position.step)
 
-    def step(self, weight: int | None = None) -> AbstractContextManager[None]:
+    def step(self, weight: float | torch.Tensor | None = None, *, backwards: int = 1) -> AbstractContextManager[None]:
         """A context manager around one step, which is committed or repeated.
 
         Args:
-            weight: number of samples or tokens over which this worker's loss is the mean. Default: the number of its
-                samples.
+            weight: over how much this worker's loss is the mean: tokens, or the class weights of its targets.
+                Default: the number of its samples.
+            backwards: number of `backward()` calls, each with an optimizer's step after it: 2 for a GAN or SAM. They
+                are repeated together; the state is copied at the start of such a step.
+
+        Raises:
+            ElasticError: the weight is negative or not finite, or the session cannot make several passes.
         """
-        return Step(self._runtime, weight)
+        return Step(self._runtime, None if weight is None else checked_weight(float(weight)), backwards)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -231,6 +270,34 @@ class Session:
             r.join()
         r.meter.paused()
         return evaluate(r, r.loader_of(dataset), metrics, batch_size)
+
+    def agree(self, value: float, how: How = "mean") -> float | bool:
+        """One value made of those of all workers, for decisions that all must take alike:
+
+            if s.agree(loss.item()) < 0.1:
+                break
+
+        Every worker calls it at the same place, after the `with s.step():` block.
+
+        Args:
+            value: this worker's number or truth value.
+            how: `mean`, `sum`, `min`, `max`, `main` (the main worker's), or for truth values `all` and `any`.
+
+        Raises:
+            ElasticError: it is called inside a step, workers call different things, or `how` is none of these.
+        """
+        self._runtime.join()
+        return agree(self._runtime, value, how)
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of all workers' tensors of one shape, for metrics. Every worker calls it at the same place, after
+        the `with s.step():` block.
+
+        Raises:
+            ElasticError: it is called inside a step, or workers call different things.
+        """
+        self._runtime.join()
+        return all_reduce(self._runtime, tensor)
 
     def report(self, **values: float) -> None:
         """Record metrics for the job and for searches. Call it on every worker; the main one's values count."""

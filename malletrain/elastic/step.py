@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from types import TracebackType
 
@@ -9,7 +10,9 @@ import torch
 
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.sampler import mix
-from malletrain.elastic.errors import Aborted, ElasticError
+from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
+from malletrain.elastic.guards.loss_means import LossMeanWatch
+from malletrain.elastic.guards.script_place import line_of
 from malletrain.elastic.runtime import Runtime
 from malletrain.wire import messages
 
@@ -20,11 +23,23 @@ class Step:
     Args:
         runtime: of the session.
         weight: see `Session.step`.
+        backwards: likewise.
     """
 
-    def __init__(self, runtime: Runtime, weight: int | None) -> None:
+    def __init__(self, runtime: Runtime, weight: float | None, backwards: int) -> None:
+        r = runtime
+        if backwards < 1:
+            raise ElasticError(f"s.step(backwards=...) must be at least 1, not {backwards}")
+        if backwards > 1 and (r.shards is not None or r.norms is not None or r.sharded or r.session_batch.noise):
+            raise ElasticError(
+                "s.step(backwards=N) bears neither virtual_shards nor sync_batchnorm, nor a sharded model, nor a "
+                "measured noise scale (a batch that changes measures it: noise_scale=False)"
+            )
         self._runtime = runtime
         self._weight = weight
+        self._backwards = backwards
+        self._copy: tuple[bytes, list[torch.Tensor]] | None = None
+        self._watch: LossMeanWatch | None = None
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._began = 0.0
         self._waited_s = 0.0
@@ -36,7 +51,10 @@ class Step:
         share, weight = r.share, self._weight
         self._began, self._waited_s = time.monotonic(), r.committer.waited_s
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in r.model.buffers()]
-        torch.manual_seed(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
+        r.calls = 0
+        r.guards.begin_step(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
+        if self._backwards > 1:
+            self._copy = r.state.copy()  # the first pass's optimizer step is undone if a later pass is aborted
         if r.shards is not None:
             r.shards.begin(share.batch)
         counts = share.weight if weight is None or not share.weight else weight
@@ -44,7 +62,10 @@ class Step:
             r.norms.begin(counts, share.batch)
         if r.output_scale is not None:
             r.output_scale.begin(counts, share.batch)
-        r.reducer.arm(counts, share.batch, self._commit)
+        r.reducer.arm(counts, share.batch, self._commit, self._backwards)
+        self._watch = r.guards.watch_losses() if weight is None and r.mean else None
+        if self._watch is not None:
+            self._watch.__enter__()
         r.lifecycle.step_began = self._began
 
     def _commit(self, outcome: StepOutcome) -> None:
@@ -52,7 +73,9 @@ class Step:
         r = self._runtime
         share = r.share
         if share is None:
-            raise ElasticError("backward was called again after the step was committed")
+            raise ElasticError("a step was committed outside `with s.step():`: a fault of malletrain")
+        if r.guards.chance.committed():
+            r.note_chance()
         r.lifecycle.step_began = None
         r.position.step += 1
         r.position.cursor += share.batch
@@ -67,12 +90,19 @@ class Step:
     ) -> bool:
         r = self._runtime
         share, r.share = r.share, None
+        if self._watch is not None:
+            self._watch.__exit__(kind, error, trace)
         r.lifecycle.step_began = None
+        made = self._backwards - r.reducer.passes_left
         r.reducer.disarm()
         if r.norms is not None:
             r.norms.end()
         if r.output_scale is not None:
             r.output_scale.end()
+        if isinstance(error, LayoutChanged):
+            self._undo()
+            r.guards.lay_out_again()
+            return True
         if isinstance(error, Aborted):
             self._undo()
             r.lifecycle.broken()
@@ -82,6 +112,11 @@ class Step:
                 self._report(error)
             return False
         if not r.committed or share is None:
+            if self._backwards > 1:
+                raise ElasticError(
+                    f"the step ended after {made} of {self._backwards} backward() calls: s.step(backwards=N) needs "
+                    "as many, on every worker"
+                )
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
         now = time.monotonic()
         r.lifecycle.last_commit = now
@@ -96,7 +131,9 @@ class Step:
 
     def _report(self, error: BaseException) -> None:
         member, step = self._runtime.member, self._runtime.position.step
-        member.say(messages.Failed(step, f"{member.worker}: {type(error).__name__}: {error}"[:2000]))
+        line = line_of(error.__traceback__)
+        text = f"{member.worker}: {type(error).__name__}: {error}"[:1900]
+        member.say(messages.Failed(step, f"{text} ({line})" if line else text))
         if member.link is not None:
             member.link.flush(2.0)
 
@@ -104,4 +141,13 @@ class Step:
         with torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)
+        if self._copy is not None:
+            self._runtime.state.restore(*self._copy)
         self._runtime.reducer.reset_after_abort()
+
+
+def checked_weight(weight: float) -> float:
+    """`weight`. Raises `ElasticError` if it is negative or not finite."""
+    if not 0.0 <= weight < math.inf:
+        raise ElasticError(f"s.step(weight=...) must be a number of at least 0, not {weight}")
+    return weight

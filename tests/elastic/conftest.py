@@ -11,11 +11,11 @@ from tests.elastic.digits import SCRIPT, State, Static, run_alone
 ALONE = {
     "test_daemons.py",
     "test_device_group.py",
-    "test_majority.py",
     "test_precision.py",
     "test_soak.py",
     "test_features.py",
     "test_faults.py",
+    "test_habits.py",
     "test_launch.py",
     "test_live.py",
     "test_nodes.py",

@@ -6,29 +6,23 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import secrets
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from fastapi import FastAPI
-
-from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event, EventKind
-from malletrain.loop.membership.admission import Admission
-from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
+from malletrain.script_check.local_coordinator import LocalCoordinator
+from malletrain.script_check.local_coordinator import wait_until as wait_for
 from tests.elastic import as_worker
 from tests.world import data_of
 
@@ -45,68 +39,25 @@ def outside_slurm(**more: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
-class RealClock:
-    def now(self) -> float:
-        return time.time()
-
-    def elapsed(self) -> float:
-        return time.monotonic()
-
-
 def authenticate(credential: str) -> int:
     if credential != SECRET:
         raise Refused("wrong credential")
     return os.getuid()
 
 
-@dataclass
-class Coordinator:
+class Coordinator(LocalCoordinator):
     """One daemon's worth of membership on `port`."""
 
-    port: int
-    terms: JobTerms = field(default_factory=JobTerms)
-    settings: MembershipSettings = field(default_factory=MembershipSettings)
-    generations: dict[int, int] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        clock = RealClock()
-        self.lock = threading.RLock()
-        self.membership = Membership(
-            self.settings, clock, lambda claim: Admission(self.terms), self.generations, make_secret=secrets.token_hex
+    def __init__(
+        self,
+        port: int,
+        terms: JobTerms | None = None,
+        settings: MembershipSettings | None = None,
+        generations: dict[int, int] | None = None,
+    ) -> None:
+        super().__init__(
+            port, os.getuid(), SECRET, JOB, terms or JobTerms(), settings or MembershipSettings(), generations or {}
         )
-        self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
-        app = FastAPI()
-        app.include_router(make_workers_router(self.gate, authenticate))
-        config = uvicorn.Config(
-            app, host="127.0.0.1", port=self.port, log_level="error", lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-
-    def _persist(self) -> None:
-        self.events.extend(self.membership.reports())
-
-    def start(self) -> None:
-        self._thread.start()
-        wait_until(lambda: self._server.started, 20, "the coordinator listens")
-        threading.Thread(target=self._tick_for_ever, daemon=True).start()
-
-    def _tick_for_ever(self) -> None:
-        """As the daemon's own timer does, in case no worker polls."""
-        while self._thread.is_alive():
-            self._thread.join(1.0)
-            self.gate.beat()
-            self.gate.tick()
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join(10)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def leave(self, task: int, cause: LeaveCause = LeaveCause.SHRINK) -> None:
         pilot = f"{ARRAY}_{task}"
@@ -120,23 +71,16 @@ class Coordinator:
         """The data of the events of a kind."""
         return [dict(data_of(event)) for event in self.seen(kind)]
 
-    def world(self) -> tuple[str, ...]:
-        """Pilots that train now."""
-        with self.lock:
-            plan = self.membership.world(JOB)
-            return tuple(seat.pilot for seat in plan.members) if plan else ()
-
     def wait_world(self, tasks: Sequence[int], seconds: float = 60) -> None:
         wanted = {f"{ARRAY}_{task}" for task in tasks}
         wait_until(lambda: set(self.world()) == wanted, seconds, f"a world of {sorted(wanted)}, not {self.world()}")
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s: {what}")
-        time.sleep(0.01)
+    try:
+        wait_for(condition, seconds, what)
+    except TimeoutError as error:
+        raise AssertionError(str(error)) from error
 
 
 def free_port() -> int:

@@ -51,7 +51,7 @@ def state(step: int = 0, seed: int = 0) -> TrainingState:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 2))
     optimizer = torch.optim.AdamW(model.parameters())
-    held = TrainingState(model, optimizer, Position(step=step))
+    held = TrainingState(model, [optimizer], Position(step=step))
     held.track("scheduler", torch.optim.lr_scheduler.StepLR(optimizer, 3))
     for _ in range(step):
         model(torch.randn(4, 5)).sum().backward()

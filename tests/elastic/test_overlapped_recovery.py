@@ -41,7 +41,7 @@ def state() -> TrainingState:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.randn(4, 600)).sum().backward()
     optimizer.step()
-    return TrainingState(model, optimizer, Position())
+    return TrainingState(model, [optimizer], Position())
 
 
 def weight(kept: TrainingState) -> torch.nn.Parameter:
@@ -49,7 +49,7 @@ def weight(kept: TrainingState) -> torch.nn.Parameter:
 
 
 def step(kept: TrainingState) -> None:
-    kept.optimizer.step()
+    kept.optimizers[0].step()
 
 
 def in_place(kept: TrainingState) -> None:
@@ -62,7 +62,7 @@ def behind_the_back(kept: TrainingState) -> None:
 
 
 def of_the_optimizer(kept: TrainingState) -> None:
-    kept.optimizer.state[weight(kept)]["momentum_buffer"].zero_()
+    kept.optimizers[0].state[weight(kept)]["momentum_buffer"].zero_()
 
 
 @pytest.mark.parametrize("change", [step, in_place, behind_the_back, of_the_optimizer])
@@ -155,7 +155,7 @@ class FakeMember(Calm):
 def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(follows: str, changed: bool) -> None:
     """The step may be the last of its epoch, and an evaluation come next."""
     fake: Any = FakeMember()
-    silent: Any = SimpleNamespace(send_held=lambda: None, confirm=lambda: None)
+    silent: Any = SimpleNamespace(send_held=lambda: None, confirm=lambda: None, release_save=lambda: False)
     reconfigurer = Reconfigurer(
         fake,
         state(),
@@ -167,7 +167,7 @@ def test_newcomers_that_got_a_changed_state_get_the_right_one_whatever_follows(f
         top_up=lambda _: None,
         store_server=None,
     )
-    lifecycle = WorkerLifecycle(fake, reconfigurer, silent, silent, in_pilot=True)
+    lifecycle = WorkerLifecycle(fake, reconfigurer, silent, silent, silent, in_pilot=True)
     reconfigurer.enter_static_world(Pair())
     lifecycle.begin()
     lifecycle.committed(StepOutcome([], torch.zeros(8), agreed=0, ending=0, save_due=False, state_changed=changed))

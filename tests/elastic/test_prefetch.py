@@ -63,6 +63,35 @@ def test_a_batch_does_not_depend_on_when_it_is_loaded(tmp_path: Path) -> None:
     assert len(readers - {os.getpid()}) == 2
 
 
+class Staged(Dataset[int]):
+    """A data set whose samples depend on what the script sets."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.inner = Noisy(Path("unused"))
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> int:
+        return 100 * self.epoch + getattr(self.inner, "stage", 0) + index
+
+
+def test_what_the_script_sets_on_the_data_set_is_seen_by_every_process() -> None:
+    dataset = Staged()
+    prefetch = Prefetcher(SampleLoader(dataset, 5, None), 2)
+    coming: list[LoadRequest] = [(0, (2, 3)), (0, (4, 5)), (0, (6, 7))]
+    assert prefetch.load([(0, (0, 1))], coming)[0].tolist() == [0, 1]
+    dataset.epoch = 3
+    assert [batch.tolist() for batch in prefetch.load(coming[:2], coming[2:])] == [[302, 303], [304, 305]]
+    assert prefetch.dropped == 3
+    dataset.epoch = 0
+    dataset.inner.stage = 50  # type: ignore[attr-defined]  # an attribute that it did not have
+    for _ in range(2):
+        for request in coming:
+            assert prefetch.load([request], coming)[0].tolist() == [50 + index for index in request[1]]
+
+
 def test_errors_of_the_data_set_are_raised_by_load(tmp_path: Path) -> None:
     prefetch = Prefetcher(SampleLoader(Noisy(tmp_path / "notes"), 5, None), 1)
     assert prefetch.load([(0, (1, 2))], [(0, (49,))])[0][0].tolist() == [1, 2]

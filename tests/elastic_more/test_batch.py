@@ -120,7 +120,7 @@ def test_the_script_sees_its_own_rate_and_the_step_takes_the_gain(make: Callable
     other = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     optimizer, plain = make([weight], lr=0.1), make([other], lr=0.4)
     rates = LearningRateScaling(LearningRate("linear"), 16, unknown)
-    rates.attach(optimizer)
+    rates.attach([optimizer])
     rates.change(64)
     for _ in range(5):
         for parameter, its in ((weight, optimizer), (other, plain)):
@@ -137,7 +137,7 @@ def test_momentum_reaches_over_as_many_samples_and_a_change_makes_no_jump(nester
     weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, nesterov=nesterov)
     rates = LearningRateScaling(LearningRate("linear", momentum=True), 32, unknown)
-    rates.attach(optimizer)
+    rates.attach([optimizer])
     total = 0
 
     def step(batch: int) -> float:
@@ -162,7 +162,7 @@ def test_adams_betas_reach_over_as_many_samples() -> None:
     weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     optimizer = torch.optim.Adam([weight], lr=0.1, betas=(0.9, 0.999))
     rates = LearningRateScaling(LearningRate("sqrt", momentum=True), 32, unknown)
-    rates.attach(optimizer)
+    rates.attach([optimizer])
     rates.change(128)
     weight.grad = torch.ones_like(weight)
     optimizer.step()

@@ -38,7 +38,7 @@ _dcp: Any = _checkpoint
 
 def state(step: int = 1) -> TrainingState:
     model = nn.Linear(3, 2)
-    return TrainingState(model, torch.optim.SGD(model.parameters()), Position(step=step))
+    return TrainingState(model, [torch.optim.SGD(model.parameters())], Position(step=step))
 
 
 class Poison:

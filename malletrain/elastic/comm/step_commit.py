@@ -7,6 +7,10 @@ vote is needed.
 
 A *control vector* of int64 (a sum in bfloat16 would stick at 256) travels beside the sums: weights, and which
 generation each member could switch to. When all members name the same generation, all switch right after that round.
+
+Before anything else of a round, members sum a table of which each fills its own row: what kind of round it makes,
+where in the training, with which learning rates. All see all rows, so members that are about to sum different things
+find out before they mix them up. What the rows hold is up to the caller (`guards.agreement`).
 """
 
 from __future__ import annotations
@@ -33,6 +37,9 @@ POLL_INTERVAL_S = 0.02
 #: sum(r)^2.
 WEIGHT, READY, READY_SQUARED, ENDING, NONFINITE, NONFINITE_RANKS, SAVE_DUE, STATE_CHANGED = range(8)
 CONTROL_LENGTH = 8
+
+#: Weights are summed in this unit: they may be fractions (class weights), and sums of integers are exact.
+WEIGHTS_PER_UNIT = 2**30
 
 
 class WorldMonitor(Protocol):
@@ -92,8 +99,9 @@ class TrainingWorld:
         return self.rank < (self.local_size if sharded else 1)
 
     def worker_of(self, rank: int) -> str:
-        """The node that a rank runs on."""
-        return self.workers[rank // self.local_size]
+        """The node that a rank runs on, and which of its processes it is if there are several."""
+        node, place = divmod(rank, self.local_size)
+        return self.workers[node] if self.local_size == 1 else f"{self.workers[node]} (process {place})"
 
 
 @dataclass(slots=True)
@@ -117,6 +125,19 @@ class StepOutcome:
     state_changed: bool = False
 
 
+def total_weight(control: torch.Tensor) -> float:
+    """The sum of all members' weights, from a summed control vector."""
+    return int(control[WEIGHT]) / WEIGHTS_PER_UNIT
+
+
+@dataclass(slots=True)
+class _Opening:
+    """The rows of a round in progress."""
+
+    work: Work
+    table: torch.Tensor
+
+
 class StepCommitter:
     """One member's part in the commit protocol.
 
@@ -132,6 +153,7 @@ class StepCommitter:
         waited_s: seconds spent waiting for others, in total.
         save_is_due: returns whether this member wants a checkpoint.
         overlapped_state_changed: returns whether state changed that newcomers are still receiving from this member.
+        judge_rows: called with the rows of a round before it is committed; may raise, and then does on every member.
     """
 
     def __init__(self, monitor: WorldMonitor) -> None:
@@ -146,8 +168,38 @@ class StepCommitter:
         self.waited_s = 0.0
         self.save_is_due: Callable[[], bool] = lambda: False
         self.overlapped_state_changed: Callable[[], bool] = lambda: False
+        self.judge_rows: Callable[[list[list[int]]], None] = lambda _: None
+        self._opening: _Opening | None = None
 
-    def control_vector(self, weight: int, extra: int = 0) -> torch.Tensor:
+    def open_round(self, row: Sequence[int]) -> None:
+        """Begin a round, or a further pass of one: start to exchange rows with the other members.
+
+        Args:
+            row: this member's; all members' rows are of one length.
+
+        Raises:
+            Aborted: the group has failed.
+        """
+        self._opening = None
+        if self.world.size == 1:
+            return
+        table = torch.zeros(self.world.size, len(row), dtype=torch.int64)
+        table[self.world.rank] = torch.tensor(row, dtype=torch.int64)
+        self._opening = _Opening(self.start(table), table)
+
+    def meet(self) -> None:
+        """Wait until every member has begun this round, and compare their rows.
+
+        Raises:
+            Aborted: the world failed before.
+            Exception: what `judge_rows` raises.
+        """
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            self.wait(opening.work)
+            self.judge_rows(opening.table.tolist())
+
+    def control_vector(self, weight: float, extra: int = 0) -> torch.Tensor:
         """This member's control vector, followed by `extra` zeros for the caller's own use.
 
         Args:
@@ -155,7 +207,7 @@ class StepCommitter:
         """
         control = torch.zeros(CONTROL_LENGTH + extra, dtype=torch.int64)
         ready = self._monitor.ready_for()
-        control[WEIGHT] = weight
+        control[WEIGHT] = round(weight * WEIGHTS_PER_UNIT)
         control[READY] = ready
         control[READY_SQUARED] = ready * ready
         control[ENDING] = int(self._monitor.is_ending())
@@ -202,6 +254,7 @@ class StepCommitter:
         Raises:
             Aborted: the world failed before; nothing is committed here.
         """
+        self.meet()
         together = self.world.local_size == 1
         last = [self.start(control)] if together and self.world.size > 1 else []
         for operation in [*pending, *last]:
@@ -211,6 +264,18 @@ class StepCommitter:
             self.wait(self.start(control))
         refuse(control)
         return self.commit(sums, control)
+
+    def sum_pass(
+        self,
+        pending: Sequence[Work],
+        control: torch.Tensor,
+        refuse: Callable[[torch.Tensor], None] = lambda _: None,
+    ) -> None:
+        """Like `finish`, for sums that are not the last ones of their round: nothing is committed."""
+        self.meet()
+        for operation in [*pending, self.start(control)]:
+            self.wait(operation)
+        refuse(control)
 
     def take_received(self) -> list[torch.Tensor] | None:
         """The sums of the round in progress if a member that committed it has sent them; only the first call gets
@@ -228,6 +293,7 @@ class StepCommitter:
     def commit(self, sums: list[torch.Tensor], control: torch.Tensor) -> StepOutcome:
         """Commit the round in progress."""
         self.rounds_done += 1
+        self._opening = None
         self.last_sums, self.complete_sums = sums, []
         size, ready = self.world.size, int(control[READY])
         same = size * int(control[READY_SQUARED]) == ready * ready
@@ -260,6 +326,10 @@ class StepCommitter:
             self.waited_s += time.monotonic() - started
 
     def _abort(self, lost: PeerLost) -> Aborted:
+        opening, self._opening = self._opening, None
+        if opening is not None and _is_complete(opening.work):
+            # A member that makes another round ends as soon as it has seen this one's row.
+            self.judge_rows(opening.table.tolist())
         self._monitor.fault(self.world.generation, "closed", str(lost))
         return Aborted(str(lost))
 
@@ -278,3 +348,10 @@ class StepCommitter:
         is out of the world within max(5 s, 10 median steps).
         """
         return max(2.5, 9 * self.median_step_s() - 2.0)
+
+
+def _is_complete(work: Work) -> bool:
+    try:
+        return work.wait(0.0)
+    except PeerLost:
+        return False

@@ -2,8 +2,7 @@
 
 - `Fixed`: the same at every number of workers; what a plain number given to `Session` means.
 - `PerWorker`: so many samples for each worker, up to a limit for all together (Or, Zhang, Freedman: Resource
-Elasticity
-  in Distributed Deep Learning, MLSys 2020).
+  Elasticity in Distributed Deep Learning, MLSys 2020).
 - `Chosen`: chosen by the daemon together with the number of nodes, within a range that the training tolerates (Saxena
   et al.: Effective Elastic Scaling of Deep Learning Workloads, MASCOTS 2020).
 
@@ -13,6 +12,7 @@ schedules were tuned for. `SessionBatch` applies a rule and what follows from it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -157,12 +157,12 @@ class SessionBatch:
         """The gradient noise scale in samples; None while it is not known."""
         return self.noise.samples if self.noise is not None else None
 
-    def attach(self, state: TrainingState, optimizer: torch.optim.Optimizer) -> None:
-        """Track what depends on the batch in the training state, and scale the optimizer's steps. Call it once."""
+    def attach(self, state: TrainingState, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Track what depends on the batch in the training state, and scale the optimizers' steps. Call it once."""
         state.track("malletrain.rates", self.lr_scaling)
         if self.noise is not None:
             state.track("malletrain.noise", self.noise)
-        self.lr_scaling.attach(optimizer)
+        self.lr_scaling.attach(optimizers)
 
     def update(self, sampler: Sampler, workers: int, chosen: int, *, owes_a_step: bool) -> None:
         """Set the batch of the next step. Call it before each step.

@@ -4,6 +4,9 @@ Batches are loaded for the case that the world stays as it is and every step is 
 another one, batches loaded for the old share are dropped, and the member that has their samples now loads them again;
 so each sample counts once. Random augmentation depends on (seed, epoch, sample) only, so a batch does not depend on
 when and where it is loaded.
+
+Worker processes have a copy of the data set. Numbers and text that the script sets on it later (`dataset.epoch =
+epoch`) are sent along, and batches loaded with earlier values are dropped.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+from malletrain.elastic.data.plain_attributes import plain_attributes, set_attributes
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.errors import ElasticError
 
@@ -55,6 +59,10 @@ class Prefetcher:
         self.ahead = processes * PREFETCH_FACTOR
         self.dropped = 0
         self._loading: dict[LoadRequest, Future[Any]] = {}
+        self._dataset = loader.dataset
+        self._forked = plain_attributes(loader.dataset)  #: as the worker processes have them
+        self._set_names: set[str] = set()
+        self._attributes: dict[str, Any] = {}  #: that the script has set since
         fork = multiprocessing.get_context("fork")
         self._pool = ProcessPoolExecutor(processes, fork, initializer=_begin, initargs=(loader, os.getpid()))
         self._pool.submit(int).result()  # the first call forks all of them
@@ -70,6 +78,7 @@ class Prefetcher:
             ElasticError: a worker process ended unexpectedly.
             Exception: whatever the data set raised.
         """
+        self._follow_script()
         wanted = dict.fromkeys([*requests, *coming])
         for other in [each for each in self._loading if each not in wanted]:
             self._loading.pop(other).cancel()
@@ -77,10 +86,23 @@ class Prefetcher:
         try:
             for each in wanted:
                 if each not in self._loading:
-                    self._loading[each] = self._pool.submit(_load, each)
+                    self._loading[each] = self._pool.submit(_load, each, self._attributes)
             return [self._loading.pop(request).result() for request in requests]
         except BrokenExecutor as error:
             raise ElasticError(f"a process that loads batches is gone (out of memory?): {error}") from error
+
+    def _follow_script(self) -> None:
+        """Drop batches loaded with values that the script has set anew since."""
+        now = plain_attributes(self._dataset)
+        self._set_names |= {name for name in now if name not in self._forked or self._forked[name] != now[name]}
+        # (Also those that are as at first again: a worker process may have the value between.)
+        attributes = {name: now[name] for name in sorted(self._set_names) if name in now}
+        if attributes != self._attributes:
+            self._attributes = attributes
+            for each in self._loading.values():
+                each.cancel()
+            self.dropped += len(self._loading)
+            self._loading.clear()
 
 
 def _begin(loader: SampleLoader, parent: int) -> None:
@@ -95,7 +117,8 @@ def _begin(loader: SampleLoader, parent: int) -> None:
     torch.set_num_threads(1)
 
 
-def _load(request: LoadRequest) -> Any:
+def _load(request: LoadRequest, attributes: dict[str, Any]) -> Any:
     if _loader is None:
         raise ElasticError("a worker process has no loader")
+    set_attributes(_loader.dataset, attributes)
     return _loader.load(*request)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from malletrain.elastic.data.random_seeds import seed_all
 from malletrain.elastic.data.sampler import Sampler, Share, mix
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
@@ -84,7 +85,7 @@ class VirtualShards:
     def run(self, batch: ShardedBatch, step: int) -> Iterator[Any]:
         """Yield the data of one shard after the other; the last one's backward reduces the gradients."""
         for position, shard in enumerate(batch):
-            torch.manual_seed(mix(self._seed, step, shard.number))
+            seed_all(mix(self._seed, step, shard.number))
             self._reset_buffers()
             weight = shard.weight / self._batch if self._mean else float(shard.weight > 0)
             self._reducer.scale_gradients(weight)

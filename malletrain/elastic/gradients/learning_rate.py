@@ -15,7 +15,7 @@ during `optimizer.step()` only: the script, its schedulers and the saved state a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -122,10 +122,20 @@ class LearningRateScaling:
         self._progress += self.gain
         self._samples = total
 
-    def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Scale rate and momentum during the optimizer's steps, by hooks."""
+    def attach(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Scale rate and momentum during the optimizers' steps, by hooks.
+
+        Raises:
+            ElasticError: momentum is to be scaled in several optimizers.
+        """
         if self._rule.rule == "none" and not self._rule.momentum:
             return
+        if self._rule.momentum and len(optimizers) > 1:
+            raise ElasticError("LearningRate(momentum=True) is for a single optimizer")
+        for optimizer in optimizers:
+            self._attach(optimizer)
+
+    def _attach(self, optimizer: torch.optim.Optimizer) -> None:
         kept: list[dict[str, Any]] = []
 
         def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:

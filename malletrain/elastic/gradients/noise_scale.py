@@ -41,7 +41,7 @@ class NoiseScale:
         self._signal = 0.0  #: decayed sum of |G|^2
         self._taken = 0
         self._local = 0.0
-        self._earlier: tuple[int, float, list[torch.Tensor | None]] | None = None
+        self._earlier: tuple[float, float, list[torch.Tensor | None]] | None = None
 
     @property
     def samples(self) -> float | None:
@@ -65,7 +65,7 @@ class NoiseScale:
         """Add the squared norm of a part of this member's gradient; all parts are multiplied by the same factor."""
         self._local += _square(flat)
 
-    def contribution(self, factor: float, weight: int) -> torch.Tensor:
+    def contribution(self, factor: float, weight: float) -> torch.Tensor:
         """This member's row to be summed: |g_i|^2, 1 / w_i, and 1; zeros if it has no samples.
 
         Args:
@@ -77,7 +77,9 @@ class NoiseScale:
             row[0], row[1], row[2] = self._local / factor**2, 1.0 / weight, 1.0
         return row
 
-    def apply_sums(self, row: torch.Tensor, sums: Sequence[torch.Tensor], total: int, batch: int, mean: bool) -> None:
+    def apply_sums(
+        self, row: torch.Tensor, sums: Sequence[torch.Tensor], total: float, batch: int, mean: bool
+    ) -> None:
         """Take a measurement from the sums of a step.
 
         Args:
@@ -91,16 +93,15 @@ class NoiseScale:
             square = sum(_square(flat) for flat in sums) * ((batch if mean else 1.0) / total) ** 2
             self._count(squares / members, inverse / members, square, 1.0 / total, batch / total)
 
-    # --- a single worker
-    # ---------------------------------------------------------------------------------------------------
+    # --- a single worker -----------------------------------------------------------------------------------------
 
     def measure_alone(
-        self, step: int, gradients: Sequence[torch.Tensor | None], factor: float, weight: int, batch: int
+        self, step: int, gradients: Sequence[torch.Tensor | None], factor: float, weight: float, batch: int
     ) -> None:
         """Record a step of a single worker. Gradients times `factor` are means over its `weight` samples or
         tokens."""
         earlier, self._earlier = self._earlier, None
-        if weight < 1:
+        if weight <= 0:
             return
         if self.measures(step):
             square = sum(_square(g) for g in gradients if g is not None)

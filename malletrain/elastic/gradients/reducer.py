@@ -3,12 +3,16 @@
 As in DistributedDataParallel (Li et al., VLDB 2020), parameters lie in buckets in reverse order, and each bucket is
 reduced as soon as its gradients are there, always in the same order. Unlike there, each member's gradients are
 weighted by its samples, a parameter that no member used keeps `grad = None`, and a failed round leaves no trace.
+
+A step may have several backward passes, each with sums of its own (a GAN, SAM). The last one commits the step; a
+member that missed it is given the sums of all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -19,9 +23,9 @@ from malletrain.elastic.comm.step_commit import (
     CONTROL_LENGTH,
     NONFINITE,
     NONFINITE_RANKS,
-    WEIGHT,
     StepCommitter,
     StepOutcome,
+    total_weight,
 )
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.noise_scale import NoiseScale
@@ -49,6 +53,14 @@ class ExtraReduction:
     apply: Callable[[list[torch.Tensor]], None]
 
 
+class GradientPhase(Enum):
+    """What the gradients are, within a step."""
+
+    NONE = auto()  #: those of an earlier step
+    LOCAL = auto()  #: of this member's part of the batch
+    SUMMED = auto()  #: of the whole batch
+
+
 @dataclass(slots=True)
 class _Bucket:
     members: list[int]  #: indices of parameters
@@ -66,14 +78,17 @@ class GradientReducer:
         committer: sums over members and commits steps.
         mean: whether the script's loss is a mean over its samples (else a sum).
         step: returns the number of the step in progress, the same on every member.
-        sharded: whether parameters are FSDP shards. FSDP reduces them over the node's processes, weighted already,
-        and
-            its backward must run to the end in all of these; only then are shards summed across nodes.
+        sharded: whether parameters are FSDP shards. FSDP reduces them over the node's processes, weighted
+            already, and its backward must run to the end in all of these; only then are shards summed across nodes.
 
     Attributes:
         must_be_finite: whether gradients that are nan or infinite are an error.
         own_ns_per_sample: nanoseconds of this member's own work for a sample in the last step; set by the caller.
         ns_per_sample: what each member reported in the last round, by rank; empty if that was in another world.
+        layout_number: how many times `lay_out` was called.
+        phase: of the step in progress.
+        strict: whether a backward pass after the step is committed is an error.
+        open_pass: called with the number of a backward pass before anything of it is summed.
     """
 
     def __init__(
@@ -86,28 +101,31 @@ class GradientReducer:
         sharded: bool = False,
     ) -> None:
         self._sharded = sharded
-        self._names = [name for name, _ in parameters]
-        self._parameters = [parameter for _, parameter in parameters]
         self._committer = committer
         self._mean = mean
-        self._buckets = self._lay_out()
-        #: Bucket and offset of each parameter's gradient.
-        self._home = self._offsets()
+        self.open_pass: Callable[[int], None] = lambda _: None
+        self.layout_number = 0
+        self._scales = False
+        self._hooks: list[Any] = []
         # Two sets of buffers in turn: the last sums stay available for a member that missed them.
         self._flats: list[list[torch.Tensor] | None] = [None, None]
+        #: Of the further passes of a step, by turn and pass.
+        self._further_flats: dict[tuple[int, int], list[torch.Tensor]] = {}
         self._turn = 0
         self._spare: list[torch.Tensor] | None = None
         self._restocking = False
+        self.lay_out(parameters)
         self._armed = False
         self._running = False
         self._hold = False
-        self._weight, self._batch = 1, 1
+        self._weight, self._batch = 1.0, 1
+        self._passes, self._pass = 1, 0
+        self._summed: list[torch.Tensor] = []  #: of the passes of this step that are over
         self._alone = True
         self._given: list[torch.Tensor] | None = None
         self._seen: set[int] = set()
         self._launched = 0
         self._pending: list[Work] = []
-        self._scales = False
         self._scale: float | None = None
         self._extras: list[ExtraReduction] = []
         self._noise: NoiseScale | None = None
@@ -117,19 +135,54 @@ class GradientReducer:
         self.own_ns_per_sample = 0
         self.ns_per_sample: list[int] = []
         self._on_commit: Callable[[StepOutcome], None] = lambda _: None
-        for index, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(self._hook(index))
+        self._closed = False
+        self.phase = GradientPhase.NONE
+        self.strict = True
 
-    def arm(self, weight: int, batch: int, on_commit: Callable[[StepOutcome], None]) -> None:
-        """Reduce gradients in the next backward that does not only accumulate (`set_accumulating`).
+    def lay_out(self, parameters: list[tuple[str, torch.nn.Parameter]]) -> None:
+        """Reduce the gradients of these parameters from now on. Call it between two steps, at the same step on every
+        member."""
+        for handle in self._hooks:
+            handle.remove()
+        self._names = [name for name, _ in parameters]
+        self._parameters = [parameter for _, parameter in parameters]
+        self.layout_number += 1
+        self._covered = {id(parameter) for parameter in self._parameters}
+        self._buckets = self._lay_out()
+        #: Bucket and offset of each parameter's gradient.
+        self._home = self._offsets()
+        self._flats, self._spare = [None, None], None
+        self._further_flats.clear()
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            for index, parameter in enumerate(self._parameters)
+        ]
+        if self._scales:
+            self._hooks += [parameter.register_hook(self._scaled) for parameter in self._parameters]
+
+    def covers(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether this parameter's gradients are summed."""
+        return id(parameter) in self._covered
+
+    @property
+    def passes_left(self) -> int:
+        """Backward passes until the step in progress is committed."""
+        return self._passes - self._pass
+
+    def arm(self, weight: float, batch: int, on_commit: Callable[[StepOutcome], None], passes: int = 1) -> None:
+        """Begin a step: reduce gradients in the next backward passes that do not only accumulate
+        (`set_accumulating`).
 
         Args:
             weight: this member's samples or tokens.
             batch: samples of all members.
-            on_commit: called when the step is committed, before backward returns.
+            on_commit: called when the step is committed, before the last backward returns.
+            passes: how many backward passes the step has.
         """
         self._weight, self._batch, self._on_commit = weight, batch, on_commit
         self._armed, self._running, self._hold = True, False, False
+        self._passes, self._pass, self._summed = passes, 0, []
+        self._closed, self.phase = False, GradientPhase.NONE
 
     def allocate_buffers(self) -> None:
         """Allocate the buffers and touch their pages, so that peers do not wait for it in the first step with them.
@@ -137,8 +190,8 @@ class GradientReducer:
         self._flats = [flats or self._empty_flats(torch.zeros) for flats in self._flats]
 
     def disarm(self) -> None:
-        """Stop reducing: backward works as without a session again."""
-        self._armed = self._running = False
+        """End a step: backward works as without a session again."""
+        self._armed = self._running = self._closed = False
         self._scale = None
 
     def set_accumulating(self, on: bool) -> None:
@@ -150,8 +203,7 @@ class GradientReducer:
         accumulated gradients are weighted instead, as usual."""
         if not self._scales:
             self._scales = True
-            for parameter in self._parameters:
-                parameter.register_hook(self._scaled)
+            self._hooks += [parameter.register_hook(self._scaled) for parameter in self._parameters]
         self._scale = factor
 
     def add_extras(self, extras: ExtraReduction) -> None:
@@ -166,6 +218,7 @@ class GradientReducer:
         """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
         are not used again."""
         self._flats[self._turn] = None
+        self._further_flats.clear()
         self.disarm()
         for parameter in self._parameters:
             parameter.grad = None
@@ -200,10 +253,22 @@ class GradientReducer:
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def arrived(parameter: torch.Tensor) -> None:
-            if self._armed and not self._hold:
-                self._arrived(index)
+            if self._armed:
+                self.phase = GradientPhase.LOCAL
+                if not self._hold:
+                    self._arrived(index)
+            elif self._closed and self.strict:
+                raise ElasticError(self._called_again())
 
         return arrived
+
+    def _called_again(self) -> str:
+        made = f"after its {self._passes} passes" if self._passes > 1 else "a second time in a step"
+        return (
+            f"backward() was called {made}, and what it adds would be this worker's alone: for a loss in parts put "
+            "`with s.accumulate():` around each backward() but the last; for several optimizers (a GAN) or several "
+            "steps a batch (SAM) say s.step(backwards=N)"
+        )
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient if self._scale is None else gradient * self._scale
@@ -253,7 +318,8 @@ class GradientReducer:
         self._running = True
         if not self._sharded:
             self._committer.check()
-        self._given = self._committer.take_received()
+        if not self._pass:
+            self._given = self._committer.take_received()
         self._measured = self._noise is not None and self._noise.measures(self._step())
         if self._noise is not None:
             self._noise.begin()
@@ -265,8 +331,22 @@ class GradientReducer:
             bucket.missing = len(bucket.members)
         if not self._alone and self._flats[self._turn] is None:
             self._find_flats()
+        if not self._alone and not self._sharded:
+            self.open_pass(self._pass)
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._complete)
+
+    def _pass_flats(self) -> list[torch.Tensor]:
+        """The buffers of this backward pass."""
+        if self._pass:
+            key = self._turn, self._pass
+            if key not in self._further_flats:
+                self._further_flats[key] = self._empty_flats(torch.empty)
+            return self._further_flats[key]
+        flats = self._flats[self._turn]
+        if flats is None:
+            raise ElasticError("a gradient arrived outside a step")
+        return flats
 
     def _part(self, flat: torch.Tensor, index: int) -> torch.Tensor:
         """The view of a bucket that holds a parameter's gradient."""
@@ -279,9 +359,7 @@ class GradientReducer:
 
     def _launch(self) -> None:
         """Weight the next bucket's gradients and start to sum them."""
-        flats = self._flats[self._turn]
-        if flats is None:
-            raise ElasticError("a gradient arrived outside a step")
+        flats = self._pass_flats()
         bucket, flat = self._buckets[self._launched], flats[self._launched]
         factor = 1.0 if self._weight or self._sharded else 0.0
         if self._mean and self._scale is None and not self._sharded:
@@ -303,9 +381,14 @@ class GradientReducer:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
         if not self._running:
             return
+        last = self.passes_left == 1
         if self._given is not None:
             self.ns_per_sample = []
-            self._finish(self._committer.commit_received(self._given))
+            length = len(self._given) // self._passes
+            sums = self._given[self._pass * length : (self._pass + 1) * length]
+            self._apply_sums(sums)
+            if last:
+                self._commit(self._committer.commit_received(self._given))
         elif self._alone:
             control = self._control_vector()
             self._refuse_bad(control)
@@ -313,25 +396,40 @@ class GradientReducer:
             for each in self._extras:
                 each.apply(each.contribute())
             if self._noise is not None:
-                share = 1.0 if self._mean else 1.0 / max(1, self._weight)
+                share = 1.0 if self._mean else 1.0 / max(1.0, self._weight)
                 gradients = [parameter.grad for parameter in self._parameters]
                 self._noise.measure_alone(self._step(), gradients, share, self._weight, self._batch)
-            self._commit(self._committer.commit([control], control))
+            if last:
+                self._commit(self._committer.commit([control], control))
         else:
-            while self._launched < len(self._buckets):
-                self._launch()
-            control = self._control_vector()
-            extras = [tensor for each in self._extras for tensor in each.contribute()]
-            if self._noise is not None and self._measured:
-                factor = float(self._weight) / (self._batch if self._mean else 1)
-                extras.append(self._noise.contribution(factor, self._weight))
-            self._pending += [self._committer.start(each) for each in extras]
-            flats = self._flats[self._turn] or []
-            outcome = self._committer.finish(self._pending, [*flats, *extras, control], control, self._refuse_bad)
-            self.ns_per_sample = control[CONTROL_LENGTH + len(self._parameters) :].tolist()
-            self._finish(outcome)
-            self._turn = 1 - self._turn
-            self._restock()
+            self._sum_pass(last=last)
+        self.phase = GradientPhase.SUMMED
+        self._running = False
+        self._pass += 1
+
+    def _sum_pass(self, *, last: bool) -> None:
+        if self._sharded:
+            self.open_pass(self._pass)
+        while self._launched < len(self._buckets):
+            self._launch()
+        control = self._control_vector()
+        extras = [tensor for each in self._extras for tensor in each.contribute()]
+        if self._noise is not None and self._measured:
+            factor = float(self._weight) / (self._batch if self._mean else 1)
+            extras.append(self._noise.contribution(factor, self._weight))
+        self._pending += [self._committer.start(each) for each in extras]
+        sums = [*self._pass_flats(), *extras, control]
+        if not last:
+            self._committer.sum_pass(self._pending, control, self._refuse_bad)
+            self._apply_sums(sums)
+            self._summed += sums
+            return
+        outcome = self._committer.finish(self._pending, [*self._summed, *sums], control, self._refuse_bad)
+        self.ns_per_sample = control[CONTROL_LENGTH + len(self._parameters) :].tolist()
+        self._apply_sums(sums)
+        self._commit(outcome)
+        self._turn = 1 - self._turn
+        self._restock()
 
     def _control_vector(self) -> torch.Tensor:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
@@ -365,19 +463,19 @@ class GradientReducer:
             "with a loss scaler that the session does not know, say Session(..., must_be_finite=False)"
         )
 
-    def _finish(self, outcome: StepOutcome) -> None:
-        used = outcome.control[CONTROL_LENGTH:].tolist()
+    def _apply_sums(self, sums: list[torch.Tensor]) -> None:
+        """Copy the sums of a pass into the gradients; its control vector is the last of them."""
+        used, total = sums[-1][CONTROL_LENGTH:].tolist(), total_weight(sums[-1])
         factor = 1.0
         if self._mean and self._scale is None:
-            factor = self._batch / int(outcome.control[WEIGHT])
-        extras = outcome.sums[len(self._buckets) : -1]
+            factor = self._batch / total if total else 0.0
+        extras = sums[len(self._buckets) : -1]
         for each in self._extras:
             each.apply(extras[: each.count])
             extras = extras[each.count :]
         if self._noise is not None and self._measured:
-            total = int(outcome.control[WEIGHT])
-            self._noise.apply_sums(extras[0], outcome.sums[: len(self._buckets)], total, self._batch, self._mean)
-        for bucket, flat in zip(self._buckets, outcome.sums, strict=False):
+            self._noise.apply_sums(extras[0], sums[: len(self._buckets)], total, self._batch, self._mean)
+        for bucket, flat in zip(self._buckets, sums, strict=False):
             for index in bucket.members:
                 parameter, part = self._parameters[index], self._part(flat, index)
                 if not used[index]:
@@ -389,8 +487,8 @@ class GradientReducer:
                     local(parameter.grad).copy_(part)
                 else:
                     torch.mul(part, factor, out=local(parameter.grad))
-        self._commit(outcome)
 
     def _commit(self, outcome: StepOutcome) -> None:
         self.disarm()
+        self._closed = True
         self._on_commit(outcome)

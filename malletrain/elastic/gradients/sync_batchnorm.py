@@ -86,7 +86,7 @@ class SyncBatchNormLayers:
             layer.group = self
         reducer.add_extras(ExtraReduction(1, self._contribute, self._apply))
 
-    def begin(self, weight: int, batch: int) -> None:
+    def begin(self, weight: float, batch: int) -> None:
         """Begin a step in which this member has `weight` of `batch` samples or tokens."""
         self.factor = weight / batch if self._mean else float(weight > 0)
         self.mode = _Mode.TOGETHER if self._committer.world.size > 1 else _Mode.OFF

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -139,6 +139,44 @@ def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[st
     if "MALLETRAIN_JOB" not in environ or "MALLETRAIN_URL" not in environ:
         return None
     return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".malletrain" / environ["MALLETRAIN_JOB"]
+
+
+def as_module(
+    model: torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module],
+) -> torch.nn.Module:
+    """What `Session(model)` was given as one module. Raises `ElasticError` if it holds anything but modules."""
+    if isinstance(model, torch.nn.Module):
+        return model
+    parts = list(model.values()) if isinstance(model, Mapping) else list(model)
+    for part in parts:
+        if not isinstance(part, torch.nn.Module):
+            raise ElasticError(f"a model must be a torch.nn.Module, not {type(part).__name__}")
+    return torch.nn.ModuleDict(dict(model)) if isinstance(model, Mapping) else torch.nn.ModuleList(parts)
+
+
+def as_optimizers(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
+) -> list[torch.optim.Optimizer]:
+    """What `Session(optimizer)` was given as a list.
+
+    Raises:
+        ElasticError: it is empty, or holds anything but optimizers, or LBFGS.
+    """
+    if isinstance(optimizer, Mapping):
+        each = list(optimizer.values())
+    else:
+        each = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    if not each:
+        raise ElasticError("Session needs an optimizer")
+    for one in each:
+        if not hasattr(one, "param_groups"):
+            raise ElasticError(f"an optimizer must be a torch.optim.Optimizer, not {type(one).__name__}")
+        if isinstance(one, torch.optim.LBFGS):
+            raise ElasticError(
+                "LBFGS calls backward as often as it likes within a step, and sums of gradients belong to one "
+                "backward pass: use another optimizer"
+            )
+    return each
 
 
 def check_model(model: torch.nn.Module, local_rank: LocalRank) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import torch
 
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.errors import Aborted, Released
+from malletrain.elastic.guards.agreement import Agreement, RoundKind
 from malletrain.elastic.link.training_reports import Reports
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
@@ -32,6 +34,7 @@ class WorkerLifecycle:
         reconfigurer: takes it from world to world.
         checkpointing: its part in checkpoints.
         reports: to the daemon.
+        agreement: compares members in each round.
         in_pilot: whether a daemon decides when this worker leaves.
 
     Attributes:
@@ -45,6 +48,7 @@ class WorkerLifecycle:
         reconfigurer: Reconfigurer,
         checkpointing: Checkpointing,
         reports: Reports,
+        agreement: Agreement,
         *,
         in_pilot: bool,
     ) -> None:
@@ -53,6 +57,7 @@ class WorkerLifecycle:
         self._reconfigurer = reconfigurer
         self._checkpointing = checkpointing
         self._reports = reports
+        self._agreement = agreement
         self._in_pilot = in_pilot
         self._leave_all = False
         self._must_recover = False
@@ -75,6 +80,8 @@ class WorkerLifecycle:
         self._reconfigurer.vote(outcome)
         self._leave_all = self._leave_all or (outcome.ending > 0 and outcome.ending == self._committer.world.size)
         if outcome.save_due:
+            self._agreement.hold_save()
+        if self._agreement.release_save():
             self._checkpointing.request()
 
     def broken(self) -> None:
@@ -123,14 +130,24 @@ class WorkerLifecycle:
             except Aborted:
                 self._must_recover = True
 
-    def sum(self, table: torch.Tensor) -> torch.Tensor | None:
-        """Sum a table over members in a commit round of its own. Returns None when the round was aborted."""
+    def sum(self, table: torch.Tensor, kind: RoundKind, place: int = 0) -> torch.Tensor | None:
+        """Sum a table over members in a commit round of its own. Returns None when the round was aborted.
+
+        Args:
+            kind: what the round is for; every member must make one of the same kind.
+            place: which of its kind, at this step.
+
+        Raises:
+            ElasticError: another member makes another round.
+        """
         try:
             sums = self._committer.take_received()
             if sums is not None:
                 self.committed(self._committer.commit_received(sums))
                 return sums[0]
             control = self._committer.control_vector(1)
+            self._agreement.open(kind, place)
+            self._committer.meet()
             started = [] if self._committer.world.size == 1 else [self._committer.start(table)]
             self.committed(self._committer.finish(started, [table, control], control))
             return table
@@ -142,8 +159,20 @@ class WorkerLifecycle:
         """Return once every member has committed all rounds so far."""
         while True:
             self.between_rounds()
-            if self.sum(torch.zeros(1)) is not None:
+            if self.sum(torch.zeros(1), RoundKind.FINISH) is not None:
                 return
+
+    def sum_of_all(self, make_table: Callable[[], torch.Tensor], kind: RoundKind, place: int = 0) -> torch.Tensor:
+        """Like `sum`, again in the next world when a round is aborted.
+
+        Args:
+            make_table: makes this member's table for the present world.
+        """
+        while True:
+            self.between_rounds()
+            summed = self.sum(make_table(), kind, place)
+            if summed is not None:
+                return summed
 
     def terminated(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal that asks this process to end.

@@ -22,7 +22,7 @@ from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Group, Work
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
-from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S
+from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, TrainingWorld
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.recovery_plan import MemberState, RecoveryPlan, plan_recovery
@@ -111,7 +111,8 @@ class StateRecovery:
             committer.rounds_done = state.position.rounds
             state.has_state = True
         if odd:
-            this, model = (plan.members[rank // local_size].worker for rank in (group.rank, recovery.donors[0]))
+            world = TrainingWorld(0, tuple(seat.worker for seat in plan.members), local_size=local_size)
+            this, model = (world.worker_of(rank) for rank in (group.rank, recovery.donors[0]))
             raise ElasticError(
                 f"{this} is not like {model} in its {', '.join(odd)}: every worker must run the same script, with "
                 "the same arguments and releases"

@@ -3,7 +3,7 @@
 `training_state` packs model, optimizer, position and tracked objects into tensors and a skeleton; `transfer` sends
 them between members, `buffer_pool` provides memory to receive them, `overlapped_recovery` sends them while training
 goes on; `checkpoint_store` and `checkpointing` keep them on disk; `sharded_model` is what FSDP's shards need;
-`untracked` warns of state that a script forgot.
+`shared_values` holds plain values of the script.
 
 Modules here import from `comm`, never from `data`, `gradients`, `resize` or `session`.
 """

@@ -92,7 +92,7 @@ class OutputScale:
         self._mean = mean
         model.register_forward_hook(self._hook)
 
-    def begin(self, weight: int, batch: int) -> None:
+    def begin(self, weight: float, batch: int) -> None:
         """Begin a step in which this process has `weight` of `batch` samples. Undoes FSDP's division by the number of
         processes."""
         self.factor = self._local_rank.size * (weight / batch if self._mean else float(weight > 0))

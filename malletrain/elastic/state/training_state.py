@@ -11,7 +11,7 @@ import io
 import logging
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -139,12 +139,17 @@ class TrainingState:
         has_state: whether this process holds the training state; False until a newcomer has received it.
         terms: the session's settings that the result depends on, as text.
         mesh: the device mesh of a sharded model; None if each process holds the whole model.
+        layout_restored: whether `restore` has frozen or unfrozen parameters, so that gradients are to be laid out
+            anew.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
+    def __init__(
+        self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], position: Position
+    ) -> None:
         self.model = model
-        self.optimizer = optimizer
+        self.optimizers = list(optimizers)
         self.position = position
+        self.layout_restored = False
         self.tracked: dict[str, Stateful] = {}
         self.has_state = False
         self.terms = ""
@@ -167,7 +172,7 @@ class TrainingState:
         """63-bit hashes, by name, of what must be the same on every worker."""
         model = [f"{n}:{tuple(p.shape)}:{p.dtype}" for n, p in self.model.named_parameters()]
         model += [f"{n}:{tuple(b.shape)}:{b.dtype}" for n, b in self.model.named_buffers()]
-        optimizer = [type(self.optimizer).__name__, *(str(len(g["params"])) for g in self.optimizer.param_groups)]
+        optimizer = [type(each).__name__ for each in self.optimizers]
         said = {
             "model": model,
             "optimizer": optimizer,
@@ -198,11 +203,33 @@ class TrainingState:
         return pack(
             {
                 "model": dict(self.model.state_dict()),
-                "optimizer": self.optimizer.state_dict(),
+                "optimizer": self._of_optimizers([each.state_dict() for each in self.optimizers]),
                 "tracked": tracked,
                 "position": asdict(self.position),
+                "layout": self.layout(),
             }
         )
+
+    def copy(self) -> tuple[bytes, list[torch.Tensor]]:
+        """Like `capture`, with tensors of their own, to be given to `restore` later."""
+        skeleton, tensors = self.capture()
+        return skeleton, [tensor.clone() for tensor in tensors]
+
+    def layout(self) -> dict[str, Any]:
+        """What is trained: the names of the parameters that require gradients, and of each optimizer's groups."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return {
+            "trained": [name for name, parameter in self.model.named_parameters() if parameter.requires_grad],
+            "groups": [
+                [[names.get(id(each), "") for each in group["params"]] for group in optimizer.param_groups]
+                for optimizer in self.optimizers
+            ],
+        }
+
+    @staticmethod
+    def _of_optimizers(states: list[Any]) -> Any:
+        """The state of a single optimizer as it is, so that other programs find it under the usual names."""
+        return states[0] if len(states) == 1 else {str(place): state for place, state in enumerate(states)}
 
     def specs(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
         """Types and shapes of the tensors that `capture` returns."""
@@ -211,7 +238,8 @@ class TrainingState:
     def size_bytes(self) -> int:
         """Bytes of all tensors that a newcomer is sent. Cached until the number of parameters, of optimizer states or
         of tracked objects changes."""
-        parameters = sum(1 for _ in self.model.parameters()), len(self.optimizer.state), len(self.tracked)
+        many = sum(len(each.state) for each in self.optimizers)
+        parameters = sum(1 for _ in self.model.parameters()), many, len(self.tracked)
         if self._size is None or self._size[0] != parameters:
             size = sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.specs())
             self._size = parameters, size
@@ -225,8 +253,14 @@ class TrainingState:
         """
         tree = unpack(skeleton, tensors, self.mesh)
         try:
+            if "layout" in tree:
+                self._restore_layout(tree["layout"])
             self.model.load_state_dict(tree["model"])
-            self.optimizer.load_state_dict(tree["optimizer"])
+            states = tree["optimizer"]
+            if len(self.optimizers) == 1:
+                states = {"0": states}
+            for place, optimizer in enumerate(self.optimizers):
+                optimizer.load_state_dict(states[str(place)])
         except (RuntimeError, ValueError, KeyError) as error:
             raise ElasticError(f"the state is of another model or optimizer: {error}") from error
         with warnings.catch_warnings():
@@ -238,3 +272,19 @@ class TrainingState:
                     thing.load_state_dict(tree["tracked"][name])
         for name, value in tree["position"].items():
             setattr(self.position, name, value)
+
+    def _restore_layout(self, layout: Mapping[str, Any]) -> None:
+        """Freeze and unfreeze parameters, and group them in the optimizers, as where the state comes from."""
+        own = self.layout()
+        if layout == own:
+            return
+        parameters, trained = dict(self.model.named_parameters()), set(layout["trained"])
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in trained)
+        for optimizer, groups, present in zip(self.optimizers, layout["groups"], own["groups"], strict=True):
+            if groups == present or any("" in group for group in groups):
+                continue
+            optimizer.param_groups.clear()
+            for group in groups:
+                optimizer.add_param_group({"params": [parameters[name] for name in group]})
+        self.layout_restored = True

@@ -1,0 +1,85 @@
+"""`malletrain check`: whether a script gives the same result when workers come, go and are killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from malletrain.script_check.check_runs import CheckReport
+
+_DURING = {
+    "alone": "with one worker",
+    "joining": "as workers joined",
+    "three workers": "with three workers",
+    "after a kill": "after one of three was killed",
+}
+
+_GUIDE = "docs/how-to/researcher-script.md"
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  malletrain check train.py --epochs 20
+  malletrain check --json train.py | jq .verdict""",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
+    """Check a training script on this machine.
+
+    SCRIPT trains with one worker, then three, then two after a kill, for some thirty steps in all; and once more with
+    one worker from start to end. What it arrives at is compared. It runs here, with ARGUMENTS, and writes what it
+    always
+    writes: call it in a directory where it may.
+
+    Exit status: 0 equal, or equal in distribution where no more is claimed; 1 not.
+    """
+    # Imported here so that --help need not wait for torch.
+    from malletrain.script_check.check_runs import check_script
+
+    def say(text: str) -> None:
+        if not as_json and sys.stderr.isatty():
+            click.echo(f"... {text}", err=True)
+
+    try:
+        report = check_script(script, arguments, say)
+    except TimeoutError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        click.echo(_text(report))
+    if not report.good:
+        sys.exit(1)
+
+
+def _text(report: CheckReport) -> str:
+    made = f"{report.steps} steps: alone, then three workers, one of them killed, then two; and a static run"
+    if report.verdict == "equal":
+        worst = report.differences[0].difference if report.differences else 0.0
+        return (
+            f"equal  {made}.\n"
+            f"  largest difference: {worst:.2g} of what training has changed a parameter by (rounding)\n"
+            f"  the session claims: {report.equality}"
+        )
+    if report.verdict == "in distribution":
+        return f"equal in distribution only  {made}.\n  {report.text}\n  the session claims: {report.equality}"
+    if report.verdict == "different":
+        return (
+            f"DIFFERENT  {made}.\n  {report.text}\n  the session claims: {report.equality}\n"
+            "  Look for what a worker does on its own: its own loss, clock, random numbers, files or counters."
+        )
+    if report.verdict == "no session":
+        return f"NOT MALLEABLE YET  the script trains without an elastic.Session: six lines, see {_GUIDE}"
+    if report.verdict == "too short":
+        return f"TOO SHORT  {report.text}"
+    word = "WRONG" if report.verdict == "wrong" else "FAILED"
+    return f"{word}  {_DURING.get(report.during, report.during)}:\n  {report.text}"

@@ -1,0 +1,303 @@
+"""What members must agree on in each round: where they are, how they learn, and, now and then, every parameter.
+
+Each member describes itself in a row (see `comm.step_commit`), and all judge the same table: members that differ are
+named on every worker, before the round is committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal
+
+import torch
+
+from malletrain.elastic.comm.step_commit import StepCommitter
+from malletrain.elastic.errors import ElasticError, LayoutChanged
+from malletrain.elastic.guards.digest import Digests, DigestTimer, exceeds_rounding
+from malletrain.elastic.state.training_state import Position
+
+log = logging.getLogger("malletrain.elastic")
+
+#: How strict the guards are: `Session(check=...)`.
+Check = Literal["error", "warn", "off"]
+
+#: The columns of a row. A column that is 0 is not compared.
+KIND, PLACE_EPOCH, PLACE_CURSOR, PLACE_PASS, LAYOUT, RATES, SCRIPT, VALUES, DIGEST_NEXT = range(9)
+ROW_LENGTH = 9
+
+#: Names that are compared one by one once a row differs, and tensors that are looked at element by element.
+MAX_NAMES, MAX_TENSORS = 64, 8
+
+
+class RoundKind(IntEnum):
+    """What a round is for. The values travel; 0 is left to workers that receive their state in the round."""
+
+    STEP = 1
+    EVALUATE = 2
+    AGREE = 3
+    FINISH = 4
+
+
+_RATES_CURE = "set it from s.steps_done or s.epoch, or track the scheduler: s.track(scheduler=scheduler)"
+_SCRIPT_CURE = (
+    'keep it in the training state, s.state["NAME"], or use s.steps_done: a worker that joins begins with the first '
+    "value that the script gives it"
+)
+
+_CALLS = {
+    RoundKind.STEP: "s.step()",
+    RoundKind.EVALUATE: "s.evaluate()",
+    RoundKind.AGREE: "s.agree()",
+    RoundKind.FINISH: "s.finish()",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a row's values come from.
+
+    Attributes:
+        layout: of parameters that the script has frozen or unfrozen since the last step; 0 if it has not.
+        rates: learning rates and the like, by name.
+        script: the script's own variables that must be equal, by name.
+        values: parameters and tracked state.
+    """
+
+    layout: Callable[[], int]
+    rates: Callable[[], dict[str, Any]]
+    script: Callable[[], dict[str, Any]]
+    values: Callable[[], Digests]
+
+
+class Agreement:
+    """One member's rows, and its judgement of everybody's.
+
+    Args:
+        committer: exchanges the rows.
+        position: of the training.
+        sources: of what is compared.
+        check: `error` raises, `warn` logs each difference once, `off` compares only where members are.
+    """
+
+    def __init__(self, committer: StepCommitter, position: Position, sources: Sources, check: Check) -> None:
+        self._committer = committer
+        self._position = position
+        self._sources = sources
+        self._check = check
+        self._timer = DigestTimer()
+        self._digest_due = True
+        self._digests: Digests | None = None
+        self._rates: dict[str, Any] = {}
+        self._script: dict[str, Any] = {}
+        self._warned: set[str] = set()
+        self._save_held = self._save_compared = False
+        committer.judge_rows = self._judge
+
+    def want_digest(self) -> None:
+        """Compare all parameters in the next step."""
+        self._digest_due = True
+
+    def hold_save(self) -> None:
+        """A checkpoint is due: compare all parameters before it is written (`release_save`)."""
+        if not self._save_held:
+            self._digest_due = self._save_held = True
+            self._save_compared = not self._compares
+
+    def release_save(self) -> bool:
+        """Whether a checkpoint that was held may be written now. Call it when a round is committed."""
+        if self._save_held and (self._save_compared or not self._compares):
+            self._save_held = False
+            return True
+        return False
+
+    @property
+    def _compares(self) -> bool:
+        return self._check != "off" and self._committer.world.size > 1
+
+    def open(self, kind: RoundKind, place: int = 0) -> None:
+        """Begin a round, or the next pass of a step: exchange rows.
+
+        Args:
+            place: the pass of a step, or the number of a round of this kind.
+
+        Raises:
+            Aborted: the group has failed.
+        """
+        world = self._committer.world
+        self._committer.open_round(self._row(kind, place, joining=world.rank in world.recovering_ranks))
+
+    def _row(self, kind: RoundKind, place: int, *, joining: bool) -> list[int]:
+        row = [0] * ROW_LENGTH
+        if joining:
+            return row
+        at = self._position
+        row[KIND], row[PLACE_EPOCH], row[PLACE_CURSOR], row[PLACE_PASS] = kind, at.epoch + 1, at.cursor + 1, place + 1
+        if kind is not RoundKind.STEP:
+            return row
+        row[LAYOUT] = self._sources.layout()
+        if self._check == "off" or self._committer.world.recovering_ranks:
+            return row
+        self._rates, self._script = self._sources.rates(), self._sources.script()
+        row[RATES], row[SCRIPT] = _hash(self._rates), _hash(self._script)
+        due, self._digest_due = self._digest_due, False
+        if due and not place:
+            with self._timer:
+                self._digests = self._sources.values()
+            row[VALUES], self._save_compared = self._digests.total, True
+        row[DIGEST_NEXT] = int(self._committer.world.rank == 0 and self._timer.is_due())
+        return row
+
+    # --- judging ----------------------------------------------------------------------------------------------
+
+    def _judge(self, rows: list[list[int]]) -> None:
+        """Raises:
+        LayoutChanged: all members train other parameters than before.
+        ElasticError: members differ.
+        """
+        self._judge_places(rows)
+        layouts = {row[LAYOUT] for row in rows if row[KIND]}
+        if layouts != {0}:
+            if len(layouts) == 1 and all(row[KIND] for row in rows):
+                raise LayoutChanged
+            who = self._names(odd_ones([row[LAYOUT] + 1 if row[KIND] else 0 for row in rows]))
+            raise ElasticError(
+                f"{who} froze or unfroze other parameters than the rest: let every worker do it at the same place, "
+                "for example at `if epoch == 3:` in `for epoch in s.epochs(...)`, and in s.when_joining(...)"
+            )
+        self._judge_named(rows, RATES, self._rates, "learns with another", _RATES_CURE)
+        self._judge_named(rows, SCRIPT, self._script, "has another", _SCRIPT_CURE)
+        odd = odd_ones([row[VALUES] for row in rows])
+        if odd:
+            self._judge_values(odd)
+        self._digest_due = self._digest_due or any(row[DIGEST_NEXT] for row in rows)
+
+    def _judge_places(self, rows: list[list[int]]) -> None:
+        places = [tuple(row[: PLACE_PASS + 1]) if row[KIND] else 0 for row in rows]
+        odd = odd_ones(places)
+        if not odd:
+            return
+        usual = next(place for rank, place in enumerate(places) if place and rank not in odd)
+        theirs = places[odd[0]]
+        raise ElasticError(
+            f"{self._names(odd)} is at another place of the script than the others: {_place(theirs)}, and the others "
+            f"{_place(usual)}. Every worker must make the same steps and calls of s: decide by s.agree(...), not by "
+            "this worker's own loss or time, and call s.evaluate() outside `if s.is_main:`"
+        )
+
+    def _judge_named(self, rows: list[list[int]], column: int, values: dict[str, Any], what: str, cure: str) -> None:
+        odd = odd_ones([row[column] for row in rows])
+        if odd:
+            name, own = self._locate(values)
+            said = ", ".join(f"{who} has {value}" for who, value in own.items())
+            self._object(name, f"{self._names(odd)} {what} {name} than the others ({said}): {cure}")
+
+    def _judge_values(self, odd: list[int]) -> None:
+        """Find the first tensor that differs by more than rounding. Every member takes part."""
+        digests, world = self._digests, self._committer.world
+        if digests is None:
+            raise ElasticError("members compare parameters that this one has not looked at: a fault of malletrain")
+        table = torch.zeros(world.size, len(digests.names), dtype=torch.int64)
+        table[world.rank] = digests.sums
+        self._sum(table)
+        different = [place for place in range(len(digests.names)) if len(set(table[:, place].tolist())) > 1]
+        beyond = torch.zeros(MAX_TENSORS, dtype=torch.int64)
+        for number, place in enumerate(different[:MAX_TENSORS]):
+            tensor = digests.tensors[place].detach()
+            mean = tensor.to(torch.float64, copy=True).contiguous().cpu()
+            self._sum(mean)
+            beyond[number] = exceeds_rounding(tensor.cpu(), mean / world.size)
+        self._sum(beyond)
+        who, first = self._names(odd), int((beyond > 0).to(torch.int64).argmax())
+        name = digests.names[different[first]]
+        if not beyond.any():
+            self._warn("rounding", f"{who} has {name} equal to the others' only up to rounding: other processors?")
+            return
+        self._object(
+            name,
+            f"after step {self._position.step} {who} has another {name} than the others: something changes it on one "
+            "worker and not on another. What belongs to a step goes after backward() inside `with s.step():` and "
+            "depends on nothing of this worker alone",
+        )
+
+    def _sum(self, table: torch.Tensor) -> None:
+        self._committer.wait(self._committer.start(table))
+
+    def _locate(self, values: dict[str, Any]) -> tuple[str, dict[str, str]]:
+        """The first name whose value differs, and the values that two members have. Every member takes part."""
+        world = self._committer.world
+        names = sorted(values)[:MAX_NAMES]
+        hashes = torch.zeros(world.size, MAX_NAMES, dtype=torch.int64)
+        numbers = torch.zeros(world.size, MAX_NAMES, dtype=torch.float64)
+        for place, name in enumerate(names):
+            value = values[name]
+            hashes[world.rank, place] = _hash({name: value})
+            numbers[world.rank, place] = float(value) if isinstance(value, int | float) else float("nan")
+        self._sum(hashes)
+        self._sum(numbers)
+        for place, name in enumerate(names):
+            odd = odd_ones(hashes[:, place].tolist())
+            if odd:
+                other = next(rank for rank in range(world.size) if rank not in odd)
+                shown = {rank: float(numbers[rank, place]) for rank in (odd[0], other)}
+                return name, {
+                    world.worker_of(rank): "another value" if math.isnan(value) else f"{value:.10g}"
+                    for rank, value in shown.items()
+                }
+        return "value", {}
+
+    def _object(self, name: str, message: str) -> None:
+        if self._check == "error":
+            raise ElasticError(message)
+        self._warn(name, message)
+
+    def _warn(self, key: str, message: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            log.warning("%s", message)
+
+    def _names(self, ranks: Sequence[int]) -> str:
+        names = list(dict.fromkeys(self._committer.world.worker_of(rank) for rank in ranks))
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def odd_ones(values: Sequence[Any]) -> list[int]:
+    """The ranks whose value is not that of most; zeros are not compared. Of two equally frequent values the one of
+    the lowest rank is the usual one."""
+    told = [value for value in values if value]
+    if len(set(told)) < 2:
+        return []
+    usual = Counter(told).most_common(1)[0][0]
+    return [rank for rank, value in enumerate(values) if value and value != usual]
+
+
+def _place(place: Any) -> str:
+    kind, epoch, cursor, _ = place
+    where = "" if kind in (RoundKind.FINISH,) else f" in epoch {epoch - 1} after {cursor - 1} samples"
+    return f"in {_CALLS[RoundKind(kind)]}{where}"
+
+
+def digest_of_text(text: str) -> int:
+    """A positive 62-bit hash."""
+    return 1 + (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 2)
+
+
+def _hash(values: dict[str, Any]) -> int:
+    """A positive 62-bit hash of named plain values; 0 of none. Numbers count with twelve digits: processors differ in
+    the last bits of a cosine."""
+    if not values:
+        return 0
+    return digest_of_text("\n".join(f"{name}={_text(value)}" for name, value in sorted(values.items())))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, list | tuple):
+        return ",".join(_text(each) for each in value)
+    return repr(value)

@@ -1,0 +1,66 @@
+"""Notices random numbers that a step draws: a step's result then depends on how its samples lie on workers."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import torch
+
+from malletrain.elastic.data.random_seeds import seed_all
+
+#: Steps that are watched after training begins or a world is entered, and how often one is watched later.
+FIRST_STEPS, EVERY = 8, 64
+
+
+class ChanceWatch:
+    """Seeds the global random generators for each step, and notices whether the step draws from them.
+
+    Attributes:
+        found: whether a step has drawn random numbers.
+    """
+
+    def __init__(self) -> None:
+        self.found = False
+        self._steps = 0
+        self._before: list[Any] | None = None
+
+    @property
+    def is_early(self) -> bool:
+        """Whether this is one of the first steps."""
+        return self._steps < FIRST_STEPS
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether the step that has begun is one of those that are watched."""
+        return self._steps <= FIRST_STEPS or self._steps % EVERY == 0
+
+    def begin(self, seed: int) -> None:
+        """Begin a step: seed torch's, Python's and, where it is loaded, numpy's global generator."""
+        seed_all(seed)
+        self._steps += 1
+        self._before = _states() if self.is_watching and not self.found else None
+
+    def committed(self) -> bool:
+        """Whether this is the first step found to have drawn random numbers. Call it as backward ends."""
+        before, self._before = self._before, None
+        if before is None or all(_same(old, new) for old, new in zip(before, _states(), strict=True)):
+            return False
+        self.found = True
+        return True
+
+
+def _states() -> list[Any]:
+    states: list[Any] = [torch.get_rng_state(), random.getstate()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states.append([generator.get_offset() for generator in torch.cuda.default_generators])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        key = numpy.random.get_state()
+        states.append((key[1].tobytes(), key[2:]))
+    return states
+
+
+def _same(old: Any, new: Any) -> bool:
+    return torch.equal(old, new) if isinstance(old, torch.Tensor) else bool(old == new)

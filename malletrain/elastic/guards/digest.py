@@ -1,0 +1,104 @@
+"""Digests of tensors, to compare replicas: exact integers made from the bits, summed where the tensor lies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+
+import torch
+
+#: The share of training time that digests may take.
+MAX_TIME_SHARE = 0.004
+
+#: Replicas on unlike processors count as equal up to rounding where no element differs from their mean by more than
+#: this many units of rounding, relative to the tensor's root mean square.
+ROUNDING_UNITS = 1000.0
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """Digests of named tensors.
+
+    Attributes:
+        names: of the tensors.
+        tensors: themselves; not copied.
+        sums: int64, of the bits of each.
+    """
+
+    names: list[str]
+    tensors: list[torch.Tensor]
+    sums: torch.Tensor
+
+    @property
+    def total(self) -> int:
+        """One positive number for all; 0 without tensors."""
+        if not self.names:
+            return 0
+        # The place of a tensor counts: two of one shape that are exchanged differ.
+        places = torch.arange(1, len(self.names) + 1, dtype=torch.int64) * 0x9E3779B97F4A7C1
+        return 1 + (int((self.sums * places).sum()) & (2**62 - 1))
+
+
+def digest(named: Iterable[tuple[str, torch.Tensor]]) -> Digests:
+    """Digest tensors. On a GPU this waits once, for all of them."""
+    pairs = [(name, tensor.detach()) for name, tensor in named]
+    sums = [_bits(tensor).sum(dtype=torch.int64) for _, tensor in pairs]
+    by_device: dict[torch.device, list[int]] = {}
+    for place, each in enumerate(sums):
+        by_device.setdefault(each.device, []).append(place)
+    out = torch.zeros(len(pairs), dtype=torch.int64)
+    for places in by_device.values():
+        out[places] = torch.stack([sums[place] for place in places]).cpu()
+    return Digests([name for name, _ in pairs], [tensor for _, tensor in pairs], out)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if tensor.dtype is torch.bool:
+        return tensor
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    flat, size = tensor.reshape(-1), tensor.element_size()
+    # Wide integers, where the length allows it: they are summed several times as fast.
+    whole = flat.numel() * size % 8 == 0 and flat.storage_offset() * size % 8 == 0
+    return flat.view(torch.int64 if whole else _BITS[size])
+
+
+def exceeds_rounding(tensor: torch.Tensor, mean: torch.Tensor) -> bool:
+    """Whether a replica's tensor differs from the mean of all replicas' by more than rounding.
+
+    Args:
+        mean: float64, of the same shape.
+    """
+    if not tensor.dtype.is_floating_point:
+        return True
+    mine = tensor.detach().to(mean)
+    limit = ROUNDING_UNITS * torch.finfo(tensor.dtype).eps * float(mean.square().mean().sqrt())
+    return not float((mine - mean).abs().max()) <= limit  # nan is beyond any limit
+
+
+class DigestTimer:
+    """Decides how often to digest: so that it takes `MAX_TIME_SHARE` of the time. A context manager around each."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._ended = time.monotonic()
+        self._cost_s = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended = time.monotonic()
+        self._cost_s = self._ended - self._began
+
+    def is_due(self) -> bool:
+        """Whether the next digest would keep to the share."""
+        return time.monotonic() - self._ended > self._cost_s / MAX_TIME_SHARE

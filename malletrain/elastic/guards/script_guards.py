@@ -1,0 +1,181 @@
+"""All guards of one session: what the script must not do is found at each step, by itself and between members."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from malletrain.elastic.comm.step_commit import StepCommitter
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.guards.agreement import Agreement, Check, Sources, digest_of_text
+from malletrain.elastic.guards.chance import ChanceWatch
+from malletrain.elastic.guards.digest import Digests, digest
+from malletrain.elastic.guards.loss_means import LossMeanWatch
+from malletrain.elastic.guards.script_place import current_line
+from malletrain.elastic.guards.script_state import CopyWatch, compared, warn_untracked
+from malletrain.elastic.guards.step_guard import StepGuard
+from malletrain.elastic.state.shared_values import SharedValues
+from malletrain.elastic.state.training_state import TrainingState
+
+log = logging.getLogger("malletrain.elastic")
+
+#: Steps after which the model is searched for parameters that it did not have. (Optimizers that train one are noticed
+#: at their next step.)
+STEPS_BETWEEN_WALKS = 50
+
+
+class ScriptGuards:
+    """The guards of one session.
+
+    Args:
+        check: `error` raises what is found, `warn` logs it once, `off` does not look.
+        state: the training state.
+        shared: the values of `Session.state`.
+        committer: exchanges what members compare.
+        reducer: sums gradients.
+        in_step: returns whether `with s.step()` is being executed.
+
+    Attributes:
+        agreement: what members compare in each round.
+        chance: watches for random numbers.
+    """
+
+    def __init__(
+        self,
+        check: Check,
+        state: TrainingState,
+        shared: SharedValues,
+        committer: StepCommitter,
+        reducer: GradientReducer,
+        in_step: Callable[[], bool],
+    ) -> None:
+        if check not in ("error", "warn", "off"):
+            raise ElasticError(f"check must be error, warn or off, not {check!r}")
+        self._check = check
+        self._state = state
+        self._shared = shared
+        self._committer = committer
+        self._reducer = reducer
+        self._objected: set[str] = set()
+        self._parameters = list(state.model.parameters())
+        self._steps = 0
+        self._layout = self._find_layout()
+        self._layout_digest = 0
+        self._script_values: dict[str, Any] = {}
+        sources = Sources(lambda: self._layout_digest, self._rates, lambda: self._script_values, self._values)
+        self.agreement = Agreement(committer, state.position, sources, check)
+        self.chance = ChanceWatch()
+        self._copies = CopyWatch(state)
+        self._step_guard = StepGuard(reducer, in_step, self._object_to) if check != "off" else None
+        reducer.strict = check == "error"
+
+    def begin(self) -> None:
+        """Training begins on this worker: name what the script has forgotten to track."""
+        if self._check != "off":
+            warn_untracked(self._state)
+
+    def entered(self) -> None:
+        """Training begins in a world; every member is at the same place of the script. Those that hold the state have
+        sent newcomers what is trained now."""
+        self.agreement.want_digest()
+        if self._find_layout() != self._layout:
+            self.lay_out_again()
+
+    def begin_step(self, seed: int) -> None:
+        """Look at what the script has changed since the last step, and seed the random generators.
+
+        Raises:
+            ElasticError: there is something that a worker that joins would not have.
+        """
+        self._steps += 1
+        if self._steps % STEPS_BETWEEN_WALKS == 0:
+            self._parameters = list(self._state.model.parameters())
+        if self._state.layout_restored:
+            self._state.layout_restored = False
+            self.lay_out_again()
+        if self._find_layout() != self._layout:
+            if self._committer.world.size == 1:
+                self.lay_out_again()
+            else:  # the others may be about to make this step with the parameters that it had
+                self._layout_digest = digest_of_text(repr(self._state.layout()["trained"]))
+        if self._check != "off":
+            self._script_values = compared()
+            self._script_values |= {f's.state["{name}"]': value for name, value in self._shared.plain().items()}
+            if self.chance.is_early:
+                try:
+                    self._copies.look()
+                except ElasticError as error:
+                    self._object_to(str(error))
+        self.chance.begin(seed)
+
+    def watch_losses(self) -> LossMeanWatch | None:
+        """Look for losses that are means over something else than samples, while the result is active."""
+        if self._check == "off":
+            return None
+        return LossMeanWatch(self._object_to_loss, may_wait=self.chance.is_watching)
+
+    def lay_out_again(self) -> None:
+        """Train the parameters that require gradients now.
+
+        Raises:
+            ElasticError: the model is sharded.
+        """
+        if self._state.mesh is not None:
+            raise ElasticError("a sharded model cannot freeze or unfreeze parameters after Session(...)")
+        self._parameters = list(self._state.model.parameters())
+        self._layout, self._layout_digest = self._find_layout(), 0
+        self._reducer.lay_out(self._trained())
+        log.info("%d tensors are trained now", len(self._layout))
+
+    def end(self) -> None:
+        """Training is over: optimizers may step as they like."""
+        self._step_guard = None
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _object_to(self, message: str) -> None:
+        if self._check == "error":
+            raise ElasticError(message)
+        if message not in self._objected:
+            self._objected.add(message)
+            log.warning("%s", message)
+
+    def _object_to_loss(self, over: str, weight: str) -> None:
+        line = current_line()
+        self._object_to(
+            f"the loss{f' ({line})' if line else ''} is a mean over {over}, of which workers have different shares: "
+            f"say how much this worker has, `with s.step(weight={weight}):`"
+        )
+
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name, p) for name, p in self._state.model.named_parameters() if p.requires_grad]
+
+    def _find_layout(self) -> tuple[int, ...]:
+        return tuple(id(parameter) for parameter in self._parameters if parameter.requires_grad)
+
+    def _rates(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"number of tensors": len(self._layout) + sum(1 for _ in self._shared.tensors())}
+        for number, optimizer in enumerate(self._state.optimizers):
+            for place, group in enumerate(optimizer.param_groups):
+                where = f" of group {place}" if place else ""
+                where += f" of optimizer {number}" if number else ""
+                for name in ("lr", "momentum", "betas", "weight_decay"):
+                    value = group.get(name)
+                    if isinstance(value, torch.Tensor):
+                        value = None if value.is_cuda else float(value)
+                    if value is not None:
+                        found[f"{name}{where}"] = value
+        return found
+
+    def _values(self) -> Digests:
+        if self._state.mesh is not None:
+            return digest([])  # each process of a node has another shard
+        named: list[tuple[str, torch.Tensor]] = [*self._trained(), *self._shared.tensors()]
+        for name, thing in self._state.tracked.items():
+            if isinstance(thing, torch.nn.Module):
+                named += [(f"{name}.{key}", each) for key, each in thing.named_parameters()]
+        return digest(named)

@@ -1,0 +1,238 @@
+"""State that the script holds outside the session, which a worker that joins would not get.
+
+Plain variables that steer training are compared between workers (`compared`); schedulers and the like that are not
+tracked are named in the log as training begins (`warn_untracked`); averaged copies of the model that change while it
+trains are an error (`CopyWatch`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.guards.carried_names import CarriedName, carried_names
+from malletrain.elastic.guards.script_place import is_script, script_frames
+from malletrain.elastic.state.training_state import TrainingState
+
+log = logging.getLogger("malletrain.elastic")
+
+#: How deep attributes, lists and dictionaries are looked into, and how many entries of each.
+MAX_DEPTH, MAX_ENTRIES = 3, 1000
+
+#: A container is a copy of the model if so large a share of the model's parameters has a tensor of its shape in it.
+COPY_SHARE = 0.5
+
+_KINDS = (torch.optim.lr_scheduler.LRScheduler, torch.optim.Optimizer, torch.amp.GradScaler)
+_PLAIN = (bool, int, float, str, type(None))
+
+
+# --- variables that steer -----------------------------------------------------------------------------------------
+
+
+def compared() -> dict[str, Any]:
+    """The script's variables that workers must have in common, by name, as they are now."""
+    found: dict[str, Any] = {}
+    for frame in script_frames():
+        for each in _carried(frame.f_code):
+            value = _value(frame, each.name)
+            if isinstance(value, _PLAIN):
+                found.setdefault(f"{each.name} ({Path(frame.f_code.co_filename).name}:{each.line})", value)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _carried(code: CodeType) -> frozenset[CarriedName]:
+    scopes = _of_file(code.co_filename)
+    return scopes.get(0 if code.co_name == "<module>" else code.co_firstlineno, frozenset())
+
+
+@lru_cache(maxsize=64)
+def _of_file(filename: str) -> dict[int, frozenset[CarriedName]]:
+    try:
+        return carried_names(Path(filename).read_text())
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+def _value(frame: FrameType, name: str) -> Any:
+    """The value of a dotted name in a frame; the frame itself, which is not plain, where there is none."""
+    root, *attributes = name.split(".")
+    value = frame.f_locals.get(root, frame.f_globals.get(root, frame))
+    for attribute in attributes:
+        fields = getattr(value, "__dict__", {})  # no property is called
+        value = fields.get(attribute, frame) if isinstance(fields, Mapping) else frame
+    return value
+
+
+# --- objects with state -------------------------------------------------------------------------------------------
+
+
+def variables() -> dict[str, Any]:
+    """The script's variables, of all its functions that are being called and of its modules."""
+    found: dict[str, Any] = {}
+    for frame in script_frames():
+        for name, value in [*frame.f_locals.items(), *frame.f_globals.items()]:
+            if not name.startswith("__"):
+                found.setdefault(name, value)
+    return found
+
+
+def warn_untracked(state: TrainingState) -> None:
+    """Log a warning for each object of the script that looks untracked."""
+    for name, thing in untracked(state, variables()):
+        log.warning(
+            "%s (%s) has state that newcomers will not get: s.track(%s=%s) before the first epoch, if training "
+            "changes it",
+            *(name, type(thing).__name__, _keyword(name), name),
+        )
+
+
+def _keyword(name: str) -> str:
+    """A name for `track` from the path of an object: of `trainer.parts['warm'][0]`, `warm_0`."""
+    return "_".join(re.findall(r"\w+", name.rpartition(".")[2])) or "thing"
+
+
+def untracked(state: TrainingState, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Schedulers, gradient scalers, optimizers and trainable modules that are not part of the training state,
+    wherever the script's objects, lists and dictionaries hold them."""
+    known = {id(thing) for thing in [*state.optimizers, *state.tracked.values()]}
+    parameters = {id(parameter) for parameter in state.model.parameters()}
+    for thing in state.tracked.values():
+        if isinstance(thing, torch.nn.Module):
+            parameters |= {id(parameter) for parameter in thing.parameters()}
+    for name, thing in _reachable(given):
+        if id(thing) in known:
+            continue
+        if isinstance(thing, torch.optim.Optimizer) and id(getattr(thing, "optimizer", None)) in known:
+            continue  # some libraries wrap the optimizer
+        if (
+            isinstance(thing, _KINDS)
+            or _schedules(thing)
+            or (isinstance(thing, torch.nn.Module) and _trains(thing, parameters))
+        ):
+            known.add(id(thing))
+            yield name, thing
+
+
+def _schedules(thing: Any) -> bool:
+    """Whether a thing looks like a scheduler that is none of torch's, as timm's."""
+    fields = getattr(thing, "__dict__", {})
+    holds = isinstance(fields, Mapping) and any(isinstance(each, torch.optim.Optimizer) for each in fields.values())
+    return holds and all(
+        callable(getattr(type(thing), name, None)) for name in ("state_dict", "load_state_dict", "step")
+    )
+
+
+def _trains(module: torch.nn.Module, parameters: set[int]) -> bool:
+    """Whether a module has trainable parameters of its own; a frozen one is built alike on every worker."""
+    return any(each.requires_grad and id(each) not in parameters for each in module.parameters())
+
+
+def _reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Objects by path, nearest first: of the script's own classes the attributes, of lists and dictionaries the
+    entries."""
+    seen: set[int] = set()
+    level = [(name, thing) for name, thing in given.items()]
+    for _ in range(MAX_DEPTH + 1):
+        following: list[tuple[str, Any]] = []
+        for name, thing in level:
+            if isinstance(thing, (*_PLAIN, type, torch.Tensor, CodeType)) or id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            yield name, thing
+            following += _entries(name, thing)
+        level = following
+
+
+def _entries(name: str, thing: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(thing, dict):
+        return [(f"{name}[{key!r}]", value) for key, value in list(thing.items())[:MAX_ENTRIES]]
+    if isinstance(thing, list | tuple):
+        return [(f"{name}[{place}]", value) for place, value in enumerate(thing[:MAX_ENTRIES])]
+    if isinstance(thing, torch.nn.Module) or not _is_own(thing):
+        return []
+    return [(f"{name}.{key}", value) for key, value in list(vars(thing).items())[:MAX_ENTRIES]]
+
+
+def _is_own(thing: Any) -> bool:
+    """Whether an object's class is the script's own."""
+    import sys
+
+    module = sys.modules.get(type(thing).__module__)
+    filename = getattr(module, "__file__", None)
+    return isinstance(filename, str) and is_script(filename) and isinstance(getattr(thing, "__dict__", None), dict)
+
+
+# --- copies of the model ------------------------------------------------------------------------------------------
+
+
+class CopyWatch:
+    """Notices copies of the model, such as moving averages, that training changes and the session does not have.
+
+    Args:
+        state: the training state.
+    """
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._before: dict[str, tuple[int, tuple[int, ...]]] | None = None
+
+    def look(self) -> None:
+        """Look at the copies that the script holds. Call it at the same place of two steps, at least.
+
+        Raises:
+            ElasticError: one has changed since the last look.
+        """
+        found = self._copies(variables())
+        now = {name: (id(thing), _fingerprint(tensors)) for name, thing, tensors in found}
+        before, self._before = self._before, now
+        for name, (identity, marks) in now.items():
+            # (A list that each step makes anew, such as one of gradients, carries nothing over.)
+            earlier = (before or {}).get(name)
+            if earlier is not None and earlier[0] == identity and earlier[1] != marks:
+                raise ElasticError(
+                    f"{name} is a copy of the model that training changes, and a worker that joins would not have "
+                    f"it: s.track(average={name}) if it has state_dict and load_state_dict, else keep it in "
+                    's.state["average"], before the first epoch'
+                )
+
+    def _copies(self, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, list[torch.Tensor]]]:
+        own = {id(each) for each in [*self._state.model.parameters(), *self._state.model.buffers()]}
+        for thing in self._state.tracked.values():
+            own |= {id(tensor) for tensor in _tensors(thing)}
+        shapes = Counter(tuple(each.shape) for each in self._state.model.parameters())
+        modules = {id(module) for module in self._state.model.modules()}
+        modules |= {id(thing) for thing in self._state.tracked.values()}
+        many = sum(shapes.values())
+        for name, thing in _reachable(given):
+            if id(thing) in modules or isinstance(thing, torch.optim.Optimizer):
+                continue
+            tensors = [tensor for tensor in _tensors(thing) if id(tensor) not in own]
+            alike = shapes & Counter(tuple(tensor.shape) for tensor in tensors)
+            if many > 1 and sum(alike.values()) >= COPY_SHARE * many:
+                yield name, thing, tensors
+
+
+def _tensors(thing: Any) -> list[torch.Tensor]:
+    """The tensors that a module, list or dictionary holds itself."""
+    if isinstance(thing, torch.nn.Module):
+        return [*thing.parameters(), *thing.buffers()]
+    if isinstance(thing, dict):
+        thing = list(thing.values())[:MAX_ENTRIES]
+    if isinstance(thing, list | tuple):
+        return [each for each in thing[:MAX_ENTRIES] if isinstance(each, torch.Tensor)]
+    return []
+
+
+def _fingerprint(tensors: list[torch.Tensor]) -> tuple[int, ...]:
+    """Numbers that change when a tensor is changed in place or replaced."""
+    return tuple(number for tensor in tensors for number in (id(tensor), tensor._version))

@@ -1,0 +1,136 @@
+"""`Session.state`: plain values, tensors and random generators of the script that are part of the training state."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import torch
+
+from malletrain.elastic.errors import ElasticError
+
+_GENERATOR, _PYTHON, _NUMPY = "\0generator", "\0random", "\0numpy"
+
+
+class SharedValues(MutableMapping[str, Any]):
+    """A dictionary whose values a worker that joins, or a job that resumes, gets as they are in the training.
+
+    Values are numbers, text, None, tensors, lists, tuples and dictionaries of such, `torch.Generator`,
+    `random.Random` and `numpy.random.Generator`. Set their first values before the first epoch.
+
+    Raises:
+        ElasticError: a value is of another kind.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _captured(name, value)
+        self._values[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def plain(self) -> dict[str, Any]:
+        """The values that are numbers or text."""
+        return {name: value for name, value in self._values.items() if isinstance(value, bool | int | float | str)}
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors, and those of dictionaries and lists, by path."""
+        for name, value in self._values.items():
+            yield from _tensors(name, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: _captured(name, value) for name, value in self._values.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            self._values[name] = _restored(value, self._values.get(name))
+
+
+def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _tensors(f"{name}.{key}", each)
+    elif isinstance(value, list | tuple):
+        for place, each in enumerate(value):
+            yield from _tensors(f"{name}.{place}", each)
+
+
+def _captured(name: str, value: Any) -> Any:
+    """A value as plain data and tensors."""
+    if isinstance(value, bool | int | float | str | bytes | torch.Tensor | type(None)):
+        return value
+    if isinstance(value, dict):
+        return {key: _captured(f"{name}[{key!r}]", each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_captured(f"{name}[{place}]", each) for place, each in enumerate(value))
+    if isinstance(value, torch.Generator):
+        return {_GENERATOR: value.get_state()}
+    if isinstance(value, random.Random):
+        version, internal, gauss = value.getstate()
+        return {_PYTHON: [version, list(internal), gauss]}
+    if _is_numpy(value):
+        return {_NUMPY: _numbers(value.bit_generator.state)}
+    raise ElasticError(
+        f's.state["{name}"] cannot hold {type(value).__name__}: keep numbers, text, tensors, lists and dictionaries '
+        "of "
+        "such, or a random generator there; objects with state_dict and load_state_dict go to s.track(...)"
+    )
+
+
+def _restored(value: Any, present: Any) -> Any:
+    if isinstance(value, dict) and _GENERATOR in value:
+        generator = present if isinstance(present, torch.Generator) else torch.Generator()
+        generator.set_state(value[_GENERATOR].cpu().clone())
+        return generator
+    if isinstance(value, dict) and _PYTHON in value:
+        version, internal, gauss = value[_PYTHON]
+        twister = present if isinstance(present, random.Random) else random.Random()
+        twister.setstate((version, tuple(internal), gauss))
+        return twister
+    if isinstance(value, dict) and _NUMPY in value:
+        if _is_numpy(present):
+            present.bit_generator.state = value[_NUMPY]
+        return present
+    if isinstance(value, torch.Tensor):
+        if isinstance(present, torch.Tensor) and present.shape == value.shape:
+            with torch.no_grad():
+                return present.copy_(value)  # whoever else holds the tensor sees the values
+        return value.clone()
+    if isinstance(value, dict):
+        known = present if isinstance(present, dict) else {}
+        restored = {key: _restored(each, known.get(key)) for key, each in value.items()}
+        if isinstance(present, dict):
+            present.clear()
+            present.update(restored)
+            return present
+        return restored
+    return copy.deepcopy(value)
+
+
+def _is_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.random.Generator)
+
+
+def _numbers(node: Any) -> Any:
+    """A bit generator's state without numpy's types."""
+    if isinstance(node, dict):
+        return {key: _numbers(value) for key, value in node.items()}
+    return node.tolist() if hasattr(node, "tolist") else node

@@ -1,0 +1,284 @@
+"""The two runs of a check: one whose workers come, go and are killed, and a static one of as many steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from malletrain.script_check.comparison import TensorDifference, compare
+from malletrain.script_check.local_coordinator import LocalCoordinator
+
+#: Steps of one worker before others join, of three before one is killed, and of two before the end.
+STEPS_ALONE, STEPS_OF_THREE, STEPS_OF_TWO = 6, 6, 10
+
+#: Seconds that each step lasts at least, so that changes happen between chosen steps.
+PACE_S = 0.03
+
+#: Seconds without a further step after which a run counts as stuck.
+PATIENCE_S = 180.0
+
+JOB, ARRAY = 1, 1
+STATIC = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a check has found.
+
+    Attributes:
+        verdict: `equal`; `in distribution` where equality by numbers is not claimed; `different`; `wrong` where the
+            script was stopped; `failed` where it raised an error of its own; `no session`; or `too short`.
+        during: what was going on: `alone`, `joining`, `three workers`, `after a kill`, or `compared`.
+        text: for people: the script's error, or what differs.
+        steps: made in each run.
+        equality: what the session claims.
+        differences: of the parameters, the largest first.
+    """
+
+    verdict: str
+    during: str
+    text: str = ""
+    steps: int = 0
+    equality: str = ""
+    differences: list[TensorDifference] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether the script may be submitted as it is."""
+        return self.verdict in ("equal", "in distribution")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "good": self.good}
+
+
+class _Ended(Exception):
+    """A run ended before its time."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind, self.text = kind, text
+
+
+def check_script(script: Path, arguments: Sequence[str], say: Callable[[str], None]) -> CheckReport:
+    """Check a script. Its processes run in the present directory, with its own output in a log of the check.
+
+    Args:
+        script: a Python file.
+        arguments: for it.
+        say: gets a line of progress at each stage.
+
+    Raises:
+        TimeoutError: a run is stuck.
+    """
+    with tempfile.TemporaryDirectory(prefix="malletrain-check-") as name:
+        run = _Run(Path(name), [str(script), *arguments])
+        try:
+            return _check(run, say)
+        finally:
+            run.end()
+
+
+def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
+    during = "alone"
+    try:
+        say("one worker trains")
+        run.pace(PACE_S)
+        run.coordinator.start()
+        run.spawn("0")
+        run.wait_steps("0", STEPS_ALONE)
+        during = "joining"
+        say("two workers join")
+        run.spawn("1")
+        run.spawn("2")
+        run.wait_world({"0", "1", "2"})
+        run.wait_steps("2", 1)
+        during = "three workers"
+        run.wait_steps("0", run.steps("0") + STEPS_OF_THREE)
+        during = "after a kill"
+        say("one of the three is killed")
+        run.kill("2")
+        run.wait_world({"0", "1"})
+        run.wait_steps("0", run.steps("0") + 1)
+        steps = run.steps("0") + STEPS_OF_TWO
+        run.stop_at(steps)
+        run.wait_end("0")
+        run.wait_end("1")
+    except _Ended as ended:
+        if ended.kind == "done":
+            return CheckReport(
+                "too short",
+                during,
+                f"the script was over after {run.steps('0')} steps: have it train for longer, about 100 steps",
+                run.steps("0"),
+            )
+        verdict = {"refused": "wrong", "no session": "no session"}.get(ended.kind, "failed")
+        return CheckReport(verdict, during, ended.text, run.steps("0"))
+    say(f"a static run makes the same {steps} steps")
+    run.pace(0.0)
+    run.spawn(STATIC)
+    try:
+        run.wait_end(STATIC)
+    except _Ended as ended:
+        return CheckReport("failed", "alone", ended.text, run.steps(STATIC))
+    return _report(run.result("0"), run.result("1"), run.result(STATIC))
+
+
+def _report(resized: Mapping[str, Any], peer: Mapping[str, Any], static: Mapping[str, Any]) -> CheckReport:
+    replicas = compare(static["first"], resized["last"], peer["last"])
+    steps, equality = int(static["step"]), str(resized["equality"])
+    if int(resized["step"]) != steps:
+        return CheckReport("too short", "compared", "the two runs made different numbers of steps", steps, equality)
+    apart = [each for each in replicas if not each.equal]
+    if apart:
+        text = f"the workers of the resized run differ from each other, first in {apart[0].name}"
+        return CheckReport("different", "compared", text, steps, equality, apart)
+    differences = compare(static["first"], static["last"], resized["last"])
+    if all(each.equal for each in differences):
+        return CheckReport("equal", "compared", "", steps, equality, differences)
+    worst = differences[0]
+    text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by"
+    verdict = "in distribution" if equality.startswith("statistical") else "different"
+    return CheckReport(verdict, "compared", text, steps, equality, differences)
+
+
+class _Run:
+    """The processes of a check, and the folder in which they and it write."""
+
+    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+        self._folder = folder
+        self._command = [sys.executable, "-m", "malletrain.script_check.checked_script", *command]
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        secret = secrets.token_hex()
+        (folder / "secret").write_text(secret)
+        self.coordinator = LocalCoordinator(0, os.getuid(), secret, JOB)
+
+    def spawn(self, name: str) -> None:
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("SLURM", "MALLETRAIN", "TORCHELASTIC"))
+            and key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        }
+        # Each run with as many threads: they decide how a matrix product is rounded.
+        threads = str(max(1, (os.cpu_count() or 1) // 3))
+        environ = {"OMP_NUM_THREADS": threads, **kept, "MALLETRAIN_CHECK_DIR": str(self._folder)}
+        environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{name == STATIC}")
+        if name != STATIC:
+            environ |= {
+                "MALLETRAIN_URL": self.coordinator.url,
+                "MALLETRAIN_JOB": str(JOB),
+                "MALLETRAIN_ADDRESS": "127.0.0.1",
+                "SLURM_JOB_ID": str(1000 + int(name)),
+                "SLURM_ARRAY_JOB_ID": str(ARRAY),
+                "SLURM_ARRAY_TASK_ID": name,
+                "SLURM_RESTART_COUNT": "0",
+                "SLURMD_NODENAME": f"worker{name}",
+            }
+        with (self._folder / f"log-{name}").open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                self._command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def pace(self, seconds: float) -> None:
+        self._put("pace", str(seconds))
+
+    def stop_at(self, steps: int) -> None:
+        self._put("stop-at", str(steps))
+
+    def _put(self, name: str, text: str) -> None:
+        draft = self._folder / f"{name}.part"
+        draft.write_text(text)
+        draft.rename(self._folder / name)
+
+    def steps(self, name: str) -> int:
+        """Steps that training has made when this worker last ended one."""
+        path = self._folder / f"step-{name}"
+        return int(path.read_text()) if path.exists() else 0
+
+    def wait_steps(self, name: str, steps: int) -> None:
+        self._wait(lambda: self.steps(name) >= steps, f"step {steps}", name)
+
+    def wait_world(self, tasks: set[str]) -> None:
+        wanted = {f"{ARRAY}_{task}" for task in tasks}
+        self._wait(lambda: set(self.coordinator.world()) == wanted, f"a world of {len(tasks)} workers")
+
+    def wait_end(self, name: str) -> None:
+        self._wait(lambda: self._processes[name].poll() is not None, "the end of the run", ending=True)
+        end = self._end_of(name)
+        if end.kind != "done":
+            raise end
+
+    def _wait(self, condition: Callable[[], bool], what: str, name: str = "", *, ending: bool = False) -> None:
+        """Wait for a condition as long as steps are made.
+
+        Raises:
+            _Ended: a process ended first.
+            TimeoutError: no step was made for long.
+        """
+        progress, since = self._progress(), time.monotonic()
+        while not condition():
+            if not ending and (self._folder / "end-0.json").exists() and self._processes["0"].poll() == 0:
+                raise _Ended("done", "")  # those who came too late fail for it
+            for other, process in self._processes.items():
+                if process.poll() is not None and not (ending and self._end_of(other).kind == "done"):
+                    raise self._end_of(other)
+            if self._progress() != progress:
+                progress, since = self._progress(), time.monotonic()
+            if time.monotonic() - since > PATIENCE_S:
+                raise TimeoutError(
+                    f"no further step for {PATIENCE_S:.0f} s while waiting for {what}\n{self.log_tail()}"
+                )
+            time.sleep(0.01)
+
+    def _progress(self) -> list[int]:
+        return [self.steps(name) for name in self._processes]
+
+    def _end_of(self, name: str) -> _Ended:
+        path = self._folder / f"end-{name}.json"
+        # A worker that was stopped because another one had raised an error tells less than that one.
+        for other in [name, *self._processes]:
+            candidate = self._folder / f"end-{other}.json"
+            if candidate.exists() and json.loads(candidate.read_text())["kind"] != "done":
+                path = candidate
+                break
+        if not path.exists():
+            return _Ended("failed", f"a process of the script ended without a word\n{self.log_tail(name)}")
+        given = json.loads(path.read_text())
+        return _Ended(given["kind"], given["text"])
+
+    def log_tail(self, name: str = "0") -> str:
+        """The last lines of a worker's output."""
+        path = self._folder / f"log-{name}"
+        return "\n".join(path.read_text(errors="replace").splitlines()[-12:]) if path.exists() else ""
+
+    def kill(self, name: str) -> None:
+        process = self._processes.pop(name)
+        _kill(process)
+
+    def result(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = torch.load(self._folder / f"result-{name}.pt", weights_only=True)
+        return found
+
+    def end(self) -> None:
+        for process in self._processes.values():
+            _kill(process)
+        self.coordinator.stop()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,162 @@
+"""Runs a training script for some steps as one worker of a check, and writes down what it arrives at.
+
+`python -m malletrain.script_check.checked_script SCRIPT ARGUMENTS...` with a folder MALLETRAIN_CHECK_DIR that is the
+user's alone. There, `secret` is what a worker presents to the coordinator. After each step the worker writes its
+number to `step-NAME`, waits for the seconds in `pace`, and ends if it has made the steps in `stop-at`. As it ends it
+writes `result-NAME.pt` and `end-NAME.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.guards.script_place import line_of
+from malletrain.elastic.runtime import Runtime
+from malletrain.elastic.session import Session
+from malletrain.elastic.step import Step
+from malletrain.wire import worker_client
+
+#: A script that has made so many optimizer steps without a session has none.
+STEPS_WITHOUT_SESSION = 20
+
+
+class _Over(SystemExit):
+    """The run has made its steps."""
+
+
+class Recorder:
+    """Follows one script through its steps.
+
+    Args:
+        folder: of the check.
+        name: of this worker.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._session: Session | None = None
+        self._first: dict[str, torch.Tensor] = {}
+
+    def install(self) -> None:
+        """Have the session's parts call this recorder."""
+        made, ended, finish = Session.__init__, Step.__exit__, Runtime.finish
+        steps: list[None] = []
+
+        def init(session: Session, *args: Any, **more: Any) -> None:
+            made(session, *args, **more)
+            self._session = session
+            self._first = _copy(session)
+
+        def end(step: Step, *error: Any) -> Any:
+            result = ended(step, *error)
+            if error[0] is None:
+                self._after_step()
+            return result
+
+        def finished(runtime: Runtime, *result: Any) -> None:
+            self._write()
+            finish(runtime, *result)
+
+        def without_session(*_: Any) -> None:
+            steps.append(None)
+            if self._session is None and len(steps) == STEPS_WITHOUT_SESSION:
+                self.note("no session", "the script trains without an elastic.Session")
+                raise _Over(1)
+
+        # Wrapped for this process alone: a check must not need a line in the script.
+        for owner, name, wrapper in (
+            (Session, "__init__", init),
+            (Step, "__exit__", end),
+            (Runtime, "finish", finished),
+        ):
+            setattr(owner, name, wrapper)
+        register_optimizer_step_post_hook(without_session)
+
+    def note(self, kind: str, text: str) -> None:
+        """Write down how the run ended."""
+        (self._folder / f"end-{self._name}.json").write_text(json.dumps({"kind": kind, "text": text}))
+
+    def _after_step(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        done = session.steps_done
+        step = self._folder / f"step-{self._name}"
+        step.with_suffix(".part").write_text(str(done))
+        step.with_suffix(".part").rename(step)
+        time.sleep(self._number("pace", 0.0))
+        if done >= self._number("stop-at", float("inf")):
+            self._write()
+            self.note("done", "")
+            sys.stdout.flush()
+            raise _Over(0)
+
+    def _number(self, name: str, default: float) -> float:
+        try:
+            return float((self._folder / name).read_text())
+        except FileNotFoundError:
+            return default
+
+    def _write(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        result = {
+            "first": self._first,
+            "last": _copy(session),
+            "step": session.steps_done,
+            "size": session.size,
+            "equality": session.equality,
+        }
+        path = self._folder / f"result-{self._name}.pt"
+        torch.save(result, path.with_suffix(".part"))
+        path.with_suffix(".part").rename(path)
+
+
+def _copy(session: Session) -> dict[str, torch.Tensor]:
+    parameters = session.model.named_parameters()
+    return {name: each.detach().cpu().clone() for name, each in parameters}
+
+
+def main(arguments: list[str]) -> None:
+    """Run the script; exit status 0 once it has made its steps."""
+    folder = Path(os.environ["MALLETRAIN_CHECK_DIR"])
+    name = os.environ.get("SLURM_ARRAY_TASK_ID", "static")
+    secret = folder / "secret"
+    if "MALLETRAIN_URL" in os.environ:
+        worker_client.credential_for = lambda url: secret.read_text()
+    recorder = Recorder(folder, name)
+    recorder.install()
+    sys.argv = arguments
+    sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+        recorder.note("done", "")
+    except _Over:
+        raise
+    except ElasticError as error:
+        line = line_of(error.__traceback__)
+        recorder.note("refused", f"{error} ({line})" if line else str(error))
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".strip()
+        line = line_of(error.__traceback__)
+        recorder.note("failed", f"{text} ({line})" if line else text)
+        traceback.print_exc()
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,60 @@
+"""Compares what a resized run arrives at with what a static run does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+#: Units of rounding that the two runs may differ by, relative to how far training has moved a tensor. Rounding grows
+#: from step to step; a wrong weight or a forgotten state gives a difference of the order of the movement itself.
+ROUNDING_UNITS = 3e4
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """One parameter of two runs.
+
+    Attributes:
+        name: of the parameter.
+        difference: the norm of the difference over the norm of the movement; 0 where nothing moved and nothing
+            differs.
+        limit: what rounding explains.
+    """
+
+    name: str
+    difference: float
+    limit: float
+
+    @property
+    def equal(self) -> bool:
+        return self.difference <= self.limit
+
+
+def compare(
+    first: Mapping[str, torch.Tensor], static: Mapping[str, torch.Tensor], resized: Mapping[str, torch.Tensor]
+) -> list[TensorDifference]:
+    """Compare parameters, the most different first.
+
+    Args:
+        first: as training began.
+        static: as the static run has them.
+        resized: as the resized run has them; one that lacks a parameter differs from the static run without limit.
+    """
+    found = []
+    for name, tensor in static.items():
+        begun, other = first.get(name), resized.get(name)
+        if other is None or begun is None or other.shape != tensor.shape:
+            found.append(TensorDifference(name, float("inf"), 0.0))
+            continue
+        wide = tensor.double()
+        moved, apart = float((wide - begun.double()).norm()), float((wide - other.double()).norm())
+        # What rounding of the parameters themselves explains, however little they have moved.
+        eps = torch.finfo(tensor.dtype).eps if tensor.dtype.is_floating_point else 0.0
+        limit = ROUNDING_UNITS * eps + (64 * eps * float(wide.norm()) / moved if moved else 0.0)
+        if not apart:
+            found.append(TensorDifference(name, 0.0, limit))
+        else:
+            found.append(TensorDifference(name, apart / moved if moved else float("inf"), min(limit, 0.1)))
+    return sorted(found, key=lambda each: (-each.difference, each.name))

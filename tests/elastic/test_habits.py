@@ -1,0 +1,156 @@
+"""Habits of real scripts: each is right, or an error that names the line and the cure; alone as with others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.elastic.coordinator import HERE, Forked, free_port, outside_slurm, running, wait_until
+from tests.elastic.digits import assert_equal, run_alone
+
+SCRIPT = str(HERE / "train_habits.py")
+
+ALONE = {
+    "second_backward": r"a second time in a step.*s.accumulate\(\).*s.step\(backwards=N\)",
+    "gan_by_accumulate": r"train_habits.py:\d+\) has gradients of this worker alone.*s.step\(backwards=N\)",
+    "class_weights": r"train_habits.py:\d+\) is a mean over the class weights.*weight=class_weights\[y\].sum\(\)",
+    "ignored_targets": r"is a mean over the targets that it does not ignore.*weight=\(y != -100\).sum\(\)",
+    "other_model": r"SGD.step\(\) \(train_habits.py:\d+\) trains a parameter of shape \(4, 10\) that the session",
+    "frozen_average": r"average is a copy of the model that training changes.*s.track\(average=average\)",
+    "average_in_a_class": r"average.shadow is a copy of the model that training changes.*s.state",
+    "epochs_by_range": r"the epoch's batches are used up: iterate over epochs by `for epoch in s.epochs",
+    "agrees_inside": r"after the `with s.step\(\):` block",
+}
+
+TOGETHER = {
+    "local_break": r"is at another place of the script than the others: in s.step\(\) in epoch \d",
+    "local_plateau": r"learns with another lr than the others \(.*s.track\(scheduler",
+    "main_evaluates": r"is at another place of the script than the others: in s.evaluate\(\)|and the others in "
+    "s.evaluate",
+    "meddles_on_main": r"has another 0.weight than the others: something changes it on one worker",
+    "counter_sets_rate --split": r"rank0 \(process 1\) is not like rank0 \(process 0\) in its data set",
+}
+
+GROWING = {
+    "counter_sets_rate": r"another (lr|iter_num)",
+    "index_of_batch": r"has another i \(train_habits.py:\d+\) than the others",
+    "best_score": r"has another best \(train_habits.py:\d+\) than the others \(.*s.state",
+    "counter_in_trainer": r"has another self.done \(train_habits.py:\d+\) than the others",
+    "lambda_over_global": r"learns with another lr than the others|has another count",
+}
+
+EQUAL = ["gan", "sam", "weighted", "unfreezes", "shared_values", "agrees", "sums_in_words"]
+
+
+def run_together(directory: Path, *options: str, size: int = 2) -> tuple[list[int], str]:
+    """The script in processes that were started together on one node; their exit statuses, and what they printed."""
+    directory.mkdir(exist_ok=True)
+    port = str(free_port())
+    ranks = []
+    for rank in range(size):
+        environ = outside_slurm(
+            MALLETRAIN_TEST_DIR=str(directory), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank),
+            LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, HOME=str(directory),
+        )  # fmt: skip
+        ranks.append(Forked(environ, directory / f"rank-{rank}.log", [SCRIPT, *options]))
+    statuses = [rank.wait(120) for rank in ranks]
+    return statuses, "\n".join((directory / f"rank-{rank}.log").read_text() for rank in range(size))
+
+
+def steps_of(directory: Path, task: int) -> int:
+    path = directory / f"steps-{task}"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("habit", ALONE)
+def test_wrong_alone_as_on_the_cluster(habit: str, tmp_path: Path) -> None:
+    log = tmp_path / "alone.log"
+    status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60)
+    text = log.read_text().replace("\n", " ")
+    assert status == 1, text
+    assert_matches(ALONE[habit], text)
+
+
+def assert_matches(pattern: str, text: str) -> None:
+    assert re.search(pattern, text), text[-3000:]
+
+
+@pytest.mark.parametrize("habit", TOGETHER)
+def test_wrong_with_two_workers(habit: str, tmp_path: Path) -> None:
+    statuses, text = run_together(tmp_path, *habit.split())
+    assert statuses == [1, 1], text
+    assert_matches(TOGETHER[habit], text.replace("\n", " "))
+
+
+@pytest.mark.parametrize("habit", GROWING)
+def test_wrong_once_a_worker_joins(habit: str, tmp_path: Path) -> None:
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, habit])
+        wait_until(lambda: steps_of(tmp_path, 0) >= 3, 60, "three steps")
+        pod.spawn(daemon.url, 1, [SCRIPT, habit])
+        assert pod.wait(0) == 1, pod.logs()
+        text = pod.logs().replace("\n", " ")
+    assert_matches(GROWING[habit], text)
+
+
+@pytest.mark.parametrize("habit", EQUAL)
+def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
+    """From one worker to three; one is killed; another joins."""
+    static = run_alone(tmp_path / "static", SCRIPT, habit)
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, habit])
+        wait_until(lambda: steps_of(tmp_path, 0) >= 2, 60, "two steps")
+        for task in (1, 2):
+            pod.spawn(daemon.url, task, [SCRIPT, habit])
+        daemon.wait_world([0, 1, 2])
+        wait_until(lambda: steps_of(tmp_path, 2) >= 2, 60, "two steps of three")
+        pod.kill(2)
+        daemon.wait_world([0, 1])
+        made = steps_of(tmp_path, 0)
+        wait_until(lambda: steps_of(tmp_path, 0) >= made + 1, 60, "a step of two")
+        pod.spawn(daemon.url, 3, [SCRIPT, habit])
+        daemon.wait_world([0, 1, 3])
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == 0, pod.logs()
+    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
+
+
+@pytest.mark.parametrize("habit", ["gan", "weighted", "unfreezes", "all_reduces"])
+def test_equal_with_three_processes_of_a_node(habit: str, tmp_path: Path) -> None:
+    static = run_alone(tmp_path / "static", SCRIPT, habit)
+    statuses, text = run_together(tmp_path, habit, size=3)
+    assert statuses == [0, 0, 0], text
+    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
+
+
+def test_random_numbers_of_a_step_weaken_what_is_claimed(tmp_path: Path) -> None:
+    statuses, text = run_together(tmp_path, "draws")
+    assert statuses == [0, 0], text
+    assert "equality with a static run is statistical" in text
+
+
+def test_findings_are_logged_where_the_script_asks_for_that(tmp_path: Path) -> None:
+    log = tmp_path / "alone.log"
+    environ = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path))
+    assert Forked(environ, log, [SCRIPT, "class_weights", "--check", "warn"]).wait(60) == 0
+    assert log.read_text().count("is a mean over the class weights") == 1
+    assert Forked(environ, log, [SCRIPT, "class_weights", "--check", "off"]).wait(60) == 0
+    assert "is a mean over" not in log.read_text()
+
+
+def test_a_worker_that_joins_is_told_where_training_is(tmp_path: Path) -> None:
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, "joins"])
+        wait_until(lambda: steps_of(tmp_path, 0) >= 3, 60, "three steps")
+        pod.spawn(daemon.url, 1, [SCRIPT, "joins"])
+        daemon.wait_world([0, 1])
+        wait_until(lambda: steps_of(tmp_path, 1) >= 1, 60, "a step of the newcomer")
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == 0, pod.logs()
+    epoch, step = (tmp_path / "joined-1").read_text().split()
+    assert int(step) >= 3
+    assert int(epoch) == int(step) // 10
+    assert not (tmp_path / "joined-0").exists()

@@ -1,0 +1,134 @@
+"""State that a script holds outside the session is named, or an error."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.guards.script_state import CopyWatch, untracked
+from malletrain.elastic.session import Session
+from malletrain.elastic.state.training_state import Position, TrainingState
+
+
+def state_of(model: nn.Module) -> TrainingState:
+    return TrainingState(model, [torch.optim.SGD(model.parameters(), lr=0.1)], Position())
+
+
+class OwnScheduler:
+    """Like timm's: none of torch's classes."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def step(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Trainer:
+    def __init__(self, **things: Any) -> None:
+        self.__dict__.update(things)
+
+
+def names(state: TrainingState, **variables: Any) -> list[str]:
+    return [name for name, _ in untracked(state, variables)]
+
+
+def test_schedulers_averages_and_second_models_are_found() -> None:
+    model, head, teacher = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)
+    state = state_of(model)
+    optimizer = state.optimizers[0]
+    kept = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    state.track("kept", kept)
+    variables = {
+        "model": model, "layer": model, "optimizer": optimizer, "kept": kept, "head": head, "teacher": teacher,
+        "average": AveragedModel(model), "loss": nn.CrossEntropyLoss(), "number": 3,
+        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "own": OwnScheduler(optimizer),
+        "other": torch.optim.SGD(head.parameters(), lr=0.1), "scaler": torch.amp.GradScaler("cpu"),
+    }  # fmt: skip
+    assert names(state, **variables) == ["head", "average", "scheduler", "own", "other", "scaler"]
+
+
+def test_what_objects_lists_and_dictionaries_hold_is_found() -> None:
+    model = nn.Linear(2, 2)
+    state = state_of(model)
+    schedulers = [torch.optim.lr_scheduler.StepLR(state.optimizers[0], 1) for _ in range(3)]
+    trainer = Trainer(scheduler=schedulers[0], parts={"warm": [schedulers[1]]})
+    assert names(state, trainer=trainer, both=[schedulers[2]]) == [
+        "trainer.scheduler",
+        "both[0]",
+        "trainer.parts['warm'][0]",
+    ]
+
+
+def test_objects_of_libraries_are_not_looked_into() -> None:
+    model = nn.Linear(2, 2)
+    state = state_of(model)
+    assert (
+        names(state, space=SimpleNamespace(scheduler=torch.optim.lr_scheduler.StepLR(state.optimizers[0], 1))) == []
+    )
+
+
+def test_what_belongs_to_something_tracked_is_not_forgotten() -> None:
+    model, head = nn.Linear(2, 2), nn.Linear(2, 2)
+    state = state_of(model)
+    state.track("both", nn.Sequential(head))
+    assert names(state, head=head) == []
+
+
+def test_a_variable_of_the_calling_script_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with caplog.at_level(logging.WARNING, "malletrain.elastic"):
+        Session(model, optimizer, torch.utils.data.TensorDataset(torch.zeros(4, 2)), batch_size=2).join()
+    assert "s.track(scheduler=scheduler)" in caplog.text
+    del scheduler
+
+
+def averaged(model: nn.Module, kind: str) -> Any:
+    if kind == "module":
+        return copy.deepcopy(model).requires_grad_(False)
+    values = [each.detach().clone() for each in model.parameters()]
+    return values if kind == "list" else dict(zip("ab", values, strict=True))
+
+
+def tensors_of(average: Any) -> list[torch.Tensor]:
+    if isinstance(average, nn.Module):
+        return list(average.parameters())
+    return list(average.values()) if isinstance(average, dict) else average
+
+
+@pytest.mark.parametrize("kind", ["module", "list", "dict"])
+def test_a_copy_of_the_model_that_changes_is_an_error(kind: str) -> None:
+    model = nn.Linear(2, 3)
+    watch, average = CopyWatch(state_of(model)), averaged(model, kind)
+    watch.look()
+    watch.look()
+    tensors_of(average)[0].mul_(0.9)
+    with pytest.raises(ElasticError, match="average is a copy of the model that training changes"):
+        watch.look()
+
+
+def test_a_copy_that_stays_or_is_tracked_or_of_another_shape_is_none() -> None:
+    model = nn.Linear(2, 3)
+    state = state_of(model)
+    tracked, teacher, other = averaged(model, "module"), averaged(model, "module"), [torch.zeros(7), torch.zeros(8)]
+    state.track("tracked", tracked)
+    watch = CopyWatch(state)
+    watch.look()
+    for tensor in [*tracked.parameters(), *other]:
+        tensor.mul_(0.9)
+    watch.look()
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())

@@ -1,0 +1,454 @@
+"""Small training loops, each with one habit that real scripts have. `train_habits.py HABIT` trains with it.
+
+In float64, so that equality with a static run shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset, Subset, TensorDataset, random_split
+
+from malletrain import elastic
+
+HOME = Path(os.environ.get("MALLETRAIN_TEST_DIR", "."))
+ME = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ.get("RANK", "x")
+EPOCHS, BATCH, LR = 3, 64, 0.05
+
+
+def data() -> TensorDataset:
+    digits = load_digits()
+    return TensorDataset(torch.tensor(digits.data[:640]).double() / 16, torch.tensor(digits.target[:640]))
+
+
+def net(wide: int = 16, inputs: int = 64, outputs: int = 10) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, wide), nn.ReLU(), nn.Linear(wide, outputs)).double()
+
+
+def tick() -> None:
+    """A line for each step, and a slow one until the test says go."""
+    with (HOME / f"steps-{ME}").open("a") as file:
+        file.write(f"{s.steps_done}\n")
+    if "MALLETRAIN_URL" in os.environ and not (HOME / "go").exists():
+        time.sleep(0.1)
+
+
+def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def loop(body: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                body(x, y)
+            tick()
+
+
+# --- refused ------------------------------------------------------------------------------------------------------
+
+
+def counter_sets_rate() -> None:
+    iter_num = 0
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            for group in optimizer.param_groups:
+                group["lr"] = LR / (1 + iter_num)
+            with s.step():
+                plain(x, y)
+            iter_num += 1
+            tick()
+
+
+def index_of_batch() -> None:
+    for _ in s.epochs(EPOCHS):
+        for i, (x, y) in enumerate(s.batches()):
+            with s.step():
+                functional.cross_entropy(model(x), y).backward()
+                if (i + 1) % 2 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            tick()
+
+
+def best_score() -> None:
+    best = 0.0
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            tick()
+            if best < 2:
+                best = float(s.steps_done)
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.done = 0
+
+    def train(self) -> None:
+        for _ in s.epochs(EPOCHS):
+            for x, y in s.batches():
+                with s.step():
+                    self.one(x, y)
+                tick()
+
+    def one(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        plain(x, y)
+        self.done += 1
+        if self.done % 7 == 0:
+            optimizer.param_groups[0]["weight_decay"] = 0.01
+
+
+def counter_in_trainer() -> None:
+    Trainer().train()
+
+
+def lambda_over_global() -> None:
+    count = {"steps": 0}
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1 / (1 + count["steps"]))
+    s.track(scheduler=scheduler)
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+                count["steps"] += 1
+                scheduler.step()
+            tick()
+
+
+def local_break() -> None:
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            if s.steps_done > 4 and not s.is_main:
+                break
+
+
+def local_plateau() -> None:
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+    s.track(scheduler=scheduler)
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                loss = plain(x, y)
+            scheduler.step(float(loss) if s.is_main else s.steps_done)
+
+
+def main_evaluates() -> None:
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+        if s.is_main:
+            s.evaluate(lambda batch: {"loss": functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")})
+
+
+def meddles_on_main() -> None:
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            if s.is_main and s.steps_done == 3:
+                with torch.no_grad():
+                    next(model.parameters()).mul_(1.01)
+
+
+def second_backward() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        out = model(x)
+        functional.cross_entropy(out, y).backward(retain_graph=True)
+        out.square().mean().backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def gan_by_accumulate() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        with s.accumulate():
+            functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def class_weights() -> None:
+    weights = torch.linspace(0.1, 2, 10).double()
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y, weights).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def ignored_targets() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y.masked_fill(y < 3, -100)).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def other_model() -> None:
+    head = net(4, 10, 10)
+    other = torch.optim.SGD(head.parameters(), lr=LR)
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        other.zero_grad()
+        functional.cross_entropy(head(model(x)), y).backward()
+        optimizer.step()
+        other.step()
+
+    loop(body)
+
+
+def frozen_average() -> None:
+    average = copy.deepcopy(model).requires_grad_(False)
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        plain(x, y)
+        for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
+            mine.lerp_(theirs.detach(), 0.1)
+
+    loop(body)
+
+
+class Average:
+    def __init__(self) -> None:
+        self.shadow = {name: each.detach().clone() for name, each in model.named_parameters()}
+
+    def update(self) -> None:
+        for name, each in model.named_parameters():
+            self.shadow[name] = 0.9 * self.shadow[name] + 0.1 * each.detach()
+
+
+def average_in_a_class() -> None:
+    average = Average()
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        plain(x, y)
+        average.update()
+
+    loop(body)
+
+
+def epochs_by_range() -> None:
+    for _ in range(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+
+
+def agrees_inside() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        plain(x, y)
+        s.agree(1.0)
+
+    loop(body)
+
+
+# --- equal to a static run ----------------------------------------------------------------------------------------
+
+
+def gan() -> None:
+    """Two models, two optimizers, two passes a step."""
+    noise = torch.linspace(-1, 1, 8).double()
+
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step(backwards=2):
+                seeds = noise * (1 + y.double())[:, None]
+                optimizers["d"].zero_grad()
+                real = functional.softplus(-models["d"](x)).mean()
+                false = functional.softplus(models["d"](models["g"](seeds).detach())).mean()
+                (real + false).backward()
+                optimizers["d"].step()
+                optimizers["g"].zero_grad()
+                functional.softplus(-models["d"](models["g"](seeds))).mean().backward()
+                optimizers["g"].step()
+            tick()
+
+
+def sam() -> None:
+    """Sharpness-aware minimisation: two passes, the second at disturbed parameters."""
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step(backwards=2):
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x), y).backward()
+                moves = [0.05 * p.grad for p in model.parameters() if p.grad is not None]
+                with torch.no_grad():
+                    for p, move in zip(model.parameters(), moves, strict=True):
+                        p.add_(move)
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x), y).backward()
+                with torch.no_grad():
+                    for p, move in zip(model.parameters(), moves, strict=True):
+                        p.sub_(move)
+                optimizer.step()
+            tick()
+
+
+def weighted() -> None:
+    """A mean over class weights, of which the session is told."""
+    weights = torch.linspace(0.1, 2, 10).double()
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step(weight=weights[y].sum()):
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x), y, weights).backward()
+                optimizer.step()
+            tick()
+
+
+def unfreezes() -> None:
+    """The first layer is trained from the second epoch on, with a rate of its own."""
+    model[0].requires_grad_(False)
+    for epoch in s.epochs(EPOCHS):
+        if epoch == 1:
+            model[0].requires_grad_(True)
+            if len(optimizer.param_groups) == 1:
+                optimizer.add_param_group({"params": list(model[0].parameters()), "lr": LR / 2})
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            tick()
+
+
+def shared_values() -> None:
+    """A counter, an average and a generator of the script's own, in the session's state."""
+    s.state["done"] = 0
+    s.state["average"] = {name: each.detach().clone() for name, each in model.named_parameters()}
+    s.state["chance"] = torch.Generator().manual_seed(1)
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+                s.state["done"] += 1
+                optimizer.param_groups[0]["lr"] = LR / (1 + 0.1 * s.state["done"])
+                for name, each in model.named_parameters():
+                    s.state["average"][name].lerp_(each.detach(), 0.1)
+                with torch.no_grad():
+                    list(model.parameters())[3].add_(0.01 * torch.rand(10, generator=s.state["chance"]).double())
+            tick()
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            each.copy_(s.state["average"][name])
+
+
+def agrees() -> None:
+    """Early stopping on the loss of all workers, and a rate by all workers' mean of it."""
+    for _ in s.epochs(EPOCHS):
+        total = torch.zeros(2, dtype=torch.float64)
+        for x, y in s.batches():
+            with s.step():
+                loss = plain(x, y)
+                if s.share:
+                    total += torch.stack([loss * len(y), torch.tensor(float(len(y)))]).double()
+            tick()
+        if s.agree(s.epoch > 0, "all"):
+            break
+
+
+def sums_in_words() -> None:
+    """Accumulation inside a step, progress by `enumerate`, a worker's own running loss: all of it harmless."""
+    running = 0.0
+    for _ in s.epochs(EPOCHS):
+        for i, (x, y) in enumerate(s.batches()):
+            half = len(y) // 2
+            with s.step():
+                optimizer.zero_grad()
+                with s.accumulate():
+                    (functional.cross_entropy(model(x[:half]), y[:half], reduction="sum") / len(y)).backward()
+                loss = functional.cross_entropy(model(x[half:]), y[half:], reduction="sum") / len(y)
+                loss.backward()
+                optimizer.step()
+            running += loss.item()
+            if i % 2 == 0:
+                print(f"step {i}: {running / (i + 1)}")
+            tick()
+
+
+# --- and their results --------------------------------------------------------------------------------------------
+
+
+def draws() -> None:
+    """Noise in the step: the same in distribution only."""
+    loop(lambda x, y: plain(x + 0.1 * torch.randn_like(x), y))
+    assert s.equality.startswith("statistical") and "random numbers" in s.equality, s.equality
+
+
+def joins() -> None:
+    """What a worker that joins is called with."""
+    s.when_joining(lambda epoch, step: (HOME / f"joined-{ME}").write_text(f"{epoch} {step}"))
+    loop(plain)
+
+
+def all_reduces() -> None:
+    for _ in s.epochs(1):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+        seen = s.all_reduce(torch.ones(2))
+        assert seen.tolist() == [s.size, s.size]
+        assert s.agree(float(s.is_main), "sum") == 1.0
+        assert s.agree(s.is_main, "any") and (s.size == 1 or not s.agree(s.is_main, "all"))
+        assert s.agree(5.0 if s.is_main else 7.0, "main") == 5.0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("habit")
+    parser.add_argument("--check", default="error")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--split", action="store_true", help="train on a part chosen at random, without a seed")
+    options = parser.parse_args()
+    EPOCHS = options.epochs
+    logging.basicConfig(level=logging.INFO)
+    torch.manual_seed(0)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+    dataset: Dataset[Any] = data()
+    given: Any = model
+    stepped: Any = optimizer
+    if options.habit == "gan":
+        models = {"g": net(8, 8, 64), "d": net(8, 64, 1)}
+        optimizers = {name: torch.optim.Adam(each.parameters(), lr=0.003) for name, each in models.items()}
+        given, stepped = models, optimizers
+    if options.habit == "unfreezes":
+        given, stepped = model, (optimizer := torch.optim.SGD(model[2].parameters(), lr=LR, momentum=0.9))
+    if options.split:
+        torch.seed()
+        dataset = random_split(dataset, [512, 128])[0]
+        assert isinstance(dataset, Subset)
+        torch.manual_seed(0)
+    s = elastic.Session(given, stepped, dataset, batch_size=BATCH, check=options.check)
+    globals()[options.habit]()
+    if s.is_main:
+        torch.save(s.model.state_dict(), HOME / "final.pt")
+    s.finish()

@@ -1,0 +1,97 @@
+"""`malletrain check` in real processes: what it says of a right script and of wrong ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from malletrain.cli.check import check
+from malletrain.script_check.comparison import compare
+
+ROOT = Path(__file__).parents[2]
+HABITS = str(ROOT / "tests" / "elastic" / "train_habits.py")
+
+NO_SESSION = """
+import torch
+from torch import nn
+
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(1000):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+"""
+
+pytestmark = pytest.mark.alone
+
+
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MALLETRAIN_TEST_DIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return CliRunner().invoke(check, arguments)
+
+
+def test_a_right_script_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = str(ROOT / "examples" / "digits_mlp.py")
+    result = said(tmp_path, monkeypatch, "--json", script, "--epochs", "30")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output)
+    assert report["verdict"] == "equal" and report["good"]
+    assert report["steps"] >= 20 and report["equality"].startswith("additive")
+    assert all(each["difference"] < 1e-3 for each in report["differences"])
+    assert list(tmp_path.iterdir()) == [], "the check leaves nothing behind"
+
+
+def test_what_goes_wrong_as_workers_join_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = said(tmp_path, monkeypatch, HABITS, "best_score", "--epochs", "30")
+    assert result.exit_code == 1
+    assert result.output.startswith("WRONG  as workers joined:")
+    assert "has another best (train_habits.py:" in result.output
+
+
+def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plain.py").write_text(NO_SESSION)
+    result = said(tmp_path, monkeypatch, str(tmp_path / "plain.py"))
+    assert result.exit_code == 1
+    assert result.output.startswith("NOT MALLEABLE YET")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("habit", "epochs", "verdict"),
+    [
+        ("gan", "30", "equal"),
+        ("draws", "30", "in distribution"),
+        ("second_backward", "30", "wrong"),
+        ("weighted", "1", "too short"),
+    ],
+)
+def test_other_verdicts(
+    habit: str, epochs: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = said(tmp_path, monkeypatch, "--json", HABITS, habit, "--epochs", epochs)
+    assert json.loads(result.output)["verdict"] == verdict
+
+
+def test_a_difference_is_measured_by_how_far_training_has_moved() -> None:
+    first, static = {"w": torch.zeros(100)}, {"w": torch.ones(100)}
+    rounding = {"w": torch.ones(100) * (1 + 1e-6)}
+    wrong = {"w": torch.ones(100) * 1.05}
+    assert compare(first, static, rounding)[0].equal
+    found = compare(first, static, wrong)[0]
+    assert not found.equal and found.difference == pytest.approx(0.05, rel=1e-3)
+    assert not compare(first, static, {})[0].equal, "a parameter is missing"
+    assert compare(first, first, first)[0].equal, "nothing was trained, and nothing differs"
+
+
+def test_the_most_different_comes_first() -> None:
+    first = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    static = {"a": torch.ones(2), "b": torch.ones(2)}
+    assert [each.name for each in compare(first, static, {"a": torch.ones(2), "b": torch.ones(2) * 2})] == ["b", "a"]
