@@ -90,6 +90,7 @@ def doctor(
         time.time,
         max_pilot_s=config.pilot.max_minutes * 60.0,
         preemptible=config.slurm.preemptible_partitions,
+        actuator=config.actuator.socket,
     )
     found += (
         _stage(config),

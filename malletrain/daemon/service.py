@@ -93,7 +93,7 @@ class Service:
         self._begun, self._pace = self._clock.now(), PollBackoff(self._clock.elapsed)
         self._tick_pace = PollBackoff(self._clock.elapsed, LONGEST_REST_S)
         self.metrics = Metrics(self._clock)
-        self._runs = RunHealth(self.metrics.run_failed)
+        self._runs = RunHealth(self.metrics.run_failed, self.metrics.slurm_answers)
         self._commands = commands = Commands(
             config.slurm.environment(os.environ), config.slurm.command_timeout_s, heard=self._heard_of_command
         )

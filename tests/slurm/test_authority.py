@@ -119,6 +119,28 @@ def test_the_doctor_knows_the_coordinators_rights(
         assert any("no fair share" in finding.what for finding in found)
 
 
+def test_with_two_processes_the_doctor_looks_at_the_actuators_rights_and_leaves_the_listener_without(
+    accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket = tmp_path / "actuator.sock"
+
+    def rights(listener: str) -> list[tuple[Level, str]]:
+        monkeypatch.setattr(doctor, "_user_name", lambda: listener)
+        commands = commands_as(accounted, listener, tmp_path)
+        found = doctor.examine(commands, HARVEST, time.time, actuator=str(socket))
+        about = ("actuator", "coordinate", "who listens")
+        return [(f.level, f.remedy) for f in found if any(words in f.what for words in about)]
+
+    ((level, remedy),) = rights("bob")
+    assert (level, "enable --now malletrain-actuator" in remedy) == (Level.ERROR, True)
+    socket.touch()
+    os.chown(socket, pwd.getpwnam("malletrain").pw_uid, -1)
+    assert rights("bob") == [(Level.OK, ""), (Level.OK, "")], "it does not ask for rights of the listener's"
+    os.chown(socket, pwd.getpwnam("bob").pw_uid, -1)
+    assert (Level.ERROR, "sacctmgr add coordinator account=harvest names=bob") in rights("malletrain")
+    assert (Level.WARNING, "sacctmgr delete coordinator account=harvest names=malletrain") in rights("malletrain")
+
+
 @dataclass(frozen=True)
 class Rights:
     """One row of the table in docs/reference/slurm.md: what is tried on held tasks `{a}` of which the third runs, a
