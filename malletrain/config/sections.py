@@ -191,6 +191,10 @@ class SizingSection(Section):
     """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
     profile: Literal["auto", "none", "passive", "active"] = "auto"
     """How jobs' scalability is learnt: by trying sizes, from those that come anyway, or not; auto: see advisor."""
+    classes: Literal["mix", "one", "off"] = "mix"
+    """Where nodes differ: jobs are sized by class of nodes and may mix them, take one at a time, or go by count."""
+    class_features: list[NonEmptyWord] = []
+    """Features of nodes that make a class of their own, beside GRES and processors; `memory`: so does memory."""
     max_wait_minutes: Annotated[float, Field(ge=0)] = 30.0
     """A job without nodes for so long gets its fewest, before anything that others gain; 0: no such promise."""
     turn_minutes: Annotated[float, Field(gt=0)] = 10.0
