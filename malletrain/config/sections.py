@@ -72,6 +72,15 @@ class SlurmSection(Section):
         return {**own, "SLURM_CONF": self.conf} if self.conf else dict(own)
 
 
+class ChargingSection(Section):
+    """Whose account a job's node-hours count for, in budgets, shares and reports."""
+
+    account: Literal["default_account", "default_wckey", "pilots"] = "default_account"
+    """`default_account` or `default_wckey`: the job's owner's in Slurm's accounting; `pilots`: slurm.account."""
+    users: dict[Word, NonEmptyWord] = {}
+    """Accounts by user, such as {ada = "physics"}, which come before that."""
+
+
 class ActuatorSection(Section):
     """The process that steers Slurm, where that is to be another one than the one that listens on the network."""
 
@@ -284,6 +293,7 @@ class Config(Section):
     operators: list[Word] = []
     """Users who may drain nodes and steer everybody's malleable jobs; root always may."""
     slurm: SlurmSection = SlurmSection()
+    charging: ChargingSection = ChargingSection()
     actuator: ActuatorSection = ActuatorSection()
     pool: PoolSection = PoolSection()
     pilot: PilotSection = PilotSection()

@@ -41,6 +41,7 @@ class LoopRequests:
         harvest: where pilots run: jobs for another partition or account are refused.
         latest: the newest events of the journal, for explanations.
         next_id: a job number never given before.
+        account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
         of_main_job: the events of the journal that name a job of the main queue.
     """
 
@@ -53,6 +54,7 @@ class LoopRequests:
         latest: Callable[[int], Sequence[Event]],
         next_id: Callable[[], int],
         of_main_job: Callable[[str], Sequence[Event]] = lambda _: (),
+        account_of: Callable[[str], str] | None = None,
     ) -> None:
         self._loop = loop
         self._facts = facts
@@ -61,6 +63,7 @@ class LoopRequests:
         self._latest = latest
         self._next_id = next_id
         self._of_main_job = of_main_job
+        self._account_of = account_of
 
     def announce(self, job: NewJob, identity: Identity) -> int:
         for what, given, ours in (
@@ -75,6 +78,8 @@ class LoopRequests:
                 f"--weight={job.weight:g} is more than users may give here (sizing.max_weight = {most:g}): give the "
                 "lesser ones of your jobs less, or ask an operator"
             )
+        # Asked before the lock is taken: slurmdbd may be slow.
+        account = self._account_of(identity.user) if self._account_of else job.account or self._harvest.account
         with self._facts:
             if job.key:
                 # Its answer was lost, and it was sent again: the job is there.
@@ -87,7 +92,7 @@ class LoopRequests:
                 name=job.name,
                 user=identity.user,
                 uid=identity.uid,
-                account=job.account or self._harvest.account,
+                account=account,
                 min_nodes=job.min_nodes,
                 max_nodes=job.max_nodes,
                 submitted_at=self._clock.now(),

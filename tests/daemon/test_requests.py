@@ -29,3 +29,15 @@ def test_a_request_that_is_sent_again_is_one_job_of_its_owner() -> None:
     again.apply(world.journal.events)
     assert again.views()[first].job.key == "abc", "known after a crash, too"
     assert again.views()[first].job.profile is Profile.ACTIVE
+
+
+def test_a_job_is_of_the_account_that_its_owner_is_charged_to() -> None:
+    world = World()
+    numbers = iter(range(1, 100))
+    requests = LoopRequests(
+        world.loop, nullcontext(), world.clock, Harvest("harvest", "harvest"), lambda count: (),
+        lambda: next(numbers), account_of=lambda user: f"of-{user}",
+    )  # fmt: skip
+    ada = Identity(1001, 1001, "ada")
+    number = requests.announce(NewJob("digits", 1, 4, account="harvest"), ada)
+    assert world.loop.views[number].job.account == "of-ada"
