@@ -28,6 +28,9 @@ from malletrain.loop.tick import Loop
 from malletrain.slurm.site_facts import Harvest
 from malletrain.wire.rows import ProfileRow
 
+#: Jobs of one user that are announced while their owner has told of no array.
+MAX_UNATTACHED_JOBS = 32
+
 #: How far back `explain` reads the journal.
 EXPLAINED_EVENTS = 5000
 
@@ -86,6 +89,7 @@ class LoopRequests:
                 for known in self._loop.views.values():
                     if (known.job.uid, known.job.key) == (identity.uid, job.key):
                         return known.job.id
+            self._check_unattached(identity)
             number = self._next_id()
             wanted = MalleableJob(
                 id=number,
@@ -112,6 +116,20 @@ class LoopRequests:
                 raise Conflict(why)
             self._record(JobAnnounced(wanted), number)
         return number
+
+    def _check_unattached(self, identity: Identity) -> None:
+        """Announcing costs a user nothing, while each job is in everybody's status and in each decision."""
+        told = self._loop.ledger.unseen_arrays()
+        idle = [
+            job
+            for job, view in self._loop.views.items()
+            if view.job.uid == identity.uid and view.phase is JobPhase.ANNOUNCED and job not in told
+        ]
+        if len(idle) >= MAX_UNATTACHED_JOBS:
+            raise Conflict(
+                f"{len(idle)} jobs of {identity.user}, such as {idle[0]}, are announced and have no tasks: submit by "
+                f"mtbatch, which does both, or `malletrain cancel {idle[0]}`"
+            )
 
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
         with self._facts:
