@@ -69,7 +69,7 @@ def advice_for(
     price = 0.0
     if problem.horizon_s:
         price = best_price(value_table(problem, cache), problem.nodes).node / problem.horizon_s
-    return advise(candidates, price, problem.nodes, problem.horizon_s, now, rules.probing)
+    return advise(candidates, price, problem.nodes, problem.horizon_s, now, rules.probing, problem.alpha)
 
 
 def with_advice(problem: Problem, advice: Advice) -> Problem:

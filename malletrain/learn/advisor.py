@@ -25,10 +25,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from malletrain.domain.job import Curve, Probe, Profile, ResizeCosts
 from malletrain.learn.curve import PRIOR_JOBS, CurveFit
 from malletrain.learn.prior_jobs import PriorJobs
 from malletrain.learn.value_of_information import InformationValue, information_values
+from malletrain.sizing.values import alpha_fair
 
 #: Most jobs that are considered for a probe in one decision; each costs about a millisecond.
 MAX_JOBS_CONSIDERED = 64
@@ -168,11 +171,13 @@ def probe_end_reason(probe: Probe, current: int, now: float, rules: ProbeRules) 
 
 
 def advise(
-    jobs: Sequence[Candidate], price: float, nodes: int, horizon_s: float, now: float, rules: ProbeRules
-) -> Advice:
+    jobs: Sequence[Candidate], price: float, nodes: int, horizon_s: float, now: float, rules: ProbeRules,
+    alpha: float = 0.0,
+) -> Advice:  # fmt: skip
     """Locks for probes that go on, bonuses for those worth beginning.
 
-    `price` is what a node is worth a second in the objective's unit, `nodes` how many may be used in all, `horizon_s`
+    `price` is what a node is worth a second in the objective's unit (with `alpha` above 0, utility), `nodes` how many
+    may be used in all, `horizon_s`
     that of the sizing problem.
     """
     locked: dict[int, int] = {}
@@ -204,7 +209,9 @@ def advise(
     # Those with the fewest measured sizes first: they have the most to learn.
     idle.sort(key=lambda job: (len(job.known.windows), job.id))
     for job in idle[:MAX_JOBS_CONSIDERED]:
-        found, why_none = _proposals(job, price, siblings[job.known.application], nodes, horizon_s, extra, now, rules)
+        found, why_none = _proposals(
+            job, price, siblings[job.known.application], nodes, horizon_s, extra, now, rules, alpha
+        )
         wishes += found
         if why_none:
             reasons[job.id] = why_none
@@ -239,6 +246,7 @@ def _proposals(
     extra: int,
     now: float,
     rules: ProbeRules,
+    alpha: float,
 ) -> tuple[list[ProbeProposal], str]:
     """The sizes of a job that are worth measuring; or none, and why."""
     known, fit = job.known, job.known.fit
@@ -260,10 +268,11 @@ def _proposals(
         return [], "every size within reach is measured"
     grid = _thinned(sizes, candidates, fit)
     a_node = price / job.weight
-    best, found = information_values(fit, grid, candidates, a_node, rules.windows)
+    best, found = information_values(fit, grid, candidates, a_node, rules.windows, alpha)
     payoff = _payoff_s(job, now, rules) * max(1, siblings)
-    scale = job.curve.throughput(best)
-    net = {n: job.curve.throughput(n) - a_node * n for n in grid}
+    worth_of = {n: _utility(job.curve.throughput(n), alpha) for n in grid}
+    scale = worth_of[best]
+    net = {n: worth_of[n] - a_node * n for n in grid}
     most = max(0.0, *net.values())
     wishes = []
     for worth in found:
@@ -280,6 +289,13 @@ def _proposals(
         )
         wishes.append(ProbeProposal(job.id, worth.nodes, gain * job.weight, bonus, reason))
     return wishes, "" if wishes else f"known well enough: no size is worth measuring (best {best})"
+
+
+def _utility(speedup: float, alpha: float) -> float:
+    """What a second at that speed-up is worth to the objective."""
+    if alpha <= 0:
+        return speedup
+    return float(alpha_fair(np.array([speedup]), 1.0, np.ones(1), alpha)[0])
 
 
 def _candidates(

@@ -1,9 +1,9 @@
 """What measuring a size is worth for the allocation: the value of information.
 
-Jobs are weighed by their speed-up over one node, S(k) = O(k) / O(1), of which both parts may be unknown. Nodes have a
-price (the speed-up that one brings elsewhere), so each job alone decides what it should have: h(k) = S(k) - price k,
-best where the mean of h over the scenarios of its curve is. Measuring size m tells scenarios apart; with y its
-outcome,
+Jobs are weighed by their speed-up over one node, S(k) = O(k) / O(1), of which both parts may be unknown, or where the
+site wants fairness by its utility U(S(k)). Nodes have a price (what one brings elsewhere), so each job alone decides
+what it should have: h(k) = S(k) - price k, best where the mean of h over the scenarios of its curve is. Measuring
+size m tells scenarios apart; with y its outcome,
 
     gain(m) = E_y[ max_k E[h(k) | y] ]  -  max_k E[h(k)]   >= 0
 
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.learn.curve import CurveFit
+from malletrain.sizing.values import alpha_fair
 
 Floats = NDArray[np.float64]
 
@@ -40,14 +41,17 @@ class InformationValue:
 
 
 def information_values(
-    fit: CurveFit, sizes: Sequence[int], candidates: Sequence[int], price: float, windows: int
+    fit: CurveFit, sizes: Sequence[int], candidates: Sequence[int], price: float, windows: int, alpha: float = 0.0
 ) -> tuple[int, list[InformationValue]]:
     """The best size by what is known, and the worth of measuring each candidate with `windows` windows.
 
-    `sizes` are those that the job may have, candidates among them; `price` in speed-up a node.
+    `sizes` are those that the job may have, candidates among them; `price` of a node in the unit of the worth:
+    speed-up, or with `alpha` above 0 its utility (`malletrain.sizing.values`).
     """
     weight, rate = fit.scenarios([1, *sizes])
     speedup, rate = rate[:, 1:] / rate[:, :1], rate[:, 1:]
+    if alpha > 0:
+        speedup = alpha_fair(speedup, 1.0, np.ones(1), alpha)
     column = {n: i for i, n in enumerate(sizes)}
     net = speedup - price * np.array(sizes, dtype=np.float64)
     mean = weight @ net

@@ -414,7 +414,21 @@ def run(
     return by_tick, (moved + sum(job.waited for _, job in arrivals)) / max(held, 1.0)
 
 
-def mixes(random: np.random.Generator) -> Iterator[tuple[str, list[tuple[str, Curve, int]]]]:
+def _measured_children(random: np.random.Generator, data: Path) -> Iterator[tuple[str, Curve, int]]:
+    """21 children of three models whose curves are measurements, not of any family that the estimator has: Pollux's
+    tables at a fixed batch a GPU; each child scales a little better or worse, and each of its sizes is off by 3 %."""
+    tables = pollux(data)
+    kinds = sorted(tables)
+    chosen = [kinds[int(i)] for i in random.choice(len(kinds), 3, replace=False)]
+    for i in range(21):
+        truth, bend = tables[chosen[i % 3]], float(random.normal(0.0, 0.05))
+        speed = float(np.exp(0.3 * random.standard_normal()))
+        points = [(n, speed * rate * n**bend * float(np.exp(0.03 * random.standard_normal()))) for n, rate in
+                  sorted(truth.items())]  # fmt: skip
+        yield f"{'abc'[i % 3]}-{i}", Curve(tuple(points)), max(truth)
+
+
+def mixes(random: np.random.Generator, data: Path) -> Iterator[tuple[str, list[tuple[str, Curve, int]]]]:
     """Mixes of 21 jobs, and of 2 and 4: application's name, curve, most nodes."""
     scales = Curve(tuple((n, n**0.85) for n in range(1, 65)))
     flat = Curve(tuple((n, {1: 1.0, 2: 1.9}.get(n, 1.9 / (1 + 0.4 * (n - 2)))) for n in range(1, 65)))
@@ -432,6 +446,7 @@ def mixes(random: np.random.Generator) -> Iterator[tuple[str, list[tuple[str, Cu
         points = [(n, 100 * n / (1 + serial * (n - 1) + bend * n * (n - 1))) for n in range(1, 65)]
         children.append((f"{['conv', 'attention', 'mixture'][i % 3]}-{i}", Curve(tuple(points)), 64))
     yield "NAS children of three kinds", children
+    yield "Children of measured models", list(_measured_children(random, data))
     for trio, table, most in (
         (("AlexNet", "shufflenet", "vgg16"), IMAGENET, 64),
         (("bert", "cifar10", "deepspeech2"), POLLUX, 16),
@@ -462,7 +477,7 @@ def waves(
         random = np.random.default_rng(seed)
         idle = [steady] * int(hours * 3600 / TICK_S) if steady else idle_windows(data, hours, random)
         settled = int(600 / TICK_S)
-        for mix, models in mixes(random):
+        for mix, models in mixes(random, data):
             if only not in mix:
                 continue
 

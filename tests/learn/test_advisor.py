@@ -22,6 +22,10 @@ from malletrain.learn.advisor import (
 from malletrain.learn.curve import fit_curve
 from malletrain.learn.prior_jobs import PriorJobs, application
 from malletrain.learn.value_of_information import information_values
+from malletrain.sizing.knapsack import best_price
+from malletrain.sizing.policies.exact import Exact
+from malletrain.sizing.problem import JobDemand, Problem
+from malletrain.sizing.values import value_table
 
 RULES = ProbeRules()
 
@@ -219,3 +223,21 @@ def test_advice_keeps_to_what_is_permitted(jobs: list[Candidate], price: float, 
         assert probe is not None and probe.nodes == size
         assert job not in advice.ended
     assert sum(advice.locked.values()) <= nodes
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0])
+def test_the_price_and_the_worth_are_in_the_objectives_unit(alpha: float) -> None:
+    """At the price of the alpha-fair plan the size that is best by what is known is the one that the plan gives."""
+    curves = {1: {n: 100.0 * n**0.9 for n in (1, 2, 4, 8, 16)}, 2: {n: 50.0 * n**0.6 for n in (1, 2, 4, 8, 16)}}
+    fits = {j: fit_curve(windows(rates, 8)) for j, rates in curves.items()}
+    demands = []
+    for j, fit in fits.items():
+        assert fit is not None
+        demands.append(JobDemand(j, 0, 1, 16, speedups(fit.curve(16))))
+    problem = Problem(300.0, 16, tuple(demands), alpha=alpha)
+    sizes = Exact().size(problem).sizes
+    price = best_price(value_table(problem), 16).node / problem.horizon_s
+    for j, fit in fits.items():
+        assert fit is not None
+        best, _ = information_values(fit, range(1, 17), [8], price, 2, alpha)
+        assert abs(best - sizes[j]) <= 1, (alpha, j, best, sizes[j])
