@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="samples of a step, over all workers")
     parser.add_argument("--output", default="digits-transformers")
+    parser.add_argument("--keep-best", action="store_true", help="end with the model of the best epoch")
     parser.add_argument("--double", action="store_true", help="train in float64")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -46,7 +47,10 @@ def main() -> None:
     train, test = (Named(part) for part in digits(image=True, dtype=torch.get_default_dtype()))
     arguments = TrainingArguments(
         output_dir=options.output, num_train_epochs=options.epochs, per_device_train_batch_size=options.batch_size,
-        learning_rate=2e-3, lr_scheduler_type="cosine", max_grad_norm=1.0, eval_strategy="no", save_strategy="no",
+        learning_rate=2e-3, lr_scheduler_type="cosine", max_grad_norm=1.0,
+        eval_strategy="epoch" if options.keep_best else "no",
+        save_strategy="epoch" if options.keep_best else "no", load_best_model_at_end=options.keep_best,
+        metric_for_best_model="accuracy" if options.keep_best else None, save_total_limit=2,
         logging_steps=50, report_to=[], disable_tqdm=True, use_cpu=not torch.cuda.is_available(),
     )  # fmt: skip
     trainer = ElasticTrainer(

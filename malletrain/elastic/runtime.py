@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -36,6 +37,7 @@ from malletrain.elastic.guards.agreement import Check, RoundKind
 from malletrain.elastic.guards.dataset_digest import dataset_digest
 from malletrain.elastic.guards.script_guards import ScriptGuards
 from malletrain.elastic.launch import worker_start
+from malletrain.elastic.launch.failure_report import FLUSH_TIMEOUT_S, FailureReporter
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.throughput_meter import Meter
 from malletrain.elastic.link.training_reports import Reports
@@ -49,6 +51,7 @@ from malletrain.elastic.state.sharded_model import OutputScale
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import Position, TrainingState
 from malletrain.wire import messages
+from malletrain.wire.errors import WireError
 
 log = logging.getLogger("malletrain.elastic")
 
@@ -222,6 +225,9 @@ class Runtime:
             self.guards.agreement,
             in_pilot=pilot is not None,
         )
+        self.failures = FailureReporter(lambda: self.member.worker, lambda: self.position.step, self._send_failure)
+        if pilot is not None:
+            self.failures.install()
         worker_start.on_terminate(self.lifecycle.terminated)
         atexit.register(_end_process, self.member)
 
@@ -373,6 +379,16 @@ class Runtime:
             for callback in self.when_main:
                 callback()
         self._was_main = is_main
+
+    def _send_failure(self, failure: messages.Message) -> None:
+        """Deliver the report of a failure: also before this worker has joined, when it has no link yet."""
+        if self.member.link is None and self._pilot is not None and not self.joined:
+            with contextlib.suppress(WireError):  # the exception itself is on standard error
+                self._pilot.report(failure)
+            return
+        self.member.say(failure)
+        if self.member.link is not None:
+            self.member.link.flush(FLUSH_TIMEOUT_S)
 
     def _top_up(self, tasks: int) -> None:
         if self._pilot is not None:

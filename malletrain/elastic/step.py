@@ -12,9 +12,7 @@ from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.guards.loss_means import LossMeanWatch
-from malletrain.elastic.guards.script_place import line_of
 from malletrain.elastic.runtime import Runtime
-from malletrain.wire import messages
 
 
 class Step:
@@ -108,8 +106,7 @@ class Step:
             r.lifecycle.broken()
             return True
         if error is not None:
-            if not isinstance(error, SystemExit | KeyboardInterrupt):
-                self._report(error)
+            r.failures.report(error)
             return False
         if not r.committed or share is None:
             if self._backwards > 1:
@@ -128,14 +125,6 @@ class Step:
         parts = {"data": r.load_s, "compute": computed, "sync": waited}
         r.meter.step(r.committer.world.nodes, share.batch, r.position.step, r.position.samples, parts)
         return False
-
-    def _report(self, error: BaseException) -> None:
-        member, step = self._runtime.member, self._runtime.position.step
-        line = line_of(error.__traceback__)
-        text = f"{member.worker}: {type(error).__name__}: {error}"[:1900]
-        member.say(messages.Failed(step, f"{text} ({line})" if line else text))
-        if member.link is not None:
-            member.link.flush(2.0)
 
     def _undo(self) -> None:
         with torch.no_grad():

@@ -156,6 +156,9 @@ def main(arguments: list[str]) -> None:
     sys.path.insert(0, str(Path(arguments[0]).parent))
     try:
         runpy.run_path(arguments[0], run_name="__main__")
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)  # as Python itself does, where it is not forked
+        raise SystemExit(1) from error
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

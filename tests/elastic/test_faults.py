@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 import time
 from pathlib import Path
@@ -81,6 +82,23 @@ def test_an_exception_on_every_worker_fails_the_job(tmp_path: Path) -> None:
         assert "made to fail" in daemon.seen(EventKind.JOB_FAILED)[0].reason
         assert pod.wait(0) != 0
         assert pod.wait(1) != 0
+
+
+@pytest.mark.parametrize(
+    ("failing", "text"),
+    [
+        (["--raise-before"], r"RuntimeError: made to fail before training \(train_digits.py:\d+\)"),
+        (["--raise-after", "3"], r"RuntimeError: made to fail between steps \(train_digits.py:\d+\)"),
+        (["--raise-at", "3"], r"RuntimeError: made to fail \(train_digits.py:\d+\)"),
+    ],
+    ids=["before", "between", "within"],
+)
+def test_an_exception_is_told_wherever_it_is_raised(tmp_path: Path, failing: list[str], text: str) -> None:
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, *options(tmp_path), *failing])
+        wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
+        assert re.search(text, daemon.seen(EventKind.JOB_FAILED)[0].reason)
+        assert pod.wait(0) == 1
 
 
 def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -51,6 +52,31 @@ def test_a_model_in_ddp(one_process: None) -> None:
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 3))
     with pytest.raises(elastic.ElasticError, match="give Session the plain model"):
         elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
+
+
+def test_a_data_loader_is_no_data_set() -> None:
+    model = nn.Linear(4, 3)
+    loader = torch.utils.data.DataLoader(DATA, batch_size=4)
+    with pytest.raises(elastic.ElasticError, match=r"give Session the data set, not a DataLoader: .*loader.dataset"):
+        elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"optimizer": []}, "Session needs an optimizer"),
+        ({"optimizer": [3]}, "an optimizer must be a torch.optim.Optimizer, not int"),
+        ({"model": [nn.Linear(1, 1), 3]}, "a model must be a torch.nn.Module, not int"),
+        ({"check": "maybe"}, "check must be error, warn or off"),
+        ({"optimizer": torch.optim.LBFGS(nn.Linear(1, 1).parameters())}, "LBFGS calls backward as often as it likes"),
+    ],
+    ids=["none", "number", "model", "check", "lbfgs"],
+)
+def test_models_and_optimizers_of_other_kinds(given: dict[str, Any], text: str) -> None:
+    model = nn.Linear(4, 3)
+    whole = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), **given}
+    with pytest.raises(elastic.ElasticError, match=text):
+        elastic.Session(dataset=DATA, batch_size=4, **whole)
 
 
 def test_a_frozen_model() -> None:

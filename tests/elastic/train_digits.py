@@ -62,6 +62,8 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=0, help="BatchNorm and dropout, by so many virtual shards")
     parser.add_argument("--clip", action="store_true", help="accumulate over two parts, clip")
     parser.add_argument("--balance", action="store_true", help="shares by speed; SLOW_BY seconds slower a sample")
+    parser.add_argument("--raise-after", type=int, default=-1, help="outside the step that follows this one")
+    parser.add_argument("--raise-before", action="store_true", help="once the session is made")
     parser.add_argument("--bad-at", type=int, default=-1, help="a loss that is no number, in this step")
     parser.add_argument("--checkpoint-s", type=float, default=600.0)
     parser.add_argument("--float32", action="store_true")
@@ -110,6 +112,8 @@ def main() -> None:
         loaders=options.loaders,
     )  # fmt: skip
     s.track(scheduler=scheduler)
+    if options.raise_before:
+        raise RuntimeError("made to fail before training")
     s.when_main(lambda: (home / "mains").open("a").write(f"{me}\n"))
     slow_by = float(os.environ.get("SLOW_BY", "0"))
 
@@ -190,6 +194,8 @@ def main() -> None:
                         )
                         + "\n"
                     )
+                if s.steps_done == options.raise_after:
+                    raise RuntimeError("made to fail between steps")
             if options.evaluate:
                 figures = s.evaluate(metrics, batch_size=50)
                 diary.write(json.dumps({"evaluated": epoch, **figures}) + "\n")

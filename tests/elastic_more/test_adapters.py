@@ -29,16 +29,20 @@ def alone(home: Path, script: str, *options: str) -> State:
 
 
 #: Four processes import the framework: the heavy ones nightly.
-HEAVY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("transformers", "lightning")]
+HEAVY = [
+    pytest.param(name, marks=pytest.mark.nightly)
+    for name in ("transformers", "transformers --keep-best", "lightning")
+]
 
 
 @pytest.mark.parametrize("name", [*HEAVY, "accelerate"])
 def test_an_example_resizes_and_equals_the_static_run(tmp_path: Path, name: str) -> None:
+    name, *further = name.split()
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed: pip install 'malletrain[adapters]'")
     script = str(ROOT / "examples" / f"digits_{name}.py")
     epochs = 6
-    options = ["--epochs", str(epochs), "--double"]
+    options = ["--epochs", str(epochs), "--double", *further]
     if name != "accelerate":
         options += ["--output", str(tmp_path / "output")]
     with running(tmp_path) as (daemon, pod):

@@ -65,12 +65,16 @@ class Stage:
     def plan(self, worker: str) -> Plan | None:
         return self.members.directive_for(worker).plan
 
-    def obey(self, *workers: str) -> None:
-        """Switch, leave and check in as told."""
+    def obey_checks(self, *workers: str) -> None:
+        """Check in as told."""
         for name in workers:
             there = self.members.directive_for(name)
             if there.check_in is not None:
                 self.members.report(name, CheckedIn(there.check_in, 0, 5, name in self.at))
+
+    def obey(self, *workers: str) -> None:
+        """Switch, leave and check in as told."""
+        self.obey_checks(*workers)
         for name in workers:
             plan = self.plan(name)
             if plan is None or plan.generation == self.at.get(name):

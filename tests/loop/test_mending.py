@@ -177,6 +177,41 @@ def test_a_group_that_cannot_be_built_is_tried_again(three: Stage) -> None:
     assert three.plan(A) == second, "an old plan's trouble is no news"
 
 
+def test_tries_to_build_a_group_become_rare_and_find_who_is_gone(three: Stage) -> None:
+    """(A member whose process had ended, unnoticed, made hundreds of generations a second.)"""
+    three.warm(3)
+    three.pass_time(0.3)
+    before = three.plan(A)
+    assert before is not None and before.has(D)
+    three.members.report(A, Fault(before.generation, 0, "build", "connection refused"))
+    first = three.plan(A)
+    assert first is not None and first.generation == before.generation + 1, "at once"
+    three.members.report(A, Fault(first.generation, 0, "build", "connection refused"))
+    three.members.report(B, Fault(first.generation, 0, "build", "connection refused"))
+    assert three.plan(A) == first
+    for _ in range(30):
+        three.obey_checks(A, B, C)
+        three.pass_time(0.1)
+    after = three.plan(A)
+    assert after is not None and not after.has(D), "it did not check in"
+    assert three.members.directive_for(D).end == "given up: did not check in within 2 s"
+    assert after.generation <= first.generation + 2
+
+
+def test_a_group_that_can_never_be_built_costs_a_try_every_few_seconds(three: Stage) -> None:
+    three.warm(3)
+    three.pass_time(0.3)
+    for _ in range(600):
+        plan = three.plan(A)
+        assert plan is not None
+        if plan.has(D):
+            three.members.report(A, Fault(plan.generation, 0, "build", "no route"))
+        three.obey_checks(A, B, C, D)
+        three.pass_time(0.1)
+    tried = [event for event in three.seen(EventKind.GENERATION) if "another try" in event.reason]
+    assert 10 <= len(tried) <= 25, "in a minute"
+
+
 def test_a_worker_that_leaves_by_itself_is_not_waited_for(three: Stage) -> None:
     three.members.report(C, Left(0, 7, None))
     three.obey(A, B)
@@ -207,6 +242,14 @@ def test_an_exception_that_comes_again_fails_the_job(three: Stage) -> None:
     failed = three.seen(EventKind.JOB_FAILED)
     assert [event.reason for event in failed] == ["ValueError: x"]
     assert three.members.directive_for(A).end == "the script failed: ValueError: x"
+
+
+def test_newcomers_that_fail_before_they_train_leave_the_others_alone(three: Stage) -> None:
+    for task in (3, 4):
+        worker = three.hello(task)
+        three.members.report(worker, Failed(0, f"{worker}: not like the others"))
+    assert not three.seen(EventKind.JOB_FAILED)
+    assert three.world() == [A, B, C]
 
 
 def test_a_script_that_fails_before_it_began_fails_the_job() -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from malletrain.elastic.adapters.steps import Steps
 from malletrain.elastic.errors import ElasticError
@@ -121,8 +123,7 @@ class ElasticTrainer(Trainer):
         items = self._items(batch) if counts else None
         return None if items is None else int(items)
 
-    # --- only the main worker writes
-    # --------------------------------------------------------------------------------------------
+    # --- only the main worker writes ----------------------------------------------------------------------------
 
     def is_world_process_zero(self) -> bool:
         """Whether this is the session's main worker, which logs and saves."""
@@ -134,6 +135,14 @@ class ElasticTrainer(Trainer):
     def _save_checkpoint(self, *args: Any, **more: Any) -> None:
         if self.is_world_process_zero():
             super()._save_checkpoint(*args, **more)
+        elif self.state.best_global_step:
+            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+            self.state.best_model_checkpoint = str(Path(self.args.output_dir) / folder)
+
+    def _load_best_model(self) -> None:
+        # Not before the main worker has written it; every worker reads the same one.
+        self.session.agree(True, "all")
+        super()._load_best_model()
 
     def save_model(self, *args: Any, **more: Any) -> None:
         """Save on the main worker only."""

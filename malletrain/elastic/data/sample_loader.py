@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import ElasticError
@@ -27,6 +27,12 @@ class SampleLoader:
     """
 
     def __init__(self, dataset: Any, seed: int, collate: Callable[[list[Any]], Any] | None) -> None:
+        if isinstance(dataset, DataLoader):
+            raise ElasticError(
+                "give Session the data set, not a DataLoader: Session(model, optimizer, loader.dataset, "
+                "batch_size=...); it divides batches itself (collate, shuffle, drop_last and loaders are its "
+                "arguments)"
+            )
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise ElasticError(
                 f"{type(dataset).__name__} has no length or no items by index: an iterable data set must be made "

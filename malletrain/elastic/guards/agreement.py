@@ -170,8 +170,9 @@ class Agreement:
                 f"{who} froze or unfroze other parameters than the rest: let every worker do it at the same place, "
                 "for example at `if epoch == 3:` in `for epoch in s.epochs(...)`, and in s.when_joining(...)"
             )
-        self._judge_named(rows, RATES, self._rates, "learns with another", _RATES_CURE)
+        # First what may be the cause: a counter that sets the learning rate.
         self._judge_named(rows, SCRIPT, self._script, "has another", _SCRIPT_CURE)
+        self._judge_named(rows, RATES, self._rates, "learns with another", _RATES_CURE)
         odd = odd_ones([row[VALUES] for row in rows])
         if odd:
             self._judge_values(odd)
@@ -195,6 +196,7 @@ class Agreement:
         if odd:
             name, own = self._locate(values)
             said = ", ".join(f"{who} has {value}" for who, value in own.items())
+            cure = cure.replace("NAME", name.partition(" ")[0].rpartition(".")[2])
             self._object(name, f"{self._names(odd)} {what} {name} than the others ({said}): {cure}")
 
     def _judge_values(self, odd: list[int]) -> None:

@@ -78,6 +78,17 @@ class PilotContext:
             self.local_leader.lead(link)
         return link
 
+    def report(self, message: messages.Message) -> None:
+        """Send a message without a link, from the first process of the node.
+
+        Raises:
+            WireError: it is not delivered.
+        """
+        if self.local_rank.is_leader:
+            if self.client.welcome is None:
+                self.client.hello()
+            self.client.report([message])
+
     def wait_warm(self) -> str:
         """Wait until all processes of this node are warm; returns the address of this node's store."""
         if self.local_leader is not None:

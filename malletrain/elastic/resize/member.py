@@ -133,12 +133,13 @@ class Member:
 
     # --- ends -------------------------------------------------------------------------------------------------
 
-    def leave(self, generation: int, saved: str | None) -> NoReturn:
+    def leave(self, generation: int, saved: str | None, reason: str = "") -> NoReturn:
         """Report that this worker is out, and end the process.
 
         Args:
             generation: whose plan has no seat for this worker; 0 where it leaves for another reason.
             saved: where it has saved the state, if it has.
+            reason: why, where neither the daemon nor a signal has asked it to.
 
         Raises:
             Released: always.
@@ -149,7 +150,7 @@ class Member:
         link.say(messages.Left(generation, self._state.position.step, saved))
         self.committer.world.group.abandon()
         link.flush(2.0)
-        self.release(link.leave or self.ending or "left")
+        self.release(link.leave or self.ending or reason or "left")
 
     def release(self, reason: str) -> NoReturn:
         """End the process and the script around it, without a report.

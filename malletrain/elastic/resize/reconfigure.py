@@ -382,7 +382,8 @@ class Reconfigurer:
         epoch = self._state.position.epoch
         self.join(failed.generation)
         if self._state.position.epoch != epoch:
-            self._member.release("the others have begun another epoch, and its script is in the middle of one")
+            why = "the others have begun another epoch, and its script is in the middle of one"
+            self._member.leave(0, None, why)
 
     # --- called by the link -----------------------------------------------------------------------------------
 

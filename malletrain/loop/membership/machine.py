@@ -20,6 +20,9 @@ from malletrain.wire.messages import Plan, Seat
 #: Superseded plans that are kept, since members may have agreed on one of them: far more than can be under way.
 PLANS_KEPT = 16
 
+#: Seconds from the second failure to make a group to the next try, doubled at each failure up to a limit.
+FIRST_BUILD_DELAY_S, MAX_BUILD_DELAY_S = 0.1, 5.0
+
 
 @dataclass(slots=True)
 class Outbox:
@@ -166,6 +169,7 @@ class JobMachine:
         job.world = plan
         if job.pending is plan:
             job.pending = None  # else it was superseded while they agreed on it
+        job.build_tries, job.build_again_at = 0, None
         job.published = {number: later for number, later in job.published.items() if number > generation}
         job.arrived, job.arriving_since = set(), self.clock.elapsed()
         for name in plan.workers:
@@ -194,6 +198,21 @@ class JobMachine:
         job.check = Check(job.checks, deadline, broken, entered, reason, asked)
         self.look_at(deadline)
 
+    def build_again(self, reason: str) -> None:
+        """Publishes the outstanding plan anew because a member could not make its group: at once, and from the second
+        failure on after a delay, in which members that are gone are found."""
+        job = self.job
+        if job.pending is None or job.build_again_at is not None:
+            return
+        job.build_tries += 1
+        if job.build_tries == 1:
+            self.publish(job.pending.members, reason)
+            return
+        delay = min(MAX_BUILD_DELAY_S, FIRST_BUILD_DELAY_S * 2 ** min(job.build_tries - 2, 16))
+        job.build_again_at, job.build_reason = self.clock.elapsed() + delay, reason
+        self.look_at(job.build_again_at)
+        self.ask(f"generation {job.pending.generation} cannot be made", broken=False)
+
     def publish(self, seats: tuple[Seat, ...], reason: str, urgent: bool = False) -> None:
         """Publishes the next generation of the job; it is outstanding until its members have taken it."""
         job = self.job
@@ -206,6 +225,7 @@ class JobMachine:
         secret = self._make_secret() if seats and not job.terms.restarts else ""
         plan = Plan(job.generation, seats, store, reason, urgent, batch, job.void_before, secret)
         job.pending = job.published[plan.generation] = plan
+        job.build_again_at = None
         job.ask_again_at = self.clock.elapsed() + self.settings.prepare_s
         job.published.pop(plan.generation - PLANS_KEPT, None)
         members, cause = tuple(seat.pilot for seat in seats), "fault" if urgent else "plan"
@@ -246,6 +266,11 @@ class JobMachine:
         if job.check is not None or (job.pending is not None and job.pending.urgent and job.all_live(job.pending)):
             return
         now = self.clock.elapsed()
+        if job.build_again_at is not None and job.pending is not None and job.all_live(job.pending):
+            if now < job.build_again_at:
+                self.look_at(job.build_again_at)
+                return
+            self.publish(job.pending.members, job.build_reason)
         if job.pending is None and job.world is not None and not self._all_arrived(job.world, now):
             return
         candidates = [WorkerCandidate(each.seat, each.warm_at, each.leaving_since) for each in job.living()]

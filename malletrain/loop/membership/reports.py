@@ -91,7 +91,7 @@ def _fault(machine: JobMachine, this: Worker, said: wire.Fault) -> None:
     if said.how == "build" and not latest.urgent and job.pending is not None:
         # No member trains in it yet: replace it by another plan of the same members.
         if said.generation == job.pending.generation:
-            machine.publish(job.pending.members, f"another try, {this.id} could not build: {said.detail}"[:400])
+            machine.build_again(f"another try, {this.id} could not build: {said.detail}"[:400])
         return
     # A member that speaks of a plan newer than its world waits in it already. What a newcomer meets there is its
     # own trouble, unless no world trains at all.
@@ -141,12 +141,15 @@ def _left(machine: JobMachine, this: Worker, said: wire.Left) -> None:
 def _failed(machine: JobMachine, this: Worker, said: wire.Failed) -> None:
     """The script raised. The other members go on.
 
-    Without other members, or when the same step fails again, the job fails.
+    Without other members, or when the same step fails again, the job fails. Newcomers that fail before they train say
+    nothing about the step.
     """
     job = machine.job
     job.step = max(job.step, said.step)
-    again = job.failed_at is not None and job.step <= job.failed_at + 1
-    job.failed_at = job.step
+    again = False
+    if this.phase is Phase.SERVING:
+        again = job.failed_at is not None and job.step <= job.failed_at + 1
+        job.failed_at = job.step
     if this.phase.lives:
         machine.lose(this, f"its script failed: {said.message}")
     others = [each for each in job.living() if each.phase is Phase.SERVING]

@@ -112,6 +112,9 @@ class JobMembership:
     world: Plan | None = None
     pending: Plan | None = None
     ask_again_at: float = 0.0  #: whether the members of `pending` are there
+    build_tries: int = 0  #: how often the group of a plan could not be made, since the last world was taken
+    build_again_at: float | None = None  #: when `pending` is published anew for that
+    build_reason: str = ""
     published: dict[int, Plan] = field(default_factory=dict)  #: newer than `world`
     arrived: set[str] = field(default_factory=set)  #: members that train in `world`, as they say
     arriving_since: float = 0.0

@@ -1,0 +1,53 @@
+"""Reports the exception that ends a script, wherever it was raised, so that `malletrain explain` says it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+
+from malletrain.elastic.guards.script_place import line_of
+from malletrain.wire import messages
+
+#: Characters of a message that the daemon keeps.
+MAX_TEXT_CHARACTERS = 1900
+
+#: How long the process waits for the daemon to have the report.
+FLUSH_TIMEOUT_S = 2.0
+
+
+class FailureReporter:
+    """Sends one report of a failure.
+
+    Args:
+        worker: returns this worker's name.
+        step: returns the number of the step in progress.
+        send: sends a message to the daemon, and returns when it is delivered or after `FLUSH_TIMEOUT_S`.
+    """
+
+    def __init__(
+        self, worker: Callable[[], str], step: Callable[[], int], send: Callable[[messages.Message], None]
+    ) -> None:
+        self._worker = worker
+        self._step = step
+        self._send = send
+        self._reported = False
+
+    def report(self, error: BaseException) -> None:
+        """Report an exception of the script; the first one only, and none that merely ends the process."""
+        if self._reported or isinstance(error, SystemExit | KeyboardInterrupt):
+            return
+        self._reported = True
+        line = line_of(error.__traceback__)
+        text = f"{self._worker()}: {type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS]
+        self._send(messages.Failed(self._step(), f"{text} ({line})" if line else text))
+
+    def install(self) -> None:
+        """Report what nothing in the script catches, then go on as Python does."""
+        previous = sys.excepthook
+
+        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            previous(kind, error, trace)
+            self.report(error.with_traceback(trace))
+
+        sys.excepthook = hook
