@@ -90,9 +90,11 @@ def doctor(
         time.time,
         max_pilot_s=config.pilot.max_minutes * 60.0,
         preemptible=config.slurm.preemptible_partitions,
+        actuator=config.actuator.socket,
     )
     found += (
         _stage(config),
+        _charging(config),
         *room_for_journal(config),
         *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)),
     )
@@ -108,6 +110,22 @@ def doctor(
                 click.echo(f"{'':8}-> {finding.remedy}")
     if any(finding.level is Level.ERROR for finding in found):
         sys.exit(1)
+
+
+def _charging(config: configuration.Config) -> Finding:
+    """Whose account budgets and reports count for."""
+    what = {
+        "default_account": "their owners' default accounts in Slurm",
+        "default_wckey": "their owners' default wckeys in Slurm",
+        "pilots": f"account {config.slurm.account or '(none)'}, in which pilots run",
+    }[config.charging.account]
+    named = f"; {len(config.charging.users)} users have one of their own" if config.charging.users else ""
+    said = f"jobs are charged to {what} (charging.account){named}"
+    of_accounts = bool(config.sizing.budgets or config.sizing.account_shares or config.sizing.account_weights)
+    if config.charging.account == "pilots" and of_accounts:
+        remedy = 'set charging.account = "default_account"'
+        return Finding(Level.WARNING, f"{said}: rules by account bind all jobs alike", remedy)
+    return Finding(Level.OK, said)
 
 
 def _stage(config: configuration.Config) -> Finding:

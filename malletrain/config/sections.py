@@ -72,6 +72,15 @@ class SlurmSection(Section):
         return {**own, "SLURM_CONF": self.conf} if self.conf else dict(own)
 
 
+class ChargingSection(Section):
+    """Whose account a job's node-hours count for, in budgets, shares and reports."""
+
+    account: Literal["default_account", "default_wckey", "pilots"] = "default_account"
+    """`default_account` or `default_wckey`: the job's owner's in Slurm's accounting; `pilots`: slurm.account."""
+    users: dict[Word, NonEmptyWord] = {}
+    """Accounts by user, such as {ada = "physics"}, which come before that."""
+
+
 class ActuatorSection(Section):
     """The process that steers Slurm, where that is to be another one than the one that listens on the network."""
 
@@ -191,6 +200,10 @@ class SizingSection(Section):
     """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
     profile: Literal["auto", "none", "passive", "active"] = "auto"
     """How jobs' scalability is learnt: by trying sizes, from those that come anyway, or not; auto: see advisor."""
+    classes: Literal["mix", "one", "off"] = "mix"
+    """Where nodes differ: jobs are sized by class of nodes and may mix them, take one at a time, or go by count."""
+    class_features: list[NonEmptyWord] = []
+    """Features of nodes that make a class of their own, beside GRES and processors; `memory`: so does memory."""
     max_wait_minutes: Annotated[float, Field(ge=0)] = 30.0
     """A job without nodes for so long gets its fewest, before anything that others gain; 0: no such promise."""
     turn_minutes: Annotated[float, Field(gt=0)] = 10.0
@@ -280,6 +293,7 @@ class Config(Section):
     operators: list[Word] = []
     """Users who may drain nodes and steer everybody's malleable jobs; root always may."""
     slurm: SlurmSection = SlurmSection()
+    charging: ChargingSection = ChargingSection()
     actuator: ActuatorSection = ActuatorSection()
     pool: PoolSection = PoolSection()
     pilot: PilotSection = PilotSection()

@@ -29,16 +29,24 @@ from malletrain.slurm.command import Commands
 GOODBYE_S = 3.0
 
 
+#: Where the shipped unit makes its socket: served where the configuration names none, so that the two units can be
+#: enabled before it does.
+DEFAULT_SOCKET = "/run/malletrain/actuator.sock"
+
+
 def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
     """Carry out the listener's orders until SIGTERM or SIGINT; the exit status. `file`: where `settings` are from.
 
     Raises:
-        MalletrainError: there is no socket to serve, the listener could change the configuration or the log, Slurm
+        MalletrainError: the listener could change the configuration or the log, Slurm
             does not answer, or pilots may not run on this site.
     """
     log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
+    socket = settings.actuator.socket or DEFAULT_SOCKET
     if not settings.actuator.socket:
-        raise InvalidInput("actuator.socket", "is empty: name the socket that malletraind finds this process at")
+        log.warning(
+            "actuator.socket is empty: malletraind steers Slurm by itself until it names this socket", socket=socket
+        )
     check_not_alterable(file)
     audit = AuditLog(Path(settings.actuator.audit_log), time.time)
     commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
@@ -50,13 +58,11 @@ def steer(settings: Config, file: Path, environ: Mapping[str, str]) -> int:
     notifier = Notifier.from_environment(environ)
     actuator = Actuator(commands, harvest, bounds_from(settings), audit)
     allowed = frozenset({_uid(settings.actuator.listener)})
-    server = ActuatorServer(Path(settings.actuator.socket), actuator, allowed, notifier.watchdog)
+    server = ActuatorServer(Path(socket), actuator, allowed, notifier.watchdog)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, partial(_end, server, commands))
     try:
-        log.info(
-            "steering", socket=settings.actuator.socket, listener=settings.actuator.listener, version=__version__
-        )
+        log.info("steering", socket=socket, listener=settings.actuator.listener, version=__version__)
         notifier.ready(f"steering for {settings.actuator.listener} as user {os.geteuid()}")
         server.run()
         notifier.stopping()

@@ -72,6 +72,10 @@ class Metrics:
         self._snapshot_at = Gauge(
             "malletrain_snapshot_timestamp_seconds", "When Slurm was last seen whole (Unix time).", registry=registry
         )
+        self._answers = Gauge(
+            "malletrain_slurm_answers", "1 while Slurm answers looks; 0 from the first that it does not.",
+            registry=registry,
+        )  # fmt: skip
         self._breaker = Gauge("malletrain_breaker_open", "1 while the daemon stands back.", registry=registry)
         self._stage = Histogram(
             "malletrain_tick_seconds", "Time of a tick by stage.", ["stage"], buckets=_TICK_BUCKETS, registry=registry
@@ -227,6 +231,10 @@ class Metrics:
             self._jobs.labels(phase.value).set(phases[phase.value])
         for pilot_phase in PilotPhase:
             self._pilots.labels(pilot_phase.value).set(pilots[pilot_phase.value])
+
+    def slurm_answers(self, answered: bool) -> None:
+        """Slurm was looked at, and answered or did not."""
+        self._answers.set(1 if answered else 0)
 
     def breaker(self, *, is_open: bool) -> None:
         """Whether the daemon stands back by itself."""

@@ -28,6 +28,9 @@ from malletrain.loop.tick import Loop
 from malletrain.slurm.site_facts import Harvest
 from malletrain.wire.rows import ProfileRow
 
+#: Jobs of one user that are announced while their owner has told of no array.
+MAX_UNATTACHED_JOBS = 32
+
 #: How far back `explain` reads the journal.
 EXPLAINED_EVENTS = 5000
 
@@ -41,6 +44,7 @@ class LoopRequests:
         harvest: where pilots run: jobs for another partition or account are refused.
         latest: the newest events of the journal, for explanations.
         next_id: a job number never given before.
+        account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
         of_main_job: the events of the journal that name a job of the main queue.
     """
 
@@ -53,6 +57,7 @@ class LoopRequests:
         latest: Callable[[int], Sequence[Event]],
         next_id: Callable[[], int],
         of_main_job: Callable[[str], Sequence[Event]] = lambda _: (),
+        account_of: Callable[[str], str] | None = None,
     ) -> None:
         self._loop = loop
         self._facts = facts
@@ -61,6 +66,7 @@ class LoopRequests:
         self._latest = latest
         self._next_id = next_id
         self._of_main_job = of_main_job
+        self._account_of = account_of
 
     def announce(self, job: NewJob, identity: Identity) -> int:
         for what, given, ours in (
@@ -75,19 +81,22 @@ class LoopRequests:
                 f"--weight={job.weight:g} is more than users may give here (sizing.max_weight = {most:g}): give the "
                 "lesser ones of your jobs less, or ask an operator"
             )
+        # Asked before the lock is taken: slurmdbd may be slow.
+        account = self._account_of(identity.user) if self._account_of else job.account or self._harvest.account
         with self._facts:
             if job.key:
                 # Its answer was lost, and it was sent again: the job is there.
                 for known in self._loop.views.values():
                     if (known.job.uid, known.job.key) == (identity.uid, job.key):
                         return known.job.id
+            self._check_unattached(identity)
             number = self._next_id()
             wanted = MalleableJob(
                 id=number,
                 name=job.name,
                 user=identity.user,
                 uid=identity.uid,
-                account=job.account or self._harvest.account,
+                account=account,
                 min_nodes=job.min_nodes,
                 max_nodes=job.max_nodes,
                 submitted_at=self._clock.now(),
@@ -107,6 +116,20 @@ class LoopRequests:
                 raise Conflict(why)
             self._record(JobAnnounced(wanted), number)
         return number
+
+    def _check_unattached(self, identity: Identity) -> None:
+        """Announcing costs a user nothing, while each job is in everybody's status and in each decision."""
+        told = self._loop.ledger.unseen_arrays()
+        idle = [
+            job
+            for job, view in self._loop.views.items()
+            if view.job.uid == identity.uid and view.phase is JobPhase.ANNOUNCED and job not in told
+        ]
+        if len(idle) >= MAX_UNATTACHED_JOBS:
+            raise Conflict(
+                f"{len(idle)} jobs of {identity.user}, such as {idle[0]}, are announced and have no tasks: submit by "
+                f"mtbatch, which does both, or `malletrain cancel {idle[0]}`"
+            )
 
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
         with self._facts:

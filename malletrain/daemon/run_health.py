@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-#: One look that Slurm does not answer may be chance.
-MISSED_LOOKS = 2
-
 
 class RunHealth:
     """Counts failures in a row. Safe to call from any thread, one for each task.
 
-    `failed` is told the task's name at each failure.
+    `failed` is told the task's name at each failure, `answers` after each look whether Slurm answered it.
     """
 
-    def __init__(self, failed: Callable[[str], None]) -> None:
+    def __init__(self, failed: Callable[[str], None], answers: Callable[[bool], None] = lambda _: None) -> None:
         self._failed = failed
+        self._answers = answers
         self._failing: dict[str, tuple[int, str]] = {}
         self._missed = 0
 
@@ -34,6 +32,7 @@ class RunHealth:
     def looked(self, *, answered: bool) -> None:
         """Slurm was asked."""
         self._missed = 0 if answered else self._missed + 1
+        self._answers(answered)
 
     def ailments(self) -> Sequence[str]:
         """What is wrong, a line each."""
@@ -41,6 +40,7 @@ class RunHealth:
             f"{task} failed {count} times in a row, last with {error}: the log says more"
             for task, (count, error) in sorted(self._failing.items())
         ]
-        if self._missed >= MISSED_LOOKS:
-            found.append(f"Slurm did not answer the last {self._missed} looks: `scontrol ping` tells more")
+        if self._missed:
+            looks = "look" if self._missed == 1 else f"{self._missed} looks"
+            found.append(f"Slurm did not answer the last {looks}: `scontrol ping` tells more")
         return found

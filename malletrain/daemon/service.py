@@ -49,6 +49,7 @@ from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import PYTHON, choose
+from malletrain.slurm.user_accounts import Charge, UserAccounts
 from malletrain.store.event_reader import read_events
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import Upkeep
@@ -93,13 +94,17 @@ class Service:
         self._begun, self._pace = self._clock.now(), PollBackoff(self._clock.elapsed)
         self._tick_pace = PollBackoff(self._clock.elapsed, LONGEST_REST_S)
         self.metrics = Metrics(self._clock)
-        self._runs = RunHealth(self.metrics.run_failed)
+        self._runs = RunHealth(self.metrics.run_failed, self.metrics.slurm_answers)
         self._commands = commands = Commands(
             config.slurm.environment(os.environ), config.slurm.command_timeout_s, heard=self._heard_of_command
         )
         self._apart: ActuatorClient | None = None
         facts = site_facts.read(commands)
         harvest = harvest_of(config, facts)
+        self._accounts = UserAccounts(
+            commands, Charge(config.charging.account), config.charging.users, config.slurm.account,
+            self._clock.elapsed, facts.accounting,
+        )  # fmt: skip
         self._site = SiteWatch(commands, harvest, facts, self._clock.elapsed)
         self._site.refuse_unfit()
         self._facts, self._deeds = threading.RLock(), threading.Lock()
@@ -309,8 +314,9 @@ class Service:
 
         views = self._views
         requests = LoopRequests(
-            self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job
-        )
+            self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job,
+            self._accounts.of,
+        )  # fmt: skip
         connection_limits = ConnectionLimits()
         connections = ConnectionTable(connection_limits, connection_limits.within_descriptors())
         app = create_app(

@@ -9,7 +9,7 @@ from ClusterShell.NodeSet import NodeSet
 from malletrain.config import BudgetSection, Config, LimitSection
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import NodeClasses, Rules
 from malletrain.domain.job import Profile
 from malletrain.learn.advisor import ProbeRules
 from malletrain.loop.breaker import BreakerRules
@@ -74,6 +74,8 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         max_resizes=config.sizing.max_resizes or None,
         max_wait_s=60.0 * config.sizing.max_wait_minutes,
         turn_s=60.0 * config.sizing.turn_minutes,
+        classes=NodeClasses(config.sizing.classes),
+        class_features=frozenset(config.sizing.class_features),
         probing=_probing(config.sizing.profile),
         keep_idle=config.pool.keep_idle,
         keep_leaves=config.pool.keep_leaves,

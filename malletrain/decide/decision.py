@@ -172,6 +172,8 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
         situation.avoided,
         {job: each.nodes for job, each in draft.unfit.items()},
         draft.coming,
+        sizing.classes,
+        sizing.class_of,
     )
     room = rules.max_pilots - inputs.tasks.count(placement.keep)
     moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, draft.replacements, room)

@@ -7,21 +7,23 @@ job's view is: with a `DecisionCache` or without, the answer is the same.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
 
 from malletrain.decide.multi_node_pilots import whole_sizes
 from malletrain.decide.profiling import expected_curve
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import NodeClasses, Rules
 from malletrain.decide.yielding import HarvestedNode
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, task_of
 from malletrain.domain.snapshot import Snapshot
 from malletrain.learn.advisor import JobKnowledge
+from malletrain.learn.class_curves import curves_on_classes
 from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.objective import Objective, urgency_by_rest
 from malletrain.sizing.policy import Policy
-from malletrain.sizing.problem import Due, JobDemand, Problem, Sizes
+from malletrain.sizing.problem import Due, JobDemand, OnClasses, Problem, Sizes
 from malletrain.sizing.values import ValueRowCache
 
 
@@ -178,6 +180,34 @@ def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: JobKn
         curve=speedups,
         batches=tuple((batch, Curve(tuple((n, rate / one) for n, rate in of.points))) for batch, of in view.batches),
         noise_scale=view.noise_scale,
+    )
+
+
+def on_classes(
+    demand: JobDemand,
+    stays: Sequence[Pilot],
+    known: JobKnowledge | None,
+    classes: Sequence[str],
+    class_of: Mapping[str, str],
+    speeds: Mapping[tuple[str, str], float],
+    view: JobView,
+    rules: Rules,
+) -> OnClasses:
+    """How a job runs on each class, in the units of its demand: speed-ups over one node as its curve has it.
+
+    A live job may train on several classes at once, with equal shares: the slowest class gates it.
+    """
+    current = Counter(class_of[pilot.node] for pilot in stays)
+    fits = known.by_class if known is not None else {}
+    main = known.fit.node_class if known is not None and known.fit is not None else ""
+    one = _rate_of_one(view)
+    scaled = Curve(tuple((n, rate * one) for n, rate in demand.curve.points))
+    curves = curves_on_classes(classes, scaled, main, fits, speeds, demand.max)
+    return OnClasses(
+        {name: Curve(tuple((n, rate / one) for n, rate in curve.points)) for name, curve in curves.items()},
+        dict(sorted(current.items())),
+        spans=rules.classes is NodeClasses.MIX,
+        equal_shares=True,
     )
 
 

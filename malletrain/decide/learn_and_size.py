@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from malletrain.decide.budgets import BudgetTerms, budgets_for
-from malletrain.decide.demand import due_of
+from malletrain.decide.demand import due_of, on_classes
 from malletrain.decide.draft import Draft, Inputs, Situation
 from malletrain.decide.limits import caps_of_unfit, constraints_for
 from malletrain.decide.profiling import ProbeChange, advice_for, probe_changes, with_advice, within_reach
-from malletrain.decide.rules import Rules
+from malletrain.decide.rules import NodeClasses, Rules
 from malletrain.decide.starvation_guard import starving_jobs
 from malletrain.domain.decision import Hole, Refusal
 from malletrain.domain.job import JobView
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import chosen_batches
+from malletrain.learn.class_curves import class_speeds
 from malletrain.learn.supply_forecast import lifetimes_of_holes
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_use
 from malletrain.sizing.policy import Policy
@@ -26,7 +28,8 @@ _UNKNOWN = JobKnowledge()
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """Nodes for every live job, and how they came about; `advice`: by job, what would be measured next."""
+    """Nodes for every live job, and how they came about; `advice`: by job, what would be measured next; `classes`: by
+    job, of its nodes how many of which class, where the nodes (`class_of`) are of several."""
 
     sizes: Mapping[int, int]
     answer: Sizes
@@ -35,6 +38,8 @@ class Sizing:
     batches: Mapping[int, tuple[tuple[int, int], ...]]
     probes: tuple[ProbeChange, ...]
     advice: Mapping[int, str]
+    classes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    class_of: Mapping[str, str] = field(default_factory=dict)
 
 
 def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
@@ -76,7 +81,9 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         supply=situation.supply,
     )
     advice = advice_for(problem, training, known, now, rules, cache.rows)
-    answer, put_off = cache.sized(inputs.policy, with_advice(problem, advice))
+    class_of = _classes_of_nodes(draft, inputs)
+    advised = _by_class(with_advice(problem, advice), draft, class_of, known, training, barred, rules)
+    answer, put_off = cache.sized(inputs.policy, advised)
     draft.refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
     sizes = {int(job_id): size for job_id, size in answer.sizes.items()}
     return Sizing(
@@ -87,6 +94,8 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         batches=chosen_batches(demands, answer),
         probes=probe_changes(advice, sizes, known),
         advice=advice.reasons,
+        classes={int(job_id): dict(held) for job_id, held in answer.classes.items()},
+        class_of=class_of,
     )
 
 
@@ -125,3 +134,44 @@ def _lifetimes(
     if situation.forecast is None or not policy.looks_ahead:
         return ()
     return lifetimes_of_holes(holes, situation.open_holes, situation.forecast, situation.now, nodes)
+
+
+def _classes_of_nodes(draft: Draft, inputs: Inputs) -> Mapping[str, str]:
+    """The class of each node that is shared out; nothing where they are all of one, or are not told apart."""
+    rules, node = inputs.rules, inputs.snapshot.node
+    if rules.classes is NodeClasses.OFF or rules.max_nodes > 1 or inputs.tasks.shared:
+        return {}
+    held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
+    shared = {*held, *(hole.node for hole in draft.free), *draft.coming}
+    found = {name: node[name].kind_with(rules.class_features) for name in sorted(shared) if name in node}
+    return found if len(set(found.values())) > 1 and len(found) == len(shared) else {}
+
+
+def _by_class(
+    problem: Problem,
+    draft: Draft,
+    class_of: Mapping[str, str],
+    known: Mapping[int, JobKnowledge],
+    views: Mapping[int, JobView],
+    barred: Mapping[int, Collection[str]],
+    rules: Rules,
+) -> Problem:
+    """The problem with the nodes of each class, and each job's curves on them."""
+    if not class_of:
+        return problem
+    held = Counter(class_of[pilot.node] for pilots in draft.staying.values() for pilot in pilots)
+    counts = held + Counter(class_of[hole.node] for hole in draft.free)
+    counts += Counter(class_of[node] for node in draft.coming)
+    classes = dict(sorted(counts.items()))
+    # Pilots of jobs that do not train now hold nodes that are not to be had; all the same they count, as ever.
+    if sum(classes.values()) != problem.nodes:
+        return problem
+    speeds = class_speeds(each.by_class for each in known.values() if each.by_class)
+    jobs = []
+    for demand in problem.jobs:
+        job = int(demand.id)
+        left = Counter(class_of.values()) - Counter(class_of[n] for n in barred.get(job, ()) if n in class_of)
+        open_to = [name for name in classes if left[name] > 0]
+        on = on_classes(demand, draft.staying[job], known.get(job), open_to, class_of, speeds, views[job], rules)
+        jobs.append(replace(demand, on_classes=on))
+    return replace(problem, jobs=tuple(jobs), classes=classes)

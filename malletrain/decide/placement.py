@@ -56,13 +56,16 @@ def place(
     avoided: Mapping[int, Mapping[str, str]] | None = None,
     unfit: Mapping[int, Collection[str]] | None = None,
     coming: Collection[str] = (),
+    classes: Mapping[int, Mapping[str, int]] | None = None,
+    class_of: Mapping[str, str] | None = None,
 ) -> Placement:
     """Turn counts into nodes.
 
     `stays` are the pilots that may stay, `free` the holes that may be started on, `weights` Slurm's node Weight (see
     `rank`), `holes` those of held nodes too, `slow` pilots whose workers hold up the others, `leaves` the leaf switch
     of each node, where there are switches, `avoided` by job the nodes that it is not to be given, with the reason,
-    `unfit` by job the nodes that it cannot have, `coming` the nodes that pilots are leaving already. Jobs that can
+    `unfit` by job the nodes that it cannot have, `coming` the nodes that pilots are leaving already, `classes` by job
+    how many nodes of which class its size is made of, and `class_of` the class of each node. Jobs that can
     have the fewest nodes choose first, then those whose nodes cost most to start, then the lower id. Deterministic.
     """
     not_for = unfit or {}
@@ -73,39 +76,51 @@ def place(
     take: dict[int, tuple[Hole, ...]] = {}
     short: dict[int, int] = {}
     changed = []
+    parts: dict[int, list[tuple[str | None, int]]] = {}
     for job_id, size in sorted(sizes.items()):
         keep[job_id], drop[job_id], take[job_id] = tuple(stays.get(job_id, ())), (), ()
-        if size != len(keep[job_id]):
+        parts[job_id] = _parts(job_id, size, keep[job_id], classes or {}, class_of or {})
+        if any(count != len(_of_class(keep[job_id], name, class_of)) for name, count in parts[job_id]):
             changed.append(job_id)
     choosy = [j for j in changed if j in not_for and sizes[j] > len(keep[j])]
     for job_id in sorted(changed, key=lambda j: (-len(not_for.get(j, ())), -jobs[j].costs.activate_s, j)):
-        size, mine = sizes[job_id], keep[job_id]
-        if size < len(mine):
-            # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
-            ranked = sorted(
-                mine,
-                key=lambda p: (
-                    p.id in slow,
-                    p.started_at is None,
-                    any(p.node not in not_for[j] for j in choosy),
-                    -_lasts(p, of_held.get(p.node), now),
-                    p.id,
-                ),
-            )
-            keep[job_id] = keep_whole_tasks(ranked, size)
-            kept = {pilot.id for pilot in keep[job_id]}
-            drop[job_id] = tuple(pilot for pilot in ranked if pilot.id not in kept)
-        wanted = size - len(keep[job_id])
+        kept_parts: list[Pilot] = []
+        for name, size in parts[job_id]:
+            mine = _of_class(keep[job_id], name, class_of)
+            if size < len(mine):
+                # A pilot that trains is worth more than one that Slurm has not started; the sooner it ends, the less.
+                ranked = sorted(
+                    mine,
+                    key=lambda p: (
+                        p.id in slow,
+                        p.started_at is None,
+                        any(p.node not in not_for[j] for j in choosy),
+                        -_lasts(p, of_held.get(p.node), now),
+                        p.id,
+                    ),
+                )
+                left = keep_whole_tasks(ranked, size)
+                kept = {pilot.id for pilot in left}
+                drop[job_id] += tuple(pilot for pilot in ranked if pilot.id not in kept)
+                kept_parts += left
+            else:
+                kept_parts += mine
+        keep[job_id] = tuple(kept_parts)
         own = {of_held[p.node].cohort for p in keep[job_id] if p.node in of_held}
         beside = [p.node for p in keep[job_id]]
-        avoids = {*(avoided or {}).get(job_id, ()), *not_for.get(job_id, ())}
-        if avoids:
-            take[job_id] = tuple(pool.without(avoids).take(wanted, own, beside))
-            pool = pool.without({hole.node for hole in take[job_id]})
-        else:
-            take[job_id] = tuple(pool.take(wanted, own, beside))
-        if wanted > len(take[job_id]):
-            short[job_id] = wanted - len(take[job_id])
+        for name, size in parts[job_id]:
+            wanted = size - len(_of_class(keep[job_id], name, class_of))
+            avoids = {*(avoided or {}).get(job_id, ()), *not_for.get(job_id, ())}
+            if name is not None:
+                avoids |= {node for node, other in (class_of or {}).items() if other != name}
+            if avoids:
+                taken = tuple(pool.without(avoids).take(wanted, own, beside))
+                pool = pool.without({hole.node for hole in taken})
+            else:
+                taken = tuple(pool.take(wanted, own, beside))
+            take[job_id] += taken
+            if wanted > len(taken):
+                short[job_id] = short.get(job_id, 0) + wanted - len(taken)
     moved: dict[str, str] = {}
     going = {*coming, *(pilot.node for pilots in drop.values() for pilot in pilots)}
     for job_id in sorted(short.keys() & not_for.keys()):
@@ -129,6 +144,25 @@ def place(
                 moved[pilot.id] = f"job {other} moves to {elsewhere[0].node}: job {job_id} can run on few nodes"
                 lacking -= 1
     return Placement(keep, drop, take, short, moved)
+
+
+def _parts(
+    job_id: int,
+    size: int,
+    keep: Sequence[Pilot],
+    classes: Mapping[int, Mapping[str, int]],
+    class_of: Mapping[str, str],
+) -> list[tuple[str | None, int]]:
+    """How many nodes of which class a job is to have; of any class where that is not said."""
+    if not class_of or (size and sum(classes.get(job_id, {}).values()) != size):
+        return [(None, size)]
+    if any(pilot.node not in class_of for pilot in keep):
+        return [(None, size)]
+    return [(name, classes.get(job_id, {}).get(name, 0)) for name in sorted(set(class_of.values()))]
+
+
+def _of_class(pilots: Sequence[Pilot], name: str | None, class_of: Mapping[str, str] | None) -> list[Pilot]:
+    return [pilot for pilot in pilots if name is None or (class_of or {}).get(pilot.node) == name]
 
 
 def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:

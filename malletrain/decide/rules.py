@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from malletrain.decide.budgets import AccountBudget
 from malletrain.decide.limits import SiteLimit
 from malletrain.learn.advisor import ProbeRules
 from malletrain.sizing.objective import Objective
+
+
+class NodeClasses(StrEnum):
+    """How jobs are sized where nodes are of several classes (`malletrain.decide.node_classes`)."""
+
+    MIX = "mix"  #: by class; a job may train on several at once, at the pace of the slowest
+    ONE = "one"  #: by class; a job trains on one at a time
+    OFF = "off"  #: by count, as if all nodes were alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,8 @@ class Rules:
         exit_patience_s: pilots of a job that is over are cancelled after so long.
         max_top_up: most held tasks that a job is topped up to: they count against MaxJobCount.
         max_failures: so many pilots in a row may end before their worker is ready; then the job has failed.
+        classes: how jobs are sized where nodes are of several classes; `class_features`: features of nodes that make
+            a class of their own (`memory`: so does memory), beside GRES and processors.
         probing: how much is spent on learning how jobs scale.
         forecast: nodes are chosen by how long their holes probably last, not by the plan alone.
         auto_horizon: sizing looks as far ahead as the forecast says, not `horizon_s`; needs `forecast`.
@@ -99,6 +110,8 @@ class Rules:
     exit_patience_s: float = 30.0
     max_top_up: int = 50
     max_failures: int = 4
+    classes: NodeClasses = NodeClasses.MIX
+    class_features: frozenset[str] = frozenset()
     probing: ProbeRules = field(default_factory=ProbeRules)
     forecast: bool = False
     auto_horizon: bool = False

@@ -5,8 +5,9 @@ Times are Unix seconds, durations seconds, memory MiB. A snapshot is never edite
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -57,8 +58,23 @@ class Node:
     @property
     def kind(self) -> str:
         """The node's class: its GRES without the sockets that they are bound to, and its processors."""
+        return self.kind_with(())
+
+    def kind_with(self, features: Collection[str]) -> str:
+        """The node's class with those of its features that are among `features`; `memory` there stands for its
+        memory, to the nearest of 1 or 1.5 times a power of two GiB."""
         gres = re.sub(r"\([^)]*\)", "", self.gres).strip()
-        return " ".join(word for word in (gres, f"{self.cpus} cpus" if self.cpus else "") if word)
+        words = [gres, f"{self.cpus} cpus" if self.cpus else "", *(f for f in self.features if f in features)]
+        if "memory" in features and self.memory_mib > 0:
+            words.append(_about(self.memory_mib / 1024))
+        return " ".join(word for word in words if word)
+
+
+def _about(gib: float) -> str:
+    """A size of memory as nodes that are alike have it, whatever the kernel keeps for itself."""
+    power = math.floor(math.log2(gib))
+    near = min((f * 2.0**p for p in (power, power + 1) for f in (1.0, 1.5)), key=lambda g: abs(math.log(g / gib)))
+    return f"{near:g} GiB"
 
 
 class SlurmState(StrEnum):

@@ -81,7 +81,8 @@ class ProbeRules:
 class JobKnowledge:
     """What has been learnt of one job. `probes`: when they were begun (Unix seconds), and of which size; `ignored`:
     samples that were not believed, by reason; `since`: when it was first seen to train; `phase_began`: when its
-    throughput last changed at one size, None where it never has."""
+    throughput last changed at one size, None where it never has; `by_class`: its curve on each class of nodes, where
+    it has trained on several."""
 
     fit: CurveFit | None = None
     prior_jobs: PriorJobs | None = None
@@ -91,6 +92,7 @@ class JobKnowledge:
     ignored: Mapping[str, int] = field(default_factory=dict)
     since: float | None = None
     phase_began: float | None = None
+    by_class: Mapping[str, CurveFit] = field(default_factory=dict)
 
     def tries(self, now: float) -> Counter[int]:
         """Probes by size that count at `now` (Unix seconds)."""

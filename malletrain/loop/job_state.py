@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from malletrain.domain.decision import CancelTasks, StartPilot, TopUp
@@ -73,6 +74,7 @@ class JobState:
     samples_done: float = 0.0
     committed_at: float | None = None
     fit: CurveFit | None = None
+    by_class: Mapping[str, CurveFit] = field(default_factory=dict)  #: of each class of nodes, where it saw several
     curve: Curve | None = None
     telling: Evidence = ()  #: what jobs of its application learn from it
     fitted_at: int = 0  #: `samples_taken` when `curve` was fitted

@@ -23,6 +23,7 @@ from malletrain.domain.job import (
 )
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import batch_curves
+from malletrain.learn.class_curves import fits_by_class
 from malletrain.learn.curve import fit_curve, shared_evidence
 from malletrain.learn.given_curve import plausible
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
@@ -207,6 +208,7 @@ class Ledger:
                 self.ignored(job_id),
                 record.first_sample_at,
                 record.phase_began,
+                record.by_class,
             )
         return found
 
@@ -284,7 +286,9 @@ class Ledger:
     def _fitted(self, record: JobState) -> Curve | None:
         """The curve of the samples so far; fitted anew only when there are others."""
         if record.fitted_at != record.samples_taken:
-            record.fit = fit_curve(record.samples, self._pooled(application(record.job), record.job.id))
+            pooled = self._pooled(application(record.job), record.job.id)
+            record.fit = fit_curve(record.samples, pooled)
+            record.by_class = fits_by_class(record.samples, pooled)
             record.curve = None if record.fit is None else record.fit.curve(record.job.max_nodes)
             record.telling = shared_evidence(record.fit, record.telling)
             record.fitted_at = record.samples_taken

@@ -4,7 +4,7 @@ pilots that the queue no longer shows."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from malletrain.domain.event import Event, PilotEnded, PilotHeld, PilotStarted, PilotWaits
@@ -24,14 +24,16 @@ def observe(
     end_of: Callable[[str], PilotEnd],
     now: float,
     partition: str,
+    class_features: Collection[str] = (),
 ) -> list[Event]:
-    """The events that bring the ledger's pilots up to `snapshot`; pilots live in `partition`.
+    """The events that bring the ledger's pilots up to `snapshot`; pilots live in `partition`. `class_features`:
+    features of nodes that make a class of their own.
 
     A pilot that changed after the snapshot was begun is left for the next one. `end_of` asks Slurm what became of
     a pilot that the queue does not show; it may raise ClusterUnavailable.
     """
     rows = {job.id: job for job in snapshot.jobs}
-    kinds = functools.cache(lambda: _kinds(snapshot, partition))
+    kinds = functools.cache(lambda: _kinds(snapshot, partition, class_features))
     end_once = functools.cache(end_of)
     events: list[Event] = []
     for job_id, view in sorted(views.items()):
@@ -49,9 +51,9 @@ def observe(
     return events
 
 
-def _kinds(snapshot: Snapshot, partition: str) -> dict[str, str]:
+def _kinds(snapshot: Snapshot, partition: str, features: Collection[str]) -> dict[str, str]:
     """The class of each node that pilots may have; nothing where all are of one."""
-    found = {node.name: node.kind for node in snapshot.nodes if partition in node.partitions}
+    found = {node.name: node.kind_with(features) for node in snapshot.nodes if partition in node.partitions}
     return found if len(set(found.values())) > 1 else {}
 
 

@@ -173,8 +173,10 @@ class Loop:
         self.last_snapshot = snapshot = self._plans.over(snapshot, self._clock.now(), self.rules)
         if self._act_for_real:
             self._take_in_arrays()
-            part = self.rules.harvest_partition
-            seen = self._ask(lambda: observe(snapshot, self.views, self._cluster.end_of, self._clock.now(), part))
+            part, features = self.rules.harvest_partition, self.rules.class_features
+            seen = self._ask(
+                lambda: observe(snapshot, self.views, self._cluster.end_of, self._clock.now(), part, features)
+            )
             if seen is None:
                 return None
             self.record([*seen, *hole_events(snapshot, self.ledger.holes.open(), self._last_look, self.rules)])

@@ -7,6 +7,7 @@ trains
 
     B / ( B / sum_q rho_q n_q + 2 (K - 1) D / (K r) )      samples/s, by `Synchronous` (Liu et al., TPDS 2024)
     sum_q (n_q / K) O_q(K)                                  by its curves
+    min_q O_q(K)                                            with equal shares: the slowest class gates it
 
 The second is never above the first where both hold: B x / (B + c x) is concave in the compute speed x. At a given
 price of each class and a given K a mixture of two classes is as good as any, but for whole numbers and for classes
@@ -86,7 +87,7 @@ def synchronous_rate(of: Synchronous, counts: Mapping[str, int]) -> float:
 
 
 def mixed_rate(job: JobDemand, counts: Mapping[str, int], curves: Mapping[str, Curve]) -> float:
-    """Samples/s on so many nodes of each class. A job that does not span classes is held up by the slowest."""
+    """Samples/s on so many nodes of each class. Without shares in proportion the slowest class gates a job."""
     held = {name: k for name, k in counts.items() if k}
     nodes = sum(held.values())
     if not held or any(name not in curves for name in held):
@@ -94,7 +95,7 @@ def mixed_rate(job: JobDemand, counts: Mapping[str, int], curves: Mapping[str, C
     if job.synchronous is not None and (job.on_classes is None or not job.on_classes.curves):
         return synchronous_rate(job.synchronous, held)
     rates = {name: curves[name].throughput(nodes) for name in held}
-    if len(held) > 1 and not spans(job):
+    if len(held) > 1 and (not spans(job) or (job.on_classes is not None and job.on_classes.equal_shares)):
         return min(rates.values())
     return sum(k * rates[name] for name, k in held.items()) / nodes
 
@@ -307,6 +308,8 @@ def _rates(job: JobDemand, a: Ints, b: Ints, first: str, second: str, curves: Ma
         return np.where((compute > 0) & (of.step_samples > 0), of.step_samples / seconds, 0.0)
     throughput = Throughput([_OfClass(curves[name], 0, int(nodes.max())) for name in (first, second)])
     one, two = throughput.at(np.zeros_like(nodes), nodes), throughput.at(np.ones_like(nodes), nodes)
+    if job.on_classes is not None and job.on_classes.equal_shares:
+        return np.asarray(np.minimum(one, two))
     return np.asarray((a * one + b * two) / nodes)
 
 

@@ -28,6 +28,7 @@ def size_with_must_run(
     """
     answer, put_off = size_within_constraints(policy, problem, cache)
     given: dict[JobId, int] = {}
+    of_class: dict[JobId, dict[str, int]] = {}
     refused: set[JobId] = set()
     rest, found = problem, answer
     while True:
@@ -41,10 +42,12 @@ def size_with_must_run(
             refused.add(job.id)
             continue
         given[job.id] = problem.nodes - sum(given.values()) - smaller.nodes
+        spent = {name: rest.classes[name] - left for name, left in smaller.classes.items()}
+        of_class[job.id] = {name: nodes for name, nodes in sorted(spent.items()) if nodes}
         rest = smaller
         found, more = size_within_constraints(policy, rest)
         put_off += tuple(name for name in more if name not in put_off)
-    return (_together(problem, found, given) if given else answer), put_off
+    return (_together(problem, found, given, of_class) if given else answer), put_off
 
 
 def _given_fewest(problem: Problem, job: JobDemand) -> Problem | None:
@@ -60,8 +63,12 @@ def _given_fewest(problem: Problem, job: JobDemand) -> Problem | None:
             return None
         constraints.append(left)
     classes = dict(problem.classes)
+    open_to = sorted(job.on_classes.curves if job.on_classes is not None and job.on_classes.curves else classes)
     for _ in range(least if classes else 0):
-        largest = max(sorted(classes), key=lambda name: classes[name])
+        # All from one class where that has enough.
+        largest = max((name for name in open_to if classes.get(name)), key=lambda name: classes[name], default="")
+        if not largest:
+            return None
         classes[largest] -= 1
     spent = {budget.name: least * problem.horizon_s for budget in problem.budgets if job.id in budget.jobs}
     return replace(
@@ -92,11 +99,14 @@ def _left_of(limit: Constraint, job: JobDemand, size: int) -> Constraint | None:
     return LinearLimit(limit.name, others, upper=upper, lower=lower if math.isfinite(lower) else limit.lower)
 
 
-def _together(problem: Problem, found: Sizes, given: Mapping[JobId, int]) -> Sizes:
+def _together(
+    problem: Problem, found: Sizes, given: Mapping[JobId, int], of_class: Mapping[JobId, Mapping[str, int]]
+) -> Sizes:
     """One answer of both parts."""
     sizes = dict(found.sizes) | dict(given)
     table = value_table(problem)
     waited = ", ".join(str(job) for job in given)
     worth = table.worth(table.rows_of(sizes)) if table.has(sizes) else found.objective
     reason = f"{found.reason}; the fewest nodes for what must run: {waited}"
-    return replace(found, objective=worth, bound=math.inf, sizes=sizes, reason=reason)
+    classes = {**found.classes, **(of_class if len(problem.classes) > 1 else {})}
+    return replace(found, objective=worth, bound=math.inf, sizes=sizes, reason=reason, classes=classes)

@@ -113,13 +113,15 @@ class OnClasses:
         current: of its present nodes, how many of which class; where they are not told apart, they count as being of
             whichever class a size is looked at for.
         min: the fewest nodes of a class, where that is more than the job's `min` (memory, for instance).
-        spans: it may train on several classes at once, with shares of the batch in proportion to speed.
+        spans: it may train on several classes at once, with shares of the batch in proportion to speed, or
+        equal_shares: with equal ones, so that the slowest class gates it.
     """
 
     curves: Mapping[str, Curve] = field(default_factory=dict)
     current: Mapping[str, int] = field(default_factory=dict)
     min: Mapping[str, int] = field(default_factory=dict)
     spans: bool = False
+    equal_shares: bool = False
 
     def __post_init__(self) -> None:
         for name, curve in self.curves.items():

@@ -9,6 +9,8 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.slurm import held_task_limits, site_facts
@@ -42,10 +44,12 @@ def examine(
     now: Callable[[], float],
     max_pilot_s: float = 3600.0,
     preemptible: Collection[str] = (),
+    actuator: str = "",
 ) -> tuple[Finding, ...]:
     """All findings, the good ones too. When slurmctld does not answer, only that.
 
-    `preemptible`: main partitions whose jobs are meant to be preempted by other main jobs.
+    `preemptible`: main partitions whose jobs are meant to be preempted by other main jobs. `actuator`: the socket of
+    the process that steers Slurm, where that is another one; its user's rights are looked at then.
     """
     try:
         facts = site_facts.read(commands)
@@ -62,7 +66,8 @@ def examine(
         _clock(facts, now()),
         _munge(facts),
     ]
-    for check in (_rights, _user_ids, _privacy, _qos_preemption, _backfill, _headroom, _fair_share, _weights):
+    rights = partial(_apart, socket=actuator) if actuator else _rights
+    for check in (rights, _user_ids, _privacy, _qos_preemption, _backfill, _headroom, _fair_share, _weights):
         try:
             found.extend(check(commands, facts, harvest))
         except (ClusterUnavailable, InvalidInput) as error:
@@ -148,8 +153,40 @@ def _munge(facts: SiteFacts) -> Finding:
     return Finding(Level.OK, "munge works")
 
 
-def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterator[Finding]:
+def _apart(commands: Commands, facts: SiteFacts, harvest: Harvest, socket: str) -> Iterator[Finding]:
+    """Two processes: the rights are those of the user who made the socket, and the listener's would be too many."""
+    try:
+        owner = Path(socket).owner()
+    except (OSError, KeyError) as error:
+        why = "its owner has no name here" if isinstance(error, KeyError) else os.strerror(error.errno or 0)
+        yield Finding(
+            Level.ERROR,
+            f"the actuator's socket {socket} cannot be looked at ({why}): nothing is started",
+            "systemctl enable --now malletrain-actuator; run the doctor as the user of malletraind",
+        )
+        return
+    yield from _rights(commands, facts, harvest, owner)
     me = _user_name()
+    if me == owner:
+        yield Finding(
+            Level.ERROR,
+            f"{me} runs the listener and the actuator: the two processes have the same rights",
+            "run malletrain-actuator as a user of its own (site-configs/systemd/malletrain-actuator.service)",
+        )
+    elif facts.accounting and me not in (facts.slurm_user, "root"):
+        level, coordinated = _standing(commands, me)
+        if level in ("Administrator", "Operator") or harvest.account in coordinated:
+            yield Finding(
+                Level.WARNING,
+                f"{me}, who listens on the network, has rights in Slurm too: the actuator's suffice",
+                f"sacctmgr delete coordinator account={harvest.account} names={me}",
+            )
+        else:
+            yield Finding(Level.OK, f"{me}, who listens on the network, has no rights in Slurm but to look")
+
+
+def _rights(commands: Commands, facts: SiteFacts, harvest: Harvest, me: str = "") -> Iterator[Finding]:
+    me = me or _user_name()
     if me in (facts.slurm_user, "root"):
         yield Finding(
             Level.WARNING,

@@ -660,7 +660,8 @@ def efficiency(args: argparse.Namespace) -> Found:
         over_widest.append(whole / (samples * args.scale / curve.throughput(sizes[-1])))
         print(f"efficiency {app}: settles at {target} GPUs after {searched:.0f} s ({shares[-1]:.1f} % of the time, "
               f"{node_shares[-1]:.1f} % of the GPU time); completion {jct[-1]:+.0f} % shorter than on four GPUs, "
-              f"{over_widest[-1]:.2f} times that on {sizes[-1]}; GPU time {node[-1]:.0f} % less", flush=True)  # fmt: skip
+              f"{over_widest[-1]:.2f} times that on {sizes[-1]}; GPU time {node[-1]:.0f} % less",
+              flush=True)  # fmt: skip
     found |= {"search_s": interval(seconds), "share_percent": interval(shares),
               "gpu_share_percent": interval(node_shares), "jct_saved_percent": interval(jct),
               "gpu_time_saved_percent": interval(node), "completion_over_widest": interval(over_widest)}  # fmt: skip

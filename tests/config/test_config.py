@@ -49,8 +49,8 @@ SAID = [
     "f.toml:16: api.port: give at most 65535 (given: 99999)",
     "f.toml:17: api.url: give a URL such as http://head.example.org:8470 (given: 'ftp:/x')",
     "f.toml:19: store.path: give an absolute path (given: 'x.db')",
-    "f.toml:20: zzz: unknown key; known here: operators, slurm, actuator, pool, pilot, loop, sizing, api, store, "
-    "log, breaker",
+    "f.toml:20: zzz: unknown key; known here: operators, slurm, charging, actuator, pool, pilot, loop, sizing, api, "
+    "store, log, breaker",
 ]
 
 

@@ -154,7 +154,8 @@ def test_an_announcement_is_durable_or_refused(disk: Disk) -> None:
 
 def test_health_knows_what_fails_and_forgets_it_once_it_does_not() -> None:
     failed: list[str] = []
-    runs = RunHealth(failed.append)
+    answers: list[bool] = []
+    runs = RunHealth(failed.append, answers.append)
     for _ in range(2):
         with pytest.raises(RuntimeError), runs.run("tick"):
             raise RuntimeError("a secret")
@@ -164,11 +165,12 @@ def test_health_knows_what_fails_and_forgets_it_once_it_does_not() -> None:
         pass
     assert runs.ailments() == []
     runs.looked(answered=False)
-    assert runs.ailments() == []
+    assert runs.ailments() == ["Slurm did not answer the last look: `scontrol ping` tells more"]
     runs.looked(answered=False)
-    assert "scontrol ping" in runs.ailments()[0]
+    assert "the last 2 looks" in runs.ailments()[0]
     runs.looked(answered=True)
     assert runs.ailments() == []
+    assert answers == [False, False, True]
 
 
 def test_the_doctor_says_how_much_room_the_journal_has(disk: Disk) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from malletrain.api.ports import Identity, NewJob
-from malletrain.daemon.requests import LoopRequests
+import pytest
+
+from malletrain.api.ports import Conflict, Identity, NewJob
+from malletrain.daemon.requests import MAX_UNATTACHED_JOBS, LoopRequests
 from malletrain.domain.job import Profile
 from malletrain.loop.ledger import Ledger
 from malletrain.slurm.site_facts import Harvest
@@ -29,3 +31,36 @@ def test_a_request_that_is_sent_again_is_one_job_of_its_owner() -> None:
     again.apply(world.journal.events)
     assert again.views()[first].job.key == "abc", "known after a crash, too"
     assert again.views()[first].job.profile is Profile.ACTIVE
+
+
+def test_a_job_is_of_the_account_that_its_owner_is_charged_to() -> None:
+    world = World()
+    numbers = iter(range(1, 100))
+    requests = LoopRequests(
+        world.loop, nullcontext(), world.clock, Harvest("harvest", "harvest"), lambda count: (),
+        lambda: next(numbers), account_of=lambda user: f"of-{user}",
+    )  # fmt: skip
+    ada = Identity(1001, 1001, "ada")
+    number = requests.announce(NewJob("digits", 1, 4, account="harvest"), ada)
+    assert world.loop.views[number].job.account == "of-ada"
+
+
+def test_a_user_announces_few_jobs_without_an_array() -> None:
+    """Each would cost everybody: a row of the status, a part of each decision."""
+    world = World()
+    numbers = iter(range(1, 1000))
+    requests = LoopRequests(
+        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
+    )
+    mallory, alice = Identity(1001, 1001, "mallory"), Identity(1002, 1002, "alice")
+    wanted = NewJob("x", 1, 4)
+    made = [requests.announce(wanted, mallory) for _ in range(MAX_UNATTACHED_JOBS)]
+    with pytest.raises(Conflict, match=r"32 jobs of mallory, such as 1, .* `malletrain cancel 1`"):
+        requests.announce(wanted, mallory)
+    requests.announce(wanted, alice)
+    requests.attach_array(made[3], 4711, 2, mallory)
+    requests.announce(wanted, mallory)
+    with pytest.raises(Conflict):
+        requests.announce(wanted, mallory)
+    requests.cancel(made[0], mallory)
+    requests.announce(wanted, mallory)

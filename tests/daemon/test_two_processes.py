@@ -30,10 +30,12 @@ BIN = Path(sys.executable).parent
 LISTENER, STEERER = "bob", "malletrain"  # only the second is a coordinator of the harvest account
 
 
-def test_without_a_socket_there_is_nothing_to_serve(tmp_path: Path, file: Path) -> None:
+def test_before_a_socket_is_named_it_serves_its_usual_one(tmp_path: Path, file: Path) -> None:
+    """The unit may be enabled first; here it goes no further than its record of acts, which has no folder."""
     done = run(tmp_path, "--actuator", "--config", str(file))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "actuator.socket: is empty" in done.stderr
+    assert "malletraind steers Slurm by itself until it names this socket" in done.stderr
+    assert "/run/malletrain/actuator.sock" in done.stderr
     assert run(tmp_path, "--actuator", "--user").returncode == 2
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from malletrain.decide.rules import NodeClasses
 from malletrain.domain.job import Profile
 from malletrain.domain.requirements import Requirements, has_features
-from malletrain.domain.snapshot import SlurmJob, Snapshot
-from tests.world import World, data_of, job, main_job, node
+from malletrain.domain.snapshot import NodeState, SlurmJob, Snapshot
+from tests.world import RULES, World, data_of, job, main_job, node
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,8 @@ def test_features(expression: str, fits: bool) -> None:
 class Mixed(World):
     """Half of the nodes have GPUs; `asking`: by array, the first being 1, the gres that squeue shows."""
 
-    def __init__(self, gpu: int, plain: int) -> None:
-        super().__init__(nodes=gpu + plain)
+    def __init__(self, gpu: int, plain: int, classes: NodeClasses = NodeClasses.MIX) -> None:
+        super().__init__(gpu + plain, replace(RULES, classes=classes))
         for i, each in enumerate(list(self.cluster.nodes.values())):
             if i < gpu:
                 self.cluster.nodes[each.name] = replace(each, gres="gpu:4", features=("big",))
@@ -80,8 +81,25 @@ def test_a_job_starts_only_where_its_generic_resources_are_and_the_others_get_th
     assert world.on(2) == {"n2", "n3", "n4", "n5"}
 
 
-def test_nodes_that_a_job_can_have_are_left_by_one_that_can_go_elsewhere() -> None:
+def test_by_class_a_job_that_can_go_elsewhere_leaves_the_nodes_that_another_needs() -> None:
     world = Mixed(gpu=2, plain=2)
+    for name in ("n2", "n3"):
+        world.cluster.nodes[name] = replace(world.cluster.nodes[name], state=NodeState.DRAINED)
+    world.submit(job(1, most=2))
+    for _ in range(2):
+        world.tick()
+    assert world.on(1) == {"n0", "n1"}
+    for name in ("n2", "n3"):
+        world.cluster.nodes[name] = replace(world.cluster.nodes[name], state=NodeState.IDLE)
+    world.asking[2] = "gres:gpu:4"
+    world.submit(job(2, most=2))
+    for _ in range(8):
+        world.tick()
+    assert (world.on(1), world.on(2)) == ({"n2", "n3"}, {"n0", "n1"})
+
+
+def test_nodes_that_a_job_can_have_are_left_by_one_that_can_go_elsewhere() -> None:
+    world = Mixed(gpu=2, plain=2, classes=NodeClasses.OFF)
     world.submit(job(1, most=2))
     for _ in range(2):
         world.tick()

@@ -132,6 +132,25 @@ def test_a_stranger_does_not_keep_an_idle_connection(house: House, monkeypatch: 
         assert ends(stranger, 10).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("kind", ["head", "body", "login"])
+def test_a_slow_loris_is_cut_off(kind: str, new_house: Callable[..., House], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then does not set the clock back: neither in a head, nor in a known caller's body or a login."""
+    monkeypatch.setattr("malletrain.api.http_server.HEAD_SECONDS", 0.5)
+    house = new_house(limits=RateLimits(body_seconds=0.5))
+    token = f"Authorization: Bearer {house.token(1001)}\r\n\r\n".encode()
+    login = b"POST /v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n"
+    begin = {"head": b"GET /v1/status HTTP/1.1\r\nX: ", "body": STALLED + token, "login": login}[kind]
+    with connections(house, 1, begin) as (loris,):
+        loris.settimeout(0.05)
+        began, answer = time.monotonic(), None
+        while answer is None:
+            assert time.monotonic() - began < 15
+            with contextlib.suppress(TimeoutError, ConnectionResetError, BrokenPipeError):
+                loris.sendall(b"x")
+                answer = loris.recv(65536)
+        assert answer[:12] in ((b"",) if kind == "head" else (b"HTTP/1.1 408",))
+
+
 def test_others_are_served_while_all_attacks_run(new_house: Callable[..., House]) -> None:
     """The budget is wide, and the median's: this machine may be busy."""
     house = new_house(connections=ConnectionLimits(strangers_per_address=32))

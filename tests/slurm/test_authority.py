@@ -19,6 +19,7 @@ from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.pilots import EndKind
 from malletrain.slurm.site_facts import Harvest, Level
+from malletrain.slurm.user_accounts import Charge, UserAccounts
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 
@@ -117,6 +118,51 @@ def test_the_doctor_knows_the_coordinators_rights(
         rights = [finding for finding in found if who in finding.what]
         assert [finding.level for finding in rights] == [level], found
         assert any("no fair share" in finding.what for finding in found)
+
+
+def test_a_job_is_charged_to_its_owners_own_account(accounted: Lab, tmp_path: Path) -> None:
+    accounted.run(["sacctmgr", "-i", "add", "account", "physics"])
+    accounted.run(["sacctmgr", "-i", "add", "user", "name=bob", "account=physics", "defaultaccount=physics"])
+    commands, now = commands_as(accounted, "malletrain", tmp_path), [0.0]
+
+    def of(charge: Charge, named: dict[str, str] | None = None) -> UserAccounts:
+        return UserAccounts(commands, charge, named or {}, "harvest", lambda: now[0])
+
+    found = of(Charge.DEFAULT_ACCOUNT, {"carol": "bio"})
+    assert [found.of(user) for user in ("alice", "bob", "carol", "nobody-here")] == [
+        "main",
+        "physics",
+        "bio",
+        "harvest",
+    ]
+    accounted.run(["sacctmgr", "-i", "modify", "user", "bob", "set", "defaultaccount=main"])
+    assert found.of("bob") == "physics", "asked once an hour"
+    now[0] = 3600.0
+    assert found.of("bob") == "main"
+    assert of(Charge.PILOTS).of("bob") == "harvest"
+    assert of(Charge.DEFAULT_WCKEY).of("bob") == "harvest", "no wckey"
+
+
+def test_with_two_processes_the_doctor_looks_at_the_actuators_rights_and_leaves_the_listener_without(
+    accounted: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket = tmp_path / "actuator.sock"
+
+    def rights(listener: str) -> list[tuple[Level, str]]:
+        monkeypatch.setattr(doctor, "_user_name", lambda: listener)
+        commands = commands_as(accounted, listener, tmp_path)
+        found = doctor.examine(commands, HARVEST, time.time, actuator=str(socket))
+        about = ("actuator", "coordinate", "who listens")
+        return [(f.level, f.remedy) for f in found if any(words in f.what for words in about)]
+
+    ((level, remedy),) = rights("bob")
+    assert (level, "enable --now malletrain-actuator" in remedy) == (Level.ERROR, True)
+    socket.touch()
+    os.chown(socket, pwd.getpwnam("malletrain").pw_uid, -1)
+    assert rights("bob") == [(Level.OK, ""), (Level.OK, "")], "it does not ask for rights of the listener's"
+    os.chown(socket, pwd.getpwnam("bob").pw_uid, -1)
+    assert (Level.ERROR, "sacctmgr add coordinator account=harvest names=bob") in rights("malletrain")
+    assert (Level.WARNING, "sacctmgr delete coordinator account=harvest names=malletrain") in rights("malletrain")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,82 @@
+"""Curves by class of nodes that learn from one another: of one job, and of all jobs. Pure.
+
+A job's windows on one class of nodes are fitted with those on other classes as evidence about the shape
+(`malletrain.learn.curve.fit_curve`). On a class where it has not trained it is taken to have its present shape, at
+the level that other jobs have shown: the median over jobs of how much faster they train on the one class than on the
+other, at the sizes that they were measured on in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from malletrain.domain.job import Curve, ThroughputSample
+from malletrain.learn.curve import CurveFit, fit_curve
+from malletrain.learn.prior_jobs import PriorJobs
+
+#: What joins the classes of a world whose nodes differ.
+MIXED = " + "
+#: A class counts as faster or slower by no more than this, whatever was measured.
+MAX_SPEED_RATIO = 100.0
+
+
+def fits_by_class(samples: Sequence[ThroughputSample], prior_jobs: PriorJobs | None = None) -> Mapping[str, CurveFit]:
+    """The curve on each class that the job has trained on, where there are several; worlds of mixed nodes count as
+    evidence about the shape only."""
+    names = {sample.node_class for sample in samples}
+    if len(names) < 2:
+        return {}
+    found = {}
+    for name in sorted(names):
+        if not name or MIXED in name:
+            continue
+        # The class of the last sample is the one that is fitted.
+        ordered = [s for s in samples if s.node_class != name] + [s for s in samples if s.node_class == name]
+        fit = fit_curve(ordered, prior_jobs)
+        if fit is not None and fit.node_class == name:
+            found[name] = fit
+    return found
+
+
+def class_speeds(jobs: Iterable[Mapping[str, CurveFit]]) -> Mapping[tuple[str, str], float]:
+    """How many times faster jobs train on one class than on another: by (class, other class), the median over jobs
+    that were measured on both."""
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for fits in jobs:
+        for one in fits:
+            for other in fits:
+                if one == other:
+                    continue
+                ratio = _ratio(fits[one], fits[other])
+                if ratio is not None:
+                    ratios.setdefault((one, other), []).append(ratio)
+    return {pair: median(found) for pair, found in sorted(ratios.items())}
+
+
+def _ratio(one: CurveFit, other: CurveFit) -> float | None:
+    """Throughput of one over the other, at the sizes that either was measured on and both can tell of."""
+    sizes = sorted({m.nodes for m in one.measured} & {m.nodes for m in other.measured})
+    sizes = sizes or sorted({m.nodes for m in one.measured} | {m.nodes for m in other.measured})
+    logs = [math.log(a / b) for a, b in zip(one.rates(sizes), other.rates(sizes), strict=True) if a > 0 and b > 0]
+    return None if not logs else min(max(math.exp(median(logs)), 1 / MAX_SPEED_RATIO), MAX_SPEED_RATIO)
+
+
+def curves_on_classes(
+    classes: Iterable[str],
+    present: Curve,
+    present_class: str,
+    fits: Mapping[str, CurveFit],
+    speeds: Mapping[tuple[str, str], float],
+    max_nodes: int,
+) -> Mapping[str, Curve]:
+    """Samples/s over nodes of each of `classes`: measured, or the `present` curve at the level of that class."""
+    found = {}
+    for name in classes:
+        if name in fits:
+            found[name] = fits[name].curve(max_nodes)
+            continue
+        speed = speeds.get((name, present_class), 1.0) if name != present_class else 1.0
+        found[name] = Curve(tuple((n, rate * speed) for n, rate in present.points))
+    return found

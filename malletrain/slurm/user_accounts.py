@@ -1,0 +1,76 @@
+"""Whose account a malleable job's node-hours count for: the researcher's own, though pilots run in one account."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from malletrain.domain.errors import ClusterUnavailable
+from malletrain.slurm.command import Commands
+
+#: For so long (seconds) an answer of slurmdbd's counts; default accounts change seldom.
+KEPT_S = 3600.0
+
+#: Users remembered at most.
+_MAX_USERS = 10_000
+
+
+class Charge(StrEnum):
+    """What a job is charged to; the values of `charging.account`."""
+
+    DEFAULT_ACCOUNT = "default_account"  #: its owner's DefaultAccount (sacctmgr(1))
+    DEFAULT_WCKEY = "default_wckey"  #: its owner's DefaultWCKey
+    PILOTS = "pilots"  #: the account that all pilots run in (slurm.account)
+
+
+#: What sacctmgr calls each.
+_FIELDS = {Charge.DEFAULT_ACCOUNT: "defaultaccount", Charge.DEFAULT_WCKEY: "defaultwckey"}
+
+
+class UserAccounts:
+    """Finds the account of a user. Safe to call from any thread.
+
+    Args:
+        charge: what jobs are charged to.
+        named: accounts by user, which come before that.
+        pilots: the account that pilots run in: for users of whom slurmdbd knows nothing, or who have nothing else.
+    """
+
+    def __init__(
+        self,
+        commands: Commands,
+        charge: Charge,
+        named: Mapping[str, str],
+        pilots: str,
+        elapsed: Callable[[], float],
+        accounting: bool = True,
+    ) -> None:
+        self._commands, self._charge, self._named, self._pilots = commands, charge, named, pilots
+        self._elapsed = elapsed
+        self._accounting = accounting
+        self._known: dict[str, tuple[float, str]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, user: str) -> str:
+        """The account that this user's jobs are charged to; where slurmdbd does not answer, the last one known."""
+        if user in self._named:
+            return self._named[user]
+        field = _FIELDS.get(self._charge)
+        if field is None or not self._accounting:
+            return self._pilots
+        with self._lock:
+            at, account = self._known.get(user, (float("-inf"), ""))
+        if self._elapsed() - at < KEPT_S:
+            return account or self._pilots
+        try:
+            answer = self._commands.run(["sacctmgr", "-n", "-P", "show", "user", f"name={user}", f"format={field}"])
+        except ClusterUnavailable:
+            return account or self._pilots
+        if answer.ok:
+            account = (answer.output.splitlines() or [""])[0].strip().lstrip("*")
+            with self._lock:
+                if len(self._known) >= _MAX_USERS:
+                    self._known.clear()
+                self._known[user] = (self._elapsed(), account)
+        return account or self._pilots

@@ -1,0 +1,275 @@
+"""How long an honest user's `status` takes while others try to keep everybody from being served, all at once.
+
+A private Slurm with several users, malletraind, and a job of pilots. First nothing else happens; then, for as long,
+one process of another user's runs every attack of tests/security/test_denial.py at once (stalled bodies, stalled
+logins, idle connections, heads that come byte by byte, made-up tokens, floods of requests, logins, jobs), and
+a worker of that user's floods figures. Printed for both: percentiles of `status` over a kept connection and with a
+login, how long a main job waits for nodes that pilots hold, ticks made and left out, and the daemon's memory.
+
+    python -m scripts.bench.attacks --seconds 60
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from malletrain.wire import messages
+from malletrain.wire.address import Address
+from malletrain.wire.daemon import client_at
+from malletrain.wire.errors import WireError
+from malletrain.wire.http import Http
+from malletrain.wire.worker_client import PilotIdentity, WorkerClient
+from scripts.bench.daemon_cost import memory
+from scripts.lab import Lab, LabConfig, LabError
+from scripts.play.site import Site
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Seconds between two requests of the honest user.
+PACE_S = 0.1
+
+#: Connections that each kind of attack keeps open, or makes anew when the daemon closes them.
+STALLED = 150
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="each part lasts so long")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--tick", type=float, default=5.0, help="loop.tick_s")
+    parser.add_argument("--role", choices=("honest", "attacker", "worker"), help=argparse.SUPPRESS)
+    parser.add_argument("--url", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.role == "honest":
+        print(json.dumps(honest(options.url, options.seconds)))
+    elif options.role == "attacker":
+        print(json.dumps(asyncio.run(attack(options.url, options.seconds))))
+    elif options.role == "worker":
+        flood_figures()
+    else:
+        return bench(options)
+    return 0
+
+
+# --- roles, each a process of its user's ----------------------------------------------------------------------
+
+
+def honest(url: str, seconds: float) -> dict[str, list[float]]:
+    """Seconds of each `status`: over one connection with one token, and every tenth with a login of its own."""
+    kept = client_at(Address(url), os.environ)
+    kept.jobs()
+    took: dict[str, list[float]] = {"status": [], "login and status": []}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _ in range(10):
+            began = time.monotonic()
+            kept.status()
+            took["status"].append(time.monotonic() - began)
+            time.sleep(PACE_S)
+        began = time.monotonic()
+        client_at(Address(url), os.environ).status()
+        took["login and status"].append(time.monotonic() - began)
+    return took
+
+
+async def attack(url: str, seconds: float) -> dict[str, int]:
+    """Every attack at once; how many connections and requests each has made."""
+    where = urlsplit(url)
+    done: Counter[str] = Counter()
+    http = Http(url, munge_socket=os.environ.get("MUNGE_SOCKET") or None)
+    http.get("/v1/jobs", {"limit": 1})
+    token = http._token
+    post = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n"
+    login = b'{"credential": "MUNGE:AwQDAAAAAAAAAAA:"}'
+    job = b'{"name": "x", "min_nodes": 1, "max_nodes": 4, "weight": 1.0}'
+    mine = f"Authorization: Bearer {token}\r\n".encode()
+
+    async def stall(name: str, sent: bytes) -> None:
+        """A byte a second after `sent`, on a connection that is made anew whenever the daemon closes it."""
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(where.hostname, where.port)
+                done[name] += 1
+                try:
+                    writer.write(sent)
+                    while not reader.at_eof() and not writer.is_closing():
+                        await asyncio.sleep(1.0)
+                        if sent:
+                            writer.write(b"x")
+                            await writer.drain()
+                        else:
+                            with contextlib.suppress(TimeoutError):
+                                await asyncio.wait_for(reader.read(1), 0.001)
+                finally:
+                    writer.close()
+            await asyncio.sleep(0.05)
+
+    async def flood(name: str, request: Callable[[], bytes]) -> None:
+        """Requests as fast as they are answered."""
+        while True:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await asyncio.open_connection(where.hostname, where.port)
+                try:
+                    while True:
+                        writer.write(request())
+                        head = await reader.readuntil(b"\r\n\r\n")
+                        done[name] += 1
+                        length = next(
+                            int(line.split(b":")[1])
+                            for line in head.lower().split(b"\r\n")
+                            if line.startswith(b"content-length:")
+                        )
+                        await reader.readexactly(length)
+                except (StopIteration, asyncio.LimitOverrunError):
+                    pass
+                finally:
+                    writer.close()
+            await asyncio.sleep(0.01)
+
+    stalls = {
+        "bodies": post % (b"/v1/jobs", 1_000_000, b"\r\n"),
+        "bodies of known": post % (b"/v1/jobs", 1_000_000, mine),
+        "logins": post % (b"/v1/session", 16_000, b""),
+        "idle": b"",
+        "heads": b"GET /v1/status HTTP/1.1\r\nX-A: ",
+    }
+    get = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n%s\r\n"
+    floods: dict[str, Callable[[], bytes]] = {
+        "made-up tokens": lambda: get % f"Authorization: Bearer {secrets.token_hex(8)}\r\n".encode(),
+        "own requests": lambda: get % mine,
+        "bad logins": lambda: post % (b"/v1/session", len(login), b"") + login,
+        "announcements": lambda: post % (b"/v1/jobs", len(job), mine) + job,
+    }
+    attacks = [stall(name, sent) for name, sent in stalls.items() for _ in range(STALLED)]
+    attacks += [flood(name, request) for name, request in floods.items() for _ in range(4)]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*attacks)
+    return dict(done)
+
+
+def flood_figures() -> None:
+    """In a pilot: figures as fast as the daemon takes them."""
+    client = WorkerClient(os.environ["MALLETRAIN_URL"], PilotIdentity.of(os.environ))
+    said = [messages.Metric(f"loss {n}", 0.5, n) for n in range(messages.MAX_EVENTS_PER_REPORT)]
+    while True:
+        try:
+            if client.welcome is None:
+                client.hello()
+            client.report(said)
+        except WireError:
+            time.sleep(0.2)
+
+
+# --- the play -------------------------------------------------------------------------------------------------
+
+
+def bench(options: argparse.Namespace) -> int:
+    config = LabConfig(nodes=options.nodes, profile="fast", users=True)
+    folder = f"/tmp/mtattacks-{secrets.token_hex(3)}"
+    try:
+        with Lab.up(folder, config) as lab:
+            settings = {"loop": [f"tick_s = {options.tick}"], "pilot": ["join_minutes = 0"]}
+            with Site(lab, settings=settings) as site:
+                site.start()
+                site.harvest("alice", options.nodes, payload="exec sleep 86400")
+                lab.wait_for(lambda: site.pilot_nodes("alice") == options.nodes, 90, "pilots on every node")
+                load = os.getloadavg()[0]
+                print(f"{os.cpu_count()} cores, load before {load:.1f}; {options.seconds:g} s each part")
+                print(f"{'':34}{'p50 ms':>8}{'p99 ms':>8}{'most ms':>9}{'requests':>10}")
+                part(lab, site, options, "quiet", attacked=False)
+                part(lab, site, options, "attacked", attacked=True)
+    except LabError as error:
+        print(f"attacks: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def part(lab: Lab, site: Site, options: argparse.Namespace, name: str, *, attacked: bool) -> None:
+    attackers = []
+    if attacked:
+        worker = f"cd {ROOT} && exec {sys.executable} -m scripts.bench.attacks --role worker"
+        site.harvest("bob", 1, payload=worker)
+        attackers.append(role(lab, site, "attacker", "bob", options.seconds))
+    before, began = counted(site), time.monotonic()
+    user = role(lab, site, "honest", "alice", options.seconds)
+    waits = [main_job(lab, site, options) for _ in range(2)]
+    out, err = user.communicate(timeout=options.seconds + 120)
+    if user.returncode:
+        raise LabError(f"the honest user was refused:\n{err[-2000:]}")
+    after, passed = counted(site), time.monotonic() - began
+    for what, took in json.loads(out).items():
+        took.sort()
+        p50, p99 = (1000 * took[min(len(took) - 1, int(q * len(took)))] for q in (0.5, 0.99))
+        print(f"{name + ': ' + what:34}{p50:8.0f}{p99:8.0f}{1000 * took[-1]:9.0f}{len(took):10}", flush=True)
+    print(f"{name}: main jobs had pilots' nodes after {', '.join(f'{each:.1f} s' for each in waits)}")
+    expected = passed / options.tick
+    made, skipped, failed = (after[key] - before[key] for key in ("ticks", "skipped", "failed"))
+    print(f"{name}: {made:.0f} ticks made of {expected:.1f} due, {skipped:.0f} left out, {failed:.0f} failed")
+    print(f"{name}: the daemon holds {memory(site.pid, 'VmRSS'):.0f} MiB, {memory(site.pid, 'VmHWM'):.0f} at most")
+    for attacker in attackers:
+        did, err = attacker.communicate(timeout=120)
+        if attacker.returncode:
+            raise LabError(f"the attacker failed:\n{err[-2000:]}")
+        print(f"{name}: connections and requests by attack: {did.strip()}; figures dropped {after['dropped']:.0f}")
+
+
+def role(lab: Lab, site: Site, name: str, user: str, seconds: float) -> subprocess.Popen[str]:
+    return lab.popen(
+        [sys.executable, "-m", "scripts.bench.attacks", "--role", name, "--url", site.url, "--seconds", str(seconds)],
+        user=user, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def main_job(lab: Lab, site: Site, options: argparse.Namespace) -> float:
+    """Seconds until a main job runs that wants every node, all held by pilots."""
+    lab.wait_for(lambda: harvested(lab) >= options.nodes // 2, 60, "pilots on most nodes")
+    began = time.monotonic()
+    job = lab.submit("sleep 1", "-p", "batch", f"--nodes={options.nodes}", "--exclusive", "--time=1", user="bob")
+    lab.wait_for(lambda: lab.job_state(job) not in ("PENDING", "CONFIGURING"), 120, "the main job")
+    return time.monotonic() - began
+
+
+def harvested(lab: Lab) -> int:
+    return len(lab.run(["squeue", "-h", "-p", "harvest", "-t", "R", "-o", "%i"]).stdout.split())
+
+
+def counted(site: Site) -> dict[str, float]:
+    """From the daemon's own metrics."""
+    found = dict.fromkeys(("ticks", "skipped", "failed", "dropped"), 0.0)
+    for name, labels, value in samples(site):
+        if name == "malletrain_tick_seconds_count":
+            found["ticks"] = max(found["ticks"], value)
+        elif name == "malletrain_runs_skipped_total" and labels["timer"] == "tick":
+            found["skipped"] = value
+        elif name == "malletrain_run_failures_total":
+            found["failed"] += value
+        elif name == "malletrain_worker_figures_dropped_total":
+            found["dropped"] = value
+    return found
+
+
+def samples(site: Site) -> Iterator[tuple[str, dict[str, str], float]]:
+    with urllib.request.urlopen(f"{site.url}/metrics", timeout=30) as answer:
+        for family in text_string_to_metric_families(answer.read().decode()):
+            for sample in family.samples:
+                yield sample.name, dict(sample.labels), sample.value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
