@@ -199,7 +199,7 @@ class AccessLog:
             await self._app(scope, receive, watched)
         finally:
             path = scope.get("raw_path") or b""
-            _log.info(
+            _log.debug(
                 "request",
                 extra={
                     "method": scope["method"],

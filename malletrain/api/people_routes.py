@@ -279,6 +279,14 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         rows = await people.off_loop(lambda: views.usage(people.clock.now(), since, until, seen))
         return JSONResponse({"usage": [row.to_json() for row in rows]})
 
+    drained = object_of(node={"type": "string"}, until={"type": "number"})
+
+    @router.get("/drain", responses=answers(object_of(drains=list_of(drained)), 200, 401))
+    async def drains(caller: Caller) -> Response:
+        """The nodes that operators keep pilots off, and until when (Unix seconds)."""
+        found = requests.drains() if roles.sight(caller).nodes else {}
+        return JSONResponse({"drains": [{"node": node, "until": until} for node, until in sorted(found.items())]})
+
     @router.post(
         "/drain", status_code=202, responses=answers(object_of(nodes=list_of({"type": "string"})), 202, 401, 403, 404)
     )

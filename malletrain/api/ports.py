@@ -125,6 +125,10 @@ class Requests(Protocol):
         """
         ...
 
+    def drains(self) -> Mapping[str, float]:
+        """Until when (Unix seconds) operators keep pilots off each node."""
+        ...
+
 
 class Views(Protocol):
     """What people read. Implemented by `store.views.Views`; each may be called by any thread."""

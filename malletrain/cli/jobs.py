@@ -151,7 +151,7 @@ def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
     if (subject is None) == (main_job is None):
         raise click.UsageError("give one of: a JOB's number, a NODE's name, or --main-job ID")
     asked = subject if subject is not None else f"main-job {main_job}"
-    lines = connect().explain(asked)
+    lines = [render.local_times(line) for line in connect().explain(asked)]
     if as_json:
         say_json({"subject": asked, "lines": lines})
     else:
@@ -171,19 +171,28 @@ def report(since: str | None, as_json: bool) -> None:
         say(render.usage(rows) if rows else [(render.Span("nothing used yet", dim=True),)])
 
 
-@click.command(epilog="Example:  malletrain drain n[001-016] --until 2026-12-01T08:00")
+@click.command(epilog="Example:  malletrain drain n[001-016] --until 2026-12-01T08:00        malletrain drain")
 @click.argument("nodes", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every node.")
-@click.option(
-    "--until", metavar="TIME", required=True, help="Until then: 2026-12-01T08:00 (local), or now to end it."
-)
+@click.option("--until", metavar="TIME", help="Until then: 2026-12-01T08:00 (local), or now to end it.")
 @click.option("--wait/--no-wait", default=True, help="Return when no pilot is left on them.  [default: wait]")
 @click.option("--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, help="Seconds to wait.")
-def drain(nodes: str | None, everything: bool, until: str, wait: bool, timeout: float) -> None:
-    """Keep pilots off NODES (as Slurm writes them) until a time; returns when they are free of pilots.
+@as_json
+def drain(nodes: str | None, everything: bool, until: str | None, wait: bool, timeout: float, as_json: bool) -> None:
+    """Keep pilots off NODES (as Slurm writes them) until a time; returns when they are free of pilots. Without any
+    of these, list what is drained.
 
     For operators. Main jobs are not touched.
     """
+    if nodes is None and not everything and until is None:
+        found = connect().drains()
+        if as_json:
+            say_json([{"node": node, "until": end} for node, end in sorted(found.items())])
+        else:
+            say(render.drains(found))
+        return
+    if until is None:
+        raise click.UsageError("give --until: 2026-12-01T08:00, or now to end a drain")
     if (nodes is None) == (not everything):
         raise click.UsageError("give either NODES or --all")
     end = _time(until)

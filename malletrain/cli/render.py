@@ -5,7 +5,8 @@ Colours only ever repeat what the letters say, so that a log, a pipe and a colou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from string import ascii_letters
@@ -86,7 +87,7 @@ def status(picture: StatusRow, *, width: int, zone: tzinfo | None = None, over: 
 def header(picture: StatusRow, zone: tzinfo | None = None) -> Line:
     """Time, node counts, and how good the last sizing was; says so when Slurm has not been seen lately."""
     pool = picture.pool
-    total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down
+    total = pool.idle + pool.planned + pool.harvested + pool.main + pool.down + pool.reserved
     spans = [Span(f"{clock(picture.at, zone)}  ", bold=True), Span(f"{total} nodes: {pool_words(pool)}")]
     if picture.decision.status and picture.decision.status != "optimal":
         spans.append(Span(f"  sizing {picture.decision.status}", color="yellow"))
@@ -106,7 +107,8 @@ def pool_words(pool: PoolRow) -> str:
         ("planned", pool.planned),
     )
     words = [f"{count} {name}" for name, count in counts]
-    return ", ".join([*words, f"{pool.down} down"] if pool.down else words)
+    seldom = (("reserved", pool.reserved), ("down", pool.down))
+    return ", ".join([*words, *(f"{count} {name}" for name, count in seldom if count)])
 
 
 def strip(nodes: Sequence[NodeRow], *, width: int) -> list[Line]:
@@ -306,6 +308,27 @@ def duration(seconds: float) -> str:
         if left < big:
             return f"{left // small}{unit}{left % small // (small // 60):02d}{sub}"
     return f"{left // 86400}d{left % 86400 // 3600:02d}h"
+
+
+_UTC_TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def local_times(text: str, zone: tzinfo | None = None) -> str:
+    """The daemon's text with its times, which are in UTC, in `zone` (the machine's own by default)."""
+    return _UTC_TIME.sub(lambda found: clock(datetime.fromisoformat(found[0]).timestamp(), zone), text)
+
+
+def drains(until: Mapping[str, float], zone: tzinfo | None = None) -> list[Line]:
+    """Which nodes are kept free of pilots, the same ends together."""
+    if not until:
+        return [(Span("no node is drained of pilots", dim=True),)]
+    ends: dict[float, list[str]] = {}
+    for node, end in sorted(until.items()):
+        ends.setdefault(end, []).append(node)
+    return [
+        (Span(f"until {clock(end, zone)}  ", bold=True), Span(f"{len(names)} nodes: {', '.join(names)}"))
+        for end, names in sorted(ends.items())
+    ]
 
 
 def clock(at: float, zone: tzinfo | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Mapping
@@ -53,11 +54,19 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # What a long poll was told when the server ended is no fault of anybody's.
+    logging.getLogger("uvicorn.error").addFilter(_is_no_goodbye)
     # One line a request is too much; what becomes of timers' runs the daemon logs itself.
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)
     logger: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
     return logger
+
+
+def _is_no_goodbye(record: logging.LogRecord) -> bool:
+    """Whether a record of uvicorn's is about more than requests in progress that its end cuts off."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError) and "timeout graceful shutdown exceeded" not in record.msg
 
 
 def _without_colors(

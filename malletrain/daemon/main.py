@@ -25,7 +25,9 @@ from malletrain.daemon.actuator_main import steer
 from malletrain.daemon.describe import describe
 from malletrain.daemon.notify import Notifier
 from malletrain.daemon.timers import Timers, schedule
-from malletrain.domain.errors import ClusterUnavailable, MalletrainError
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
+from malletrain.slurm import site_facts
+from malletrain.slurm.command import Commands
 from malletrain.store.errors import DiskFull, JournalInUse
 from malletrain.wire import address
 from malletrain.wire.errors import WireError
@@ -72,9 +74,17 @@ def command(
         raise click.UsageError("--actuator steers for another daemon: it goes with --config alone")
     settings = read_config(file, user_mode=user_mode, environ=os.environ)
     if check_config:
-        from malletrain.daemon.site_rules import policy_from
+        from malletrain.daemon.site_rules import policy_from, unknown_names
 
         policy_from(settings)
+        commands = Commands(settings.slurm.environment(os.environ), settings.slurm.command_timeout_s)
+        try:
+            facts = site_facts.read(commands)
+        except ClusterUnavailable as error:
+            click.echo(f"malletraind: names of nodes and partitions are not checked: {error}", err=True)
+            facts = None
+        if faults := unknown_names(settings, facts):
+            raise InvalidInput(str(file or config.SYSTEM_FILE), "\n".join(faults))
         click.echo(f"{file or (config.SYSTEM_FILE if not user_mode else '--user')}: no faults")
         return
     log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)

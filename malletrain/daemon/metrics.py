@@ -37,7 +37,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: How nodes are used: the keys of a `pool` event.
-USES = ("idle", "planned", "harvested", "main", "down")
+USES = ("idle", "planned", "harvested", "main", "down", "reserved")
 
 _COMMAND_BUCKETS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30)
 _TICK_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)

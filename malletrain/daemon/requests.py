@@ -210,6 +210,10 @@ class LoopRequests:
     def bans(self) -> Mapping[int, str]:
         return self._loop.ledger.bans
 
+    def drains(self) -> Mapping[str, float]:
+        with self._facts:
+            return self._loop.ledger.drains(self._clock.now())
+
     def _known(self, job: int) -> JobView:
         view = self._loop.views.get(job)
         if view is None:

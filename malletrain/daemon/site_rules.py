@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from ClusterShell.NodeSet import NodeSet
 
+from malletrain.api.roles import uids_of
 from malletrain.config import BudgetSection, Config, LimitSection
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import NodeClasses, Rules
+from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Profile
 from malletrain.learn.advisor import ProbeRules
 from malletrain.loop.breaker import BreakerRules
@@ -38,6 +40,41 @@ def most_pilots(config: Config) -> int:
 def node_names(lists: Sequence[str]) -> frozenset[str]:
     """The nodes of host lists."""
     return frozenset(name for part in lists for name in NodeSet(part))
+
+
+def unknown_names(config: Config, facts: SiteFacts | None) -> list[str]:
+    """What in the configuration this machine or Slurm does not know, a line each. `facts`: None where Slurm did not
+    answer."""
+    faults = []
+    for user in config.operators:
+        try:
+            uids_of([user], "operators")
+        except InvalidInput as error:
+            faults.append(str(error))
+    if facts is None:
+        return faults
+    partition = facts.partitions.get(config.slurm.partition)
+    if partition is None:
+        there = ", ".join(sorted(facts.partitions)) or "none"
+        return [*faults, f"slurm.partition: Slurm has no partition {config.slurm.partition}; there are: {there}"]
+    faults += [
+        f"slurm.preemptible_partitions: Slurm has no partition {name}"
+        for name in config.slurm.preemptible_partitions
+        if name not in facts.partitions
+    ]
+    every = frozenset().union(*(each.nodes for each in facts.partitions.values()))
+    for key, lists in (("include", config.pool.include), ("exclude", config.pool.exclude)):
+        # A node outside the partition may well be excluded, as long as there is one of that name.
+        known = partition.nodes if key == "include" else every
+        unknown = sorted(node_names(lists) - known)
+        if unknown:
+            named = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+            where = f"not in partition {partition.name}" if key == "include" else "Slurm has no such node"
+            faults.append(f"pool.{key}: {named}: {where}")
+    may = (node_names(config.pool.include) or partition.nodes) & partition.nodes - node_names(config.pool.exclude)
+    if config.pool.keep_idle >= len(may) > 0:
+        faults.append(f"pool.keep_idle: {config.pool.keep_idle} leaves nothing to harvest of {len(may)} nodes")
+    return faults
 
 
 def rules_from(config: Config, facts: SiteFacts) -> Rules:

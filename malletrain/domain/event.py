@@ -405,7 +405,8 @@ class MainJobMet:
 
 @dataclass(frozen=True, slots=True)
 class PoolCounted:
-    """Nodes by use, whenever they changed: `harvested` are held by pilots, `down` not to be had."""
+    """Nodes by use, whenever they changed: `harvested` are held by pilots, `down` not to be had,
+    `reserved` for a reservation or maintenance."""
 
     kind: ClassVar[EventKind] = EventKind.POOL
     idle: int = 0
@@ -413,6 +414,7 @@ class PoolCounted:
     harvested: int = 0
     main: int = 0
     down: int = 0
+    reserved: int = field(default=0, metadata=SPARSE)
 
     @property
     def without_main(self) -> int:

@@ -226,6 +226,10 @@ class Ledger:
         """When each job that is over ended (Unix seconds)."""
         return {j: r.over_since for j, r in self._records.items() if r.over_since is not None}
 
+    def drains(self, now: float) -> Mapping[str, float]:
+        """Until when (Unix seconds) operators keep pilots off each node that is drained at `now`."""
+        return {name: until for name, until in self._drained.items() if until > now}
+
     def drained(self, now: float) -> frozenset[str]:
         """Nodes that operators keep pilots off at `now` (Unix seconds)."""
         return frozenset(name for name, until in self._drained.items() if until > now)

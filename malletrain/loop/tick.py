@@ -445,5 +445,5 @@ def pool_counts(snapshot: Snapshot, rules: Rules) -> PoolCounted:
         elif node.state in FREE_STATES:
             counts["planned" if node.state is NodeState.PLANNED else "idle"] += 1
         else:
-            counts["down"] += 1
+            counts["reserved" if node.state in (NodeState.RESERVED, NodeState.MAINT) else "down"] += 1
     return PoolCounted(**counts)

@@ -232,8 +232,8 @@ def _metric(connection: Connection, event: Event, metric: MetricReported) -> Non
 def _pool(connection: Connection, event: Event, pool: PoolCounted) -> None:
     do(
         connection,
-        "INSERT INTO pool (seq, at, idle, planned, harvested, main, down)"
-        " VALUES (:seq, :at, :idle, :planned, :harvested, :main, :down)",
+        "INSERT INTO pool (seq, at, idle, planned, harvested, main, down, reserved)"
+        " VALUES (:seq, :at, :idle, :planned, :harvested, :main, :down, :reserved)",
         event,
         seq=event.seq,
         **{name: whole(count) or 0 for name, count in asdict(pool).items()},

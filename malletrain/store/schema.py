@@ -175,6 +175,7 @@ pool = Table(
     _integer("harvested"),
     _integer("main"),
     _integer("down"),
+    _integer("reserved", 0),
     Index("pool_by_time", "at"),
 )
 

@@ -294,7 +294,7 @@ def _event_row(row: Row[Any]) -> EventRow:
 def _pool_row(row: Row[Any] | None) -> PoolRow:
     if row is None:
         return PoolRow()
-    return PoolRow(row.at, row.idle, row.planned, row.harvested, row.main, row.down)
+    return PoolRow(row.at, row.idle, row.planned, row.harvested, row.main, row.down, row.reserved)
 
 
 def _decision_row(decision: Decision | None) -> DecisionRow:

@@ -104,6 +104,11 @@ class DaemonClient:
         names = self._list(self._http.post("/v1/drain", {"nodes": nodes, "until": until}), "nodes")
         return [str(name) for name in names]
 
+    def drains(self) -> Mapping[str, float]:
+        """Until when (Unix seconds) operators keep pilots off each node."""
+        rows = self._list(self._http.get("/v1/drain"), "drains")
+        return {str(row["node"]): float(row["until"]) for row in rows if isinstance(row, dict)}
+
     def bans(self) -> Sequence[Mapping[str, Any]]:
         """Users who are refused: `user`, `uid`, `reason`."""
         return [row for row in self._list(self._http.get("/v1/bans"), "bans") if isinstance(row, dict)]

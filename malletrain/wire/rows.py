@@ -148,7 +148,8 @@ class NodeRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class PoolRow(Row):
-    """Node counts: `idle`, `planned` for a main job, `harvested` by pilots, held by the `main` queue, `down`."""
+    """Node counts: `idle`, `planned` for a main job, `harvested` by pilots, held by the `main` queue, `down`,
+    `reserved`."""
 
     at: float = 0.0
     idle: int = 0
@@ -156,6 +157,7 @@ class PoolRow(Row):
     harvested: int = 0
     main: int = 0
     down: int = 0
+    reserved: int = 0
 
 
 @dataclass(frozen=True, slots=True)

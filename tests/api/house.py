@@ -95,6 +95,9 @@ class RecordedRequests:
     def bans(self) -> Mapping[int, str]:
         return {1002: "banned by root: mines"}
 
+    def drains(self) -> Mapping[str, float]:
+        return {"n001": 2e9, "n002": 2e9, "n007": 3e9}
+
     def drain(self, nodes: str, until: float, identity: Identity) -> Sequence[str]:
         self.asked.append(("drain", nodes, until, identity.uid))
         return ["n001", "n002"]

@@ -86,6 +86,8 @@ def test_only_operators_drain(house: House, as_user: Users) -> None:
     assert (refused.status_code, "no operator" in refused.json()["error"]) == (403, True)
     assert as_user(ROOT).post("/v1/drain", json=body).json() == {"nodes": ["n001", "n002"]}
     assert house.requests.asked == [("drain", "n[001-002]", 2e9, ROOT)]
+    listed = as_user(ADA).get("/v1/drain").json()["drains"]
+    assert listed[-1] == {"node": "n007", "until": 3e9}
 
 
 def test_private_data_hides_jobs_events_and_usage(new_house: Callable[..., House]) -> None:

@@ -137,7 +137,7 @@ def test_long_polls_of_one_user_are_bounded(new_house: Callable[..., House]) -> 
 def test_the_log_tells_who_asked_what_and_no_secret(house: House, caplog: pytest.LogCaptureFixture) -> None:
     token = house.token(1001)
     credential = house.credential()
-    with caplog.at_level(logging.INFO, "malletrain.api"):
+    with caplog.at_level(logging.DEBUG, "malletrain.api"):
         caller = Caller(house, token)
         caller.get("/v1/events?after=0&secret=hunter2")
         caller.get("/v1/explain/a%09b")

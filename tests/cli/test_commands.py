@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta, timezone
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.cli import render
 from malletrain.cli.main import COMMANDS, LazyGroup, cli, one_line
 from malletrain.domain.event import EventKind
 from tests.api.house import House
@@ -116,9 +118,24 @@ def test_drain_asks_for_the_nodes_and_returns_when_they_are_empty(desk: Desk, ap
 
 
 def test_drain_of_bad_input(desk: Desk) -> None:
+    refused(desk.malletrain("drain", "--all"), 2, "give --until: 2026-12-01T08:00, or now to end a drain")
     refused(desk.malletrain("drain", "--until=now"), 2, "give either NODES or --all")
     refused(desk.malletrain("drain", "n1", "--until=soon"), 2, "--until: 'soon' is no time such as 2026-12-01T08:00")
-    refused(desk.malletrain("drain", "n1"), 2, "Missing option '--until'")
+    refused(desk.malletrain("drain", "n1"), 2, "give --until")
+
+
+def test_drains_are_listed(desk: Desk) -> None:
+    assert desk.malletrain("drain").out.splitlines() == [
+        "until 2033-05-18 03:33:20  2 nodes: n001, n002",
+        "until 2065-01-24 05:20:00  1 nodes: n007",
+    ]
+    assert json.loads(desk.malletrain("drain", "--json").out)[0] == {"node": "n001", "until": 2e9}
+
+
+def test_explanations_are_in_the_readers_zone(desk: Desk, api: House) -> None:
+    line = "  2026-11-23T16:00:00Z pilot 9_0 was asked to leave n1 for it"
+    shown = render.local_times(line, timezone(timedelta(hours=2)))
+    assert shown == "  2026-11-23 18:00:00 pilot 9_0 was asked to leave n1 for it"
 
 
 def test_stop_works_without_any_daemon(bare_desk: Desk) -> None:

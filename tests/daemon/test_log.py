@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -74,3 +75,14 @@ def test_levels_below_the_configured_one_are_left_out_and_settings_are_replaced(
     assert "quiet" not in second.getvalue()
     assert "loud" in second.getvalue()
     assert "\x1b" not in second.getvalue()
+
+
+def test_requests_that_the_end_of_the_server_cuts_off_are_no_errors() -> None:
+    stream = io.StringIO()
+    log.configure(level="info", style="json", environ={}, stream=stream)
+    uvicorn = logging.getLogger("uvicorn.error")
+    for error in (asyncio.CancelledError("cut off"), RuntimeError("a bug")):
+        uvicorn.error("Exception in ASGI application\n", exc_info=error)
+    uvicorn.error("Cancel %s running task(s), timeout graceful shutdown exceeded", 3)
+    (line,) = stream.getvalue().splitlines()
+    assert "a bug" in line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from malletrain import config
-from malletrain.daemon.site_rules import rules_from
+from malletrain.daemon.site_rules import rules_from, unknown_names
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.profiling import profile_of
@@ -16,13 +16,46 @@ from malletrain.slurm.site_facts import PartitionFacts, SiteFacts
 from tests.world import job
 
 
-def rules(text: str) -> Rules:
-    harvest = PartitionFacts("harvest", 1, "REQUEUE", 0.0, None, frozenset({"n1"}), "UP")
-    facts = SiteFacts(
+def facts_of(nodes: frozenset[str]) -> SiteFacts:
+    harvest = PartitionFacts("harvest", 1, "REQUEUE", 0.0, None, nodes, "UP")
+    batch = PartitionFacts("batch", 1, "OFF", 0.0, None, nodes | {"login1"}, "UP")
+    return SiteFacts(
         "22.05.8", "c", 30.0, 0.0, 30.0, 60.0, 500, 10_000, 1001, 300.0, 10.0, "partition_prio", "REQUEUE",
-        "cons_tres", True, False, False, frozenset(), partitions={"harvest": harvest},
+        "cons_tres", True, False, False, frozenset(), partitions={"harvest": harvest, "batch": batch},
     )  # fmt: skip
-    return rules_from(config.parse(text, "malletrain.toml"), facts)
+
+
+def rules(text: str) -> Rules:
+    return rules_from(config.parse(text, "malletrain.toml"), facts_of(frozenset({"n1"})))
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("", []),
+        ('operators = ["root"]', []),
+        ('operators = ["nobody-of-this-name"]', ["operators: this machine knows no user 'nobody-of-this-name'"]),
+        (
+            '[slurm]\npartition = "harvst"',
+            ["slurm.partition: Slurm has no partition harvst; there are: batch, harvest"],
+        ),
+        ('[slurm]\npreemptible_partitions = ["scav"]', ["slurm.preemptible_partitions: Slurm has no partition scav"]),
+        ('[pool]\ninclude = ["n[1-6]"]', ["pool.include: n5, n6: not in partition harvest"]),
+        ('[pool]\nexclude = ["n1", "login1"]', []),
+        ('[pool]\nexclude = ["m[1-9]"]', ["pool.exclude: m1, m2, m3, m4, m5 and 4 more: Slurm has no such node"]),
+        ("[pool]\nkeep_idle = 3", []),
+        ("[pool]\nkeep_idle = 4", ["pool.keep_idle: 4 leaves nothing to harvest of 4 nodes"]),
+        ('[pool]\nkeep_idle = 2\nexclude = ["n[1-2]"]', ["pool.keep_idle: 2 leaves nothing to harvest of 2 nodes"]),
+    ],
+)
+def test_names_that_neither_slurm_nor_the_machine_knows(text: str, faults: list[str]) -> None:
+    facts = facts_of(frozenset({"n1", "n2", "n3", "n4"}))
+    assert unknown_names(config.parse(text, "malletrain.toml"), facts) == faults
+
+
+def test_without_slurm_the_machines_users_are_checked() -> None:
+    text = 'operators = ["nobody-of-this-name"]\n[pool]\ninclude = ["x1"]'
+    assert len(unknown_names(config.parse(text, "malletrain.toml"), None)) == 1
 
 
 def test_objective_weights_wait_and_limits() -> None:
