@@ -15,10 +15,11 @@ from malletrain.elastic.adapters.lightning import ElasticStrategy
 
 
 class Classifier(lightning.LightningModule):
-    """A small network."""
+    """A small network. `one_cycle`: a schedule over all steps of the training."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_cycle: bool = False) -> None:
         super().__init__()
+        self.one_cycle = one_cycle
         self.layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, 10))
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -35,6 +36,10 @@ class Classifier(lightning.LightningModule):
 
     def configure_optimizers(self) -> dict[str, object]:
         optimizer = torch.optim.AdamW(self.parameters(), lr=5e-3)
+        if self.one_cycle:
+            steps = int(self.trainer.estimated_stepping_batches)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}
 
 
@@ -43,6 +48,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="samples of a step, over all workers")
     parser.add_argument("--output", default="digits-lightning")
+    parser.add_argument("--one-cycle", action="store_true", help="a learning rate that rises and falls, by step")
+    parser.add_argument("--precision", default="32-true", help="as Lightning calls it, such as bf16-true")
     parser.add_argument("--double", action="store_true", help="train in float64")
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -57,9 +64,9 @@ def main() -> None:
         strategy=strategy, plugins=strategy.plugins(), max_epochs=options.epochs, num_sanity_val_steps=0,
         default_root_dir=options.output,
         gradient_clip_val=1.0, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        precision="64-true" if options.double else "32-true",
+        precision="64-true" if options.double else options.precision,
     )  # fmt: skip
-    trainer.fit(Classifier(), strategy.loader(), DataLoader(test, batch_size=120))
+    trainer.fit(Classifier(one_cycle=options.one_cycle), strategy.loader(), DataLoader(test, batch_size=120))
     print(f"accuracy {float(trainer.callback_metrics['accuracy']):.3f}", flush=True)
 
 

@@ -230,7 +230,7 @@ class _Run:
         """
         progress, since = self._progress(), time.monotonic()
         while not condition():
-            if not ending and (self._folder / "end-0.json").exists() and self._processes["0"].poll() == 0:
+            if not ending and (self._folder / "finished-0").exists():
                 raise _Ended("done", "")  # those who came too late fail for it
             for other, process in self._processes.items():
                 if process.poll() is not None and not (ending and self._end_of(other).kind == "done"):

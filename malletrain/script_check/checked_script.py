@@ -67,6 +67,7 @@ class Recorder:
 
         def finished(runtime: Runtime, *result: Any) -> None:
             self._write()
+            (self._folder / f"finished-{self._name}").touch()
             finish(runtime, *result)
 
         def without_session(*_: Any) -> None:

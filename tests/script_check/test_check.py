@@ -80,6 +80,14 @@ def test_other_verdicts(
     assert json.loads(result.output)["verdict"] == verdict
 
 
+@pytest.mark.nightly
+def test_lightning_in_half_precision_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its precision changes torch's default type, which no worker's tables may follow."""
+    script = str(ROOT / "examples" / "digits_lightning.py")
+    result = said(tmp_path, monkeypatch, "--json", script, "--epochs", "40", "--precision", "bf16-true")
+    assert json.loads(result.output)["verdict"] == "equal", result.output
+
+
 def test_a_difference_is_measured_by_how_far_training_has_moved() -> None:
     first, static = {"w": torch.zeros(100)}, {"w": torch.ones(100)}
     rounding = {"w": torch.ones(100) * (1 + 1e-6)}

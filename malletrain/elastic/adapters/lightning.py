@@ -108,7 +108,8 @@ class ElasticStrategy(SingleDeviceStrategy):
 
     def training_step(self, batch: Any, *args: Any, **more: Any) -> Any:
         """Train on this worker's current part of the batch."""
-        return super().training_step(self.batch_to_device(self._batch), *args, **more)
+        converted = self.precision_plugin.convert_input(self._batch)
+        return super().training_step(self.batch_to_device(converted), *args, **more)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
@@ -136,10 +137,11 @@ class _Loader:
         return max(1, -(-len(self.dataset) // self.batch_size))
 
     def __iter__(self) -> Iterator[Any]:
+        # A generator: Lightning makes an iterator before the session exists, to count the steps of the training.
         steps = self._strategy._steps
         if steps is None:
             raise ElasticError("strategy.loader() is for trainer.fit() with this strategy")
-        return iter(steps)
+        yield from steps
 
 
 class _Progress:

@@ -54,7 +54,7 @@ def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: t
         raise _translated(error, device) from error
     collectives = NcclCollectives(group, device, store)
     with torch.cuda.stream(torch.cuda.Stream(device, priority=HIGH_PRIORITY)):
-        one = torch.ones(1, device=device)
+        one = torch.ones(1, dtype=torch.float32, device=device)
         first = collectives.all_reduce(one)
     while not first.query():
         if time.monotonic() > end:

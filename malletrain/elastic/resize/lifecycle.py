@@ -159,7 +159,7 @@ class WorkerLifecycle:
         """Return once every member has committed all rounds so far."""
         while True:
             self.between_rounds()
-            if self.sum(torch.zeros(1), RoundKind.FINISH) is not None:
+            if self.sum(torch.zeros(1, dtype=torch.float64), RoundKind.FINISH) is not None:
                 return
 
     def sum_of_all(self, make_table: Callable[[], torch.Tensor], kind: RoundKind, place: int = 0) -> torch.Tensor:
