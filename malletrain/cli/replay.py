@@ -138,6 +138,10 @@ Examples:
     "--budget", "budgets", multiple=True, metavar="[ACCOUNT=]H/PERIOD",
     help="Node-hours a day, week or month, of an account or of all jobs together: 500/week, vision=20/day.",
 )  # fmt: skip
+@click.option(
+    "--node-class", "node_classes", multiple=True, metavar="NAME=A:B[@F]",
+    help="Nodes A up to B are of that class, F times as fast: size by class (a100=0:64@3, v100=64:256).",
+)  # fmt: skip
 @click.option("--keep-idle", type=click.IntRange(0), default=0, metavar="N", help="Nodes that stay idle.")
 @click.option(
     "--node-order",
@@ -193,7 +197,8 @@ def replay(
     alpha: float, objective: str, nodes: str | None, procs_per_node: int | None, placement: str, schedule: str,
     start: str | None, end: str | None, at_once: int | None, rescale: str | None, activate: float | None,
     costs_from: Path | None, tick: float, engine: str,
-    pilot_limit: float | None, budgets: tuple[str, ...], keep_idle: int, node_order: str, outages: Path | None,
+    pilot_limit: float | None, budgets: tuple[str, ...], node_classes: tuple[str, ...],
+    keep_idle: int, node_order: str, outages: Path | None,
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
     sensitivity: bool,
@@ -218,6 +223,7 @@ def replay(
     from malletrain.replay import run, sizer, workload
     from malletrain.replay.cluster_trace import Window, cluster_trace
     from malletrain.replay.inputs.account_budgets import parse_budget
+    from malletrain.replay.inputs.node_classes import parse_node_class
     from malletrain.replay.options import EngineKind, NodeOrder, Options
     from malletrain.replay.report.page import write_report
     from malletrain.replay.report.summary import summary
@@ -255,6 +261,7 @@ def replay(
         engine=EngineKind(engine), tick_s=tick, keep_idle=keep_idle, most_jobs=at_once or sys.maxsize,
         order=NodeOrder(node_order), pilot_limit_s=float("inf") if pilot_limit is None else pilot_limit,
         budgets=tuple(parse_budget(each, jobs) for each in budgets),
+        classes=tuple(map(parse_node_class, node_classes)),
     )  # fmt: skip
     with _bar([choice.name for choice in choices]) as progress:
         answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction)

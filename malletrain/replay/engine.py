@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
+from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.oracle import Lives
 from malletrain.replay.plans import PlanBook
 from malletrain.replay.preference import Preference
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
-from malletrain.replay.sizer import PolicySizer, Sizer, rate_of_one, speedups, trained_curve
+from malletrain.replay.sizer import PolicySizer, Sizer, demand, rate_of_one, speedups, trained_curve
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 
@@ -63,6 +64,11 @@ class Engine:
         self.grow = np.array([each.costs.grow_s for each in jobs])
         self.shrink = np.array([each.costs.shrink_s for each in jobs])
         self.ideal = Ideal(jobs, at_best, nodes)
+        self.classes = ClassesOfNodes(options.classes, nodes) if options.classes else None
+        if self.classes is not None:
+            asked = [demand(each, 0) for each in jobs]
+            self._class_rates = ClassRates(self.classes, jobs, asked)
+            self._class_ideal = ClassIdeal(self.classes, jobs, asked)
         self.arrivals = sorted(range(n), key=lambda j: (jobs[j].job.submitted_at, j))
         # nodes
         self.state = np.full(nodes, BUSY, np.int8)
@@ -74,6 +80,8 @@ class Engine:
         # jobs
         self.held = np.zeros(n, np.int64)
         self.world = np.zeros(n, np.int64)
+        #: Speed-up of each job's world.
+        self.rate = np.zeros(n)
         self.stalled = np.full(n, -math.inf)
         self.done = np.zeros(n)
         self.finished = np.full(n, math.nan)
@@ -153,7 +161,7 @@ class Engine:
             nxt = min(nxt, max(self.now, self._review_at()))
         live = self._live
         if len(live) and np.isfinite(self.total[live]).any():
-            speed = self.speedup[live, self.world[live]] * self.unit[live]
+            speed = self.rate[live] * self.unit[live]
             with np.errstate(divide="ignore", invalid="ignore"):
                 ends = np.maximum(self.now, self.stalled[live]) + (self.total[live] - self._samples(live)) / speed
             ends = ends[(speed > 0) & np.isfinite(ends)]
@@ -186,7 +194,7 @@ class Engine:
         if len(live):
             world, held = self.world[live], self.held[live]
             running = np.clip(until - np.maximum(self.stalled[live], self.now), 0.0, dt)
-            speed = self.speedup[live, world]
+            speed = self.rate[live]
             self.done[live] += speed * running
             totals.speedup += float(speed @ running)
             training = np.where(speed > 0, world, 0)
@@ -196,12 +204,32 @@ class Engine:
             totals.activating += float((held - world).sum()) * dt
             totals.occupied += float(occupied.sum())
             totals.by_job[live] += occupied
-            totals.ideal += self.ideal.at(self.live, self.n_idle) * dt
+            totals.ideal += self._ideal_now() * dt
         self.now = until
 
     def _speed_now(self) -> float:
         live = self._live
-        return float(self.speedup[live, self.world[live]].sum()) if len(live) else 0.0
+        return float(self.rate[live].sum()) if len(live) else 0.0
+
+    def _ideal_now(self) -> float:
+        if self.classes is None:
+            return self.ideal.at(self.live, self.n_idle)
+        return self._class_ideal.at(self.live, self._supply())
+
+    def _supply(self) -> tuple[int, ...]:
+        """Idle nodes of each class."""
+        assert self.classes is not None
+        of = self.classes.of_node[self.state == IDLE]
+        return tuple(np.bincount(of, minlength=len(self.classes.names)).tolist())
+
+    def _world_changed(self, j: int) -> None:
+        """The world of job j has other nodes: its speed is another."""
+        if self.classes is None:
+            self.rate[j] = self.speedup[j, self.world[j]]
+            return
+        of = self.classes.of_node[(self.owner == j) & self.warm]
+        world = tuple(np.bincount(of, minlength=len(self.classes.names)).tolist())
+        self.rate[j] = self._class_rates.samples_per_s(j, world) / self.unit[j]
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -219,12 +247,13 @@ class Engine:
         self.warm[nodes] = True
         self._stall(j, float(self.grow[j]))
         self.world[j] += len(nodes)
+        self._world_changed(j)
 
     def _complete(self) -> None:
         live = self._live
         if not len(live):
             return
-        speed = self.speedup[live, self.world[live]] * self.unit[live]
+        speed = self.rate[live] * self.unit[live]
         over = live[self.total[live] - self._samples(live) <= speed * _RESOLUTION_S]
         for j in over.tolist():
             self.finished[j] = self.now
@@ -300,6 +329,7 @@ class Engine:
         np.subtract.at(self.held, owners, 1)
         np.subtract.at(self.world, owners[trained], 1)
         for j in set(owners[trained].tolist()):
+            self._world_changed(j)
             self._stall(j, float(self.shrink[j]))
 
     def _release(self, nodes: Ints, j: int, cause: Cause, *, stall: bool) -> None:
@@ -311,6 +341,7 @@ class Engine:
         self.held[j] -= len(nodes)
         if trained:
             self.world[j] -= trained
+            self._world_changed(j)
             if stall:
                 self._stall(j, float(self.shrink[j]))
 
@@ -332,6 +363,9 @@ class Engine:
         live = self._live
         if not len(live):
             return
+        if self.classes is not None:
+            self._decide_by_class(self.classes)
+            return
         nodes = max(0, self.n_idle - self._too_short() - self.options.keep_idle)
         counts = self.held[live].tolist()
         pending = [np.maximum(self.stalled[live] - self.now, 0.0).tolist()] if self.options.pending_stalls else []
@@ -350,6 +384,33 @@ class Engine:
         growing = np.flatnonzero(change > 0)
         if len(growing):
             self._begin(self._free(), live[growing], change[growing])
+
+    def _decide_by_class(self, classes: ClassesOfNodes) -> None:
+        """As `_decide`, with nodes of several classes."""
+        assert isinstance(self.sizer, PolicySizer)
+        live, kinds = self._live, len(classes.names)
+        usable = self.state == IDLE
+        if self.trace.plans is not None:
+            usable &= (self.owner >= 0) | (self._plans.wanted_at >= self.now + self.options.min_hole_s)
+        supply = np.bincount(classes.of_node[usable], minlength=kinds)
+        for _ in range(min(self.options.keep_idle, int(supply.sum()))):
+            supply[int(np.argmax(supply))] -= 1
+        held = np.array(
+            [np.bincount(classes.of_node[self.owner == j], minlength=kinds) for j in live.tolist()], dtype=np.int64
+        )
+        began = perf_counter()
+        wanted = self.sizer.by_class(classes, self.live, held, supply.tolist())
+        self.log.solve_s.append(perf_counter() - began)
+        change = wanted - held
+        for i, q in zip(*np.nonzero(change < 0), strict=True):
+            j = int(live[i])
+            mine = np.flatnonzero((self.owner == j) & (classes.of_node == q))
+            self._release(self._nodes.given_up(mine, -int(change[i, q])), j, Cause.SHRINK, stall=True)
+        for q in range(kinds):
+            growing = np.flatnonzero(change[:, q] > 0)
+            if len(growing):
+                free = self._free()
+                self._begin(free[classes.of_node[free] == q], live[growing], change[growing, q])
 
     def _rearrange(self, sizes: Ints) -> None:
         """Jobs that stand still at this moment, and need no activation, take their nodes anew."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from malletrain.decide.budgets import AccountBudget
+from malletrain.replay.inputs.node_classes import NodeClass
 
 
 class NodeOrder(StrEnum):
@@ -44,6 +45,7 @@ class Options:
     pending_stalls: sizing knows how long each job stands still anyway, so that a second change costs only what it
         adds.
     budgets: node-seconds of accounts for each day, week or month; fast engine only.
+    classes: of nodes, where jobs are to be sized by class; fast engine only.
     margin_s, min_hole_s: where the queue's plan is known, a pilot ends so long before its node is wanted, and a node
         that is wanted sooner than this is left alone (`malletrain.decide.rules.Rules`).
     """
@@ -58,3 +60,4 @@ class Options:
     margin_s: float = 30.0
     min_hole_s: float = 90.0
     budgets: tuple[AccountBudget, ...] = ()
+    classes: tuple[NodeClass, ...] = ()

@@ -22,7 +22,7 @@ from malletrain.replay.result import Result
 from malletrain.replay.scoring.fairness import finish_time_fairness
 from malletrain.replay.scoring.figures import Score, Watts, score
 from malletrain.replay.scoring.main_delay import Reaction
-from malletrain.replay.sizer import PolicyChoice, require_replay_inputs, sizer
+from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs, sizer
 from malletrain.replay.warnings import doubts
 from malletrain.replay.workload import TrainingJob, shifted
 
@@ -101,7 +101,8 @@ def replay(
     names = [choice.name for choice in choices]
     if len(set(names)) < len(names) or not names:
         raise InvalidInput("--policy", "each policy once, and at least one")
-    require_replay_inputs(choices, jobs, options.budgets)
+    require_replay_inputs(choices, jobs, options.budgets, has_classes=bool(options.classes))
+    _require_plain(choices, options)
     on_clock = tuple(shifted(jobs, trace.start))
     workers = min(len(choices), processes or os.cpu_count() or 1)
     run = _here if workers == 1 else _in_processes
@@ -116,6 +117,17 @@ def replay(
     }
     results = {name: each for name, each in found.items() if isinstance(each, Result)}
     return Replay(trace, on_clock, options, tuple(choices), results, scores)
+
+
+def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
+    """Refuse what a replay by class of nodes does not do."""
+    if not options.classes:
+        return
+    if options.engine is EngineKind.LOOP or options.budgets or options.order is not NodeOrder.NAME:
+        raise InvalidInput("--node-class", "is for the fast engine, without --budget, with --node-order name")
+    for choice in choices:
+        if choice.clairvoyant or choice.policy == ONE_NODE:
+            raise InvalidInput("--policy", f"{choice.name} knows no classes of nodes: leave out --node-class")
 
 
 def _one(

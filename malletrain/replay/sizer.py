@@ -20,6 +20,7 @@ from malletrain.learn.hole_forecast import Forecast
 from malletrain.learn.supply_forecast import lifetimes
 from malletrain.loop.trackers.supply_history import SupplyHistory
 from malletrain.replay.inputs.account_budgets import BudgetAccounts
+from malletrain.replay.inputs.node_classes import ClassesOfNodes
 from malletrain.replay.value_rows import KeptRows
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
@@ -159,6 +160,27 @@ class PolicySizer:
         sizes = size_within_constraints(self._policy, problem)[0].sizes
         return [sizes[self._jobs[j].job.id] for j in live]
 
+    def by_class(
+        self, classes: ClassesOfNodes, live: Sequence[int], held: NDArray[np.int64], supply: Sequence[int]
+    ) -> NDArray[np.int64]:
+        """New nodes of each class (columns) for each of `live` (rows), which hold `held`, when `supply` are there."""
+        choice = self._choice
+        demands = [self._demand(j, int(sum(mine))) for j, mine in zip(live, held.tolist(), strict=True)]
+        if choice.objective is Objective.JCT and self.left is not None:
+            demands = [self._urgent(j, each, self.left(j)) for j, each in zip(live, demands, strict=True)]
+        asked = tuple(
+            classes.demand(self._jobs[j], each, mine)
+            for j, each, mine in zip(live, demands, held.tolist(), strict=True)
+        )
+        counts = dict(zip(classes.names, supply, strict=True))
+        problem = Problem(choice.horizon_s, sum(supply), asked, choice.value, choice.alpha, classes=counts)
+        answer = size_within_constraints(self._policy, problem)[0]
+        found = np.zeros_like(held)
+        for i, j in enumerate(live):
+            of = answer.classes.get(self._jobs[j].job.id, {})
+            found[i] = [of.get(name, 0) for name in classes.names]
+        return found
+
     def trained(self, each: TrainingJob) -> Curve:
         """What a job really trains at each size under this policy (`trained_curve`)."""
         return trained_curve(each, self._choice)
@@ -229,12 +251,14 @@ _REMEDIES = {
     Need.NOISE_SCALE: "give jobs a noise_scale in --jobs (or --mix pollux-batches)",
     Need.DEADLINES: "give jobs a deadline_s in --jobs",
     Need.BUDGETS: "give --budget",
+    Need.NODE_CLASSES: "give --node-class",
 }
 
 
 def require_replay_inputs(
-    choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = ()
-) -> None:
+    choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob], budgets: Sequence[AccountBudget] = (),
+    *, has_classes: bool = False,
+) -> None:  # fmt: skip
     """Refuse policies that lack inputs: a replay has the lifetimes of nodes, and what jobs and options give.
 
     Raises:
@@ -249,6 +273,8 @@ def require_replay_inputs(
         given.add(Need.NOISE_SCALE)
     if budgets:
         given.add(Need.BUDGETS)
+    if has_classes:
+        given.add(Need.NODE_CLASSES)
     for choice in choices:
         if choice.policy == ONE_NODE:
             continue

@@ -28,6 +28,7 @@ from malletrain.replay.curves import (
 from malletrain.replay.traces.source import Lines, opened
 from malletrain.replay.traces.times import TimeParser
 from malletrain.replay.traces.trace import Tally
+from malletrain.sizing.problem import OnClasses
 
 MAX_JOBS = 100_000
 MAX_FILE_BYTES = 256 << 20
@@ -41,13 +42,15 @@ class TrainingJob:
 
     `batches`: where a policy may choose the batch, samples/s over nodes by samples a step; `noise_scale`: its
     gradient noise scale in samples, by which a sample of a larger batch is worth less. Then samples count as those
-    of the smallest batch do, and `given_curve` is that of the job's own batch.
+    of the smallest batch do, and `given_curve` is that of the job's own batch. `on_classes`: how it runs on nodes of
+    several classes; None: as the classes' speeds say.
     """
 
     job: MalleableJob
     costs: ResizeCosts
     batches: tuple[tuple[int, Curve], ...] = ()
     noise_scale: float | None = None
+    on_classes: OnClasses | None = None
 
     @property
     def curve(self) -> Curve:
@@ -58,7 +61,7 @@ def training_job(
     number: int, name: str, curve: Curve, costs: ResizeCosts, *, submitted_at: float = 0.0, min_nodes: int = 1,
     max_nodes: int = 64, total_samples: float | None = None, weight: float = 1.0, sizes: tuple[int, ...] = (),
     deadline_s: float | None = None, account: str = "", batches: tuple[tuple[int, Curve], ...] = (),
-    noise_scale: float | None = None,
+    noise_scale: float | None = None, on_classes: OnClasses | None = None,
 ) -> TrainingJob:  # fmt: skip
     """A job of a replay; `number` counts from 1. `deadline_s`: so many seconds after its submission its samples are
     to be trained."""
@@ -67,7 +70,7 @@ def training_job(
         submitted_at=submitted_at, sizes=sizes, weight=weight, given_curve=curve, total_samples=total_samples,
         deadline=None if deadline_s is None else submitted_at + deadline_s,
     )  # fmt: skip
-    return TrainingJob(job, costs, batches, noise_scale)
+    return TrainingJob(job, costs, batches, noise_scale, on_classes)
 
 
 def at_batch(batches: tuple[tuple[int, Curve], ...], batch: int, noise_scale: float | None) -> Curve:
@@ -324,6 +327,7 @@ def _sound_curve(points: list[tuple[int, float]], where: str) -> Curve:
 _TOML_KEYS = {
     "name", "model", "curve", "submit", "min_nodes", "max_nodes", "sizes", "total_samples", "weight", "count",
     "activate_s", "grow_s", "shrink_s", "deadline_s", "account", "batches", "batch", "noise_scale",
+    "curves", "class_min", "spans",
 }  # fmt: skip
 
 
@@ -357,8 +361,12 @@ def _from_table(table: Any, where: str, costs: ResizeCosts, before: int) -> Iter
     noise_scale = table.get("noise_scale")
     if noise_scale is not None and (isinstance(noise_scale, bool) or not isinstance(noise_scale, int | float)):
         raise InvalidInput(where, f"noise_scale must be a number of samples, not {noise_scale!r}")
+    on_classes = _on_classes(table, where)
     curve: Curve | None
-    if batches:
+    if on_classes is not None and given is None and not batches and "model" not in table:
+        # What speed-ups count by: its slowest class.
+        curve = min(on_classes.curves.values(), key=lambda each: each.throughput(1))
+    elif batches:
         if given is not None or not batches or table.get("batch", batches[0][0]) not in dict(batches):
             raise InvalidInput(where, "with batches there is no curve, and batch is one of them")
         curve = at_batch(batches, table.get("batch", batches[0][0]), noise_scale)
@@ -395,6 +403,7 @@ def _from_table(table: Any, where: str, costs: ResizeCosts, before: int) -> Iter
             min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0), sizes=tuple(sorted(set(sizes))),
             total_samples=row.number("total_samples") if row.has("total_samples") else None,
             deadline_s=_deadline(row), account=row.text("account"), batches=batches, noise_scale=noise_scale,
+            on_classes=on_classes,
         )
         for i in range(min(row.count("count", 1), MAX_JOBS + 1))
     ]  # fmt: skip
@@ -403,9 +412,22 @@ def _from_table(table: Any, where: str, costs: ResizeCosts, before: int) -> Iter
 def _table_curve(table: dict[Any, Any], where: str, name: str) -> Curve:
     try:
         points = sorted((int(n), float(rate)) for n, rate in table.items())
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         raise InvalidInput(where, f"{name} must be a table of nodes = rate") from None
     return _sound_curve(points, where)
+
+
+def _on_classes(table: dict[Any, Any], where: str) -> OnClasses | None:
+    """Curves by class of nodes; None where the job says nothing of classes."""
+    curves, fewest, spans = table.get("curves"), table.get("class_min", {}), table.get("spans", False)
+    if curves is None:
+        if fewest or spans:
+            raise InvalidInput(where, "class_min and spans need curves, a table of class = table of nodes = rate")
+        return None
+    if not isinstance(curves, dict) or not curves or not isinstance(fewest, dict) or not isinstance(spans, bool):
+        raise InvalidInput(where, "curves must be a table of class = table of nodes = rate, spans true or false")
+    found = {str(name): _table_curve(rates, where, f"curves.{name}") for name, rates in curves.items()}
+    return OnClasses(found, min={str(name): nodes for name, nodes in fewest.items()}, spans=spans)
 
 
 def _batches(table: dict[Any, Any], where: str) -> tuple[tuple[int, Curve], ...]:

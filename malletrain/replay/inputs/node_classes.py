@@ -1,0 +1,143 @@
+"""Nodes of several classes in a replay: which nodes are of which, and how jobs run on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.domain.errors import InvalidInput
+from malletrain.domain.job import Curve
+from malletrain.replay.workload import TrainingJob
+from malletrain.sizing.class_values import class_curves, class_table, mixed_rate
+from malletrain.sizing.problem import JobDemand, OnClasses, Problem, Synchronous
+
+Ints = NDArray[np.int64]
+
+_FORM = re.compile(r"(?P<name>[^=\s]+)=(?P<first>\d{1,7}):(?P<last>\d{1,7})(?:@(?P<speed>\d+(?:\.\d+)?))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """The nodes from number `first` up to `last` (by name, counted from 0 in the window); `speed`: how many times as
+    fast jobs are on them that say nothing of classes themselves."""
+
+    name: str
+    first: int
+    last: int
+    speed: float = 1.0
+
+
+def parse_node_class(text: str) -> NodeClass:
+    """Reads `NAME=A:B[@SPEED]`.
+
+    Raises:
+        InvalidInput: not of that form.
+    """
+    found = _FORM.match(text.strip())
+    if found is None or int(found["last"]) <= int(found["first"]) or float(found["speed"] or 1.0) <= 0:
+        raise InvalidInput(
+            "--node-class", f"{text!r} is not of the form NAME=A:B or NAME=A:B@SPEED, such as a100=0:64@3"
+        )
+    return NodeClass(found["name"], int(found["first"]), int(found["last"]), float(found["speed"] or 1.0))
+
+
+class ClassesOfNodes:
+    """`names`: the classes in order; `of_node`: the class number of each node."""
+
+    def __init__(self, classes: Sequence[NodeClass], nodes: int) -> None:
+        """Raises:
+        InvalidInput: a class twice, or nodes of none or of two.
+        """
+        self.names = tuple(sorted(each.name for each in classes))
+        if len(set(self.names)) < len(self.names) or len(self.names) < 2:
+            raise InvalidInput("--node-class", "two classes at least, each once")
+        self.speed = {each.name: each.speed for each in classes}
+        self.of_node = np.full(nodes, -1, np.int64)
+        for each in classes:
+            if (self.of_node[each.first : each.last] >= 0).any():
+                raise InvalidInput("--node-class", f"nodes of {each.name} are of another class, too")
+            self.of_node[each.first : each.last] = self.names.index(each.name)
+        if (self.of_node < 0).any():
+            first = int(np.flatnonzero(self.of_node < 0)[0])
+            raise InvalidInput("--node-class", f"node number {first} of {nodes} is of no class")
+
+    def on(self, each: TrainingJob) -> OnClasses:
+        """How the job runs on each class: by its own curves, else by the classes' speeds."""
+        if each.on_classes is not None:
+            return each.on_classes
+        return OnClasses(
+            {name: Curve(tuple((n, rate * self.speed[name]) for n, rate in each.curve.points)) for name in self.names}
+        )
+
+    def demand(self, each: TrainingJob, asked: JobDemand, held: Sequence[int]) -> JobDemand:
+        """The demand with the job's curves by class, and of its nodes how many are of which."""
+        current = {name: int(k) for name, k in zip(self.names, held, strict=True) if k}
+        on = replace(self.on(each), current=current)
+        return replace(asked, current=sum(current.values()), on_classes=on, synchronous=_by_ring(on))
+
+
+def _by_ring(on: OnClasses) -> Synchronous:
+    """The job as TPDS has it (policy `matching`): each class by its rate of one node, a ring by what its slowest
+    class loses at its widest."""
+    rates = {name: curve.throughput(1) for name, curve in sorted(on.curves.items())}
+    slow = min(rates, key=lambda name: rates[name])
+    nodes, rate = on.curves[slow].points[-1]
+    lost = 1.0 / rate - 1.0 / (rates[slow] * nodes) if rate > 0 and rates[slow] > 0 and nodes > 1 else 0.0
+    return Synchronous(1.0, rates, max(0.0, lost * nodes / (nodes - 1)) if nodes > 1 else 0.0)
+
+
+class ClassRates:
+    """What jobs train on mixtures of classes, as a speed-up over one node of their own curve."""
+
+    def __init__(self, classes: ClassesOfNodes, jobs: Sequence[TrainingJob], demands: Sequence[JobDemand]) -> None:
+        self._classes, self._jobs = classes, jobs
+        self._demands = [
+            replace(demand, on_classes=classes.on(each)) for each, demand in zip(jobs, demands, strict=True)
+        ]
+        every = dict.fromkeys(classes.names, 1)
+        self._curves: list[Mapping[str, Curve]] = [class_curves(demand, every) for demand in self._demands]
+        self._known: dict[tuple[int, tuple[int, ...]], float] = {}
+
+    def samples_per_s(self, j: int, world: tuple[int, ...]) -> float:
+        """Of job j on so many nodes of each class; 0 where it may not run on them."""
+        key = (j, world)
+        if key not in self._known:
+            total = sum(world)
+            mixture = {name: k for name, k in zip(self._classes.names, world, strict=True) if k}
+            on = self._demands[j].on_classes
+            fewest = min((on.min.get(name, 0) for name in mixture), default=0) if on and len(mixture) == 1 else 0
+            may = self._jobs[j].job.permits(total) and total >= fewest
+            self._known[key] = mixed_rate(self._demands[j], mixture, self._curves[j]) if may and total else 0.0
+        return self._known[key]
+
+
+class ClassIdeal:
+    """The best sum of speed-ups at no cost, by class: the bound that the solver proves."""
+
+    def __init__(self, classes: ClassesOfNodes, jobs: Sequence[TrainingJob], demands: Sequence[JobDemand]) -> None:
+        self._classes = classes
+        free = {"grow_s": 0.0, "shrink_s": 0.0, "activate_s": 0.0}
+        self._demands = [
+            replace(demand, current=0, on_classes=classes.on(each), **free)  # type: ignore[arg-type]
+            for each, demand in zip(jobs, demands, strict=True)
+        ]
+        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
+
+    def at(self, live: tuple[int, ...], supply: tuple[int, ...]) -> float:
+        """Of the jobs `live` on so many idle nodes of each class."""
+        if not live or not sum(supply):
+            return 0.0
+        key = (live, supply)
+        if key not in self._known:
+            counts = dict(zip(self._classes.names, supply, strict=True))
+            # Imported here: a solver costs a tenth of a second to load.
+            from malletrain.sizing.policies.milp.milp_policy import sized_by_class
+
+            problem = Problem(1.0, sum(supply), tuple(self._demands[j] for j in live), classes=counts)
+            answer = sized_by_class(problem, class_table(problem))
+            self._known[key] = answer.bound if np.isfinite(answer.bound) else answer.objective
+        return self._known[key]
