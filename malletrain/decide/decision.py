@@ -27,6 +27,7 @@ from malletrain.decide.straggler_replacement import replace_stragglers
 from malletrain.decide.yielding import YieldPlan, any_pending_fits, availability, plan_yields
 from malletrain.domain.decision import Action, Decision, Hole, LeaveCause, Refusal
 from malletrain.domain.job import JobView
+from malletrain.domain.snapshot import NodeState
 from malletrain.learn.hole_forecast import Forecast
 from malletrain.sizing.policy import Policy
 
@@ -228,6 +229,9 @@ def _reserve(draft: Draft, inputs: Inputs) -> Reserve:
     nodes = [node for _, view in sorted(inputs.live.items()) for node in inputs.cache.harvested(view)]
     held = [node for node in nodes if node.pilot in mine]
     left = availability(snapshot, held, rules).coming - draft.yielding.given - inputs.situation.drained
+    # slurmctld, restarted, has not heard of some nodes for seconds: those that nobody holds are as idle as before.
+    unheard = {node.name for node in snapshot.nodes if node.state is NodeState.UNKNOWN} - snapshot.held_names
+    left |= {name for name in unheard if rules.may_harvest(name)}
     return plan_reserve(draft.free, held, left, snapshot, rules)
 
 

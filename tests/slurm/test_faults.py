@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from malletrain.domain.decision import LeavePilot
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotPhase
 from malletrain.domain.snapshot import NodeState
@@ -272,3 +273,32 @@ def test_deeds_that_fail_or_whose_answer_is_lost(
     lab.wait_for(lambda: harvest.loop.tick() and lab.job_state(main) == "RUNNING", 60, "the main job runs")
     for task, state in tasks_of(lab).items():
         assert state == "PENDING", f"{task} is {state} beside a job that has every node"
+
+
+def test_no_pilot_leaves_for_the_reserve_while_a_restarted_slurmctld_has_not_heard_of_nodes(
+    any_lab: Lab,
+) -> None:
+    lab, n = any_lab, any_lab.nodes
+    harvest = Harvesting(lab, overrides={"keep_idle": 2})
+    harvest.submit()
+    lab.wait_for(lambda: harvest.tick() and len(harvest.held()) == len(n) - 2, 40, "pilots on all but two nodes")
+    held = harvest.held()
+    time.sleep(6)  # slurmctld saves its jobs every 5 s
+    lab.kill("slurmctld", signal.SIGTERM)
+    lab.wait_for(lambda: not lab.is_running("slurmctld"), 30)
+    lab.start("slurmctld")
+    states: set[str] = set()
+
+    def heard() -> bool:
+        decision = harvest.loop.tick()
+        harvest.loop.react()
+        if decision is None or harvest.loop.last_snapshot is None:
+            return False
+        states.update(node.state for node in harvest.loop.last_snapshot.nodes)
+        assert not [action for action in decision.actions if isinstance(action, LeavePilot)], decision.actions
+        return NodeState.UNKNOWN in states and not [
+            node for node in harvest.loop.last_snapshot.nodes if node.state is NodeState.UNKNOWN
+        ]
+
+    lab.wait_for(heard, 60, f"every node is heard of again; {states}")
+    assert harvest.held() == held
