@@ -18,8 +18,9 @@ With `--steady NODES` the pool does not change and all jobs are there from the s
 Printed is then the share from the tenth minute on, too.
 
 `passive` learns from what comes anyway; `climb` begins small with one job of each unknown application
-(`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall); `probes` is for jobs that do not climb
-(restart mode); `active` climbs and probes.
+(`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall); `descend` is MalleTrain's order, from
+large to small (all nodes, then halves down to one, a window at each); `probes` is for jobs that do neither (restart
+mode); `active` climbs and probes.
 """
 
 from __future__ import annotations
@@ -261,7 +262,7 @@ def search(job: Training, jobs: Jobs) -> tuple[Curve, int]:
     return piecewise(job, most), most
 
 
-LEARN = ("active", "climb", "probes", "passive")
+LEARN = ("active", "climb", "descend", "probes", "passive")
 GUESSES: Mapping[str, Guess | None] = {
     **dict.fromkeys(LEARN), "linear": linear, "one exponent": power, "Or et al.": search,
     "Pollux's prior": optimistic,
@@ -300,6 +301,19 @@ def climb(job: Training, jobs: Jobs, measure: Callable[[Training, int], None]) -
         lost += STOP_S * (job.speedup(job.nodes) - job.speedup(stop)) + COSTS.grow_s * job.speedup(job.nodes)
         job.waited += STOP_S * (job.nodes - stop)
     return lost
+
+
+def descend(job: Training, jobs: Jobs, measure: Callable[[Training, int], None]) -> float:
+    """MalleTrain's order, from large to small: all nodes first, then halves down to one, a window at each; the nodes
+    that are left out wait. What it trains less; shrinking stalls each time, growing once."""
+    lost, size = 0.0, job.nodes
+    while size >= 1:
+        measure(job, size)
+        lost += STOP_S * (job.speedup(job.nodes) - job.speedup(size))
+        lost += COSTS.shrink_s * job.speedup(job.nodes) if size < job.nodes else 0.0
+        job.waited += STOP_S * (job.nodes - size)
+        size //= 2
+    return lost + (COSTS.grow_s * job.speedup(job.nodes) if job.nodes > 1 else 0.0)
 
 
 def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int], int]:
@@ -404,8 +418,8 @@ def run(
             else:
                 trained += (TICK_S - (COSTS.shrink_s if job.nodes < was else 0.0)) * rate(job.nodes)
             if job.nodes and job.nodes == was and name not in ("oracle", "linear", "one exponent"):
-                if name in ("active", "climb") and job.found is None and pooled(job, jobs) is None:
-                    trained -= climb(job, jobs, measure)
+                if name in ("active", "climb", "descend") and job.found is None and pooled(job, jobs) is None:
+                    trained -= (descend if name == "descend" else climb)(job, jobs, measure)
                 measure(job, was)
             if job.probe is not None and job.nodes == job.probe.nodes:
                 windows = job.probe.windows + (1 if job.nodes == was else 0)
@@ -495,7 +509,7 @@ def waves(
                 parts = [float(sum(own) / max(sum(ideal), 1e-9)) for own, ideal in sixths]
                 late = [sum(trained[settled:]) / sum(best[settled:])] if steady else []
                 results[mix][name].append([sum(trained) / sum(best), *parts, *late])
-                if name in ("active", "climb", "probes"):
+                if name in ("active", "climb", "descend", "probes"):
                     results[mix][f"{name}: cost"].append([moved])
         print(f"run {seed}: mean idle nodes {fmean(idle):.0f}", file=sys.stderr)
     return results
@@ -504,7 +518,7 @@ def waves(
 def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
     """The table of the waves."""
     random = np.random.default_rng(1)
-    wanted = [*GUESSES, "active: cost", "climb: cost", "probes: cost"]
+    wanted = [*GUESSES, *(f"{name}: cost" for name in ("active", "climb", "descend", "probes"))]
     names = [name for name in wanted if any(name in named for named in results.values())]
     print("\n| mix | runs | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 2))
 
@@ -516,7 +530,7 @@ def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
         cells = [cell([run[0] for run in named[name]]) if name in named else "" for name in names]
         print(f"| {mix} | {max(map(len, named.values()))} | " + " | ".join(cells) + " |")
     for mix, named in results.items():
-        for name, other in itertools.product(LEARN, tuple(GUESSES)[3:]):
+        for name, other in itertools.product(LEARN, tuple(GUESSES)[4:]):
             if name != other and name in named and other in named:
                 gains = [a[0] / b[0] for a, b in zip(named[name], named[other], strict=True)]
                 print(f"{mix}: {name} over {other} {cell(gains)}")
@@ -539,11 +553,12 @@ def main() -> int:
     parser.add_argument("--guess", action="append", choices=tuple(GUESSES), help="these only")
     parser.add_argument("--tick", type=float, default=TICK_S, help="seconds between two decisions")
     parser.add_argument("--steady", type=int, default=0, metavar="NODES", help="a pool that does not change")
+    parser.add_argument("--noise", type=float, default=NOISE, help="of a window, relative")
     parser.add_argument("--rescale", metavar="GROW,SHRINK,ACTIVATE", help="seconds of a resize [0.5,0.2,10]")
     parser.add_argument("--also", type=Path, action="append", default=[], help="earlier runs' --json, for the table")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    globals()["TICK_S"] = options.tick
+    globals()["TICK_S"], globals()["NOISE"] = options.tick, options.noise
     if options.rescale:
         grow, shrink, activate = map(float, options.rescale.split(","))
         globals()["COSTS"] = ResizeCosts(activate_s=activate, grow_s=grow, shrink_s=shrink)

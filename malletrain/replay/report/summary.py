@@ -27,10 +27,15 @@ def headline(answer: Replay) -> str:
 
 
 def table(scores: Mapping[str, Score]) -> list[list[str]]:
-    """A head, and one row for each name."""
+    """A head, and one row for each name.
+
+    Fairness: Jain's index of the jobs' node-seconds (1: all the same), and finish times over those that each job
+    would have had with a share of its own (Themis; up to 1 sharing did no harm), in the mean and at worst, of jobs
+    that ended.
+    """
     head = (
         "policy|of ideal|used|productive|worth (nodes)|rescales|starts|preempted|jobs done|mean wait h|mean JCT h|"
-        "ms a decision"
+        "Jain|finish time mean|worst|ms a decision"
     )
     rows = [head.split("|")]
     for name, s in scores.items():
@@ -47,6 +52,9 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
             f"{s.jobs_completed:,}",
             "-" if s.mean_wait_s is None else f"{s.mean_wait_s / 3600:,.2f}",
             "-" if s.mean_jct_s is None else f"{s.mean_jct_s / 3600:,.2f}",
+            "-" if s.jain is None else f"{s.jain:.3f}",
+            "-" if s.mean_rho is None else f"{s.mean_rho:.2f}",
+            "-" if s.max_rho is None else f"{s.max_rho:.2f}",
             "-" if s.solve_s is None else f"{s.solve_s.median * 1e3:.2f}",
         ])  # fmt: skip
     return rows
