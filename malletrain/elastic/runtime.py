@@ -167,7 +167,8 @@ class Runtime:
         self.committer = self.member.committer
         directory = worker_start.checkpoint_directory(environ, settings.checkpoint_dir)
         part = (local_rank.rank, local_rank.size) if self.sharded else None
-        checkpoints = CheckpointStore(directory, settings.checkpoint_s, part) if directory else None
+        resumed = worker_start.resumed_directory(environ, directory) if directory else None
+        checkpoints = CheckpointStore(directory, settings.checkpoint_s, part, resumed) if directory else None
         self.checkpointing = Checkpointing(checkpoints, self.state, self.committer, sharded=self.sharded)
         self.committer.save_is_due = self.checkpointing.is_due
 
@@ -225,7 +226,9 @@ class Runtime:
             self.guards.agreement,
             in_pilot=pilot is not None,
         )
-        self.failures = FailureReporter(lambda: self.member.worker, lambda: self.position.step, self._send_failure)
+        self.failures = FailureReporter(
+            lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure
+        )
         if pilot is not None:
             self.failures.install()
         worker_start.on_terminate(self.lifecycle.terminated)
@@ -379,6 +382,27 @@ class Runtime:
             for callback in self.when_main:
                 callback()
         self._was_main = is_main
+
+    def _keep_state(self) -> None:
+        """Save the state as the script fails, on the worker that writes checkpoints, if it is that of a step: not
+        after a commit whose optimizer's step may be missing."""
+        half = self.share is not None and (self.committed or self.reducer.passes_done)
+        if (
+            not self.joined
+            or self._pilot is None
+            or half
+            or not self.checkpointing.is_writer
+            or not self.state.has_state
+        ):
+            return
+        try:
+            saved = self.checkpointing.save()
+        except ElasticError as error:
+            log.warning("%s", error)
+            return
+        if saved:
+            job = os.environ.get("MALLETRAIN_JOB", "")
+            log.warning("the state after step %d is kept in %s: mtbatch --resume=%s", self.position.step, saved, job)
 
     def _send_failure(self, failure: messages.Message) -> None:
         """Deliver the report of a failure: also before this worker has joined, when it has no link yet."""

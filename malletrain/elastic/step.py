@@ -11,7 +11,7 @@ import torch
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
-from malletrain.elastic.guards.loss_means import LossMeanWatch
+from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.runtime import Runtime
 
 
@@ -37,7 +37,7 @@ class Step:
         self._weight = weight
         self._backwards = backwards
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
-        self._watch: LossMeanWatch | None = None
+        self._watch: LossWatch | None = None
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._began = 0.0
         self._waited_s = 0.0
@@ -61,7 +61,7 @@ class Step:
         if r.output_scale is not None:
             r.output_scale.begin(counts, share.batch)
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)
-        self._watch = r.guards.watch_losses() if weight is None and r.mean else None
+        self._watch = r.guards.watch_losses(mean=r.mean, weighted=weight is not None)
         if self._watch is not None:
             self._watch.__enter__()
         r.lifecycle.step_began = self._began
@@ -106,7 +106,11 @@ class Step:
             r.lifecycle.broken()
             return True
         if error is not None:
+            if not r.committed:
+                self._restore_buffers()
+            r.share = share  # what is kept depends on how far the step came
             r.failures.report(error)
+            r.share = None
             return False
         if not r.committed or share is None:
             if self._backwards > 1:
@@ -126,10 +130,13 @@ class Step:
         r.meter.step(r.committer.world.nodes, share.batch, r.position.step, r.position.samples, parts)
         return False
 
-    def _undo(self) -> None:
+    def _restore_buffers(self) -> None:
         with torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)
+
+    def _undo(self) -> None:
+        self._restore_buffers()
         if self._copy is not None:
             self._runtime.state.restore(*self._copy)
         self._runtime.reducer.reset_after_abort()

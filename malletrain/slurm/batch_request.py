@@ -74,6 +74,9 @@ def request(
         reader.fault("mpi", f"{mpi[:40]!r} is none of none, pmi2, pmix (srun --mpi=list names the site's)")
     if elastic == "restart" and batch_min is not None:
         reader.fault("batch-min", "a script that is restarted chooses its own batch: leave --batch-min and -max out")
+    resume = reader.count("resume")
+    if resume is not None and elastic == "restart":
+        reader.fault("resume", "a script that is restarted loads its own checkpoint: leave it out")
     curve, profile = reader.curve(), reader.text("profile", "")
     if profile not in ("", "none", "passive", "active", "given"):
         reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, given")
@@ -105,6 +108,7 @@ def request(
         batch_max=batch_max,
         deadline=reader.deadline(),
         mpi=mpi,
+        resume=resume,
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
         reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")

@@ -59,6 +59,9 @@ ALLOWED: dict[str, Option] = {
         Option("elastic", Use.OURS, help="live (resized in process) or restart (by checkpoint)"),
         Option("mpi", Use.OURS, help="PMI for the processes on the nodes of one pilot: none, pmi2 or pmix"),
         Option("profile", Use.OURS, help="how its scalability is learnt: none, passive, active, or given (--curve)"),
+        Option(
+            "resume", Use.OURS, help="a job that failed or was cancelled, whose saved state this one goes on from"
+        ),
         Option("sizes", Use.OURS, help="the only node counts permitted, e.g. 1,2,4,8"),
         Option("tasks", Use.OURS, help="how many held tasks to submit at first"),
         Option("total-samples", Use.OURS, help="samples after which the training is over"),

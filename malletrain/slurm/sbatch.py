@@ -77,6 +77,7 @@ class BatchRequest:
     batch_max: int | None = None
     deadline: float | None = None  # Unix seconds
     mpi: str = "none"  # srun --mpi
+    resume: int | None = None  # the job whose checkpoint this one begins with
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
@@ -165,6 +166,8 @@ class BatchRequest:
         run = " ".join(shlex.quote(word) for word in self.interpreter)
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
         trust = f"  export {CA_VARIABLE}={shlex.quote(ca)}\n" if ca else ""
+        if self.resume is not None:
+            trust += f"  export MALLETRAIN_RESUME={self.resume}\n"
         set_arguments = f"set -- {arguments}\n" if self.arguments else ""
         return f"""#!/bin/bash
 {options}

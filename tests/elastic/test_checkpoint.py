@@ -73,6 +73,20 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert same(kept, other)
 
 
+def test_a_job_begins_where_another_one_stopped(tmp_path: Path) -> None:
+    CheckpointStore(tmp_path / "41").save(state(step=7))
+    own = CheckpointStore(tmp_path / "42", resumed=tmp_path / "41")
+    fresh = state(step=0)
+    assert own.load(fresh) == tmp_path / "41" / "step-7"
+    assert fresh.position.step == 7
+    own.save(state(step=9))
+    assert own.load(fresh) == tmp_path / "42" / "step-9", "its own counts once there is one"
+    own.discard()
+    assert (tmp_path / "41" / "step-7").exists(), "the other's stays"
+    with pytest.raises(ElasticError, match="43 has no checkpoint to resume from"):
+        CheckpointStore(tmp_path / "44", resumed=tmp_path / "43").load(fresh)
+
+
 def test_other_programs_find_tensors_by_name(tmp_path: Path) -> None:
     kept = state(3)
     path = CheckpointStore(tmp_path / "c").save(kept)

@@ -99,6 +99,8 @@ def test_an_exception_is_told_wherever_it_is_raised(tmp_path: Path, failing: lis
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
         assert re.search(text, daemon.seen(EventKind.JOB_FAILED)[0].reason)
         assert pod.wait(0) == 1
+    kept = [path.name for path in (tmp_path / "checkpoints").glob("step-*")]
+    assert kept == ([] if "--raise-before" in failing else ["step-3"])
 
 
 def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:

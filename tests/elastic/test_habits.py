@@ -18,6 +18,7 @@ ALONE = {
     "gan_by_accumulate": r"train_habits.py:\d+\) has gradients of this worker alone.*s.step\(backwards=N\)",
     "class_weights": r"train_habits.py:\d+\) is a mean over the class weights.*weight=class_weights\[y\].sum\(\)",
     "ignored_targets": r"is a mean over the targets that it does not ignore.*weight=\(y != -100\).sum\(\)",
+    "sum_taken_for_a_mean": r"train_habits.py:\d+\) is a sum over samples: say so, Session\(..., reduction=\"sum\"\)",
     "other_model": r"SGD.step\(\) \(train_habits.py:\d+\) trains a parameter of shape \(4, 10\) that the session",
     "frozen_average": r"average is a copy of the model that training changes.*s.track\(average=average\)",
     "average_in_a_class": r"average.shadow is a copy of the model that training changes.*s.state",

@@ -213,6 +213,17 @@ def ignored_targets() -> None:
     loop(body)
 
 
+def sum_taken_for_a_mean() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        (
+            functional.cross_entropy(model(x), y, reduction="sum") + 0.01 * next(model.parameters()).square().sum()
+        ).backward()
+        optimizer.step()
+
+    loop(body)
+
+
 def other_model() -> None:
     head = net(4, 10, 10)
     other = torch.optim.SGD(head.parameters(), lr=LR)

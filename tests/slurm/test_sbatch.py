@@ -158,6 +158,8 @@ def test_every_fault_is_named_with_its_place() -> None:
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN --sizes=1,2\n", "1 is outside"),
         (b"#!/bin/bash\n#SBATCH -N 2-4 -p batch\n", "partition harvest only"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-min=9 batch-max=8\n", "above --batch-max=8"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN resume=8 elastic=restart\n", "loads its own checkpoint"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN resume=x\n", "resume"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-max=8\n", "--batch-min and --batch-max together"),
         (b"#!/bin/bash\n#SBATCH -N 2-4 --deadline=now+3hours\n", "--total-samples and --curve"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN deadline=tomorrow\n", "neither YYYY-MM-DDTHH:MM"),
@@ -193,6 +195,18 @@ def test_own_options_are_read_in_all_spellings() -> None:
     assert body["curve"] == [[1, 100.0], [4, 300.0]]
     assert body["elastic"] == "live"
     assert (body["batch_min"], body["batch_max"]) == (32, 64)
+
+
+def test_another_jobs_state_is_taken_up() -> None:
+    request = ask(b"#!/bin/bash\n#MALLETRAIN nodes=1-4 resume=41\n")
+    script = request.materialize(42, "http://head:1", "/usr/bin/python3", {}).script
+    assert b"export MALLETRAIN_RESUME=41" in script
+    assert (
+        b"MALLETRAIN_RESUME"
+        not in ask(b"#!/bin/bash\n#MALLETRAIN nodes=1-4\n")
+        .materialize(42, "http://head:1", "/usr/bin/python3", {})
+        .script
+    )
 
 
 def test_deadlines_are_read_as_sbatch_writes_them() -> None:

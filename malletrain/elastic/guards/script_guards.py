@@ -14,7 +14,7 @@ from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.guards.agreement import Agreement, Check, Sources, digest_of_text
 from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.digest import Digests, digest
-from malletrain.elastic.guards.loss_means import LossMeanWatch
+from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.script_place import current_line
 from malletrain.elastic.guards.script_state import CopyWatch, compared, warn_untracked
 from malletrain.elastic.guards.step_guard import StepGuard
@@ -112,11 +112,17 @@ class ScriptGuards:
                     self._object_to(str(error))
         self.chance.begin(seed)
 
-    def watch_losses(self) -> LossMeanWatch | None:
-        """Look for losses that are means over something else than samples, while the result is active."""
+    def watch_losses(self, *, mean: bool, weighted: bool) -> LossWatch | None:
+        """Look at the losses of a step while the result is active.
+
+        Args:
+            mean: whether the session expects a mean over samples.
+            weighted: whether the script has said over how much the loss is a mean.
+        """
         if self._check == "off":
             return None
-        return LossMeanWatch(self._object_to_loss, may_wait=self.chance.is_watching)
+        may_wait = self.chance.is_watching
+        return LossWatch(self._object_to_loss, mean=mean, weighted=weighted, may_wait=may_wait)
 
     def lay_out_again(self) -> None:
         """Train the parameters that require gradients now.
@@ -144,12 +150,9 @@ class ScriptGuards:
             self._objected.add(message)
             log.warning("%s", message)
 
-    def _object_to_loss(self, over: str, weight: str) -> None:
+    def _object_to_loss(self, message: str) -> None:
         line = current_line()
-        self._object_to(
-            f"the loss{f' ({line})' if line else ''} is a mean over {over}, of which workers have different shares: "
-            f"say how much this worker has, `with s.step(weight={weight}):`"
-        )
+        self._object_to(f"the loss{f' ({line})' if line else ''} {message}")
 
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(name, p) for name, p in self._state.model.named_parameters() if p.requires_grad]

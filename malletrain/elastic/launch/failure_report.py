@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from types import TracebackType
 
+from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.guards.script_place import line_of
 from malletrain.wire import messages
 
@@ -22,14 +23,20 @@ class FailureReporter:
     Args:
         worker: returns this worker's name.
         step: returns the number of the step in progress.
+        keep: saves what can be saved.
         send: sends a message to the daemon, and returns when it is delivered or after `FLUSH_TIMEOUT_S`.
     """
 
     def __init__(
-        self, worker: Callable[[], str], step: Callable[[], int], send: Callable[[messages.Message], None]
+        self,
+        worker: Callable[[], str],
+        step: Callable[[], int],
+        keep: Callable[[], None],
+        send: Callable[[messages.Message], None],
     ) -> None:
         self._worker = worker
         self._step = step
+        self._keep = keep
         self._send = send
         self._reported = False
 
@@ -38,6 +45,8 @@ class FailureReporter:
         if self._reported or isinstance(error, SystemExit | KeyboardInterrupt):
             return
         self._reported = True
+        if not isinstance(error, ElasticError):  # which says that the state itself may be wrong
+            self._keep()
         line = line_of(error.__traceback__)
         text = f"{self._worker()}: {type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS]
         self._send(messages.Failed(self._step(), f"{text} ({line})" if line else text))

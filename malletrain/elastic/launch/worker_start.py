@@ -152,6 +152,15 @@ def checkpoint_directory(environ: Mapping[str, str], given: str | os.PathLike[st
     return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".malletrain" / environ["MALLETRAIN_JOB"]
 
 
+def resumed_directory(environ: Mapping[str, str], own: Path) -> Path | None:
+    """The directory of the checkpoints of another job that this one goes on from (`mtbatch --resume`): beside its
+    own, or what MALLETRAIN_RESUME names if that is a path; None without."""
+    wanted = environ.get("MALLETRAIN_RESUME", "")
+    if not wanted:
+        return None
+    return Path(wanted) if "/" in wanted else own.parent / wanted
+
+
 def as_module(
     model: torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module],
 ) -> torch.nn.Module:

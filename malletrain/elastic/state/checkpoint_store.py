@@ -48,12 +48,20 @@ class CheckpointStore:
         directory: on a file system that all nodes of the job share. It is made for this user alone; one that is there
             must be this user's, no link, and closed to the writing of others.
         every_s: seconds between two checkpoints that are written while training goes on.
+        resumed: the directory of another job's checkpoints, to begin with where there are none yet.
         part: for a sharded model, (local rank, processes a node). Each process writes its shards into a directory of
             its own, and a step counts as saved when all have written it.
     """
 
-    def __init__(self, directory: Path, every_s: float = 600.0, part: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        every_s: float = 600.0,
+        part: tuple[int, int] | None = None,
+        resumed: Path | None = None,
+    ) -> None:
         self._base = directory
+        self._resumed = CheckpointStore(resumed, every_s, part) if resumed is not None else None
         self._part = "" if part is None else _part(*part)
         self._parts = [] if part is None else [_part(rank, part[1]) for rank in range(part[1])]
         self.directory = directory / self._part
@@ -104,8 +112,8 @@ class CheckpointStore:
         """Restore the newest readable checkpoint; returns its directory, or None if there are no checkpoints.
 
         Raises:
-            ElasticError: there are checkpoints, but none can be used; training must not silently start over. Or
-                others can write to the directory, or it is a link.
+            ElasticError: there are checkpoints, but none can be used; training must not silently start over. The job
+                to resume has none. Or others can write to the directory, or it is a link.
         """
         troubles = self._incompatible()
         for step in self._complete():
@@ -122,7 +130,15 @@ class CheckpointStore:
             return path
         if troubles:
             raise ElasticError(f"no checkpoint can be read; mend or remove them: {'; '.join(troubles)}")
-        return None
+        if self._resumed is None:
+            return None
+        found = self._resumed.load(state)
+        if found is None:
+            raise ElasticError(
+                f"{self._resumed.directory} has no checkpoint to resume from: submit from the directory that the "
+                "other job was submitted from, or leave --resume out"
+            )
+        return found
 
     def discard(self) -> None:
         """Remove all checkpoints, and the directory if it is empty then. Call it when training is over."""

@@ -1,0 +1,118 @@
+"""Notices losses that are not what the session takes them for: a mean over samples, or a sum over them.
+
+`cross_entropy` and `nll_loss` with class weights, or with targets that are ignored, divide by the weights of the
+targets that count. Parts of a batch then have other divisors than the whole, and the session must be told which. A
+loss that is a sum where the session expects a mean, or the reverse, gets other weights at each number of workers. The
+graph of the loss
+tells: its nodes keep how they reduce, and `NllLossBackward` the divisor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+
+#: Nodes of a loss's graph that are looked at, nearest first: a loss is a few terms, and its model lies behind them.
+MAX_NODES = 32
+
+#: Reductions as the nodes keep them (torch.nn._reduction).
+_MEAN, _SUM = 1, 2
+
+
+class LossWatch:
+    """While active, looks at each loss that `backward` is called on.
+
+    Args:
+        object_to: called with a message where a loss is something else.
+        mean: whether the session expects a mean (else a sum).
+        weighted: whether the script has said over how much the loss is a mean.
+        may_wait: whether to look at values that a GPU has yet to compute.
+    """
+
+    def __init__(self, object_to: Callable[[str], None], *, mean: bool, weighted: bool, may_wait: bool) -> None:
+        self._object_to = object_to
+        self._mean = mean
+        self._weighted = weighted
+        self._may_wait = may_wait
+        self._backward: Any = None
+
+    def __enter__(self) -> None:
+        self._backward = backward = torch.autograd.backward
+
+        def watched(tensors: Any, *args: Any, **more: Any) -> None:
+            for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+                self._look(tensor)
+            backward(tensors, *args, **more)
+
+        torch.autograd.backward = watched
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        torch.autograd.backward = self._backward
+
+    def _look(self, loss: torch.Tensor) -> None:
+        for node in _terms(loss.grad_fn):
+            reduction = getattr(node, "_saved_reduction", None)
+            if reduction == _SUM and self._mean:
+                self._object_to(
+                    'is a sum over samples: say so, Session(..., reduction="sum"), or divide it by their number'
+                )
+            elif reduction == _MEAN and not self._mean:
+                self._object_to('is a mean, and the session was told reduction="sum": leave that out')
+        if self._mean and not self._weighted:
+            for node in _nll_nodes(loss.grad_fn):
+                self._judge_divisor(node)
+
+    def _judge_divisor(self, node: Any) -> None:
+        if node._saved_reduction != _MEAN:
+            return
+        target = node._saved_target
+        if node._saved_weight is not None:
+            self._object_to(_over("the class weights of its targets", "class_weights[y].sum()"))
+        elif (self._may_wait or not target.is_cuda) and float(node._saved_total_weight) != target.numel():
+            ignored = _signed(node._saved_ignore_index)
+            self._object_to(_over("the targets that it does not ignore", f"(y != {ignored}).sum()"))
+
+
+def _over(what: str, weight: str) -> str:
+    return (
+        f"is a mean over {what}, of which workers have different shares: say how much this worker has, "
+        f"`with s.step(weight={weight}):`"
+    )
+
+
+def _terms(root: Any) -> Iterator[Any]:
+    """The terms that a loss is the sum of."""
+    queue = deque([root])
+    for _ in range(MAX_NODES):
+        if not queue:
+            return
+        node = queue.popleft()
+        if node is not None and node.name() == "AddBackward0":
+            queue.extend(following for following, _ in node.next_functions)
+        elif node is not None:
+            yield node
+
+
+def _nll_nodes(root: Any) -> Iterator[Any]:
+    queue: deque[Any] = deque([root])
+    seen: set[Any] = set()
+    while queue and len(seen) < MAX_NODES:
+        node = queue.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name().startswith("NllLoss"):
+            yield node
+        else:
+            queue.extend(following for following, _ in node.next_functions)
+
+
+def _signed(number: int) -> int:
+    """A number that PyTorch keeps as an unsigned one."""
+    return number - 2**64 if number >= 2**63 else number
