@@ -16,7 +16,7 @@ from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.digest import Digests, digest
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.script_place import current_line
-from malletrain.elastic.guards.script_state import CopyWatch, compared, warn_untracked
+from malletrain.elastic.guards.script_state import CopyWatch, compared, warn_untracked, warn_writes
 from malletrain.elastic.guards.step_guard import StepGuard
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import TrainingState
@@ -74,9 +74,10 @@ class ScriptGuards:
         reducer.strict = check == "error"
 
     def begin(self) -> None:
-        """Training begins on this worker: name what the script has forgotten to track."""
+        """Training begins on this worker: name what the script has forgotten to track, or to leave to one worker."""
         if self._check != "off":
             warn_untracked(self._state)
+            warn_writes()
 
     def entered(self) -> None:
         """Training begins in a world; every member is at the same place of the script. Those that hold the state have

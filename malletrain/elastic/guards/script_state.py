@@ -1,7 +1,8 @@
 """State that the script holds outside the session, which a worker that joins would not get.
 
 Plain variables that steer training are compared between workers (`compared`); schedulers and the like that are not
-tracked are named in the log as training begins (`warn_untracked`); averaged copies of the model that change while it
+tracked, and files that every worker would write, are named in the log as training begins (`warn_untracked`,
+`warn_writes`); averaged copies of the model that change while it
 trains are an error (`CopyWatch`).
 """
 
@@ -21,6 +22,7 @@ import torch
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.guards.carried_names import CarriedName, carried_names
 from malletrain.elastic.guards.script_place import is_script, script_frames
+from malletrain.elastic.guards.script_writes import unguarded_writes
 from malletrain.elastic.state.training_state import TrainingState
 
 log = logging.getLogger("malletrain.elastic")
@@ -47,6 +49,21 @@ def compared() -> dict[str, Any]:
             if isinstance(value, _PLAIN):
                 found.setdefault(f"{each.name} ({Path(frame.f_code.co_filename).name}:{each.line})", value)
     return found
+
+
+def warn_writes() -> None:
+    """Log a warning for each file that every worker of the script would write."""
+    for filename in dict.fromkeys(frame.f_code.co_filename for frame in script_frames()):
+        try:
+            found = unguarded_writes(Path(filename).read_text())
+        except (OSError, UnicodeDecodeError):
+            continue
+        for each in found:
+            log.warning(
+                "%s:%d: every worker calls %s, and those that train together would write one file at the same time: "
+                "put it under `if s.is_main:`",
+                *(Path(filename).name, each.line, each.call),
+            )
 
 
 @lru_cache(maxsize=256)
