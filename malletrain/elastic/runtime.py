@@ -66,6 +66,7 @@ class Settings:
     seed: int
     shuffle: bool
     drop_last: bool
+    order: Callable[[int], Sequence[int]] | None
     collate: Callable[[list[Any]], Any] | None
     reduction: Literal["mean", "sum"]
     warm_up: Callable[[Any], Any] | None
@@ -138,6 +139,7 @@ class Runtime:
             seed=settings.seed,
             shuffle=settings.shuffle,
             drop_last=settings.drop_last,
+            order=settings.order,
         )
         self.position = Position()
         self.state = TrainingState(model, optimizers, self.position)
@@ -180,6 +182,8 @@ class Runtime:
         self.guards = ScriptGuards(
             settings.check, self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
         )
+        if settings.order is not None:
+            self.guards.order = self.sampler.permutation
         self.reducer.open_pass = functools.partial(self.guards.agreement.open, RoundKind.STEP)
         if self.session_batch.noise is not None:
             self.reducer.measure_noise(self.session_batch.noise)

@@ -52,6 +52,9 @@ class Session:
         learning_rate: how the learning rate follows a batch that changes. Default: it does not.
         noise_scale: whether to measure the gradient noise scale. Default: if the batch may change.
         seed: of sample order, augmentation and dropout.
+        order: called with an epoch; returns every index of the data set once, the same on every worker. For batches
+            of samples of similar length, or a curriculum. Default: a random order, or with `shuffle=False` as they
+            lie.
         shuffle, drop_last, collate: as in `torch.utils.data.DataLoader`.
         reduction: whether the script's loss is the `mean` or the `sum` over samples.
         warm_up: called with a batch before this worker joins, to run the model forward and backward once. Default:
@@ -93,6 +96,7 @@ class Session:
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
+        order: Callable[[int], Sequence[int]] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         reduction: Literal["mean", "sum"] = "mean",
         warm_up: Callable[[Any], Any] | None = None,
@@ -114,6 +118,7 @@ class Session:
             seed=seed,
             shuffle=shuffle,
             drop_last=drop_last,
+            order=order,
             collate=collate,
             reduction=reduction,
             warm_up=warm_up,

@@ -32,6 +32,7 @@ TOGETHER = {
     "main_evaluates": r"is at another place of the script than the others: in s.evaluate\(\)|and the others in "
     "s.evaluate",
     "meddles_on_main": r"has another 0.weight than the others: something changes it on one worker",
+    "orders_that_differ": r"learns with another order of samples than the others",
     "counter_sets_rate --split": r"rank0 \(process 1\) is not like rank0 \(process 0\) in its data set",
 }
 
@@ -43,7 +44,7 @@ GROWING = {
     "lambda_over_global": r"learns with another lr than the others|has another count",
 }
 
-EQUAL = ["gan", "sam", "weighted", "unfreezes", "shared_values", "agrees", "sums_in_words"]
+EQUAL = ["own_order", "gan", "sam", "weighted", "unfreezes", "shared_values", "agrees", "sums_in_words"]
 
 
 def run_together(directory: Path, *options: str, size: int = 2) -> tuple[list[int], str]:

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.utils.data import TensorDataset
 
 from malletrain import elastic
+from malletrain.elastic.data.sampler import Sampler
 
 DATA = TensorDataset(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64))
 
@@ -83,3 +84,15 @@ def test_a_frozen_model() -> None:
     model = nn.Linear(4, 3).requires_grad_(False)
     with pytest.raises(elastic.ElasticError, match="no parameter that requires a gradient"):
         elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=4)
+
+
+@pytest.mark.parametrize("order", [[0] * 8, list(range(7)), list(range(1, 9))], ids=["twice", "missing", "beyond"])
+def test_an_order_that_does_not_hold_each_sample_once(order: list[int]) -> None:
+    sampler = Sampler(8, 4, seed=0, shuffle=True, drop_last=False, order=lambda _: order)
+    with pytest.raises(elastic.ElasticError, match=r"order\(3\) must return each index from 0 to 7 once"):
+        sampler.permutation(3)
+
+
+def test_a_batch_follows_the_scripts_order() -> None:
+    sampler = Sampler(8, 4, seed=0, shuffle=True, drop_last=False, order=lambda _: [7, 6, 5, 4, 3, 2, 1, 0])
+    assert [sampler.share(0, 4, rank, 2).indices for rank in (0, 1)] == [[3, 2], [1, 0]]

@@ -405,6 +405,25 @@ def sums_in_words() -> None:
             tick()
 
 
+def lengths(epoch: int) -> list[int]:
+    """Batches of samples with similar sums, in another order each epoch."""
+    sums = dataset.tensors[0].sum(1)  # type: ignore[attr-defined]
+    order = torch.argsort(sums, stable=True).reshape(-1, BATCH)
+    return [
+        int(i) for i in order[torch.randperm(len(order), generator=torch.Generator().manual_seed(epoch))].flatten()
+    ]
+
+
+def own_order() -> None:
+    """Bucketing by an order of the script's own."""
+    loop(plain)
+
+
+def orders_that_differ() -> None:
+    """An order that depends on the worker."""
+    loop(plain)
+
+
 # --- and their results --------------------------------------------------------------------------------------------
 
 
@@ -458,7 +477,15 @@ if __name__ == "__main__":
         dataset = random_split(dataset, [512, 128])[0]
         assert isinstance(dataset, Subset)
         torch.manual_seed(0)
-    s = elastic.Session(given, stepped, dataset, batch_size=BATCH, check=options.check)
+    orders: dict[str, Callable[[int], list[int]]] = {
+        "own_order": lengths,
+        "orders_that_differ": lambda _: torch.randperm(
+            640, generator=torch.Generator().manual_seed(int(ME))
+        ).tolist(),
+    }
+    s = elastic.Session(
+        given, stepped, dataset, batch_size=BATCH, check=options.check, order=orders.get(options.habit)
+    )
     globals()[options.habit]()
     if s.is_main:
         torch.save(s.model.state_dict(), HOME / "final.pt")

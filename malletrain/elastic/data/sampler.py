@@ -7,7 +7,7 @@ members.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,9 @@ class Sampler:
     """Divides epochs of `length` samples into global batches of `batch_size`; the last of an epoch may be smaller, or
     is dropped with `drop_last`.
 
+    Args:
+        order: returns the order of an epoch's samples; by default a random permutation, or as they lie.
+
     Attributes:
         epoch_length: samples of an epoch that are used.
 
@@ -41,7 +44,16 @@ class Sampler:
         ElasticError: the data set is smaller than one batch.
     """
 
-    def __init__(self, length: int, batch_size: int, *, seed: int, shuffle: bool, drop_last: bool) -> None:
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        *,
+        seed: int,
+        shuffle: bool,
+        drop_last: bool,
+        order: Callable[[int], Sequence[int]] | None = None,
+    ) -> None:
         if batch_size < 1:
             raise ElasticError(f"batch_size must be at least 1, not {batch_size}")
         if length < 1:
@@ -55,12 +67,24 @@ class Sampler:
         self.seed = seed
         self.shuffle = shuffle
         self.epoch_length = length - length % batch_size if drop_last else length
+        self.order = order
         self._permutations: dict[int, list[int]] = {}
 
     def permutation(self, epoch: int) -> list[int]:
-        """The permutation of one epoch."""
+        """The permutation of one epoch.
+
+        Raises:
+            ElasticError: the script's own order is none.
+        """
         if epoch not in self._permutations:
-            if self.shuffle:
+            if self.order is not None:
+                order = [int(index) for index in self.order(epoch)]
+                if sorted(order) != list(range(self.length)):
+                    raise ElasticError(
+                        f"order({epoch}) must return each index from 0 to {self.length - 1} once; it returned "
+                        f"{len(order)} indices, {len(set(order))} of them different"
+                    )
+            elif self.shuffle:
                 generator = torch.Generator().manual_seed(mix(self.seed, epoch))
                 order = torch.randperm(self.length, generator=generator).tolist()
             else:

@@ -42,6 +42,7 @@ class ScriptGuards:
     Attributes:
         agreement: what members compare in each round.
         chance: watches for random numbers.
+        order: returns an epoch's order of samples, where the script has one of its own.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class ScriptGuards:
         self._shared = shared
         self._committer = committer
         self._reducer = reducer
+        self.order: Callable[[int], list[int]] | None = None
+        self._order_digest: tuple[int, int] = -1, 0
         self._objected: set[str] = set()
         self._parameters = list(state.model.parameters())
         self._steps = 0
@@ -163,6 +166,11 @@ class ScriptGuards:
 
     def _rates(self) -> dict[str, Any]:
         found: dict[str, Any] = {"number of tensors": len(self._layout) + sum(1 for _ in self._shared.tensors())}
+        if self.order is not None:
+            epoch = self._state.position.epoch
+            if self._order_digest[0] != epoch:
+                self._order_digest = epoch, digest_of_text(repr(self.order(epoch)))
+            found["order of samples"] = str(self._order_digest[1])
         for number, optimizer in enumerate(self._state.optimizers):
             for place, group in enumerate(optimizer.param_groups):
                 where = f" of group {place}" if place else ""
