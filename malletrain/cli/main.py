@@ -45,6 +45,7 @@ COMMANDS = {
     "unban": CommandEntry("malletrain.cli.bans", "unban", "Admit a user again (operators)."),
     "stop": CommandEntry("malletrain.cli.jobs", "stop", "Cancel every pilot; works without the daemon."),
     "snapshot": CommandEntry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),
+    "setup": CommandEntry("malletrain.cli.setup", "setup", "Set Slurm up for harvesting, or take that back."),
     "doctor": CommandEntry("malletrain.cli.site", "doctor", "Check a site, with a remedy for each fault."),
     "check": CommandEntry(
         "malletrain.cli.check", "check", "Check that a script trains alike at changing sizes.", "check"

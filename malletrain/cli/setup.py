@@ -1,0 +1,230 @@
+"""`malletrain setup`: what Slurm needs at this very site, printed as a script, or done; and taken back again."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pwd
+import shlex
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from malletrain.cli import site_setup
+from malletrain.cli.site_setup import Accounts, Wanted
+from malletrain.domain.errors import InvalidInput, MalletrainError
+from malletrain.slurm import site_facts
+from malletrain.slurm.command import Commands
+from malletrain.slurm.site_facts import SiteFacts
+
+#: sacctmgr writes to a database, slurmctld may be busy (seconds).
+_COMMAND_TIMEOUT_S = 60.0
+
+#: Pilots leave within KillWait and the epilog; then the partition may go (seconds).
+_EMPTY_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step: commands to be run, or a file to be written."""
+
+    title: str
+    commands: tuple[tuple[str, ...], ...] = ()
+    file: Path | None = None
+    old: str = ""
+    new: str = ""
+    backup: bool = False
+
+
+@click.command(
+    epilog="""\b
+Example:
+  malletrain setup --users ann,bob             print what would be done, and do nothing
+  sudo malletrain setup --users ann,bob --apply
+  sudo malletrain setup --undo --apply"""
+)
+@click.option(
+    "--partition", default="harvest", show_default=True, metavar="NAME", help="The partition of the pilots."
+)
+@click.option("--nodes", default="ALL", show_default=True, metavar="LIST", help="Its nodes, as Slurm writes them.")
+@click.option("--account", default="harvest", show_default=True, metavar="NAME", help="The account of the pilots.")
+@click.option("--qos", default="harvest", show_default=True, metavar="NAME", help="The QOS of the pilots.")
+@click.option("--daemon-user", default="malletrain", show_default=True, metavar="USER", help="Who malletraind is.")
+@click.option("--users", default="", metavar="USER,...", help="Researchers who may use it.")
+@click.option(
+    "--conf", "conf", type=click.Path(path_type=Path), metavar="FILE", help="slurm.conf, where not Slurm's own."
+)
+@click.option("--undo", is_flag=True, help="Take it all back: pilots, partition, account and QOS.")
+@click.option("--apply", "for_real", is_flag=True, help="Do it; without this it is printed as a script.")
+def setup(
+    partition: str,
+    nodes: str,
+    account: str,
+    qos: str,
+    daemon_user: str,
+    users: str,
+    conf: Path | None,
+    undo: bool,
+    for_real: bool,
+) -> None:
+    """Set this site's Slurm up for harvesting, or take that back.
+
+    Main partitions keep to themselves (PreemptMode=OFF on each); no main job is touched. What is there already is
+    left alone, so that it may be run again. Run it on slurmctld's machine.
+    """
+    wanted = Wanted(partition, nodes, account, qos, daemon_user, tuple(filter(None, users.split(","))))
+    commands = Commands(os.environ, _COMMAND_TIMEOUT_S)
+    facts = site_facts.read(commands)
+    file = conf or _slurm_conf(commands)
+    known = _accounts(commands, account) if facts.accounting else Accounts()
+    steps = list(_undoing(wanted, facts, file, known) if undo else _doing(wanted, facts, file, known))
+    if not steps:
+        click.echo("nothing to do: " + ("nothing of it is there" if undo else "all of it is there"))
+        return
+    if for_real:
+        for number, step in enumerate(steps, 1):
+            click.echo(f"{number}. {step.title}")
+            _carry_out(step, commands, partition if undo else "")
+    else:
+        click.echo("\n".join(_script(steps)))
+
+
+def _doing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Iterator[_Step]:
+    if facts.accounting:
+        for user in (wanted.daemon_user, *wanted.users):
+            try:
+                pwd.getpwnam(user)
+            except KeyError:
+                raise InvalidInput(
+                    f"user {user}",
+                    "does not exist on this machine: create it first (site-configs/systemd/malletrain.sysusers), "
+                    "since slurmctld looks its number up once",
+                ) from None
+        if grants := site_setup.grants(wanted, known):
+            yield _Step("the account of the pilots, who may use it, and its coordinator", tuple(map(tuple, grants)))
+    old = _read(file)
+    new = site_setup.with_harvest(old, wanted, facts.partitions, facts.accounting)
+    if new != old:
+        yield _Step(
+            f"{file}: partition {wanted.partition}, and PreemptMode=OFF on each main partition",
+            (),
+            file,
+            old,
+            new,
+            True,
+        )
+        yield _Step(
+            "Slurm reads it; copy it to the nodes before, unless slurmd gets it from slurmctld",
+            (("scontrol", "reconfigure"),),
+        )
+
+
+def _undoing(wanted: Wanted, facts: SiteFacts, file: Path, known: Accounts) -> Iterator[_Step]:
+    old = _read(file)
+    if site_setup.BEGIN in old:
+        if wanted.partition in facts.partitions:
+            yield _Step("every pilot and every task that waits", (("scancel", f"--partition={wanted.partition}"),))
+        new = site_setup.without_harvest(old)
+        yield _Step(f"{file}: as it was before", (), file, old, new)
+        yield _Step(
+            "Slurm reads it; copy it to the nodes before, unless slurmd gets it from slurmctld",
+            (("scontrol", "reconfigure"),),
+        )
+    elif wanted.partition in facts.partitions:
+        raise InvalidInput(
+            str(file), f"partition {wanted.partition} was not made by `malletrain setup`: remove it by hand"
+        )
+    if facts.accounting and (takings := site_setup.takings(wanted, known)):
+        yield _Step("account and QOS of the pilots", tuple(map(tuple, takings)))
+
+
+def _script(steps: list[_Step]) -> Iterator[str]:
+    """The steps as a shell script with its reasons."""
+    yield "set -e"
+    for number, step in enumerate(steps, 1):
+        yield f"# {number}. {step.title}"
+        if step.file is not None:
+            name = str(step.file)
+            if step.backup:
+                yield f"cp -p {shlex.quote(name)} {shlex.quote(f'{name}.before-malletrain')}"
+            yield f"patch {shlex.quote(name)} <<'MALLETRAIN'"
+            diff = difflib.unified_diff(step.old.splitlines(), step.new.splitlines(), name, name, lineterm="", n=1)
+            yield from diff
+            yield "MALLETRAIN"
+        yield from (shlex.join(command) for command in step.commands)
+
+
+def _carry_out(step: _Step, commands: Commands, emptied: str) -> None:
+    """Do one step; `emptied`: a partition whose jobs were cancelled, which must be empty before it goes.
+
+    Raises:
+        MalletrainError: it failed; what was done before stays, and the command may be run again.
+    """
+    if step.file is not None:
+        if emptied:
+            _wait_until_empty(commands, emptied)
+        if step.backup:
+            shutil.copy2(step.file, f"{step.file}.before-malletrain")
+        beside = step.file.with_name(f"{step.file.name}.malletrain-new")
+        try:
+            shutil.copy2(step.file, beside)  # its mode
+            beside.write_text(step.new, encoding="utf-8", errors="surrogateescape")
+            found = step.file.stat()
+            os.chown(beside, found.st_uid, found.st_gid)
+            beside.replace(step.file)
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise InvalidInput(str(step.file), f"cannot be written: {os.strerror(error.errno or 0)}") from error
+    for command in step.commands:
+        click.echo(f"   {shlex.join(command)}")
+        answer = commands.run(list(command))
+        if not answer.ok:
+            raise SetupFailed(f"{shlex.join(command)}: {answer.error}")
+
+
+def _wait_until_empty(commands: Commands, partition: str) -> None:
+    end = time.monotonic() + _EMPTY_TIMEOUT_S
+    while commands.ask(["squeue", "-h", "-a", "-p", partition, "-o", "%i"]).strip():
+        if time.monotonic() > end:
+            raise SetupFailed(f"jobs are still in partition {partition} after {_EMPTY_TIMEOUT_S:.0f} s: see squeue")
+        time.sleep(1.0)
+
+
+def _slurm_conf(commands: Commands) -> Path:
+    for line in commands.ask(["scontrol", "show", "config"]).splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "SLURM_CONF":
+            return Path(value.strip())
+    raise InvalidInput("slurm.conf", "`scontrol show config` does not say where it is: give --conf")
+
+
+def _accounts(commands: Commands, account: str) -> Accounts:
+    def shown(*words: str) -> str:
+        return commands.ask(["sacctmgr", "-n", "-P", "show", *words])
+
+    return site_setup.accounts_from(
+        shown("qos", "format=name"),
+        shown("account", "withcoord", "format=account,coordinators"),
+        shown("user", "withassoc", "format=user,account,defaultaccount"),
+        account,
+    )
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise InvalidInput(
+            str(file), f"cannot be read ({why}): run this on slurmctld's machine, or give --conf"
+        ) from error
+
+
+class SetupFailed(MalletrainError):
+    """A step failed; the steps before it stay, and the command may be run again."""
+
+    exit_status = 1

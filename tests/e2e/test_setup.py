@@ -1,0 +1,148 @@
+"""`malletrain setup` on sites before MalleTrain: no main job is touched, doctor is content, and all goes back."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from malletrain.cli import site_setup
+from malletrain.cli.site_setup import Wanted, with_harvest, without_harvest
+from malletrain.domain.errors import InvalidInput
+from malletrain.slurm import doctor
+from malletrain.slurm.command import Commands
+from malletrain.slurm.site_facts import Harvest, Level
+from scripts.lab import Lab, LabConfig, UsageError
+from tests.e2e.test_admin_install import MainQueue
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, lab_directory: Path) -> Iterator[Lab]:
+    config = LabConfig(nodes=2, main_tiers=(20, 10), harvest=False, users=True, accounting=request.param)
+    try:
+        with Lab.up(lab_directory, config) as lab:
+            yield lab
+    except UsageError as error:
+        pytest.skip(f"no Slurm lab here: {error}")
+
+
+def setup(lab: Lab, *options: str) -> str:
+    program = [sys.executable, "-c", "import malletrain.cli.main as m; m.main()", "setup", *options]
+    return lab.run(program, timeout=120).stdout
+
+
+def accounts(lab: Lab) -> str:
+    return lab.run(["sacctmgr", "-n", "-P", "show", "user", "withassoc", "format=user,account,defaultaccount"]).stdout
+
+
+@pytest.mark.slurm
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs plain users: run as root")
+@pytest.mark.parametrize("site", [True, False], indirect=True, ids=["slurmdbd", "no slurmdbd"])
+def test_it_is_set_up_and_taken_back_and_no_main_job_is_touched(site: Lab) -> None:
+    lab, conf = site, site.path / "slurm.conf"
+    has_accounts = "AccountingStorageType" in conf.read_text()
+    before = conf.read_text()
+    people = accounts(lab) if has_accounts else ""
+    queue = MainQueue(lab)
+
+    script = setup(lab, "--users", "alice")
+    assert conf.read_text() == before, "printed, not done"
+    assert ("sacctmgr -i add coordinator account=harvest names=malletrain" in script) == has_accounts
+
+    setup(lab, "--users", "alice", "--apply")
+    queue.wait_for_cycles()
+    assert not queue.is_touched()
+    assert (lab.path / "slurm.conf.before-malletrain").read_text() == before
+    harvest = Harvest("harvest", "harvest" if has_accounts else "", "harvest" if has_accounts else "")
+    found = doctor.examine(Commands(lab.env_for("malletrain")), harvest, time.time)
+    about = [f for f in found if "partition" in f.what or "main job" in f.what]
+    assert not [f for f in about if f.level is Level.ERROR], about
+    assert setup(lab, "--users", "alice", "--apply") == "nothing to do: all of it is there\n"
+
+    mine = ["-A", "harvest"] if has_accounts else []
+    lab.run(["scancel", "--user=bob"])
+    pilot = lab.submit("srun sleep 600", "-p", "harvest", *mine, "--time=30", user="alice")
+    lab.wait_for_state(pilot, "RUNNING")
+
+    setup(lab, "--undo", "--apply")
+    assert conf.read_text() == before
+    assert lab.job_state(pilot) in ("CANCELLED", "gone")
+    assert "harvest" not in lab.run(["sinfo", "-h", "-a", "-o", "%P"]).stdout
+    if has_accounts:
+        assert accounts(lab) == people
+        assert "harvest" not in lab.run(["sacctmgr", "-n", "-P", "show", "qos", "format=name"]).stdout
+    assert setup(lab, "--undo", "--apply") == "nothing to do: nothing of it is there\n"
+
+
+@pytest.mark.slurm
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs plain users: run as root")
+@pytest.mark.parametrize("site", [True], indirect=True, ids=["slurmdbd"])
+def test_the_printed_script_does_the_same(site: Lab) -> None:
+    lab, conf = site, site.path / "slurm.conf"
+    before = conf.read_text()
+    lab.run(["bash", "-c", setup(lab, "--users", "alice")], timeout=60)
+    done = conf.read_text()
+    assert "PartitionName=harvest" in done
+    assert without_harvest(done) == before
+    lab.run(["bash", "-c", setup(lab, "--undo")], timeout=60)
+    assert conf.read_text() == before
+
+
+CONF = """ClusterName=c
+PreemptMode=off
+PreemptType=preempt/none
+PartitionName=batch Nodes=ALL Default=YES   # the usual one
+partitionname=debug Nodes=n1 \\
+  MaxTime=30
+PartitionName=long Nodes=ALL PreemptMode=OFF
+# PartitionName=old Nodes=ALL
+"""
+
+
+def test_the_edit_of_slurm_conf_and_its_reverse() -> None:
+    done = with_harvest(CONF, Wanted(), {"batch", "debug", "long"}, accounting=True)
+    assert done.splitlines()[:8] == [
+        "ClusterName=c",
+        "#malletrain# PreemptMode=off",
+        "#malletrain# PreemptType=preempt/none",
+        "PartitionName=batch Nodes=ALL Default=YES PreemptMode=OFF # the usual one # malletrain",
+        "partitionname=debug Nodes=n1 \\",
+        "  MaxTime=30 PreemptMode=OFF # malletrain",
+        "PartitionName=long Nodes=ALL PreemptMode=OFF",
+        "# PartitionName=old Nodes=ALL",
+    ]
+    assert done.count("PreemptMode=REQUEUE") == 2
+    assert "AllowAccounts=harvest" in done
+    assert with_harvest(done, Wanted(), {"batch", "debug", "long", "harvest"}, accounting=True) == done
+    back = without_harvest(done)
+    assert back == CONF.replace("Default=YES   #", "Default=YES #")
+
+
+@pytest.mark.parametrize(
+    ("text", "partitions", "said"),
+    [
+        ("PreemptType=preempt/qos\nPartitionName=batch\n", {"batch"}, "Slurm preempts already"),
+        ("PartitionName=batch PreemptMode=CANCEL\n", {"batch"}, "batch has PreemptMode=CANCEL"),
+        ("PartitionName=batch\n", {"batch", "gpu"}, "partition gpu stands in another file"),
+        ("PartitionName=harvest\n", {"harvest"}, "is there already"),
+    ],
+)
+def test_what_it_does_not_edit(text: str, partitions: set[str], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        with_harvest(text, Wanted(), partitions, accounting=False)
+
+
+def test_users_whose_default_account_it_is_go_first() -> None:
+    known = site_setup.accounts_from(
+        "normal\nharvest\n", "main|\nharvest|malletrain\n",
+        "ann|main|main\nann|harvest|main\neve|harvest|harvest\nmal|harvest|harvest\nmal|main|harvest\n", "harvest",
+    )  # fmt: skip
+    assert known.coordinators == {"malletrain"}
+    assert [" ".join(command[2:]) for command in site_setup.takings(Wanted(), known)] == [
+        "delete user name=eve", "modify user mal set DefaultAccount=main", "delete account harvest",
+        "delete qos harvest",
+    ]  # fmt: skip
