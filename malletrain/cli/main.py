@@ -47,6 +47,7 @@ COMMANDS = {
     "snapshot": CommandEntry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),
     "setup": CommandEntry("malletrain.cli.setup", "setup", "Set Slurm up for harvesting, or take that back."),
     "doctor": CommandEntry("malletrain.cli.site", "doctor", "Check a site, with a remedy for each fault."),
+    "init": CommandEntry("malletrain.cli.init", "init", "Propose the changes that make a script malleable."),
     "check": CommandEntry(
         "malletrain.cli.check", "check", "Check that a script trains alike at changing sizes.", "check"
     ),

@@ -1,0 +1,297 @@
+"""Proposes the changed lines that make a plain PyTorch training script malleable.
+
+It reads the usual shape: a DataLoader, a loop over epochs around a loop over the loader, `backward()` and the
+optimizer's step in it. Whatever else the script does is left as it is, or named in a note. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from malletrain.elastic.guards.script_writes import unguarded_writes
+
+#: DataLoader's arguments, and what Session calls them. The rest are noted.
+_ARGUMENTS = {"drop_last": "drop_last", "collate_fn": "collate", "num_workers": "loaders"}
+_TRACKED = ("LR", "Scheduler", "Restarts", "Plateau", "GradScaler", "AveragedModel")
+
+_Loop = ast.For | ast.AsyncFor
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Changed lines of a script.
+
+    Attributes:
+        text: the changed script; the script itself where nothing could be changed.
+        notes: what to look at by hand, with lines.
+    """
+
+    text: str
+    notes: list[str] = field(default_factory=list)
+
+    def diff(self, before: str, name: str) -> str:
+        """The change as a unified diff; "" if there is none."""
+        lines = difflib.unified_diff(
+            before.splitlines(keepends=True), self.text.splitlines(keepends=True), name, f"{name} (malleable)"
+        )
+        return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
+
+
+@dataclass(slots=True)
+class _Found:
+    """The parts of a training script."""
+
+    loader: ast.Assign
+    call: ast.Call
+    epochs: ast.For
+    batches: ast.For
+    optimizers: list[str]
+    models: list[str]
+
+
+def propose(text: str) -> Proposal:
+    """Propose the changes for a script. Text that is no Python, or has no such loop, gets notes alone."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return Proposal(text, [f"this is no Python that can be read: {error}"])
+    if any(isinstance(node, ast.Attribute) and node.attr == "Session" for node in ast.walk(tree)):
+        return Proposal(text, ["the script has a Session already: malletrain check says whether it is right"])
+    found = _find(tree)
+    if isinstance(found, str):
+        return Proposal(text, [found])
+    return _change(text, tree, found)
+
+
+# --- finding ------------------------------------------------------------------------------------------------------
+
+
+def _find(tree: ast.Module) -> _Found | str:
+    loaders = {
+        node.targets[0].id: node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+        if isinstance(node.value, ast.Call) and _last(node.value.func) == "DataLoader"
+    }
+    if not loaders:
+        return (
+            "no `loader = DataLoader(...)` is found: give Session the data set, see docs/how-to/researcher-script.md"
+        )
+    for epochs in _loops(tree):
+        for batches in (loop for loop in _loops(epochs) if loop is not epochs):
+            name = _iterated(batches.iter)
+            if name in loaders and _calls(batches, "backward"):
+                optimizers = _optimizers(tree, batches)
+                models = _models(tree, optimizers)
+                if not optimizers or not models:
+                    return (
+                        f"line {batches.lineno}: the loop trains, but which model and optimizer is not clear: write "
+                        "`s = elastic.Session(model, optimizer, dataset, batch_size=...)` yourself"
+                    )
+                loader = loaders[name]
+                call = loader.value
+                if isinstance(call, ast.Call):
+                    return _Found(loader, call, epochs, batches, optimizers, models)
+    for loop in _loops(tree):
+        if _calls(loop, "backward"):
+            return (
+                f"line {loop.lineno}: a loop that trains, but not inside `for epoch in range(...)` in the same "
+                "function over a loader made by `loader = DataLoader(...)`: pass the session to it, and iterate over "
+                "`s.epochs(n)` and `s.batches()`"
+            )
+    return "no loop with backward() is found: is this the training script?"
+
+
+def _loops(node: ast.AST) -> Iterator[ast.For]:
+    return (each for each in ast.walk(node) if isinstance(each, ast.For))
+
+
+def _calls(node: ast.AST, method: str) -> bool:
+    return any(isinstance(each, ast.Call) and _last(each.func) == method for each in ast.walk(node))
+
+
+def _last(function: ast.AST) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _iterated(node: ast.AST) -> str:
+    """The name that is iterated over, also inside `enumerate` or `tqdm`."""
+    while isinstance(node, ast.Call) and _last(node.func) in ("enumerate", "tqdm") and node.args:
+        node = node.args[0]
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _optimizers(tree: ast.Module, loop: ast.For) -> list[str]:
+    """Names whose `step()` is called in the loop and that were made with parameters of a model."""
+    made = [name for name, call in _assigned(tree) if _calls(call, "parameters")]
+    stepped = [
+        node.func.value.id
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("step", "zero_grad")
+        if isinstance(node.func.value, ast.Name)
+    ]
+    return [name for name in dict.fromkeys(made) if name in stepped]
+
+
+def _models(tree: ast.Module, optimizers: Sequence[str]) -> list[str]:
+    names = []
+    for name, call in _assigned(tree):
+        if name in optimizers:
+            names += [
+                node.func.value.id
+                for node in ast.walk(call)
+                if isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "parameters"
+                if isinstance(node.func.value, ast.Name)
+            ]
+    return list(dict.fromkeys(names))
+
+
+def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, node.value
+
+
+# --- changing -----------------------------------------------------------------------------------------------------
+
+
+def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
+    lines = text.splitlines()
+    notes: list[str] = []
+    body = found.batches.body
+    indent = " " * body[0].col_offset
+    steps = [each for each in body if any(_calls(each, name) for name in ("step", "update", "backward"))]
+    last = max(each.end_lineno or each.lineno for each in steps)
+    first = body[0].lineno
+    inserts: dict[int, list[str]] = {}  # before this line, from 1
+
+    outer = " " * found.epochs.col_offset
+    session = [outer + _session(found, notes)]
+    tracked = [name for name, call in _assigned(tree) if _last(call.func).endswith(_TRACKED)]
+    if tracked:
+        session.append(f"{outer}s.track({', '.join(f'{name}={name}' for name in dict.fromkeys(tracked))})")
+    for number in range(first, last + 1):
+        if lines[number - 1].strip():
+            lines[number - 1] = "    " + lines[number - 1]
+    inserts.setdefault(first, []).append(f"{indent}with s.step():")
+    _replace(lines, found.batches.iter, _with_batches(found.batches.iter))
+    _replace(lines, found.epochs.iter, _with_epochs(found.epochs.iter, notes))
+    inserts.setdefault(found.epochs.lineno, []).extend(session)
+    end = found.epochs.end_lineno or found.epochs.lineno
+    inserts.setdefault(end + 1, []).append(f"{outer}s.finish()")
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    after = max((node.end_lineno or node.lineno for node in imports), default=0)
+    inserts.setdefault(after + 1, []).append("from malletrain import elastic")
+    if not _used_elsewhere(tree, found):
+        for number in range(found.loader.lineno, (found.loader.end_lineno or found.loader.lineno) + 1):
+            lines[number - 1] = "\0"
+
+    changed: list[str] = []
+    for number, line in enumerate([*lines, ""], 1):
+        changed += inserts.get(number, [])
+        if number <= len(lines) and line != "\0":
+            changed.append(line)
+    notes += _notes(text, tree)
+    return Proposal("\n".join(changed) + "\n", notes)
+
+
+def _session(found: _Found, notes: list[str]) -> str:
+    given = {keyword.arg: keyword.value for keyword in found.call.keywords if keyword.arg}
+    places = ("dataset", "batch_size", "shuffle")
+    given |= dict(zip(places, found.call.args, strict=False))
+    model = found.models[0] if len(found.models) == 1 else f"[{', '.join(found.models)}]"
+    optimizer = found.optimizers[0] if len(found.optimizers) == 1 else f"[{', '.join(found.optimizers)}]"
+    if len(found.optimizers) > 1:
+        notes.append(
+            f"line {found.batches.lineno}: several optimizers: `with s.step(backwards=N):` with the number of "
+            "backward() calls that have a step of their own"
+        )
+    words = [model, optimizer, _text(given.pop("dataset", None)) or "dataset"]
+    words.append(f"batch_size={_text(given.pop('batch_size', None)) or 1}")
+    shuffle = given.pop("shuffle", None)
+    if shuffle is None or (isinstance(shuffle, ast.Constant) and not shuffle.value):
+        if "sampler" not in given:
+            words.append("shuffle=False")
+    elif not isinstance(shuffle, ast.Constant):
+        words.append(f"shuffle={_text(shuffle)}")
+    for name, ours in _ARGUMENTS.items():
+        value = given.pop(name, None)
+        if value is not None and _text(value) not in ("0", "False", "None"):
+            words.append(f"{ours}={_text(value)}")
+    notes.extend(
+        f"line {found.call.lineno}: the {name} is left out: the session divides the data; an order of your own is "
+        "Session(..., order=...)"
+        for name in ("sampler", "batch_sampler")
+        if name in given
+    )
+    return f"s = elastic.Session({', '.join(words)})"
+
+
+def _text(node: ast.AST | None) -> str:
+    return "" if node is None else ast.unparse(node)
+
+
+def _with_batches(node: ast.expr) -> str:
+    name = _iterated(node)
+    return ast.unparse(node).replace(name, "s.batches()", 1) if not isinstance(node, ast.Name) else "s.batches()"
+
+
+def _with_epochs(node: ast.expr, notes: list[str]) -> str:
+    if isinstance(node, ast.Call) and _last(node.func) == "range" and not node.keywords:
+        words = [ast.unparse(each) for each in node.args]
+        if len(words) == 1:
+            return f"s.epochs({words[0]})"
+        if len(words) == 2:
+            return f"(epoch + {words[0]} for epoch in s.epochs({words[1]} - {words[0]}))"
+    notes.append(f"line {node.lineno}: iterate over `s.epochs(n)` instead of {ast.unparse(node)}")
+    return ast.unparse(node)
+
+
+def _replace(lines: list[str], node: ast.expr, by: str) -> None:
+    """Replace an expression on one line; one over several lines is joined into the first."""
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    # Columns count bytes.
+    start = lines[first].encode()[: node.col_offset].decode()
+    rest = lines[last].encode()[node.end_col_offset or 0 :].decode()
+    shift = len(lines[first]) - len(lines[first].lstrip())
+    if shift > len(start):  # the line was indented further meanwhile
+        return
+    lines[first] = start + by + rest
+    for number in range(first + 1, last + 1):
+        lines[number] = "\0"
+
+
+def _used_elsewhere(tree: ast.Module, found: _Found) -> bool:
+    """Whether the loader is needed for more than the loop, as in `len(loader)`."""
+    name = _iterated(found.batches.iter)
+    loads = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    ]
+    return len(loads) > 1
+
+
+def _notes(text: str, tree: ast.Module) -> Iterator[str]:
+    for write in unguarded_writes(text):
+        yield f"line {write.line}: {write.call}: put it under `if s.is_main:`"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _last(node.func) in (
+            "DistributedDataParallel",
+            "DDP",
+            "init_process_group",
+        ):
+            yield f"line {node.lineno}: {ast.unparse(node.func)}: leave it out, the session sums gradients itself"
+        elif isinstance(node, ast.Call) and _last(node.func) == "set_epoch":
+            yield f"line {node.lineno}: set_epoch: leave it out, the session orders the data itself"

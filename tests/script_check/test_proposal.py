@@ -1,0 +1,148 @@
+"""`malletrain init`: a plain script becomes malleable by the lines that it proposes."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.cli.check import check
+from malletrain.cli.init import init
+from malletrain.script_check.proposal import propose
+
+ROOT = Path(__file__).parents[2]
+
+PLAIN = '''"""A plain script."""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(640, 20), torch.randint(0, 5, (640,)))
+loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=0)
+model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+for epoch in range(30):
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(
+            model(x), y)
+        loss.backward()
+        optimizer.step()
+
+        if step % 5 == 0:
+            print(epoch, loss.item())
+    scheduler.step()
+torch.save(model.state_dict(), "model.pt")
+'''
+
+MALLEABLE = '''"""A plain script."""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from malletrain import elastic
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(640, 20), torch.randint(0, 5, (640,)))
+model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+s = elastic.Session(model, optimizer, data, batch_size=64)
+s.track(scheduler=scheduler)
+for epoch in s.epochs(30):
+    for step, (x, y) in enumerate(s.batches()):
+        with s.step():
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(
+                model(x), y)
+            loss.backward()
+            optimizer.step()
+
+        if step % 5 == 0:
+            print(epoch, loss.item())
+    scheduler.step()
+s.finish()
+torch.save(model.state_dict(), "model.pt")
+'''
+
+
+def test_the_usual_loop_is_changed_in_a_handful_of_lines() -> None:
+    proposal = propose(PLAIN)
+    assert proposal.text == MALLEABLE
+    assert proposal.notes == ["line 23: torch.save: put it under `if s.is_main:`"]
+    diff = proposal.diff(PLAIN, "train.py")
+    assert diff.startswith("--- train.py\n+++ train.py (malleable)\n")
+
+
+def test_arguments_of_the_loader_become_those_of_the_session() -> None:
+    text = PLAIN.replace("shuffle=True, num_workers=0", "drop_last=True, collate_fn=pad, num_workers=4, sampler=mine")
+    proposal = propose(text)
+    assert (
+        "elastic.Session(model, optimizer, data, batch_size=64, drop_last=True, collate=pad, loaders=4)"
+        in proposal.text
+    )
+    assert any("the sampler is left out" in note for note in proposal.notes)
+    unshuffled = propose(PLAIN.replace(", shuffle=True", ""))
+    assert "batch_size=64, shuffle=False)" in unshuffled.text
+
+
+def test_epochs_that_begin_at_one_keep_their_numbers() -> None:
+    proposal = propose(PLAIN.replace("range(30)", "range(1, n + 1)"))
+    assert "for epoch in (epoch + 1 for epoch in s.epochs(n + 1 - 1)):" in proposal.text
+    ast.parse(proposal.text)
+
+
+def test_a_loader_that_is_needed_elsewhere_stays() -> None:
+    proposal = propose(PLAIN.replace("print(epoch,", "print(len(loader), epoch,"))
+    assert "loader = DataLoader(" in proposal.text
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("x = 1", "no `loader = DataLoader(...)` is found"),
+        ("for x in", "no Python that can be read"),
+        ("s = elastic.Session(m, o, d, batch_size=1)", "has a Session already"),
+        ("loader = DataLoader(d)\nfor x in loader:\n    loss.backward()", "a loop that trains, but not inside"),
+        ("loader = DataLoader(d)\nfor e in range(3):\n    for x in loader:\n        f(x).backward()", "which model"),
+        ("loader = DataLoader(d)", "no loop with backward() is found"),
+    ],
+    ids=["no loader", "no python", "done", "no epochs", "no model", "no loop"],
+)
+def test_what_cannot_be_changed_is_said(text: str, note: str) -> None:
+    proposal = propose(text)
+    assert proposal.text == text
+    assert note in proposal.notes[0]
+
+
+@given(st.text())
+def test_any_text_is_read(text: str) -> None:
+    propose(text)
+
+
+def test_the_command_writes_and_keeps_the_former_file(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PLAIN)
+    shown = CliRunner().invoke(init, [str(script)])
+    assert shown.exit_code == 0 and script.read_text() == PLAIN
+    assert "+    for step, (x, y) in enumerate(s.batches()):" in shown.output
+    assert CliRunner().invoke(init, ["--write", str(script)]).exit_code == 0
+    assert script.read_text() == MALLEABLE
+    assert (tmp_path / "train.py.orig").read_text() == PLAIN
+    again = CliRunner().invoke(init, [str(script)])
+    assert again.exit_code == 1 and "has a Session already" in again.output
+
+
+@pytest.mark.nightly
+def test_what_is_proposed_is_equal_to_a_static_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(propose(PLAIN.replace("range(30)", "range(60)")).text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    result = CliRunner().invoke(check, ["--json", "train.py"])
+    assert json.loads(result.output)["verdict"] == "equal", result.output
