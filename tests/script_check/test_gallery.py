@@ -1,0 +1,68 @@
+"""The gallery of public loops: each is equal to its static run, and the page shows its lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from malletrain.cli.check import check
+
+ROOT = Path(__file__).parents[2]
+LOOPS = sorted(path for path in (ROOT / "examples" / "gallery").glob("*.py") if path.stem != "gallery_data")
+PAGE = (ROOT / "docs" / "gallery.md").read_text()
+LICENCES = r"BSD-3-Clause|MIT|Apache-2\.0"
+
+#: These sample in their steps; the others claim equality by numbers.
+IN_DISTRIBUTION = frozenset({"vae"})
+
+each_loop = pytest.mark.parametrize("loop", LOOPS, ids=lambda path: path.stem)
+
+
+def test_the_page_has_a_section_for_each_loop() -> None:
+    assert {path.stem for path in LOOPS} == set(re.findall(r"^### (\w+)\.py$", PAGE, re.MULTILINE))
+
+
+@each_loop
+def test_a_loop_names_its_original_and_licence(loop: Path) -> None:
+    text = loop.read_text()
+    compile(text, str(loop), "exec")
+    about = " ".join(text.split('"""')[1].split())
+    original = re.search(r"After (\S+/\S+?)[, ].*\((https://\S+)\)", about)
+    licence = re.search(rf"Licence of the original: ({LICENCES})\.( |$)", about)
+    assert original and licence, about
+    row = re.search(rf"^\| \[{loop.stem}\]\(#{loop.stem}py\) \| (.*)$", PAGE, re.MULTILINE)
+    assert row, "it has no row in the table of docs/gallery.md"
+    assert row[1].startswith(f"[{original[1]}]({original[2]}) | {licence[1]} | ")
+    assert ("| in distribution | statistical |" in row[1]) == (loop.stem in IN_DISTRIBUTION)
+
+
+@each_loop
+def test_the_page_shows_lines_of_the_loop(loop: Path) -> None:
+    lines = {line.strip() for line in loop.read_text().splitlines()}
+    diff = re.search(rf"^### {loop.stem}\.py$.*?```diff\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    assert diff
+    shown = diff[1].splitlines()
+    assert [line for line in shown if line[0] in "+ " and line[1:].strip() not in lines] == []
+    assert [line for line in shown if line[0] == "-" and line[1:].strip() in lines] == []
+    assert any(line[0] == "+" for line in shown) and any(line[0] == "-" for line in shown)
+
+
+@pytest.mark.nightly
+@pytest.mark.alone
+@each_loop
+def test_a_loop_is_equal_to_its_static_run(loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    result = CliRunner().invoke(check, ["--json", str(loop), "--epochs", "20"])
+    report = json.loads(result.output)
+    assert report["verdict"] == ("in distribution" if loop.stem in IN_DISTRIBUTION else "equal"), result.output
+    claim = re.search(rf"^\| \[{loop.stem}\]\(.* \| ([\w ]+) \| [^|]* \|$", PAGE, re.MULTILINE)
+    assert claim and report["equality"].startswith(claim[1])
+    if report["verdict"] == "equal":
+        assert report["differences"][0]["difference"] < 1e-9, "in float64"
+    assert list(tmp_path.iterdir()) == [], "a loop of the gallery writes no files"
