@@ -19,7 +19,7 @@ from malletrain.store.views import StoreViews
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "admin-lifecycle.md").read_text()
 
 
-def of(path: Path) -> list[int]:
+def of(path: Path) -> list[object]:
     views = StoreViews(path)
     try:
         return [row.data["idle"] for row in views.events()[0]]
