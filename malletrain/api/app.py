@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import anyio
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -17,7 +18,7 @@ from malletrain.api.auth import Auth, NotAuthenticated
 from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
-from malletrain.api.people_routes import PeopleRoutes, make_people_router
+from malletrain.api.people_routes import PeopleRoutes, address_of, make_people_router
 from malletrain.api.ports import Conflict, NotFound, Requests, Unavailable, Views
 from malletrain.api.rate_limits import RateLimits, TooManyRequests
 from malletrain.api.request_guard import RequestGuard
@@ -102,9 +103,9 @@ def create_app(
         body = {"status": "ill" if found else "well", "version": __version__, "ailments": found}
         return JSONResponse(body | ({"error": "; ".join(found)} if found else {}), 503 if found else 200)
 
-    async def show_metrics() -> Response:
+    async def show_metrics(request: Request) -> Response:
         """Figures for Prometheus."""
-        return PlainTextResponse(await people.off_loop(metrics), media_type=METRICS_TYPE)
+        return PlainTextResponse(await people.off_loop(address_of(request), metrics), media_type=METRICS_TYPE)
 
     for path in ("/v1/metrics", "/metrics"):
         app.add_api_route(
@@ -112,7 +113,13 @@ def create_app(
             response_class=PlainTextResponse,
         )  # fmt: skip
 
-    app.add_exception_handler(MalletrainError, _on_known)
+    async def on_known(request: Request, error: Exception) -> Response:
+        failed_login = isinstance(error, NotAuthenticated) and request.url.path in LOGIN_BODY_BYTES
+        if failed_login or isinstance(error, TooManyRequests):
+            await anyio.sleep(limits.refusal_seconds)
+        return await _on_known(request, error)
+
+    app.add_exception_handler(MalletrainError, on_known)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(Exception, _on_unknown)

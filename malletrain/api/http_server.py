@@ -29,6 +29,13 @@ GOODBYE_SECONDS = 2
 KEEP_ALIVE_SECONDS, STRANGERS_KEEP_ALIVE_SECONDS = 75, 5
 
 
+#: Connections that wait in the kernel to be accepted.
+WAITING_CONNECTIONS = 2048
+
+#: Connections accepted before the loop serves others again. asyncio takes its backlog for both numbers.
+ACCEPTS_AT_ONCE = 8
+
+
 class BoundedProtocol(H11Protocol):
     """HTTP/1.1 that closes connections whose head does not come, and those that the table has no room for."""
 
@@ -118,7 +125,7 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.create_server((host, port), family=family, backlog=2048)
+        sock = socket.create_server((host, port), family=family, backlog=WAITING_CONNECTIONS)
     except OSError as error:
         where = f"api.host, api.port {host}:{port}"
         why = f"cannot be listened on ({error.strerror}): choose another"
@@ -136,6 +143,7 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GOODBYE_SECONDS,
         h11_max_incomplete_event_size=64 * 1024,
+        backlog=ACCEPTS_AT_ONCE,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, name="api", daemon=True)
@@ -147,4 +155,5 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
             sock.close()
             raise Unavailable("the HTTP server did not start: the log says why")
         thread.join(0.005)
+    sock.listen(WAITING_CONNECTIONS)  # asyncio has set it to ACCEPTS_AT_ONCE
     return HttpServer(server, sock, thread)

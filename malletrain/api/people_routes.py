@@ -5,6 +5,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import anyio
@@ -38,9 +39,25 @@ MAX_WAIT_S = 60.0
 #: Threads that people's requests may use at once, one for each of the views' connections: workers have the others.
 _THREADS = 4
 
+#: And one caller's.
+_TURNS = 1
+
 JobNumber = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
 Day = Annotated[str, Query(pattern=r"^(\d{4}-\d{2}-\d{2})?$", max_length=10)]
 Result = TypeVar("Result")
+
+
+@dataclass
+class _Turn:
+    """The requests of one caller that run or wait to."""
+
+    semaphore: anyio.Semaphore
+    waiting: int = 0
+
+
+def address_of(request: Request) -> str:
+    """The address that a request comes from, as a caller of `PeopleRoutes.off_loop`."""
+    return f"at {request.client.host if request.client else ''}"
 
 
 class PeopleRoutes:
@@ -64,10 +81,20 @@ class PeopleRoutes:
         self.announcements = TokenBuckets(limits.announcements_a_day / 86_400, limits.announcements_a_day, clock)
         self._polls: Counter[int] = Counter()
         self._threads = anyio.CapacityLimiter(_THREADS)
+        self._turns: dict[str, _Turn] = {}
 
-    async def off_loop(self, call: Callable[[], Result]) -> Result:
-        """Run what may block in a thread."""
-        return await anyio.to_thread.run_sync(call, limiter=self._threads)
+    async def off_loop(self, caller: str, call: Callable[[], Result]) -> Result:
+        """Run what may block in a thread. A caller (a user, or an address without one) has `_TURNS` of them at most:
+        those that ask for more wait for themselves."""
+        turn = self._turns.setdefault(caller, _Turn(anyio.Semaphore(_TURNS)))
+        turn.waiting += 1
+        try:
+            async with turn.semaphore:
+                return await anyio.to_thread.run_sync(call, limiter=self._threads)
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                self._turns.pop(caller, None)
 
     def caller(self, request: Request) -> Identity:
         """Who calls, by token; a dependency of every route but the login."""
@@ -114,7 +141,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     @router.post("/session", responses=answers(object_of(**session), 200, 401, 403))
     async def log_in(body: SessionBody, request: Request) -> Response:
         """A token for the maker of a MUNGE credential of `malletrain-session-v1 URL`."""
-        opened = await people.off_loop(lambda: people.auth.log_in(body.credential))
+        opened = await people.off_loop(address_of(request), lambda: people.auth.log_in(body.credential))
         people.logins.take(str(opened.identity.uid))
         request.scope["malletrain.user"] = opened.identity.user
         return JSONResponse(
@@ -152,7 +179,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
                 raise Conflict(f"{caller.user} has {len(mine)} jobs that are not over: that is the most; cancel some")
             return views.job(requests.announce(body.job(), caller))
 
-        row = await people.off_loop(take)
+        row = await people.off_loop(caller.user, take)
         if row is None:
             raise NotFound("the new job is not to be seen: look again with `malletrain status`")
         return JSONResponse({"job": roles.sight(caller).job(row).to_json()}, 201)
@@ -164,13 +191,13 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         """The newest `limit` jobs, by number; without those that are over with `over=false`."""
         sight = roles.sight(caller)
         uid = caller.uid if mine else sight.uid
-        rows = await people.off_loop(lambda: views.jobs(over, uid, limit))
+        rows = await people.off_loop(caller.user, lambda: views.jobs(over, uid, limit))
         return JSONResponse({"jobs": [sight.job(row).to_json() for row in rows]})
 
     @router.get("/jobs/{job_id}", responses=answers(one_job, 200, 401, 404))
     async def job(job_id: JobNumber, caller: Caller) -> Response:
         """One job."""
-        row = roles.check_sees(caller, job_id, await people.off_loop(lambda: views.job(job_id)))
+        row = roles.check_sees(caller, job_id, await people.off_loop(caller.user, lambda: views.job(job_id)))
         return JSONResponse({"job": roles.sight(caller).job(row).to_json()})
 
     @router.post("/jobs/{job_id}/arrays", status_code=202, responses=answers(object_of(), 202, 401, 403, 404, 409))
@@ -183,14 +210,14 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
                 raise Conflict(f"job {job_id} is {row.phase}: cancel the array (scancel {body.array_id})")
             requests.attach_array(job_id, body.array_id, body.tasks, caller)
 
-        await people.off_loop(take)
+        await people.off_loop(caller.user, take)
         return JSONResponse({}, 202)
 
     @router.get("/jobs/{job_id}/profile", responses=answers(row_schema(ProfileRow), 200, 401, 404))
     async def profile(job_id: JobNumber, caller: Caller) -> Response:
         """What is known of how the job scales, and what would be measured next."""
-        roles.check_sees(caller, job_id, await people.off_loop(lambda: views.job(job_id)))
-        row = await people.off_loop(lambda: requests.profile(job_id))
+        roles.check_sees(caller, job_id, await people.off_loop(caller.user, lambda: views.job(job_id)))
+        row = await people.off_loop(caller.user, lambda: requests.profile(job_id))
         return JSONResponse(roles.sight(caller).profile(row).to_json())
 
     def steer(verb: str, ask: Callable[[int, Identity], None], when_over: bool, words: str) -> None:
@@ -202,7 +229,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
                 elif not when_over:
                     raise Conflict(f"job {job_id} is {row.phase} already")
 
-            await people.off_loop(take)
+            await people.off_loop(caller.user, take)
             return JSONResponse({}, 202)
 
         router.add_api_route(
@@ -224,7 +251,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         def look() -> dict[str, Any]:
             return sight.status(views.status(people.clock.now(), nodes and sight.nodes, sight.uid)).to_json()
 
-        return JSONResponse(await people.off_loop(look))
+        return JSONResponse(await people.off_loop(caller.user, look))
 
     @router.get(
         "/events",
@@ -246,15 +273,18 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         sight = roles.sight(caller)
         seen = sight.uid
         if latest is not None:
-            newest = await people.off_loop(views.last_event)
-            rows = await people.off_loop(lambda: views.latest_events(latest, job, seen))
+            newest = await people.off_loop(caller.user, views.last_event)
+            rows = await people.off_loop(caller.user, lambda: views.latest_events(latest, job, seen))
             last = max(newest, rows[-1].seq) if rows else newest
             return JSONResponse({"events": [sight.event(row).to_json() for row in rows], "last": last})
         end = people.clock.elapsed() + wait
         with people.long_poll(caller.uid):
             while True:
                 since = after
-                rows, after = await people.off_loop(lambda since=since: views.events(since, job, seen, kind, limit))  # type: ignore[misc]
+                rows, after = await people.off_loop(
+                    caller.user,
+                    lambda since=since: views.events(since, job, seen, kind, limit),  # type: ignore[misc]
+                )
                 left = end - people.clock.elapsed()
                 if rows or left <= 0:
                     return JSONResponse({"events": [sight.event(row).to_json() for row in rows], "last": after})
@@ -269,14 +299,14 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         if not subject.isprintable():
             raise NotFound("explain a job (`job 3`), a node, a pilot (`123_4`) or a main job (`main-job 99`)")
         sight = roles.sight(caller)
-        lines = await people.off_loop(lambda: requests.explain(subject, sight))
+        lines = await people.off_loop(caller.user, lambda: requests.explain(subject, sight))
         return JSONResponse({"subject": subject, "lines": list(lines)})
 
     @router.get("/usage", responses=answers(object_of(usage=list_of(row_schema(UsageRow))), 200, 401))
     async def usage(caller: Caller, since: Day = "", until: Day = "") -> Response:
         """Node-seconds and samples by day (UTC), user and account, from `since` to `until`, both included."""
         seen = roles.sight(caller).usage_uid
-        rows = await people.off_loop(lambda: views.usage(people.clock.now(), since, until, seen))
+        rows = await people.off_loop(caller.user, lambda: views.usage(people.clock.now(), since, until, seen))
         return JSONResponse({"usage": [row.to_json() for row in rows]})
 
     drained = object_of(node={"type": "string"}, until={"type": "number"})
@@ -293,7 +323,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
     async def drain(body: DrainBody, caller: Caller) -> Response:
         """Keep pilots off nodes until a time; for operators."""
         roles.check_operates(caller)
-        names = await people.off_loop(lambda: requests.drain(body.nodes, body.until, caller))
+        names = await people.off_loop(caller.user, lambda: requests.drain(body.nodes, body.until, caller))
         return JSONResponse({"nodes": list(names)}, 202)
 
     @router.get("/bans", responses=answers(object_of(bans=list_of(ban_row)), 200, 401, 403))
@@ -309,7 +339,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         roles.check_operates(caller)
         uid = _uid_of(body.user)
         roles.check_bannable(uid, body.user)
-        await people.off_loop(lambda: requests.ban(body.user, uid, body.reason, caller))
+        await people.off_loop(caller.user, lambda: requests.ban(body.user, uid, body.reason, caller))
         return JSONResponse({}, 202)
 
     @router.delete("/bans/{user}", status_code=202, responses=answers(object_of(), 202, 401, 403, 404))
@@ -317,7 +347,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         """Admit a user again; for operators."""
         roles.check_operates(caller)
         uid = _uid_of(user)
-        await people.off_loop(lambda: requests.unban(user, uid, caller))
+        await people.off_loop(caller.user, lambda: requests.unban(user, uid, caller))
         return JSONResponse({}, 202)
 
     return router

@@ -20,6 +20,8 @@ class TooManyRequests(MalletrainError):
 class RateLimits:
     """Rates are requests per second, bursts how many may come at once."""
 
+    #: After which a request that is one too many is answered, and a login that fails: so a flood is slowed down.
+    refusal_seconds: float = 1.0
     body_bytes: int = 1024 * 1024
     body_seconds: float = 15.0
     #: Of all bodies that are being read, and of those of callers that are not known yet.
@@ -29,10 +31,10 @@ class RateLimits:
     user_burst: float = 200.0
     #: Of callers without a valid token, by address.
     address_rate: float = 100.0
-    address_burst: float = 1000.0
+    address_burst: float = 500.0
     #: Each login costs munged a decoding. A login node is one address; one user's share of it is bounded afterwards.
     login_rate: float = 200.0
-    login_burst: float = 2000.0
+    login_burst: float = 1000.0
     user_login_rate: float = 2.0
     user_login_burst: float = 100.0
     #: Of one user, or of one worker.
@@ -64,6 +66,12 @@ class TokenBuckets:
         """
         if not self.has(key):
             raise TooManyRequests(f"too many requests: at most {self._rate:g} a second; wait a moment")
+
+    def is_strained(self, key: str) -> bool:
+        """Whether more than half of the burst is used up."""
+        with self._lock:
+            level, then = self._levels.get(key, (self._burst, 0.0))
+        return level + (self._clock.elapsed() - then) * self._rate < self._burst / 2
 
     def has(self, key: str) -> bool:
         """Take one token; returns whether there was one."""

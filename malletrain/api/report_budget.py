@@ -32,6 +32,8 @@ class ReportBudget:
         self._by_user = TokenBuckets(limits.user_events_rate, limits.user_events_burst, clock)
         self._to_log = TokenBuckets(1.0 / LOG_INTERVAL_S, 1.0, clock)
         self._dropped = dropped
+        #: After which a report of which something was left out is answered.
+        self.refusal_seconds = limits.refusal_seconds
 
     def within(self, worker: str, uid: int, said: Sequence[wire.Message]) -> list[wire.Message]:
         """Of a report, what is taken."""

@@ -69,10 +69,13 @@ class RequestGuard:
         known, body = False, bytearray()
         try:
             known, most = self._admit(scope)
+            if not known and scope["path"] not in self._logins and self._strangers.is_strained(_address(scope)):
+                await anyio.sleep(self._limits.refusal_seconds)
             gone = await self._read(scope, receive, body, known, most)
             if not gone:
                 await self._app(scope, _replayed(body, receive), send)
         except TooManyRequests as refused:
+            await anyio.sleep(self._limits.refusal_seconds)
             await _refuse(send, 429, str(refused))
         except _Refused as refused:
             await _refuse(send, refused.status, str(refused))
@@ -134,6 +137,10 @@ class RequestGuard:
         except TimeoutError as error:
             raise _Refused(408, f"the body did not arrive within {seconds:g} s: send it again") from error
         return False
+
+
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
 
 
 def _replayed(body: bytearray, receive: Receive) -> Receive:

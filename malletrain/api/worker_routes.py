@@ -242,7 +242,9 @@ def make_workers_router(gate: WorkersGate, authenticate: Callable[[str], int]) -
         if not isinstance(events, list) or len(events) > wire.MAX_EVENTS_PER_REPORT:
             raise HTTPException(400, f"events: must be a list of at most {wire.MAX_EVENTS_PER_REPORT} messages")
         said = [wire.message_of(event) for event in events]
-        return await run_in_threadpool(_report, gate, worker, said)
+        if not await run_in_threadpool(_report, gate, worker, said):
+            await asyncio.sleep(gate.budget.refusal_seconds)
+        return Response(status_code=204)
 
     @router.get("/{worker}/plan")
     async def plan(worker: str, request: Request, after: int = 0, wait: float = 0.0) -> Response:
@@ -304,15 +306,18 @@ def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hel
     return JSONResponse(wire.to_json(gate.change(enter)))
 
 
-def _report(gate: WorkersGate, worker: str, said: Sequence[wire.Message]) -> Response:
-    def take() -> None:
+def _report(gate: WorkersGate, worker: str, said: Sequence[wire.Message]) -> bool:
+    """Takes a report; whether all of it was within the worker's and the user's budget of figures."""
+
+    def take() -> bool:
         gate.membership.heard(worker)
         known = gate.membership.worker(worker)
-        for message in gate.budget.within(worker, known.uid, said) if known is not None else ():
+        taken = gate.budget.within(worker, known.uid, said) if known is not None else []
+        for message in taken:
             gate.membership.report(worker, message)
+        return known is None or len(taken) == len(said)
 
-    gate.change(take)
-    return Response(status_code=204)
+    return bool(gate.change(take))
 
 
 def _digest(token: str) -> bytes:

@@ -15,13 +15,17 @@ from typing import Any
 import click
 
 from malletrain import config as configuration
-from malletrain.domain.errors import InvalidInput
+from malletrain.cli.network_findings import network_findings
+from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import Snapshot
 from malletrain.slurm import doctor as site_doctor
-from malletrain.slurm import read_files
+from malletrain.slurm import read_files, site_facts
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.site_facts import Finding, Harvest, Level
+
+#: Nodes that are tried until one says something of filters: others may be down.
+PROBED_NODES = 3
 
 _CONFIG = click.option(
     "--config", "config_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
@@ -96,6 +100,7 @@ def doctor(
         _stage(config),
         _charging(config),
         *room_for_journal(config),
+        *network_findings(config, _harvest_nodes(config, harvest.partition)),
         *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)),
     )
     if as_text:
@@ -126,6 +131,16 @@ def _charging(config: configuration.Config) -> Finding:
         remedy = 'set charging.account = "default_account"'
         return Finding(Level.WARNING, f"{said}: rules by account bind all jobs alike", remedy)
     return Finding(Level.OK, said)
+
+
+def _harvest_nodes(config: configuration.Config, partition: str) -> list[str]:
+    """A few nodes of the partition; none where Slurm does not answer, which the doctor has said then."""
+    try:
+        facts = site_facts.read(_commands(config))
+    except ClusterUnavailable:
+        return []
+    known = facts.partitions.get(partition)
+    return [] if known is None else sorted(known.nodes)[:PROBED_NODES]
 
 
 def _stage(config: configuration.Config) -> Finding:

@@ -46,6 +46,10 @@ _PASSING = (ClusterUnavailable, JournalInUse, DiskFull, Unavailable)
 _STOP, _RELOAD, _API_ENDED = "stop", "reload", "api-ended"
 
 
+#: Seconds for which a thread that computes keeps Python's lock while others wait for it.
+THREAD_SWITCH_S = 0.001
+
+
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Example:  malletraind --config /etc/malletrain/malletrain.toml --dry-run",
@@ -95,6 +99,8 @@ def command(
     if once or dry_run:
         _look_once(settings, dry_run=dry_run, user_mode=user_mode)
         return
+    # Python's 5 ms would be the wait of each request for every thread that computes.
+    sys.setswitchinterval(THREAD_SWITCH_S)
     daemon = DaemonProcess(settings, file=file, observe=observe, user_mode=user_mode, environ=os.environ)
     sys.exit(_exit_status(daemon.run))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +129,12 @@ class House:
         )  # fmt: skip
         connections = ConnectionTable(settings.pop("connections", ConnectionLimits()), 1024)
         self.connections = connections
+        limits = settings.pop("limits", RateLimits())
+        if limits.refusal_seconds == RateLimits().refusal_seconds:
+            limits = replace(limits, refusal_seconds=0.0)  # tests make many
         self.app = create_app(
             self.requests, self.views, settings.pop("router", lambda _: None)(self), self.auth,
-            roles=self.roles, bell=self.bell, clock=self.clock, limits=settings.pop("limits", RateLimits()),
+            roles=self.roles, bell=self.bell, clock=self.clock, limits=limits,
             connections=connections, holds_token=self._holds_token,
             site={"partition": "harvest"}, metrics=lambda: b"malletrain_up 1\n", ailments=lambda: self.ailments,
         )  # fmt: skip

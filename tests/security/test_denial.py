@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -130,6 +131,59 @@ def test_a_stranger_does_not_keep_an_idle_connection(house: House, monkeypatch: 
     monkeypatch.setattr("malletrain.api.http_server.STRANGERS_KEEP_ALIVE_SECONDS", 0.3)
     with connections(house, 1, b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n") as (stranger,):
         assert ends(stranger, 10).startswith(b"HTTP/1.1 200")
+
+
+def test_refusals_of_a_flood_are_slow(new_house: Callable[..., House]) -> None:
+    """So a flood is as fast as its connections, and costs little; others are answered meanwhile."""
+    house = new_house(limits=RateLimits(user_rate=0.001, user_burst=2, refusal_seconds=0.4))
+    flood, other = Caller(house, house.token(1001)), Caller(house, house.token(1002))
+    codes = [flood.get("/v1/jobs").status_code for _ in range(2)]
+    began = time.monotonic()
+    codes.append(flood.get("/v1/jobs").status_code)
+    assert codes == [200, 200, 429]
+    assert time.monotonic() - began >= 0.4
+    assert other.get("/v1/jobs").status_code == 200
+
+
+def test_logins_that_fail_are_answered_slowly_and_others_are_not(new_house: Callable[..., House]) -> None:
+    house = new_house(limits=RateLimits(refusal_seconds=0.4, address_rate=0.001, address_burst=10))
+    began = time.monotonic()
+    assert Caller(house).post("/v1/session", json={"credential": "MUNGE:AwQDAAAAAAAA:"}).status_code == 401
+    assert time.monotonic() - began >= 0.4
+    began = time.monotonic()
+    assert Caller(house).post("/v1/session", json={"credential": house.credential()}).status_code == 200
+    assert Caller(house).get("/v1/jobs").status_code == 401, "a token that ran out: say so at once"
+    assert time.monotonic() - began < 0.4
+    stranger = Caller(house)
+    began = time.monotonic()
+    assert [stranger.get("/v1/jobs").status_code for _ in range(6)] == [401] * 6
+    assert time.monotonic() - began >= 0.4, "not to one who goes on and on"
+
+
+def test_a_users_requests_wait_for_each_other_not_others_for_them(new_house: Callable[..., House]) -> None:
+    """Else whoever sends several at once has all threads."""
+    house = new_house()
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+    real = house.views.jobs
+
+    def slow(over: bool = True, uid: int | None = None, limit: int = 10_000) -> Any:
+        if uid == 1001:
+            begun.release()
+            assert go_on.wait(30)
+        return real(over, uid, limit)
+
+    house.views.jobs = slow  # type: ignore[method-assign]
+    flood = [Caller(house, house.token(1001)) for _ in range(8)]
+    threads = [threading.Thread(target=caller.get, args=("/v1/jobs?mine=true",)) for caller in flood]
+    for thread in threads:
+        thread.start()
+    assert begun.acquire(timeout=20)
+    try:
+        assert Caller(house, house.token(1002)).get("/v1/jobs?mine=true").status_code == 200
+    finally:
+        go_on.set()
+        for thread in threads:
+            thread.join(30)
 
 
 @pytest.mark.parametrize("kind", ["head", "body", "login"])
