@@ -8,7 +8,7 @@ from itertools import pairwise
 from malletrain.domain.decision import Outcome, StartPilot
 from malletrain.domain.event import Event, EventKind
 from malletrain.loop.ledger import Ledger
-from malletrain.loop.trackers.start_backoff import LONGEST_REFUSED_REST_S
+from malletrain.loop.trackers.start_backoff import REFUSED
 from tests.world import World, data_of, job
 
 SAID = "scontrol update: Invalid user id"
@@ -57,7 +57,7 @@ def test_it_is_tried_again_ever_more_seldom_and_the_wait_is_explained() -> None:
     rounds = world.rounds(1)
     waits = [later - sooner for sooner, later in pairwise(rounds)]
     assert waits[:4] == sorted(waits[:4])
-    assert waits[0] < waits[3] < max(waits) == LONGEST_REFUSED_REST_S
+    assert waits[0] < waits[3] < max(waits) == REFUSED.longest_s
     assert len(rounds) < 15
     assert world.loop.last_decision is not None
     (refusal,) = [r for r in world.loop.last_decision.refusals if r.subject == "job 1"]

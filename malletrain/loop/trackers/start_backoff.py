@@ -7,21 +7,43 @@ two jobs did not start, with no start in between, rests for everybody. Starts th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from malletrain.domain.decision import RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, PilotStarted, StartsRefused
 
-#: The first rest in seconds; each further failure in a row doubles it.
-FIRST_REST_S = 300.0
-LONGEST_REST_S = 3600.0
 
-#: The same for a job whose starts Slurm refuses: shorter, since only a new try shows that the cause is mended.
-FIRST_REFUSED_REST_S = 15.0
-LONGEST_REFUSED_REST_S = 300.0
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """A rest: after how many failures in a row, until when (Unix seconds), and why."""
+
+    failures: int
+    until: float
+    reason: str
+
+    def in_words(self, now: float) -> str:
+        return f"{self.reason}; to be tried again in {self.until - now:.0f} s"
 
 
-#: How many in a row, until when it rests, why.
-_Rest = tuple[int, float, str]
+@dataclass(frozen=True, slots=True)
+class _Doubling:
+    """Rests of `first_s` seconds, then twice as long with each further failure in a row, up to `longest_s`."""
+
+    first_s: float
+    longest_s: float
+
+    def after(self, last: _Rest | None, at: float, reason: str) -> _Rest:
+        """The rest after one more failure, at `at`."""
+        failures = 1 if last is None else last.failures + 1
+        rest_s = min(self.longest_s, self.first_s * 2.0 ** min(10, failures - 1))
+        return _Rest(failures, at + rest_s, reason)
+
+
+#: After a pilot that did not start.
+UNSTARTED = _Doubling(300.0, 3600.0)
+
+#: After starts that Slurm refuses: shorter, since only a new try shows that the cause is mended.
+REFUSED = _Doubling(15.0, 300.0)
 
 #: So many jobs must have failed to start on a node until it rests for all.
 _JOBS_OF_A_BAD_NODE = 2
@@ -51,22 +73,21 @@ class StartBackoff:
             case ActionIntent(action=RecyclePilot(unstarted=subject, unfit=unfit)) if subject:
                 job, node = event.job or 0, event.node or ""
                 if subject != node:
-                    self._resting[subject] = _longer(self._resting.get(subject), event)
+                    self._resting[subject] = UNSTARTED.after(self._resting.get(subject), event.at, event.reason)
                 elif unfit:
                     of_job = self._unfit.setdefault(job, {})
-                    of_job[node] = _longer(of_job.get(node), event)
+                    of_job[node] = UNSTARTED.after(of_job.get(node), event.at, event.reason)
                 else:
                     of_node = self._on_node.setdefault(node, {})
-                    of_node[job] = _longer(of_node.get(job), event)
+                    of_node[job] = UNSTARTED.after(of_node.get(job), event.at, event.reason)
 
     def _fold_refusal(self, event: Event, refused: bool) -> None:
         subject = f"job {event.job}"
         if not refused:
             self._refused.pop(subject, None)
             return
-        count = self._refused.get(subject, (0, 0.0, ""))[0] + 1
-        rest_s = min(LONGEST_REFUSED_REST_S, FIRST_REFUSED_REST_S * 2.0 ** min(10, count - 1))
-        self._refused[subject] = (count, event.at + rest_s, f"Slurm refuses its pilots: {event.reason}")
+        why = f"Slurm refuses its pilots: {event.reason}"
+        self._refused[subject] = REFUSED.after(self._refused.get(subject), event.at, why)
 
     def is_refused(self, job: int) -> bool:
         """Whether Slurm refused the last starts of this job."""
@@ -75,14 +96,14 @@ class StartBackoff:
     def resting(self, now: float) -> Mapping[str, str]:
         """What is not to be tried at `now` (Unix seconds): node name or `job 7` -> why."""
         nodes = {
-            node: max(of_node.values(), key=lambda rest: rest[1])
+            node: max(of_node.values(), key=lambda rest: rest.until)
             for node, of_node in self._on_node.items()
             if len(of_node) >= _JOBS_OF_A_BAD_NODE
         }
         return {
-            subject: _words(rest, now)
+            subject: rest.in_words(now)
             for subject, rest in (*nodes.items(), *self._resting.items(), *self._refused.items())
-            if rest[1] > now
+            if rest.until > now
         }
 
     def resting_on(self, now: float) -> Mapping[int, Mapping[str, str]]:
@@ -91,17 +112,6 @@ class StartBackoff:
         by_job = ((job, node, rest) for node, of_node in self._on_node.items() for job, rest in of_node.items())
         unfit = ((job, node, rest) for job, of_job in self._unfit.items() for node, rest in of_job.items())
         for job, node, rest in (*by_job, *unfit):
-            if rest[1] > now:
-                found.setdefault(job, {})[node] = _words(rest, now)
+            if rest.until > now:
+                found.setdefault(job, {})[node] = rest.in_words(now)
         return found
-
-
-def _longer(last: _Rest | None, event: Event) -> _Rest:
-    """The rest after one more failure."""
-    count = 1 if last is None else last[0] + 1
-    rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(10, count - 1))
-    return count, event.at + rest_s, event.reason
-
-
-def _words(rest: _Rest, now: float) -> str:
-    return f"{rest[2]}; to be tried again in {rest[1] - now:.0f} s"
