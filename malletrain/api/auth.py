@@ -32,7 +32,7 @@ MAX_CREDENTIAL_AGE_S = 300.0
 
 
 class NotAuthenticated(MalletrainError):
-    """Nobody vouches for the caller (HTTP 401)."""
+    """No valid credential or token proves who the caller is (HTTP 401)."""
 
     exit_status = 1
 
@@ -67,7 +67,7 @@ class Auth:
         decode: Callable[[str, str | None], munge.Credential] = munge.decode,
     ) -> None:
         """`audiences` are the URLs by which clients know this daemon: a credential made for another one is refused,
-        so that nobody who receives it can use it here."""
+        so a daemon that receives one cannot use it at another."""
         self._audiences = tuple(audiences)
         self._roles = roles
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Which connections a server keeps: those of callers that it knows before those of strangers.
+"""Which connections a server keeps: those of authenticated callers before those of strangers.
 
 A descriptor is what a flood of connections exhausts first, and the daemon runs Slurm's commands with those that are
 left. So connections are bounded in total, those of strangers by address, and those of known callers by caller. Where

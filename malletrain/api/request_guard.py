@@ -16,7 +16,7 @@ from malletrain.api.connections import ConnectionTable
 from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
 from malletrain.loop.ports import Clock
 
-#: The caller behind a path and an Authorization header, `user 1000` or `worker 7_3.0`; None where nobody is.
+#: The caller behind a path and an Authorization header, `user 1000` or `worker 7_3.0`; None without a valid token.
 Identify = Callable[[str, str], str | None]
 
 NO_USER = "no valid token: POST a MUNGE credential to /v1/session for one"

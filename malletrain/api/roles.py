@@ -38,7 +38,7 @@ class Roles:
         self._bans = bans
 
     def identify(self, uid: int, gid: int) -> Identity:
-        """The caller behind a uid that MUNGE vouches for.
+        """The caller behind a uid that MUNGE has proven.
 
         Raises:
             Refused: this daemon does not serve that user, or an operator has banned the user.
@@ -96,7 +96,7 @@ class Roles:
         return job
 
     def check_owns(self, identity: Identity, job_id: int, job: JobRow | None) -> JobRow:
-        """The job, if the caller owns it: pilots run as the job's owner, whom nobody stands in for.
+        """The job, if the caller owns it: pilots run as the job's owner, so an operator cannot give it any.
 
         Raises:
             NotFound: there is no such job to be seen.
@@ -119,7 +119,7 @@ class Roles:
 
 
 def user_name(uid: int) -> str:
-    """The user's name, or the number where this machine knows none."""
+    """The user's name, or the number where this machine has no such user."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

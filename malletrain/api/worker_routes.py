@@ -120,7 +120,7 @@ class WorkersGate:
 
     def beat(self) -> None:
         """Called every second or more often: if it was not, this process did not run (suspended, swapped out, its
-        machine paused), and it is nobody's fault that nobody was heard."""
+        machine paused), and silence of workers in that time is not held against them."""
         with self._lock:
             now = self.clock.elapsed()
             gap, self._awake_at = now - self._awake_at, now
@@ -338,7 +338,7 @@ async def _body(request: Request, limit: int) -> Any:
             if size > limit:
                 raise HTTPException(413, f"at most {limit} bytes")
             parts.append(part)
-    except ClientDisconnect as error:  # killed as it spoke; nobody reads the answer
+    except ClientDisconnect as error:  # killed while it sent; the answer goes nowhere
         raise HTTPException(400, "the connection ended before the body did") from error
     try:
         return json.loads(b"".join(parts))

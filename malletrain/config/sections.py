@@ -87,7 +87,7 @@ class ActuatorSection(Section):
     socket: AbsolutePath = ""
     """Its Unix socket, such as /run/malletrain/actuator.sock; empty: malletraind steers Slurm itself."""
     listener: NonEmptyWord = "malletrain"
-    """The user that malletraind runs as: nobody else may give the actuator orders."""
+    """The user that malletraind runs as: the actuator refuses requests of any other."""
     audit_log: AbsolutePath = "/var/log/malletrain/actuator.jsonl"
     """The actuator's own record of every act, a line of JSON each; appended to, mode 0600."""
     starts_per_minute: Annotated[int, Field(ge=1, le=5000)] = 300

@@ -25,7 +25,7 @@ from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.command import Commands
 
-#: A command that runs when the actuator is told to end has so long (seconds).
+#: A command that runs when the actuator ends has so long (seconds).
 GOODBYE_S = 3.0
 
 

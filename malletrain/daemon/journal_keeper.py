@@ -62,7 +62,7 @@ class JournalKeeper:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
 
     def append(self, events: Iterable[Event]) -> Sequence[Event]:
-        """Write events, or keep them in memory where they bind nobody.
+        """Write events, or keep them in memory where a restart may lose them.
 
         Raises:
             JournalUnavailable: they cannot be written, and must be before anything follows from them.
@@ -121,7 +121,7 @@ class JournalKeeper:
         return ""
 
     def free_bytes(self) -> float:
-        """Room on the journal's file system for the daemon's user; infinite where it cannot be told."""
+        """Room on the journal's file system for the daemon's user; infinite where it cannot be determined."""
         try:
             room = os.statvfs(self._journal.path.parent)
         except OSError:

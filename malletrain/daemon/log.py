@@ -54,7 +54,7 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # What a long poll was told when the server ended is no fault of anybody's.
+    # A long poll that the end of the server cut off is no fault.
     logging.getLogger("uvicorn.error").addFilter(_is_no_goodbye)
     # One line a request is too much; what becomes of timers' runs the daemon logs itself.
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)

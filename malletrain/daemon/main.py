@@ -94,7 +94,7 @@ def command(
     log.configure(level=settings.log.level, style=settings.log.format, environ=os.environ)
     if actuator:
         sys.exit(_exit_status(partial(steer, settings, file or config.SYSTEM_FILE, os.environ)))
-    if user_mode and not dry_run:  # a service's folder is its unit's business (StateDirectory=)
+    if user_mode and not dry_run:  # a service's folder is made by its unit (StateDirectory=)
         Path(settings.store.path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if once or dry_run:
         _look_once(settings, dry_run=dry_run, user_mode=user_mode)
@@ -154,7 +154,7 @@ class DaemonProcess:
         self._wishes: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def run(self) -> int:
-        """Serve until told to stop; the exit status."""
+        """Serve until a signal ends it; the exit status."""
         for number, wish in ((signal.SIGTERM, _STOP), (signal.SIGINT, _STOP), (signal.SIGHUP, _RELOAD)):
             signal.signal(number, partial(self._wish, wish))
         while True:
@@ -248,7 +248,7 @@ class DaemonProcess:
     def _serve_api(self, serve_forever: Callable[[], None], retired: threading.Event) -> None:
         try:
             serve_forever()
-        except Exception:  # noqa: BLE001  (whatever it is: a daemon that nobody can reach must end and start again)
+        except Exception:  # noqa: BLE001  (whatever it is: a daemon that cannot be reached must end and be started again)
             self._log.exception("the API failed")
         if not retired.is_set():
             self._wishes.put(_API_ENDED)

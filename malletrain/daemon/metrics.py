@@ -33,7 +33,7 @@ from malletrain.domain.job import JobPhase, JobView, PilotPhase
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-# A `_created` series beside each other one tells nothing that Prometheus does not know.
+# A `_created` series beside each other one adds nothing to what Prometheus records.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: How nodes are used: the keys of a `pool` event.
@@ -58,7 +58,7 @@ class Elapsed(Protocol):
 
 
 class Metrics:
-    """All of the daemon's figures. Safe to call from any thread; nothing here raises on what it is told."""
+    """All of the daemon's figures. Safe to call from any thread; no figure makes a method raise."""
 
     def __init__(self, clock: Elapsed) -> None:
         self._clock = clock
@@ -262,7 +262,7 @@ class Metrics:
         self._journal_free.set(free_bytes)
 
     def worker_refused(self) -> None:
-        """A process said that it is a worker, or that another is, and was not believed."""
+        """A hello, or a member that one names, was refused."""
         self._refused.inc()
 
     def figures_dropped(self, count: int) -> None:

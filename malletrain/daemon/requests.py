@@ -28,7 +28,7 @@ from malletrain.loop.tick import Loop
 from malletrain.slurm.site_facts import Harvest
 from malletrain.wire.rows import ProfileRow
 
-#: Jobs of one user that are announced while their owner has told of no array.
+#: Most jobs of one user that are announced and have no array attached.
 MAX_UNATTACHED_JOBS = 32
 
 #: How far back `explain` reads the journal.
@@ -36,7 +36,7 @@ EXPLAINED_EVENTS = 5000
 
 
 class LoopRequests:
-    """Each request is one event; what follows from it is the loop's business. Called from any thread.
+    """Each request is one event; the loop acts on it. Called from any thread.
 
     Args:
         loop: whose journal records the request, under `facts`.
@@ -134,7 +134,7 @@ class LoopRequests:
     def attach_array(self, job: int, array_id: int, tasks: int, identity: Identity) -> None:
         with self._facts:
             view = self._live(job)
-            # Another user's array is refused by the look at it: whether it is here is nobody's business.
+            # Another user's array is refused by the look at it: the answer must not say whether it exists.
             own = [other for other in self._loop.views.values() if other.job.uid == identity.uid]
             if any(p.startswith(f"{array_id}_") for other in own for p in other.pilots):
                 if any(p.startswith(f"{array_id}_") for p in view.pilots):

@@ -1,4 +1,4 @@
-"""Which of the daemon's recurring tasks fail, and whether Slurm answers: for /v1/health, which names nobody."""
+"""Which of the daemon's recurring tasks fail, and whether Slurm answers: for /v1/health, which names no user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a job's scalability, as people are told. Pure."""
+"""What is known of a job's scalability, as rows for people. Pure."""
 
 from __future__ import annotations
 

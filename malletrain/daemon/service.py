@@ -59,7 +59,7 @@ from malletrain.store.views import StoreViews
 #: less often then.
 LONGEST_REST_S = 120.0
 
-#: A command of Slurm's that runs when the daemon is told to end has so long (seconds): one that steers takes a
+#: A command of Slurm's that runs when the daemon ends has so long (seconds): one that steers takes a
 #: fraction of a second, and what is cut off is found out by the next daemon.
 GOODBYE_S = 3.0
 

@@ -133,7 +133,7 @@ def create_file(path: Path, mode: int) -> None:
 
 
 def file_system_of(path: Path, mounts: str = "/proc/self/mountinfo") -> str:
-    """The type of the file system that holds `path` (proc(5), mountinfo); empty where it cannot be told."""
+    """The type of the file system that holds `path` (proc(5), mountinfo); empty where it cannot be determined."""
     try:
         lines = Path(mounts).read_text(errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Reads events in batches, beside whoever writes: no transaction stays open in between, which would hold up WAL's
+"""Reads events in batches, beside the writer: no transaction stays open in between, which would hold up WAL's
 checkpoints."""
 
 from __future__ import annotations

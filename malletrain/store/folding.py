@@ -1,4 +1,4 @@
-"""What the projections share: one statement for one event, reading what an event tells, counting into days."""
+"""What the projections share: one statement for one event, reading an event's fields, counting into days."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from malletrain.store.encoding import plain_json
 from malletrain.store.folding import day_of, do, is_known, number, set_members, time_of, use, whole
 from malletrain.store.pilot_tables import fold_pilot
 
-#: From a shorter window no rate can be told.
+#: Seconds; a shorter window gives no rate.
 SHORTEST_WINDOW_S = 1e-6
 
 _OVER = ", ".join(f"'{phase.value}'" for phase in JobPhase if phase.is_over)

@@ -22,7 +22,7 @@ from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRo
 _OVER = tuple(phase.value for phase in JobPhase if phase.is_over)
 _ACTIVE = tuple(sorted(phase.value for phase in ACTIVE_PHASES))
 
-#: Events of no job that name nobody: what a user is shown to whom other users' jobs are not.
+#: Events of no job that name no user: shown also to users from whom others' jobs are hidden.
 OPEN_KINDS = tuple(
     kind.value
     for kind in (

@@ -18,7 +18,7 @@ from malletrain.wire.errors import WireError
 
 SYSTEM_CLIENT_FILE = Path("/etc/malletrain/client.toml")
 
-#: Names of harvest jobs that a client file may give, so that nobody types them: keys of `Address`.
+#: Names of harvest jobs that a client file may give, so that users need not type them: keys of `Address`.
 KEYS = ("url", "partition", "account", "qos", "ca")
 
 

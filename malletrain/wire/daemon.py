@@ -30,7 +30,7 @@ class DaemonClient:
         return self._http.url
 
     def site(self) -> Mapping[str, str]:
-        """Partition, account and QOS of pilots, as the daemon tells whoever logs in."""
+        """Partition, account and QOS of pilots, as the daemon answers a login."""
         if not self._http.identity:
             self._http.get("/v1/jobs", {"limit": 1})  # logs in
         told = self._http.identity.get("site")

@@ -82,7 +82,7 @@ class Plan:
         return worker in self.workers
 
     def told_to(self, worker: str) -> Plan:
-        """The plan as `worker` is told: without the secret unless it is a member."""
+        """The plan as it is sent to `worker`: without the secret unless it is a member."""
         return self if self.has(worker) else dataclasses.replace(self, secret="")
 
     def voids(self, generation: int) -> bool:
@@ -126,7 +126,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a worker that trains already tells a daemon that may have forgotten it."""
+    """The world that a worker trains in, sent with its hello: the daemon may have been restarted since."""
 
     generation: int
     members: tuple[Seat, ...]
@@ -189,7 +189,7 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Switched:
     """Trains in `generation` now. `pause_s` is the time in which no step ran, beyond a normal one (0 in a world that
-    begins); `state_bytes` what a newcomer is sent (0: not told)."""
+    begins); `state_bytes` what a newcomer is sent (0: unknown)."""
 
     generation: int
     step: int
@@ -267,7 +267,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The script's process is over (told by the process that started it): exit status, or minus the signal."""
+    """The script's process is over (reported by the process that started it): exit status, or minus the signal."""
 
     status: int
 

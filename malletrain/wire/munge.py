@@ -58,7 +58,7 @@ class CredentialInvalid(CredentialRejected):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What munged vouches for: the process that made the credential at `encoded_at` (Unix seconds) ran as `uid`,
+    """What munged proves: the process that made the credential at `encoded_at` (Unix seconds) ran as `uid`,
     `gid` and put `payload` into it."""
 
     uid: int
