@@ -228,12 +228,13 @@ def usage(rows: Sequence[UsageRow]) -> list[Line]:
     cells = [
         (
             Span(row.day), Span(row.account or "-"), Span(row.user), Span(f"{row.node_seconds / 3600:.2f}"),
+            Span("-" if row.share is None else f"{row.share:.1%}"),
             Span(count(row.samples)), Span(str(row.jobs)), Span(str(row.stays)), Span(str(row.preemptions)),
         )
         for row in rows
     ]  # fmt: skip
-    head = ("DAY", "ACCOUNT", "USER", "NODE HOURS", "SAMPLES", "JOBS", "PILOTS", "PREEMPTED")
-    return table(head, cells, right={3, 4, 5, 6, 7})
+    head = ("DAY", "ACCOUNT", "USER", "NODE HOURS", "SHARE", "SAMPLES", "JOBS", "PILOTS", "PREEMPTED")
+    return table(head, cells, right={3, 4, 5, 6, 7, 8})
 
 
 def table(

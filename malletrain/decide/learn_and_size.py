@@ -68,7 +68,10 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
     demands = _weighed(demands, training, draft.nodes, situation, rules)
     budgets = budgets_for(rules.budgets, situation.spent, training, demands, draft.horizon_s, now)
     draft.refusals += budgets.refusals
-    limits = constraints_for(rules.limits, rules.max_resizes, rules.user_share, training, demands, draft.nodes)
+    limits = constraints_for(
+        rules.limits, rules.max_resizes, rules.user_share, training, demands, draft.nodes,
+        take_turns=rules.max_wait_s > 0,
+    )  # fmt: skip
     limits += caps_of_unfit(barred, demands, draft.nodes)
     problem = Problem(
         horizon_s=draft.horizon_s,

@@ -51,12 +51,15 @@ def constraints_for(
     views: Mapping[int, JobView],
     demands: Sequence[JobDemand],
     nodes: int,
+    *,
+    take_turns: bool = False,
 ) -> tuple[Constraint, ...]:
     """The constraints of one problem; those that no sizes could break are left out.
 
     `max_resizes`: most jobs that change their size at one time. `user_share`: most of the nodes that one user's jobs
     hold while others want some, as a part of them; more where nodes would stand idle else, and the minimum of the
-    user's least job in any case.
+    user's least job: in any case, or where jobs `take_turns` (the starvation guard is on) during the turn of such a
+    job only. Else a job that says that it needs every node would have them as long as the others are patient.
     """
     found: list[Constraint] = []
     by_id = {int(demand.id): demand for demand in demands}
@@ -75,11 +78,20 @@ def constraints_for(
         users: dict[str, list[JobDemand]] = {}
         for job, demand in by_id.items():
             users.setdefault(views[job].job.user, []).append(demand)
-        share = max(
-            math.floor(user_share * nodes), _fair_level([_most(mine, nodes) for mine in users.values()], nodes)
-        )
+        part = math.floor(user_share * nodes)
+        share = max(part, _fair_level([_most(mine, nodes) for mine in users.values()], nodes))
+        least = {user: min(max(demand.min, 1) for demand in mine) for user, mine in users.items()}
+        on_turn = {user for user, mine in users.items() if not take_turns or any(d.must_run for d in mine)}
+        # Who cannot run on his share waits for his turn; what he would have had the others may hold.
+        waiting = {user for user in users if least[user] > share and user not in on_turn}
+        others = max(part, _fair_level([_most(m, nodes) for user, m in users.items() if user not in waiting], nodes))
         for user, mine in sorted(users.items()) if len(users) > 1 else ():
-            most = max(share, min(max(demand.min, 1) for demand in mine))
+            if user in waiting:
+                most = share
+            elif take_turns:
+                most = max(others, min([max(d.min, 1) for d in mine if d.must_run], default=1))
+            else:
+                most = max(others, least[user])
             if _most(mine, nodes) > most:
                 found.append(cap(f"user {user} (sizing.user_share)", [demand.id for demand in mine], most))
     if max_resizes is not None and len(demands) > max_resizes:

@@ -23,7 +23,10 @@ class _Sum:
 def usage_rows(
     connection: Connection, at: float, since: str = "", until: str = "", uid: int | None = None
 ) -> tuple[UsageRow, ...]:
-    """Rows by day, user, account, from day `since` to day `until` (UTC, `2026-11-20`, both included, empty: open)."""
+    """Rows by day, user, account, from day `since` to day `until` (UTC, `2026-11-20`, both included, empty: open).
+
+    With their share of the day where nobody is left out (no `uid`).
+    """
     sums: dict[tuple[str, str, str], _Sum] = {}
 
     def within(day: str) -> bool:
@@ -54,7 +57,13 @@ def usage_rows(
                 total.node_seconds += seconds
                 total.stays += index == 0
                 total.jobs.add(row.job)
+    whole: dict[str, float] = {}
+    for (day, _, _), each in sums.items():
+        whole[day] = whole.get(day, 0.0) + each.node_seconds
     return tuple(
-        UsageRow(day, user, account, s.node_seconds, s.samples, len(s.jobs), s.stays, s.preemptions)
+        UsageRow(
+            day, user, account, s.node_seconds, s.samples, len(s.jobs), s.stays, s.preemptions,
+            share=s.node_seconds / whole[day] if uid is None and whole[day] > 0 else None,
+        )
         for (day, user, account), s in sorted(sums.items())
-    )
+    )  # fmt: skip

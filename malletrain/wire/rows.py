@@ -200,7 +200,8 @@ class StatusRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow(Row):
-    """What one account's user was given on one day (UTC, `2026-11-20`): node-seconds that pilots held nodes."""
+    """What one account's user was given on one day (UTC, `2026-11-20`): node-seconds that pilots held nodes; `share`:
+    their part of all that was given on that day, None where the reader may not see all of it."""
 
     day: str
     user: str
@@ -210,6 +211,7 @@ class UsageRow(Row):
     jobs: int = 0
     stays: int = 0
     preemptions: int = 0
+    share: float | None = None
 
 
 _PLAIN = frozenset({int, float, str, bool, types.NoneType})
