@@ -85,7 +85,7 @@ def _read(line: directives.CommandLine, daemon: DaemonClient, environ: Mapping[s
     request = batch_request.request(
         script, line.script, options, line.arguments, Defaults(known.partition, known.account, known.qos), cwd
     )
-    if not known.partition:  # no file says: the daemon knows
+    if not known.partition:  # in no client file: ask the daemon
         told = daemon.site()
         defaults = Defaults(told.get("partition", ""), told.get("account", ""), told.get("qos", ""))
         request = batch_request.request(script, line.script, options, line.arguments, defaults, cwd)

@@ -36,7 +36,7 @@ class Span:
 
 Line = tuple[Span, ...]
 
-#: Backgrounds of jobs in the strip, told apart by most eyes; none is used for anything else.
+#: Backgrounds of jobs in the strip, distinct for most eyes; none is used for anything else.
 _JOB_BACKS = ("blue", "magenta", "cyan", "green", "bright_blue", "bright_magenta", "bright_cyan", "bright_green")
 
 #: One letter and colour for each word of `malletrain snapshot`.

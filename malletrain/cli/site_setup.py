@@ -38,7 +38,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What sacctmgr knows. `users`: the accounts of each user; `defaults`: each user's default account."""
+    """What sacctmgr has. `users`: the accounts of each user; `defaults`: each user's default account."""
 
     qos: frozenset[str] = frozenset()
     accounts: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Accounts:
 
 def with_harvest(text: str, wanted: Wanted, partitions: Collection[str], accounting: bool) -> str:
     """slurm.conf with a harvest partition that every other one preempts, while main partitions do not preempt each
-    other. `partitions`: those that Slurm knows now. Text that has it already is given back as it is.
+    other. `partitions`: those that Slurm has now. Text that has it already is given back as it is.
 
     Raises:
         InvalidInput: Slurm preempts already, or partitions stand in another file.

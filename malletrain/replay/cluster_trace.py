@@ -139,7 +139,7 @@ def _edge(given: float | None, after: float | None, begin: float, otherwise: flo
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """Names of the nodes, their changes, and for which span the log tells what ran."""
+    """Names of the nodes, their changes, and for which span the log shows what ran."""
 
     names: tuple[str, ...]
     changes: Changes

@@ -45,7 +45,7 @@ class Engine:
         self, trace: ClusterTrace, jobs: Sequence[TrainingJob], sizer: Sizer, options: Options,
         progress: Callable[[float], None] | None = None,
     ) -> None:  # fmt: skip
-        """`jobs` are on the trace's clock (`workload.shifted`); `progress` is told the share done now and then."""
+        """`jobs` are on the trace's clock (`workload.shifted`); `progress` is called with the share done."""
         self.trace, self.jobs, self.sizer, self.options, self.progress = trace, jobs, sizer, options, progress
         nodes, n = len(trace.nodes), len(jobs)
         most = [min(each.job.max_nodes, nodes) for each in jobs]

@@ -42,8 +42,8 @@ class Options:
     most_jobs: training jobs that are there at once; others wait in order.
     pilot_limit_s: longest time limit of a pilot, at whose end it leaves and its node is free again.
     engine: the loop serves policies by their names and nodes by name alone; `replay` refuses anything else.
-    pending_stalls: sizing knows how long each job stands still anyway, so that a second change costs only what it
-        adds.
+    pending_stalls: sizing takes into account how long each job stands still anyway, so that a second change costs
+        only what it adds.
     budgets: node-seconds of accounts for each day, week or month; fast engine only.
     classes: of nodes, where jobs are to be sized by class; fast engine only.
     margin_s, min_hole_s: where the queue's plan is known, a pilot ends so long before its node is wanted, and a node

@@ -11,7 +11,7 @@ Ints = NDArray[np.int64]
 
 
 class Lives:
-    """What only the log knows: when each idle node is next taken."""
+    """What only the log shows: when each idle node is next taken."""
 
     def __init__(self, trace: ClusterTrace) -> None:
         holes = trace.intervals()

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class PlanChanges:
-    """From `time[i]` on, in order of time, node `node[i]` is next wanted at `start[i]` (inf: by nobody)."""
+    """From `time[i]` on, in order of time, node `node[i]` is next wanted at `start[i]` (inf: never)."""
 
     time: Floats
     node: NDArray[np.int32]
@@ -21,7 +21,7 @@ class PlanChanges:
 
 
 class PlanBook:
-    """The plan as it stands at the moment that it was told last."""
+    """The plan as it stands at the last moment asked for."""
 
     def __init__(self, changes: PlanChanges | None, nodes: int) -> None:
         self._changes = changes

@@ -56,7 +56,7 @@ class Sizer(Protocol):
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
     """A policy as the command line names it: `exact`, `bftrainer`, or with a horizon `exact:120`. `clairvoyant`: it
-    places by what only the log knows, and knows which stalls are pending."""
+    places by what only the log shows, and takes pending stalls into account."""
 
     name: str
     policy: str
@@ -103,7 +103,7 @@ class PolicySizer:
 
     Each job's value is weighed by 1/O(1), so that the objective is the sum of speed-ups: in raw samples a fast model
     would starve the others. Demands are kept by (job, size): building them anew would cost more than solving.
-    The samples that remain are not told: a value capped by them makes a job that ends within the horizon worth the
+    The samples that remain are left out: a value capped by them makes a job that ends within the horizon worth the
     same on any number of nodes, and so leaves nodes idle (on Summit's events, 60 jobs of mix nas: 19 % longer JCT).
     """
 
@@ -317,7 +317,7 @@ def _still(job: JobDemand, seconds: float) -> JobDemand:
 
 
 def demand(each: TrainingJob, count: int) -> JobDemand:
-    """A job that holds `count` nodes, as the policies are told of it."""
+    """A job that holds `count` nodes, as policies get it."""
     return JobDemand(
         id=each.job.id, current=count, min=each.job.min_nodes, max=each.job.max_nodes, curve=each.curve,
         sizes=each.job.sizes, weight=each.job.weight / rate_of_one(each), grow_s=each.costs.grow_s,

@@ -27,7 +27,7 @@ class KeptRows:
         self, jobs: Sequence[TrainingJob], demand: Callable[[int, int], JobDemand], horizon_s: float, value: Value,
         alpha: float,
     ) -> None:  # fmt: skip
-        """`demand(j, count)`: job j as the policies are told of it when it holds `count` nodes."""
+        """`demand(j, count)`: job j as policies get it when it holds `count` nodes."""
         self._jobs, self._demand, self._terms = jobs, demand, (horizon_s, value, alpha)
         alike: dict[object, int] = {}
         self._kind = [

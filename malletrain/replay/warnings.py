@@ -1,4 +1,4 @@
-"""Doubtful assumptions of a replay, told beside what the log itself gives rise to."""
+"""Doubtful assumptions of a replay, reported beside what the log itself gives rise to."""
 
 from __future__ import annotations
 

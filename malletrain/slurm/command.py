@@ -63,7 +63,7 @@ class Commands:
         environment: the whole environment of the commands. SLURM_CONF and PATH come from here and nowhere else.
         timeout_s: after so long a command and its children are killed.
         elapsed: a clock that never jumps.
-        heard: told of each command: its name (`scontrol update`), its seconds, whether it answered well.
+        heard: called after each command with its name (`scontrol update`), its seconds, whether it answered well.
     """
 
     pretends = False
@@ -92,7 +92,7 @@ class Commands:
     def end_within(self, seconds: float) -> None:
         """Begin no command any more, and give those that run so long to end. From any thread.
 
-        What was not begun, or not heard of, is told as not done; the next daemon looks at Slurm and goes on.
+        What was not begun, or has not answered, is reported as not done; the next daemon looks at Slurm and goes on.
         """
         self._end_at = self._elapsed() + seconds
 

@@ -129,7 +129,7 @@ def _clock(facts: SiteFacts, now: float) -> Finding:
     if facts.asked_at is None:
         return Finding(Level.WARNING, "slurmctld's clock could not be read", "compare `date` on both machines")
     ahead = now - facts.asked_at
-    # slurmctld tells whole seconds, and the answer took its time.
+    # slurmctld answers in whole seconds, and the answer took its time.
     if not -CLOCK_TOLERANCE_S <= ahead <= CLOCK_TOLERANCE_S + 1:
         return Finding(
             Level.ERROR,

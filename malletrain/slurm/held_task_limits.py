@@ -33,7 +33,7 @@ class TooManyHeldTasks(MalletrainError):
 
 @dataclass(frozen=True, slots=True)
 class HeldTaskLimits:
-    """slurm.conf(5): most jobs that Slurm knows at a time, and one more than the highest index of an array."""
+    """slurm.conf(5): most jobs in Slurm at a time, and one more than the highest index of an array."""
 
     max_job_count: int = 10_000
     max_array_size: int = 1001

@@ -119,7 +119,7 @@ def is_preempted(row: TaskRecord) -> bool:
 
 def accounted_end(text: str) -> EndState | None:
     """How a task ended by the rows of `sacct -X -D -n -P -o State,ExitCode,End,NodeList`; None: it has none that is
-    over. slurmctld has forgotten it by then (MinJobAge). Of a preemption sacct knows only where the payload ignored
+    over. slurmctld has forgotten it by then (MinJobAge). sacct shows a preemption only where the payload ignored
     SIGTERM."""
     found = None
     for line in text.splitlines():
@@ -217,7 +217,7 @@ def _expanded(nodes: str) -> tuple[str, ...]:
 def inspect(array_id: int, rows: Sequence[TaskRecord], harvest: Harvest, uid: int | None) -> ArrayInspection:
     """The held tasks of an array, and everything that is wrong with it."""
     mine = [row for row in rows if row.array_id == array_id and uid in (None, row.uid)]
-    if not mine:  # another user's is not told apart: Slurm's PrivateData may hide it
+    if not mine:  # the same words as for another user's: Slurm's PrivateData may hide it
         return ArrayInspection(array_id, "", -1, (), (f"Slurm knows no job array {array_id}",))
     tasks: list[int] = []
     found: dict[str, None] = {}

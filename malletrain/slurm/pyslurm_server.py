@@ -31,7 +31,7 @@ def main() -> int:
     """Serve until the input ends. 3: pyslurm cannot be imported."""
     try:
         import pyslurm
-    except Exception as error:  # noqa: BLE001  a broken build raises whatever it likes; the reader is told which
+    except Exception as error:  # noqa: BLE001  a broken build raises anything; the reader gets the message
         say({"error": f"pyslurm cannot be imported: {error}"})
         return 3
     say({"version": str(pyslurm.__version__)})
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def say(answer: dict[str, object]) -> None:
-    """One line to whoever asked."""
+    """Write one line to the process that asked."""
     sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 

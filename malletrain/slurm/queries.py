@@ -37,7 +37,7 @@ class Queries:
         self._fields: Sequence[str] = (*squeue.TASK_FIELDS, squeue.EXCLUSIVE)  #: without the last on an older Slurm
 
     def nodes(self, names: Set[str]) -> dict[str, Node]:
-        """Nodes by name, those that Slurm knows. One command for all; one by one when it does not know one."""
+        """Nodes by name, those that are in Slurm. One command for all; one by one when one of them is not."""
         wanted = ",".join(sorted(names))
         answer = self._commands.run(["scontrol", "-a", "-o", "show", "node", wanted])
         if not answer.ok or "not found" in answer.output:

@@ -26,7 +26,7 @@ _ENDINGS = (".txt", ".json", ".txt.gz", ".json.gz")
 
 
 def snapshot(folder: Path, *, task_by_task: str | None = None) -> Snapshot:
-    """The snapshot of the outputs in `folder`, taken at the latest time that JSON tells, else of the newest file.
+    """The snapshot of the outputs in `folder`, taken at the latest time in the JSON, else at the newest file's.
 
     Raises:
         InvalidInput: no folder, no file about nodes, or one that cannot be read; with file and line where known.

@@ -145,7 +145,7 @@ class BatchRequest:
         ]
         own = next((value for name, value in self.passed if name == "comment"), "")
         fixed = [
-            # By this its owner announces each task to the actuator too, which believes no listener.
+            # The actuator reads here that the owner announced the task: it takes no listener's word for that.
             ("comment", comment_of(job) + (f"; {own}" if own else "")),
             ("hold", ""),
             ("array", f"0-{self.tasks - 1}"),

@@ -41,7 +41,7 @@ class PinnedTask:
         return ""
 
     def not_to_be_had(self, nodes: Mapping[str, Node], partition: str) -> str:
-        """Which of its nodes cannot be taken now, and why, or ''. `nodes`: those that Slurm knows."""
+        """Which of its nodes cannot be taken now, and why, or ''. `nodes`: those that are in Slurm."""
         for name in self.nodes:
             node = nodes.get(name)
             if node is None:

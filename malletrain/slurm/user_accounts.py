@@ -34,7 +34,7 @@ class UserAccounts:
     Args:
         charge: what jobs are charged to.
         named: accounts by user, which come before that.
-        pilots: the account that pilots run in: for users of whom slurmdbd knows nothing, or who have nothing else.
+        pilots: the account that pilots run in: for users who are not in slurmdbd, or have no other account.
     """
 
     def __init__(

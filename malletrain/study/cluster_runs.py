@@ -267,7 +267,7 @@ class JobRuns:
         )
 
     def top_up(self, spec: TrialSpec, job: int) -> None:
-        """Submit more held tasks for a job: where its pilots are preempted before they train, nobody else does."""
+        """Submit more held tasks for a job: where its pilots are preempted before they train, no worker does."""
         try:
             with self._lock:
                 add_tasks(self._daemon, self._commands, job, self._request(spec), self._environ, self._say)

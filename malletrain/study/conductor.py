@@ -85,7 +85,7 @@ class Conductor:
 
     @property
     def prefix(self) -> str:
-        """How the names of this study's trainings begin, and nobody else's."""
+        """The prefix of the names of this study's trainings, and of no other's."""
         return f"{self._definition.name[:40]}-{self._study.user_attrs[trial_records.IDENTITY]}-"
 
     def run(self, limits: StudyLimits) -> None:

@@ -16,7 +16,7 @@ class TrialContext:
     """The place of one trial.
 
     `file` is the study file, `folder` the trial's own, `name` its name where trainings run, `nodes` the node range
-    where `train` is not told one. `keys` are the trainings that were started for the trial in an earlier life of the
+    where `train` is given none. `keys` are the trainings that were started for the trial in an earlier life of the
     study, in order; `note` records those of this one.
     """
 

@@ -1,4 +1,4 @@
-"""How a trial ends, told apart; and what follows from each end."""
+"""The ways in which a trial ends, and what follows from each."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from malletrain.elastic.link import standalone_record
 from malletrain.study.trial_spec import TrialSpec, fault_file
 
-#: A pipe whose other end the study holds: when it closes, the study is gone, and this process is nobody's.
+#: A pipe whose other end the study holds: when it closes, the study has ended, and this process must end.
 LIFELINE_FD = "MALLETRAIN_STUDY_FD"
 
-#: Exception classes that say that memory ran out, whoever raised them (torch's are told by name: it is not imported).
+#: Exception classes that say that memory ran out, by name: torch is not imported.
 _MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
 
 #: The same in words, where the class says nothing: torch's allocator on CPUs and cuBLAS raise RuntimeError.
@@ -88,7 +88,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def end_with_study(descriptor: int) -> None:
-    """Kill this process and its children as soon as nobody holds the other end of the pipe."""
+    """Kill this process and its children as soon as the other end of the pipe is closed."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):

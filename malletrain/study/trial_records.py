@@ -95,7 +95,7 @@ def settle(
 def repeat(study: optuna.Study, trial: FrozenTrial) -> bool:
     """Queue a trial's parameters once more, unless they are queued already; False when they were spoilt too often.
 
-    Before the trial is told to have failed: killed in between, the next life of the study finds both, and queues
+    Before the trial is recorded as failed: killed in between, the next life of the study finds both, and queues
     nothing twice.
     """
     others = study.get_trials(deepcopy=False)

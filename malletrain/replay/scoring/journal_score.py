@@ -51,7 +51,7 @@ class _Job:
 def score_journal(events: Iterable[Event], until: float | None = None) -> Score:
     """Folds a journal into the figures of the contract.
 
-    A pilot holds its node from the start that Slurm told to the moment when its worker left or was lost, or Slurm
+    A pilot holds its node from the start that Slurm reported to the moment when its worker left or was lost, or Slurm
     showed it held or ended; it is activating until its worker is warm. A switch stalls its whole world for its pause.
     The idle time is what POOL events show as idle, planned or harvested. Curves are those given, else those that the
     SAMPLES of the whole journal show. `until` (Unix seconds): the journal's end, where its last event is not.
@@ -114,7 +114,7 @@ class _Fold:
                 self.activations += 1
             case WorkerWarm():
                 if pilot not in self.holding:
-                    self.warm_at[pilot] = event.at  # a look every few seconds tells of the start later
+                    self.warm_at[pilot] = event.at  # a look every few seconds shows the start later
                 self._warm(pilot)
             case PilotEnded(preempted=preempted):
                 self.preemptions += preempted

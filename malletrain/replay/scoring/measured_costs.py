@@ -28,7 +28,7 @@ def measured_costs(events: Iterable[Event], otherwise: ResizeCosts) -> MeasuredC
     """Folds a journal; what it does not show is taken from `otherwise`.
 
     A worker that was warm before its start was decided (clocks differ) counts as nothing; a script in restart mode
-    that tells its pause twice counts once, with the later one.
+    that reports its pause twice counts once, with the later one.
     """
     decided: dict[str, float] = {}
     activations: list[float] = []

@@ -61,7 +61,7 @@ class Records:
         """One allocation of a job: from `start` to `end` (inf: still running); `limit` its time limit in seconds."""
         known = self.seen.setdefault((job, start), len(self.start))
         if known < len(self.start):
-            # Of two records of one allocation the later knows its end.
+            # Of two records of one allocation the later has its end.
             self.end[known] = (
                 min(self.end[known], end)
                 if math.isinf(self.end[known])
@@ -176,7 +176,7 @@ def read_sacct(lines: Lines, tally: Tally, time_of: TimeParser, ignore: frozense
 
 
 def _plausible(record: list[str]) -> bool:
-    """Whether fields may stand in their columns: tells apart the readings of a row with too many delimiters."""
+    """Whether fields may stand in their columns: distinguishes the readings of a row with too many delimiters."""
     job, _, state, submitted, started, ended, *_ = (text.strip() for text in record)
     return (
         job[:1].isdigit()

@@ -78,7 +78,7 @@ def _number(value: Any) -> float | None:
 
 
 def _moment(value: Any) -> float | None:
-    """Unix seconds; None where there is no such time, which is told as 0; nan where it is no sound one."""
+    """Unix seconds; None where there is no such time, which is written as 0; nan where it is no sound one."""
     number = _number(value)
     if not number:
         return None

@@ -36,7 +36,7 @@ def nodes(text: str, where: str) -> list[NodeRecord]:
     """The nodes of a `sinfo` table. A row may stand for many nodes, a node in several rows.
 
     Raises:
-        InvalidInput: no column of states, or none of nodes, can be told.
+        InvalidInput: no column of states, or none of nodes, is recognised.
     """
     rows: list[NodeRecord] = []
     for line, row in _rows(text, where, _NODE_HEADINGS, {"state": _is_node_state, "nodes": _is_node_list}):
@@ -67,7 +67,7 @@ def jobs(text: str, where: str) -> list[JobRecord]:
     """The jobs of a `squeue` table; fields whose column is not there stay empty.
 
     Raises:
-        InvalidInput: no column of job ids, or none of states, can be told.
+        InvalidInput: no column of job ids, or none of states, is recognised.
     """
     return [
         _job(row, f"{where}:{line}")

@@ -1,4 +1,4 @@
-"""What sdiag(1) tells of the backfill plan: when it was last made, how deep it went, how busy slurmctld is."""
+"""The backfill plan as sdiag(1) reports it: when it was last made, how deep it went, how busy slurmctld is."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _row_end(mark: str) -> str:
 
 
 def task_format(mark: str, fields: Sequence[str] = TASK_FIELDS) -> str:
-    """The `-O` argument for `parse_tasks`. `fields`: TASK_FIELDS, and EXCLUSIVE where Slurm knows it."""
+    """The `-O` argument for `parse_tasks`. `fields`: TASK_FIELDS, and EXCLUSIVE where this release has it."""
     return ",".join([*(f"{field}:0{mark}" for field in fields), f"account:0{_row_end(mark)}"])
 
 

@@ -94,7 +94,7 @@ _NOT_UP = frozenset({"POWERED_DOWN", "POWERING_UP"})
 
 
 class NodeWords(NamedTuple):
-    """One node's state: our word, Slurm's own words, and those that no table knows."""
+    """One node's state: our word, Slurm's own words, and those that are in no table."""
 
     state: NodeState
     flags: frozenset[str]

@@ -181,7 +181,7 @@ def reservations(text: str) -> list[ReservationRecord]:
             ReservationRecord(
                 name=name,
                 start=start,
-                # An endless reservation ends when nobody lives to see it.
+                # An endless reservation has an end decades from now.
                 end=float("inf") if end is None else end,
                 nodes=word(record, "Nodes"),
                 flags=_names(word(record, "Flags").upper()),
@@ -219,7 +219,7 @@ def task_errors(error: str) -> dict[str, str]:
         try:
             numbers = scalars.tasks(several) if several else (int(task),)
         except InvalidInput:
-            continue  # not a list of tasks: then nobody is named
+            continue  # not a list of tasks
         found |= {f"{array}_{number}": why.strip() for number in numbers}
     return found
 
