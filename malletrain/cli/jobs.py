@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import shlex
 import shutil
 import sys
@@ -20,7 +21,8 @@ from pathlib import Path
 
 import click
 
-from malletrain.cli import render
+from malletrain.cli import monthly, render
+from malletrain.cli.monthly import SiteFigures
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.wire import address
@@ -158,17 +160,63 @@ def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
         say([(render.Span(line),) for line in lines])
 
 
-@click.command(epilog="Example:  malletrain report --since 2026-11-01")
+@click.command(
+    epilog="""\b
+Example:
+  malletrain report --since 2026-11-01
+  malletrain report --month 2026-11 --price 1.20 --html november.html"""
+)
 @click.option("--since", metavar="DAY", help="From this day on, such as 2026-11-01 (UTC).")
+@click.option("--month", metavar="MONTH", help="Sums of a month, such as 2026-11 (UTC), by account and user.")
+@click.option("--csv", "as_csv", is_flag=True, help="Of the month: a table for spreadsheets.")
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Of the month: a page to hand on."
+)
+@click.option("--price", type=click.FloatRange(min=0), help="What a node-hour is worth.")
+@click.option("--currency", default="EUR", show_default=True, help="Of the price.")
+@click.option("--node-watts", type=click.FloatRange(min=0), help="What a node draws while it trains.")
+@click.option("--grams-per-kwh", type=click.FloatRange(min=0), help="Carbon dioxide of the site's electricity.")
 @as_json
-def report(since: str | None, as_json: bool) -> None:
-    """Show what was given to whom: node hours and samples by day, account and user."""
+def report(
+    since: str | None,
+    month: str | None,
+    as_csv: bool,
+    page: Path | None,
+    price: float | None,
+    currency: str,
+    node_watts: float | None,
+    grams_per_kwh: float | None,
+    as_json: bool,
+) -> None:
+    """Show what was given to whom: node hours and samples by day, account and user, or of a month."""
+    if month is not None:
+        _report_month(month, as_csv, page, SiteFigures(price, currency, node_watts, grams_per_kwh), as_json)
+        return
+    if as_csv or page:
+        raise click.UsageError("--csv and --html are of a --month")
     day = _day(since) if since else ""
     rows = connect().usage(since=day)
     if as_json:
         say_json([row.to_json() for row in rows])
     else:
         say(render.usage(rows) if rows else [(render.Span("nothing used yet", dim=True),)])
+
+
+def _report_month(month: str, as_csv: bool, page: Path | None, site: SiteFigures, as_json: bool) -> None:
+    if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month):
+        raise InvalidInput("--month", f"{month!r} is no month such as 2026-11")
+    rows = monthly.of_month(connect().usage(since=f"{month}-01"), month)
+    if page is not None:
+        page.write_text(monthly.as_html(rows, month, site), encoding="utf-8")
+    if as_json:
+        say_json([monthly.columns(row, site) for row in rows])
+    elif as_csv:
+        click.echo(monthly.as_csv(rows, site), nl=False)
+    elif page is None:
+        cells = [monthly.columns(row, site) for row in rows]
+        head = [name.upper().replace("_", " ") for name in cells[-1]]
+        shown = [[render.Span(f"{value}") for value in each.values()] for each in cells]
+        say(render.table(head, shown, right=set(range(2, len(head)))))
 
 
 @click.command(epilog="Example:  malletrain drain n[001-016] --until 2026-12-01T08:00        malletrain drain")
