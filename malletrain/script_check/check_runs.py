@@ -1,4 +1,6 @@
-"""The two runs of a check: one whose workers come, go and are killed, and a static one of as many steps."""
+"""The runs of a check: one whose workers come, go and are killed, and a static one of as many steps, twice. The
+second begins a few units of rounding elsewhere: parameters that rounding alone moves are told from wrong ones by
+it."""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from typing import Any
 
 import torch
 
+from malletrain.script_check.checked_script import NUDGE_VARIABLE
 from malletrain.script_check.comparison import TensorDifference, compare
 from malletrain.script_check.local_coordinator import LocalCoordinator
 
@@ -30,7 +33,7 @@ PACE_S = 0.03
 PATIENCE_S = 180.0
 
 JOB, ARRAY = 1, 1
-STATIC = "static"
+STATIC, NUDGED = "static", "nudged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +132,18 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
     say(f"a static run makes the same {steps} steps")
     run.pace(0.0)
     run.spawn(STATIC)
+    run.spawn(NUDGED)
     try:
         run.wait_end(STATIC)
+        run.wait_end(NUDGED)
     except _Ended as ended:
         return CheckReport("failed", "alone", ended.text, run.steps(STATIC))
-    return _report(run.result("0"), run.result("1"), run.result(STATIC))
+    return _report(run.result("0"), run.result("1"), run.result(STATIC), run.result(NUDGED))
 
 
-def _report(resized: Mapping[str, Any], peer: Mapping[str, Any], static: Mapping[str, Any]) -> CheckReport:
+def _report(
+    resized: Mapping[str, Any], peer: Mapping[str, Any], static: Mapping[str, Any], nudged: Mapping[str, Any]
+) -> CheckReport:
     replicas = compare(static["first"], resized["last"], peer["last"])
     steps, equality = int(static["step"]), str(resized["equality"])
     if int(resized["step"]) != steps:
@@ -145,10 +152,11 @@ def _report(resized: Mapping[str, Any], peer: Mapping[str, Any], static: Mapping
     if apart:
         text = f"the workers of the resized run differ from each other, first in {apart[0].name}"
         return CheckReport("different", "compared", text, steps, equality, apart)
-    differences = compare(static["first"], static["last"], resized["last"])
-    if all(each.equal for each in differences):
+    differences = compare(static["first"], static["last"], resized["last"], nudged["last"])
+    beyond = [each for each in differences if not each.equal]
+    if not beyond:
         return CheckReport("equal", "compared", "", steps, equality, differences)
-    worst = differences[0]
+    worst = beyond[0]
     text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by"
     verdict = "in distribution" if equality.startswith("statistical") else "different"
     return CheckReport(verdict, "compared", text, steps, equality, differences)
@@ -175,8 +183,11 @@ class _Run:
         # Each run with as many threads: they decide how a matrix product is rounded.
         threads = str(max(1, (os.cpu_count() or 1) // 3))
         environ = {"OMP_NUM_THREADS": threads, **kept, "MALLETRAIN_CHECK_DIR": str(self._folder)}
-        environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{name == STATIC}")
-        if name != STATIC:
+        alone = name in (STATIC, NUDGED)
+        environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{name if alone else 'job'}")
+        if name == NUDGED:
+            environ[NUDGE_VARIABLE] = "1"
+        if not alone:
             environ |= {
                 "MALLETRAIN_URL": self.coordinator.url,
                 "MALLETRAIN_JOB": str(JOB),

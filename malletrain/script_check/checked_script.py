@@ -27,8 +27,12 @@ from malletrain.elastic.session import Session
 from malletrain.elastic.step import Step
 from malletrain.wire import worker_client
 
-#: A script that has made so many optimizer steps without a session has none.
+#: A script that does not speak of `elastic` and has made so many optimizer steps without a session has none.
 STEPS_WITHOUT_SESSION = 20
+
+#: Environment variable: 1 in the run that shows what rounding alone does. It begins with parameters that differ by
+#: `NUDGE_UNITS` units of rounding.
+NUDGE_VARIABLE, NUDGE_UNITS = "MALLETRAIN_CHECK_NUDGE", 4.0
 
 
 class _Over(SystemExit):
@@ -41,9 +45,11 @@ class Recorder:
     Args:
         folder: of the check.
         name: of this worker.
+        speaks: whether the script's text speaks of `elastic`, so that a session may come after other training.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, *, speaks: bool) -> None:
+        self._speaks = speaks
         self._folder = folder
         self._name = name
         self._session: Session | None = None
@@ -58,6 +64,8 @@ class Recorder:
             made(session, *args, **more)
             self._session = session
             self._first = _copy(session)
+            if os.environ.get(NUDGE_VARIABLE):
+                _nudge(session)
 
         def end(step: Step, *error: Any) -> Any:
             result = ended(step, *error)
@@ -72,7 +80,7 @@ class Recorder:
 
         def without_session(*_: Any) -> None:
             steps.append(None)
-            if self._session is None and len(steps) == STEPS_WITHOUT_SESSION:
+            if self._session is None and not self._speaks and len(steps) == STEPS_WITHOUT_SESSION:
                 self.note("no session", "the script trains without an elastic.Session")
                 raise _Over(1)
 
@@ -131,14 +139,24 @@ def _copy(session: Session) -> dict[str, torch.Tensor]:
     return {name: each.detach().cpu().clone() for name, each in parameters}
 
 
+def _nudge(session: Session) -> None:
+    chance = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in session.model.parameters():
+            if parameter.requires_grad and parameter.dtype.is_floating_point:
+                noise = torch.randn(parameter.shape, generator=chance, dtype=torch.float64)
+                factor = 1 + NUDGE_UNITS * torch.finfo(parameter.dtype).eps * noise
+                parameter.copy_(parameter.double() * factor.to(parameter.device))
+
+
 def main(arguments: list[str]) -> None:
     """Run the script; exit status 0 once it has made its steps."""
     folder = Path(os.environ["MALLETRAIN_CHECK_DIR"])
-    name = os.environ.get("SLURM_ARRAY_TASK_ID", "static")
+    name = os.environ.get("SLURM_ARRAY_TASK_ID") or ("nudged" if os.environ.get(NUDGE_VARIABLE) else "static")
     secret = folder / "secret"
     if "MALLETRAIN_URL" in os.environ:
         worker_client.credential_for = lambda url: secret.read_text()
-    recorder = Recorder(folder, name)
+    recorder = Recorder(folder, name, speaks="elastic" in Path(arguments[0]).read_text(errors="replace").lower())
     recorder.install()
     sys.argv = arguments
     sys.path.insert(0, str(Path(arguments[0]).resolve().parent))

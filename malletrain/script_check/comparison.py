@@ -11,6 +11,10 @@ import torch
 #: from step to step; a wrong weight or a forgotten state gives a difference of the order of the movement itself.
 ROUNDING_UNITS = 3e4
 
+#: A run that began with a few units of rounding elsewhere may be so many times closer to the static one. What
+#: training changes by rounding alone, such as a bias before BatchNorm under Adam, is anywhere in either.
+NUDGED_FACTOR = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
@@ -33,13 +37,17 @@ class TensorDifference:
 
 
 def compare(
-    first: Mapping[str, torch.Tensor], static: Mapping[str, torch.Tensor], resized: Mapping[str, torch.Tensor]
+    first: Mapping[str, torch.Tensor],
+    static: Mapping[str, torch.Tensor],
+    resized: Mapping[str, torch.Tensor],
+    nudged: Mapping[str, torch.Tensor] | None = None,
 ) -> list[TensorDifference]:
     """Compare parameters, the most different first.
 
     Args:
         first: as training began.
         static: as the static run has them.
+        nudged: as a static run has them that began a few units of rounding elsewhere: what rounding alone does.
         resized: as the resized run has them; one that lacks a parameter differs from the static run without limit.
     """
     found = []
@@ -53,8 +61,9 @@ def compare(
         # What rounding of the parameters themselves explains, however little they have moved.
         eps = torch.finfo(tensor.dtype).eps if tensor.dtype.is_floating_point else 0.0
         limit = ROUNDING_UNITS * eps + (64 * eps * float(wide.norm()) / moved if moved else 0.0)
-        if not apart:
-            found.append(TensorDifference(name, 0.0, limit))
-        else:
-            found.append(TensorDifference(name, apart / moved if moved else float("inf"), min(limit, 0.1)))
+        limit = min(limit, 0.1)
+        if nudged is not None and moved:
+            limit = max(limit, NUDGED_FACTOR * float((wide - nudged[name].double()).norm()) / moved)
+        share = apart / moved if moved else float("inf")
+        found.append(TensorDifference(name, share if apart else 0.0, limit))
     return sorted(found, key=lambda each: (-each.difference, each.name))

@@ -424,6 +424,18 @@ def orders_that_differ() -> None:
     loop(plain)
 
 
+def trains_before() -> None:
+    """Something else is trained before the session is used."""
+    teacher = net()
+    other = torch.optim.SGD(teacher.parameters(), lr=LR)
+    x, y = dataset.tensors  # type: ignore[attr-defined]
+    for _ in range(30):
+        other.zero_grad()
+        functional.cross_entropy(teacher(x), y).backward()
+        other.step()
+    loop(plain)
+
+
 # --- and their results --------------------------------------------------------------------------------------------
 
 

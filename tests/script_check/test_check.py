@@ -52,7 +52,7 @@ def test_a_right_script_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_goes_wrong_as_workers_join_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = said(tmp_path, monkeypatch, HABITS, "best_score", "--epochs", "30")
     assert result.exit_code == 1
-    assert result.output.startswith("WRONG  as workers joined:")
+    assert result.output.startswith(("WRONG  as workers joined:", "WRONG  with three workers:"))
     assert "has another best (train_habits.py:" in result.output
 
 
@@ -70,6 +70,7 @@ def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeyp
         ("gan", "30", "equal"),
         ("draws", "30", "in distribution"),
         ("second_backward", "30", "wrong"),
+        ("trains_before", "30", "equal"),
         ("weighted", "1", "too short"),
     ],
 )
@@ -97,6 +98,16 @@ def test_a_difference_is_measured_by_how_far_training_has_moved() -> None:
     assert not found.equal and found.difference == pytest.approx(0.05, rel=1e-3)
     assert not compare(first, static, {})[0].equal, "a parameter is missing"
     assert compare(first, first, first)[0].equal, "nothing was trained, and nothing differs"
+
+
+def test_what_rounding_alone_moves_is_no_difference() -> None:
+    """A bias before BatchNorm has no gradient but rounding, which Adam makes steps of."""
+    first = {"bias": torch.zeros(8), "weight": torch.zeros(8)}
+    static = {"bias": torch.ones(8), "weight": torch.ones(8)}
+    nudged = {"bias": -torch.ones(8), "weight": torch.ones(8) * (1 + 1e-6)}
+    resized = {"bias": torch.ones(8) * 0.3, "weight": torch.ones(8) * 1.01}
+    told = {each.name: each.equal for each in compare(first, static, resized, nudged)}
+    assert told == {"bias": True, "weight": False}
 
 
 def test_the_most_different_comes_first() -> None:

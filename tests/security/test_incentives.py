@@ -98,7 +98,7 @@ def told_the_truth() -> dict[str, float]:
 @pytest.mark.parametrize("lie", LIES)
 def test_no_lie_pays_much(lie: str) -> None:
     """With `user_share` .5 a lie brings no more than half of the nodes while the other user wants them. A job that
-    says that it needs every node has them during its turns only (before, it had 82 % of the node time); meanwhile the
+    says that it needs every node has them during its turns only (before, it had 80 % of the node time); meanwhile the
     other has all, so that no node stands idle."""
     make, count = LIES[lie]
     bob = honest(50, "bob")
