@@ -11,6 +11,7 @@ else the machine does hits both alike. Printed: median step of each, and the rat
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -32,7 +33,10 @@ from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.comm.world_group import finish_connecting, make_world_group
 from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.guards.agreement import Agreement, RoundKind, Sources
+from malletrain.elastic.guards.digest import digest
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
+from malletrain.elastic.state.training_state import Position
 from scripts.bench.elastic.train_large import build
 from tests.gpu.one_gpu import environment_of
 
@@ -73,6 +77,10 @@ def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: 
     finish_connecting(group, patience, lambda: None)
     committer.world = TrainingWorld(1, tuple(str(r) for r in range(options.workers)), group)
     reducer = GradientReducer(list(ours.named_parameters()), committer, mean=True)
+    # Members compare a row in each step, as in a session.
+    sources = Sources(lambda: 0, lambda: {"lr": 1e-4}, dict, lambda: digest(ours.named_parameters()))
+    agreement = Agreement(committer, Position(), sources, "error")
+    reducer.open_pass = functools.partial(agreement.open, RoundKind.STEP)
     optimizers = [torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9) for m in (theirs, ours)]
     each = options.batch // options.workers
     x = torch.randn(each, 1024, generator=torch.Generator().manual_seed(rank)).to(options.device)
