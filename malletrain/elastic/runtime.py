@@ -33,8 +33,9 @@ from malletrain.elastic.errors import ElasticError, JobOver, Released
 from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
-from malletrain.elastic.guards.agreement import Check, RoundKind
+from malletrain.elastic.guards.agreement import RoundKind
 from malletrain.elastic.guards.dataset_digest import dataset_digest
+from malletrain.elastic.guards.objections import Check
 from malletrain.elastic.guards.script_guards import ScriptGuards
 from malletrain.elastic.launch import worker_start
 from malletrain.elastic.launch.failure_report import FLUSH_TIMEOUT_S, FailureReporter
@@ -388,16 +389,9 @@ class Runtime:
         self._was_main = is_main
 
     def _keep_state(self) -> None:
-        """Save the state as the script fails, on the worker that writes checkpoints, if it is that of a step: not
-        after a commit whose optimizer's step may be missing."""
-        half = self.share is not None and (self.committed or self.reducer.passes_done)
-        if (
-            not self.joined
-            or self._pilot is None
-            or half
-            or not self.checkpointing.is_writer
-            or not self.state.has_state
-        ):
+        """Save the state as the script fails, on the worker that writes checkpoints."""
+        trains = self.joined and self._pilot is not None and self.state.has_state
+        if not trains or not self.checkpointing.is_writer:
             return
         try:
             saved = self.checkpointing.save()

@@ -32,7 +32,7 @@ from malletrain.elastic.data.virtual_shards import ShardedBatch
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import evaluate
 from malletrain.elastic.gradients.learning_rate import LearningRate
-from malletrain.elastic.guards.agreement import Check
+from malletrain.elastic.guards.objections import Check
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
 from malletrain.elastic.runtime import Runtime, Settings
 from malletrain.elastic.state.shared_values import SharedValues

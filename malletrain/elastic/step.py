@@ -108,9 +108,7 @@ class Step:
         if error is not None:
             if not r.committed:
                 self._restore_buffers()
-            r.share = share  # what is kept depends on how far the step came
-            r.failures.report(error)
-            r.share = None
+            r.failures.report(error, whole=not made and not r.committed)
             return False
         if not r.committed or share is None:
             if self._backwards > 1:

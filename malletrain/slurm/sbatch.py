@@ -165,9 +165,9 @@ class BatchRequest:
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
-        trust = f"  export {CA_VARIABLE}={shlex.quote(ca)}\n" if ca else ""
+        exports = f"  export {CA_VARIABLE}={shlex.quote(ca)}\n" if ca else ""
         if self.resume is not None:
-            trust += f"  export MALLETRAIN_RESUME={self.resume}\n"
+            exports += f"  export MALLETRAIN_RESUME={self.resume}\n"
         set_arguments = f"set -- {arguments}\n" if self.arguments else ""
         return f"""#!/bin/bash
 {options}
@@ -175,7 +175,7 @@ class BatchRequest:
 if [ "${{MALLETRAIN_STEP_OF:-}}" != "$SLURM_JOB_ID" ]; then
   export MALLETRAIN_JOB={shlex.quote(str(job))} MALLETRAIN_URL={shlex.quote(url)} MALLETRAIN_BATCH_SCRIPT="$0"
   export MALLETRAIN_STEP_OF="$SLURM_JOB_ID" MALLETRAIN_PAYLOAD=1
-{trust}  mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
+{exports}  mt_nodes="${{SLURM_JOB_NUM_NODES:-1}}" mt_input=none
   # This file lies on the first node alone.
   [ "$mt_nodes" -gt 1 ] && mt_input="$0" && export MALLETRAIN_SCRIPT_FROM=stdin
   exec srun --nodes="$mt_nodes" --ntasks="$mt_nodes" --ntasks-per-node=1 --input="$mt_input" \\

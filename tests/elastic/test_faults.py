@@ -43,12 +43,16 @@ def test_a_frozen_peer_is_found_and_left_behind(tmp_path: Path, static: Static) 
 
 @pytest.mark.parametrize("rounds", [10, 29], ids=["in a step", "in an evaluation"])
 def test_a_member_that_missed_a_round_is_given_its_sums(tmp_path: Path, static: Static, rounds: int) -> None:
-    """29 steps make an epoch; then come its evaluation's rounds. Members wait for each other to begin."""
-    given = ["--epochs", "6", "--evaluate", "--wait-for", "3"]
+    """29 steps make an epoch; then come its evaluation's rounds. Steps are slow until the three train together, which
+    is before the tenth."""
+    go = tmp_path / "go"
+    given = ["--epochs", "6", "--evaluate", "--wait-for", "3", "--step-seconds", "1", "--slow-until", str(go)]
     with running(tmp_path) as (daemon, pod):
         for task in range(3):
             lag = {"LAG_AT": str(rounds)} if task == 1 else {}
             pod.spawn(daemon.url, task, [SCRIPT, *given], 0, **lag)
+        daemon.wait_world([0, 1, 2])
+        go.touch()
         assert [pod.wait(task) for task in range(3)] == [0, 0, 0]
         urgent = [data for data in daemon.told(EventKind.GENERATION) if data["switched_by"] == "fault"]
         assert len(urgent) == 1
@@ -89,9 +93,10 @@ def test_an_exception_on_every_worker_fails_the_job(tmp_path: Path) -> None:
     [
         (["--raise-before"], r"RuntimeError: made to fail before training \(train_digits.py:\d+\)"),
         (["--raise-after", "3"], r"RuntimeError: made to fail between steps \(train_digits.py:\d+\)"),
+        (["--raise-loaded", "3"], r"RuntimeError: made to fail before a step \(train_digits.py:\d+\)"),
         (["--raise-at", "3"], r"RuntimeError: made to fail \(train_digits.py:\d+\)"),
     ],
-    ids=["before", "between", "within"],
+    ids=["before training", "between", "loaded", "within"],
 )
 def test_an_exception_is_told_wherever_it_is_raised(tmp_path: Path, failing: list[str], text: str) -> None:
     with running(tmp_path) as (daemon, pod):

@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--clip", action="store_true", help="accumulate over two parts, clip")
     parser.add_argument("--balance", action="store_true", help="shares by speed; SLOW_BY seconds slower a sample")
     parser.add_argument("--raise-after", type=int, default=-1, help="outside the step that follows this one")
+    parser.add_argument("--raise-loaded", type=int, default=-1, help="between a batch and its step")
     parser.add_argument("--raise-before", action="store_true", help="once the session is made")
     parser.add_argument("--bad-at", type=int, default=-1, help="a loss that is no number, in this step")
     parser.add_argument("--checkpoint-s", type=float, default=600.0)
@@ -162,6 +163,8 @@ def main() -> None:
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
         for epoch in s.epochs(options.epochs):
             for batch in s.batches():
+                if s.steps_done == options.raise_loaded:
+                    raise RuntimeError("made to fail before a step")
                 with s.step():
                     optimizer.zero_grad()
                     if options.step_seconds and not Path(options.slow_until).exists():

@@ -165,11 +165,6 @@ class GradientReducer:
         return id(parameter) in self._covered
 
     @property
-    def passes_done(self) -> int:
-        """Backward passes of the step in progress that are summed."""
-        return self._pass
-
-    @property
     def passes_left(self) -> int:
         """Backward passes until the step in progress is committed."""
         return self._passes - self._pass

@@ -7,25 +7,20 @@ named on every worker, before the round is committed.
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError, LayoutChanged
 from malletrain.elastic.guards.digest import Digests, DigestTimer, exceeds_rounding
+from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.state.training_state import Position
-
-log = logging.getLogger("malletrain.elastic")
-
-#: How strict the guards are: `Session(check=...)`.
-Check = Literal["error", "warn", "off"]
 
 #: The columns of a row. A column that is 0 is not compared.
 KIND, PLACE_EPOCH, PLACE_CURSOR, PLACE_PASS, LAYOUT, RATES, SCRIPT, VALUES, DIGEST_NEXT = range(9)
@@ -95,7 +90,7 @@ class Agreement:
         self._digests: Digests | None = None
         self._rates: dict[str, Any] = {}
         self._script: dict[str, Any] = {}
-        self._warned: set[str] = set()
+        self._objections = Objections(check)
         self._save_held = self._save_compared = False
         committer.judge_rows = self._judge
 
@@ -197,7 +192,7 @@ class Agreement:
             name, own = self._locate(values)
             said = ", ".join(f"{who} has {value}" for who, value in own.items())
             cure = cure.replace("NAME", name.partition(" ")[0].rpartition(".")[2])
-            self._object(name, f"{self._names(odd)} {what} {name} than the others ({said}): {cure}")
+            self._objections.raise_or_warn(f"{self._names(odd)} {what} {name} than the others ({said}): {cure}", name)
 
     def _judge_values(self, odd: list[int]) -> None:
         """Find the first tensor that differs by more than rounding. Every member takes part."""
@@ -218,13 +213,14 @@ class Agreement:
         who, first = self._names(odd), int((beyond > 0).to(torch.int64).argmax())
         name = digests.names[different[first]]
         if not beyond.any():
-            self._warn("rounding", f"{who} has {name} equal to the others' only up to rounding: other processors?")
+            note = f"{who} has {name} equal to the others' only up to rounding: other processors?"
+            self._objections.warn(note, "rounding")
             return
-        self._object(
-            name,
+        self._objections.raise_or_warn(
             f"after step {self._position.step} {who} has another {name} than the others: something changes it on one "
             "worker and not on another. What belongs to a step goes after backward() inside `with s.step():` and "
             "depends on nothing of this worker alone",
+            name,
         )
 
     def _sum(self, table: torch.Tensor) -> None:
@@ -252,16 +248,6 @@ class Agreement:
                     for rank, value in shown.items()
                 }
         return "value", {}
-
-    def _object(self, name: str, message: str) -> None:
-        if self._check == "error":
-            raise ElasticError(message)
-        self._warn(name, message)
-
-    def _warn(self, key: str, message: str) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            log.warning("%s", message)
 
     def _names(self, ranks: Sequence[int]) -> str:
         names = list(dict.fromkeys(self._committer.world.worker_of(rank) for rank in ranks))

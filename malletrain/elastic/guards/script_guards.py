@@ -11,10 +11,11 @@ import torch
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import GradientReducer
-from malletrain.elastic.guards.agreement import Agreement, Check, Sources, digest_of_text
+from malletrain.elastic.guards.agreement import Agreement, Sources, digest_of_text
 from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.digest import Digests, digest
 from malletrain.elastic.guards.loss_watch import LossWatch
+from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.guards.script_place import current_line
 from malletrain.elastic.guards.script_state import CopyWatch, compared, warn_untracked, warn_writes
 from malletrain.elastic.guards.step_guard import StepGuard
@@ -63,7 +64,7 @@ class ScriptGuards:
         self._reducer = reducer
         self.order: Callable[[int], list[int]] | None = None
         self._order_digest: tuple[int, int] = -1, 0
-        self._objected: set[str] = set()
+        self._objections = Objections(check)
         self._parameters = list(state.model.parameters())
         self._steps = 0
         self._layout = self._find_layout()
@@ -73,7 +74,7 @@ class ScriptGuards:
         self.agreement = Agreement(committer, state.position, sources, check)
         self.chance = ChanceWatch()
         self._copies = CopyWatch(state)
-        self._step_guard = StepGuard(reducer, in_step, self._object_to) if check != "off" else None
+        self._step_guard = StepGuard(reducer, in_step, self._objections.raise_or_warn) if check != "off" else None
         reducer.strict = check == "error"
 
     def begin(self) -> None:
@@ -113,7 +114,7 @@ class ScriptGuards:
                 try:
                     self._copies.look()
                 except ElasticError as error:
-                    self._object_to(str(error))
+                    self._objections.raise_or_warn(str(error))
         self.chance.begin(seed)
 
     def watch_losses(self, *, mean: bool, weighted: bool) -> LossWatch | None:
@@ -147,16 +148,9 @@ class ScriptGuards:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _object_to(self, message: str) -> None:
-        if self._check == "error":
-            raise ElasticError(message)
-        if message not in self._objected:
-            self._objected.add(message)
-            log.warning("%s", message)
-
     def _object_to_loss(self, message: str) -> None:
         line = current_line()
-        self._object_to(f"the loss{f' ({line})' if line else ''} {message}")
+        self._objections.raise_or_warn(f"the loss{f' ({line})' if line else ''} {message}")
 
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(name, p) for name, p in self._state.model.named_parameters() if p.requires_grad]

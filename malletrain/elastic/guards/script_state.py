@@ -2,14 +2,14 @@
 
 Plain variables that steer training are compared between workers (`compared`); schedulers and the like that are not
 tracked, and files that every worker would write, are named in the log as training begins (`warn_untracked`,
-`warn_writes`); averaged copies of the model that change while it
-trains are an error (`CopyWatch`).
+`warn_writes`); averaged copies of the model that change while it trains are an error (`CopyWatch`).
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -182,8 +182,6 @@ def _entries(name: str, thing: Any) -> Iterable[tuple[str, Any]]:
 
 def _is_own(thing: Any) -> bool:
     """Whether an object's class is the script's own."""
-    import sys
-
     module = sys.modules.get(type(thing).__module__)
     filename = getattr(module, "__file__", None)
     return isinstance(filename, str) and is_script(filename) and isinstance(getattr(thing, "__dict__", None), dict)

@@ -23,7 +23,7 @@ class FailureReporter:
     Args:
         worker: returns this worker's name.
         step: returns the number of the step in progress.
-        keep: saves what can be saved.
+        keep: saves the training state, if this worker is one that does.
         send: sends a message to the daemon, and returns when it is delivered or after `FLUSH_TIMEOUT_S`.
     """
 
@@ -40,12 +40,16 @@ class FailureReporter:
         self._send = send
         self._reported = False
 
-    def report(self, error: BaseException) -> None:
-        """Report an exception of the script; the first one only, and none that merely ends the process."""
+    def report(self, error: BaseException, *, whole: bool = True) -> None:
+        """Report an exception of the script; the first one only, and none that merely ends the process.
+
+        Args:
+            whole: whether the training state is that of a step: not between a commit and the end of its step.
+        """
         if self._reported or isinstance(error, SystemExit | KeyboardInterrupt):
             return
         self._reported = True
-        if not isinstance(error, ElasticError):  # which says that the state itself may be wrong
+        if whole and not isinstance(error, ElasticError):  # which says that the state itself may be wrong
             self._keep()
         line = line_of(error.__traceback__)
         text = f"{self._worker()}: {type(error).__name__}: {error}"[:MAX_TEXT_CHARACTERS]

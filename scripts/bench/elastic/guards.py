@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from malletrain import elastic
-from malletrain.elastic.guards.agreement import Check
 from malletrain.elastic.guards.digest import MAX_TIME_SHARE, digest
+from malletrain.elastic.guards.objections import Check
 
 GPT2 = [(50257, 768), (1024, 768), *12 * [(768, 2304), (768, 768), (768, 3072), (3072, 768)]]
 
