@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from malletrain.elastic.adapters.ddp import ddp
     from malletrain.elastic.comm.mpi_group import mpi_world
     from malletrain.elastic.comm.static_rendezvous import environment_world
     from malletrain.elastic.data.batch_size import Chosen, PerWorker
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from malletrain.elastic.session import Session
 
 __all__ = [
-    "Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "environment_world", "mpi_world",
-    "sync_batchnorm",
+    "Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "ddp", "environment_world",
+    "mpi_world", "sync_batchnorm",
 ]  # fmt: skip
 
 #: Environment variable: the descriptor from which the script's process reads the daemon's welcome, a secret.
@@ -39,6 +40,7 @@ _HOMES = {
     "PerWorker": "malletrain.elastic.data.batch_size",
     "Schedule": "malletrain.elastic.gradients.learning_rate",
     "Session": "malletrain.elastic.session",
+    "ddp": "malletrain.elastic.adapters.ddp",
     "environment_world": "malletrain.elastic.comm.static_rendezvous",
     "mpi_world": "malletrain.elastic.comm.mpi_group",
     "sync_batchnorm": "malletrain.elastic.gradients.sync_batchnorm",

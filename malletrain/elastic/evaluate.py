@@ -30,6 +30,8 @@ def evaluate(
     length = len(loader.dataset)
     if length == 0:
         raise ElasticError("evaluate(): the data set is empty")
+    if runtime.share is not None and runtime.reducer.on_abort is not None:
+        raise ElasticError("evaluate() belongs after the loop over batches: within it the step may be repeated")
     starts = list(range(0, length, batch_size))
     names: list[str] = []
     rows: list[list[float]] = []

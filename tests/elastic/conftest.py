@@ -10,6 +10,7 @@ from tests.elastic.digits import SCRIPT, State, Static, run_alone
 
 ALONE = {
     "test_daemons.py",
+    "test_ddp.py",
     "test_device_group.py",
     "test_precision.py",
     "test_soak.py",

@@ -81,6 +81,25 @@ STEERING = {
                 train(x, it)
                 it += 1
         """,
+    "the index of elastic.ddp's loader": """
+        def train(model, loader):
+            for it, x in enumerate(loader):
+                model(x).backward()
+                if it % 4:
+                    optimizer.step()
+
+        model, loader = elastic.ddp(model, optimizer, loader)
+        for epoch in loader.epochs(3):
+            train(model, loader)
+        """,
+    "a count beside elastic.ddp's loader": """
+        model, loader = elastic.ddp(model, optimizer, loader)
+        it = 0
+        for epoch in loader.epochs(3):
+            for x in loader:
+                f(x, it).backward()
+                it += 1
+        """,
 }
 
 
@@ -120,6 +139,13 @@ HARMLESS = {
         for x in s.batches():
             it = 3
             f(it)
+        """,
+    "the index of a batch's parts": """
+        for x in s.batches():
+            for it, part in enumerate(x):
+                loss(part).backward()
+                if it > 3:
+                    f()
         """,
     "outside of training": """
         it = 0

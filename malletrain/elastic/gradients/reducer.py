@@ -10,7 +10,8 @@ member that missed it is given the sums of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -27,7 +28,7 @@ from malletrain.elastic.comm.step_commit import (
     StepOutcome,
     total_weight,
 )
-from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
 
@@ -89,6 +90,9 @@ class GradientReducer:
         phase: of the step in progress.
         strict: whether a backward pass after the step is committed is an error.
         open_pass: called with the number of a backward pass before anything of it is summed.
+        on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
+            and this is called as it does; `aborted` says so until the next step.
+        aborted: why the round under way is void, where `on_abort` is set.
     """
 
     def __init__(
@@ -138,6 +142,9 @@ class GradientReducer:
         self._closed = False
         self.phase = GradientPhase.NONE
         self.strict = True
+        self.on_abort: Callable[[], None] | None = None
+        self.aborted: Aborted | LayoutChanged | None = None
+        self._clears = False
 
     def lay_out(self, parameters: list[tuple[str, torch.nn.Parameter]]) -> None:
         """Reduce the gradients of these parameters from now on. Call it between two steps, at the same step on every
@@ -183,6 +190,7 @@ class GradientReducer:
         self._armed, self._running, self._hold = True, False, False
         self._passes, self._pass, self._summed = passes, 0, []
         self._closed, self.phase = False, GradientPhase.NONE
+        self.aborted, self._clears = None, False
 
     def allocate_buffers(self) -> None:
         """Allocate the buffers and touch their pages, so that peers do not wait for it in the first step with them.
@@ -209,6 +217,17 @@ class GradientReducer:
     def add_extras(self, extras: ExtraReduction) -> None:
         """Sum further tensors with each step."""
         self._extras.append(extras)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """A context manager around what may find out that the round is void: with `on_abort`, it keeps the exception
+        in `aborted` instead of raising it."""
+        try:
+            yield
+        except (Aborted, LayoutChanged) as error:
+            if self.on_abort is None:
+                raise
+            self.aborted = error
 
     def measure_noise(self, noise: NoiseScale) -> None:
         """Compute the norms that `noise` needs, in the steps that it measures."""
@@ -253,14 +272,39 @@ class GradientReducer:
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def arrived(parameter: torch.Tensor) -> None:
+            if self.aborted is not None:
+                self._clear_later()
+                return
             if self._armed:
                 self.phase = GradientPhase.LOCAL
                 if not self._hold:
-                    self._arrived(index)
+                    with self.holding():
+                        self._arrived(index)
+                    self._clear_later()
             elif self._closed and self.strict:
                 raise ElasticError(self._called_again())
 
         return arrived
+
+    def _clear_later(self) -> None:
+        """Clear the gradients as backward ends, if the round is aborted."""
+        if self.aborted is not None and not self._clears:
+            self._clears = True
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._clear)
+
+    def _clear(self) -> None:
+        """After a backward pass, if the round is aborted: gradients of zero, with which the script goes on."""
+        if self.aborted is None:
+            return
+        self._running = self._clears = False
+        for index in range(len(self._parameters)):
+            gradient = self._gradient(index)
+            if gradient is not None:
+                gradient.zero_()
+        self.phase = GradientPhase.SUMMED
+        if self.on_abort is not None:
+            self.on_abort()
 
     def _called_again(self) -> str:
         made = f"after its {self._passes} passes" if self._passes > 1 else "a second time in a step"
@@ -379,8 +423,13 @@ class GradientReducer:
 
     def _complete(self) -> None:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
-        if not self._running:
+        if not self._running or self.aborted is not None:
             return
+        with self.holding():
+            self._reduce_rest()
+        self._clear()
+
+    def _reduce_rest(self) -> None:
         last = self.passes_left == 1
         if self._given is not None:
             self.ns_per_sample = []

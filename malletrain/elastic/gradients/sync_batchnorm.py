@@ -79,6 +79,7 @@ class SyncBatchNormLayers:
     ) -> None:
         self._layers = layers
         self._committer = committer
+        self._reducer = reducer
         self._mean = mean
         self.mode = _Mode.OFF
         self.factor = 1.0  #: the weight of this member's gradients
@@ -101,8 +102,9 @@ class SyncBatchNormLayers:
 
     def sum(self, table: torch.Tensor) -> torch.Tensor:
         """Sum over members, in place; unchanged where the others have committed this step already."""
-        if self.mode is _Mode.TOGETHER:
-            self._committer.wait(self._committer.start(table))
+        if self.mode is _Mode.TOGETHER and self._reducer.aborted is None:
+            with self._reducer.holding():
+                self._committer.wait(self._committer.start(table))
         return table
 
     def _contribute(self) -> list[torch.Tensor]:

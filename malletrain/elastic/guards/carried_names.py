@@ -3,7 +3,8 @@
 A worker that joins begins with the script's first values of such variables: `iter_num = 0`, `best = 0`, or the index
 of `enumerate(s.batches())`. A variable counts if
 
-- the loop over batches adds a constant to it, or counts by `enumerate`, or keeps the best of it
+- the loop over batches (of a session, or of `elastic.ddp`'s loader) adds a constant to it, or counts by `enumerate`,
+  or keeps the best of it
   (`if score > best: best = score`, `best = max(best, score)`), and
 - it is used for more than messages: not only in `print`, in a logger's or progress bar's calls, or in an `if` around
   such.
@@ -51,14 +52,17 @@ def carried_names(text: str) -> dict[int, frozenset[CarriedName]]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return {}
+    loaders = frozenset(_loaders(tree))
     scopes: list[ast.Module | _Function] = [tree]
     scopes += [node for node in ast.walk(tree) if isinstance(node, _Function)]
-    whole = frozenset(each for each in _of_scope(tree, tree.body, deep=True) if "." in each.name)
+    whole = frozenset(each for each in _of_scope(tree, tree.body, loaders, deep=True) if "." in each.name)
     found = {}
     for scope in scopes:
-        loops = [node for node in _statements(scope.body) if isinstance(node, _Loop) and _trains(node)]
+        loops = [node for node in _statements(scope.body) if isinstance(node, _Loop) and _trains(node, loaders)]
         outer = [loop for loop in loops if not any(loop is not other and _inside(loop, other) for other in loops)]
-        names = frozenset(each for loop in outer for each in _of_scope(scope, [loop]) if "." not in each.name)
+        names = frozenset(
+            each for loop in outer for each in _of_scope(scope, [loop], loaders) if "." not in each.name
+        )
         if names | whole:
             found[_first_line(scope)] = names | whole
     return found
@@ -70,12 +74,14 @@ def _first_line(scope: ast.Module | _Function) -> int:
     return min([scope.lineno, *(decorator.lineno for decorator in scope.decorator_list)])
 
 
-def _of_scope(scope: ast.AST, body: list[ast.stmt], *, deep: bool = False) -> Iterator[CarriedName]:
+def _of_scope(
+    scope: ast.AST, body: list[ast.stmt], loaders: frozenset[str], *, deep: bool = False
+) -> Iterator[CarriedName]:
     """Variables that `body` carries and whose use anywhere in `scope` steers training."""
     nodes = list(ast.walk(ast.Module(body, []))) if deep else list(_statements(body))
     carried: dict[str, int] = {}
     for node in nodes:
-        for name in _carries(node):
+        for name in _carries(node, loaders):
             carried.setdefault(name, getattr(node, "lineno", 0))
     if carried:
         steering = _steering(body, deep=deep)
@@ -94,12 +100,25 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements(handler.body)
 
 
-def _trains(loop: _Loop) -> bool:
-    """Whether batches are trained on in the loop: it calls `.batches()` or `.step()` as a context manager."""
-    return any(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "batches"
-        for node in ast.walk(loop)
-    )
+def _trains(loop: _Loop, loaders: frozenset[str]) -> bool:
+    """Whether batches are trained on in the loop: it calls `.batches()`; in a script with `elastic.ddp`, `.epochs()`
+    or `.backward()`."""
+    names = ("batches", "epochs", "backward") if loaders else ("batches",)
+    return any(isinstance(node, ast.Call) and _method(node) in names for node in ast.walk(loop))
+
+
+def _loaders(tree: ast.AST) -> Iterator[str]:
+    """The names of the loaders that `elastic.ddp` returned."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _method(node.value) == "ddp":
+            for target in node.targets:
+                if isinstance(target, ast.Tuple) and len(target.elts) == 2:
+                    yield from _name(target.elts[1])
+
+
+def _method(call: ast.Call) -> str:
+    """The last name of what is called."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else _called(call)
 
 
 def _inside(node: ast.AST, other: ast.AST) -> bool:
@@ -109,7 +128,7 @@ def _inside(node: ast.AST, other: ast.AST) -> bool:
 # --- what is carried ----------------------------------------------------------------------------------------------
 
 
-def _carries(node: ast.AST) -> Iterator[str]:
+def _carries(node: ast.AST, loaders: frozenset[str]) -> Iterator[str]:
     if isinstance(node, ast.AugAssign) and _is_constant(node.value):
         yield from _name(node.target)
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -125,14 +144,18 @@ def _carries(node: ast.AST) -> Iterator[str]:
         for inner in _statements(node.body):
             if isinstance(inner, ast.Assign):
                 yield from (name for target in inner.targets for name in _name(target) if name in tested)
-    elif isinstance(node, ast.For) and isinstance(node.target, ast.Tuple) and _enumerates_batches(node.iter):
+    elif isinstance(node, ast.For) and isinstance(node.target, ast.Tuple) and _enumerates_batches(node.iter, loaders):
         yield from _name(node.target.elts[0])
 
 
-def _enumerates_batches(node: ast.AST) -> bool:
+def _enumerates_batches(node: ast.AST, loaders: frozenset[str]) -> bool:
     if not isinstance(node, ast.Call) or _called(node) != "enumerate":
         return False
-    return any(isinstance(each, ast.Attribute) and each.attr == "batches" for each in ast.walk(node))
+    return any(
+        (isinstance(each, ast.Attribute) and each.attr == "batches")
+        or (isinstance(each, ast.Name) and each.id in loaders)
+        for each in ast.walk(node)
+    )
 
 
 def _is_best(node: ast.AST) -> bool:

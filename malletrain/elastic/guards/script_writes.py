@@ -15,7 +15,16 @@ _WRITERS = {
 }
 
 #: Conditions of one worker.
-_MAIN = ("is_main", "is_main_process", "is_world_process_zero", "is_global_zero", "rank", "local_rank", "global_rank")
+_MAIN = (
+    "is_main",
+    "get_rank",
+    "is_main_process",
+    "is_world_process_zero",
+    "is_global_zero",
+    "rank",
+    "local_rank",
+    "global_rank",
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,0 +1,243 @@
+"""For scripts written for DistributedDataParallel: the loop over a DataLoader stays as it is.
+
+    loader = DataLoader(train, batch_size=256, shuffle=True)       # of all workers together
+    model, loader = elastic.ddp(model, optimizer, loader)
+    for epoch in loader.epochs(90):
+        for images, target in loader:
+            optimizer.zero_grad()
+            loss_function(model(images), target).backward()
+            optimizer.step()
+    loader.session.finish()
+
+A step begins as the loader yields a batch and ends as it is asked for the next one. Where a node is lost meanwhile,
+`backward()` returns with gradients of zero, the script goes on to the end of the loop's body, and the loader takes
+the training state back to where it was and yields the batch again. So the body may run again for a batch: what it
+changes must be part of the training state (`loader.session.state`, `loader.session.track`), as for a worker that
+joins.
+
+`malletrain.elastic.distributed` has the calls of torch.distributed that such a script makes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.launch.worker_start import as_module
+from malletrain.elastic.session import Session
+from malletrain.elastic.step import Step
+
+#: Of the session that `ddp` made last, for `malletrain.elastic.distributed`.
+_latest: list[LoopSession] = []
+
+#: Arguments of a Session that such a loop cannot use.
+_REFUSED = {
+    "virtual_shards": "a loop over shards needs `with s.step():`, so use Session",
+    "dataset": "the loader has the data set",
+    "batch_size": "say it to the DataLoader: it is the batch of all workers together",
+}
+
+
+class ElasticParallel(torch.nn.Module):
+    """The model, in the place of a DistributedDataParallel; made by `ddp`.
+
+    Attributes:
+        module: the model itself.
+    """
+
+    def __init__(self, module: torch.nn.Module, session: Session) -> None:
+        super().__init__()
+        self.module = module
+        object.__setattr__(self, "_session", session)  # it is no part of the model
+
+    def forward(self, *args: Any, **more: Any) -> Any:
+        return self.module(*args, **more)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """A context manager around every `backward()` of a batch but the last, for a batch that is taken in parts.
+
+        It is not for accumulating over several batches of the loader: make the loader's batch larger instead.
+        """
+        session: Session = self.__dict__["_session"]
+        return session.accumulate()
+
+
+class LoopSession(Session):
+    """A session whose steps are the runs of a loop's body, from one batch to the next.
+
+    Attributes:
+        rank: this worker's now; 0 is the main one.
+        in_body: whether a batch is being trained on.
+        batches_in_epoch: of a whole epoch.
+    """
+
+    def __init__(self, *given: Any, backwards: int, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self._backwards = backwards
+        self._step: Step | None = None
+        self._copy: tuple[bytes, list[torch.Tensor]] | None = None
+        self._runtime.reducer.on_abort = self._keep
+
+    @property
+    def rank(self) -> int:
+        return self._runtime.committer.world.rank
+
+    @property
+    def in_body(self) -> bool:
+        return self._step is not None
+
+    @property
+    def batches_in_epoch(self) -> int:
+        return math.ceil(self._runtime.sampler.epoch_length / self.batch_size)
+
+    def begin_body(self) -> None:
+        """A batch has been loaded."""
+        self._step = Step(self._runtime, None, self._backwards)
+        self._step.__enter__()
+        # A signal must not end the body in the middle: the step under way is finished first.
+        self._runtime.lifecycle.step_began = None
+
+    def end_body(self) -> None:
+        """The next batch is asked for, or the epoch is over. A step that was aborted is undone, to be repeated.
+
+        Raises:
+            ElasticError: the batch was not trained on.
+        """
+        step, self._step = self._step, None
+        if step is None:
+            return
+        aborted = self._runtime.reducer.aborted
+        copy, self._copy = self._copy, None
+        if aborted is not None and copy is not None:
+            self._runtime.state.restore(*copy)
+        step.__exit__(None if aborted is None else type(aborted), aborted, None)
+
+    def _keep(self) -> None:
+        """The step is void: nothing of the training state has changed yet, but the body goes on."""
+        if self._copy is None:
+            self._copy = self._runtime.state.copy()
+
+
+class ElasticLoader:
+    """The batches of a session, in the place of a DataLoader; made by `ddp`.
+
+    Attributes:
+        session: the session, for `track`, `state`, `evaluate`, `finish` and whatever else it has.
+        dataset, batch_size: as of the DataLoader.
+    """
+
+    def __init__(self, session: LoopSession, dataset: Any) -> None:
+        self.session = session
+        self.dataset = dataset
+        self.batch_size = session.batch_size
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return self.session.batches_in_epoch
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Iterate over the epochs from the present one to `count` - 1."""
+        for epoch in self.session.epochs(count):
+            yield epoch
+            self.session.end_body()
+
+    def __iter__(self) -> Iterator[Any]:
+        """This worker's parts of the remaining batches of the epoch.
+
+        Raises:
+            ElasticError: a batch was not trained on: the body made no `backward()`.
+            Released: this worker's part is over.
+        """
+        self.session.end_body()
+        for batch in self.session.batches():
+            self.session.begin_body()
+            yield batch
+            self.session.end_body()
+
+
+def ddp(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
+    loader: DataLoader[Any],
+    *,
+    backwards: int = 1,
+    **settings: Any,
+) -> tuple[ElasticParallel, ElasticLoader]:
+    """Make a script that was written for DistributedDataParallel malleable.
+
+    Args:
+        model: not wrapped in DistributedDataParallel.
+        optimizer: of its parameters; or several.
+        loader: a DataLoader whose `batch_size` is that of all workers together, without a DistributedSampler.
+        backwards: number of `backward()` calls a batch, each with an optimizer's step after it.
+        settings: further arguments of `Session`.
+
+    Returns:
+        The model and the loader to use from here on.
+
+    Raises:
+        ElasticError: something of torch.distributed is still in use, or the loader orders its samples in a way that
+            cannot be shared; the message says what to change.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise ElasticError(
+            "torch.distributed.init_process_group has been called: its group cannot change its size. Say "
+            "`from malletrain.elastic import distributed as dist` instead of `import torch.distributed as dist`"
+        )
+    for name, why in _REFUSED.items():
+        if name in settings:
+            raise ElasticError(f"elastic.ddp(..., {name}=...): {why}")
+    plain = as_module(model)
+    synced = next((each for each in plain.modules() if isinstance(each, torch.nn.SyncBatchNorm)), None)
+    if synced is not None:
+        raise ElasticError(
+            "torch.nn.SyncBatchNorm needs a process group of torch.distributed: model = elastic.sync_batchnorm(model)"
+        )
+    given = {
+        "shuffle": _shuffles(loader),
+        "drop_last": loader.drop_last,
+        "collate": loader.collate_fn,
+        "loaders": loader.num_workers,
+    }
+    session = LoopSession(
+        plain, optimizer, loader.dataset, batch_size=loader.batch_size, backwards=backwards, **(given | settings)
+    )
+    _latest[:] = [session]
+    return ElasticParallel(plain, session), ElasticLoader(session, loader.dataset)
+
+
+def latest_session() -> LoopSession | None:
+    """The session that `ddp` made last; None before."""
+    return _latest[0] if _latest else None
+
+
+def _shuffles(loader: Any) -> bool:
+    """Whether a loader takes its samples in random order. Raises `ElasticError` if its order cannot be shared."""
+    if not isinstance(loader, DataLoader):
+        raise ElasticError(
+            f"elastic.ddp(model, optimizer, loader): the loader must be a DataLoader, not {type(loader).__name__}"
+        )
+    sampler = loader.sampler
+    if isinstance(sampler, DistributedSampler):
+        raise ElasticError(
+            "leave DistributedSampler out: DataLoader(dataset, batch_size=N, shuffle=True) with the batch of all "
+            "workers together; the session divides each batch, and orders every epoch anew without set_epoch"
+        )
+    if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
+        raise ElasticError(
+            "a DataLoader with a batch_sampler, or without batches, cannot be divided: give it batch_size=N, and an "
+            "order of your own by elastic.ddp(..., order=...)"
+        )
+    if type(sampler) not in (RandomSampler, SequentialSampler) or getattr(sampler, "replacement", False):
+        raise ElasticError(
+            f"{type(sampler).__name__} cannot be divided among workers that change: elastic.ddp(..., order=...) "
+            "takes a function of the epoch that returns every index once"
+        )
+    return isinstance(sampler, RandomSampler)

@@ -1,0 +1,72 @@
+"""`elastic.ddp`: a loop over a DataLoader as it is, equal to its static run over changes of size and a kill; what
+cannot be kept is refused by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.elastic.coordinator import HERE, outside_slurm, running, wait_until
+from tests.elastic.digits import assert_equal, run_alone
+from tests.elastic.test_habits import assert_matches
+
+SCRIPT = str(HERE / "train_ddp.py")
+
+REFUSED = {
+    "real_group": r"init_process_group has been called.*from malletrain.elastic import distributed as dist",
+    "distributed_sampler": r"leave DistributedSampler out: DataLoader\(dataset, batch_size=N, shuffle=True\)",
+    "weighted_sampler": r"WeightedRandomSampler cannot be divided.*order=",
+    "barrier": r"dist.barrier cannot be kept.*there before the job starts",
+    "rank_beforehand": r"dist.get_rank\(\) before elastic.ddp",
+    "epochs_by_range": r"the epoch's batches are used up: iterate over epochs by `for epoch in",
+    "evaluates_within": r"evaluate\(\) belongs after the loop over batches",
+    "reduces_within": r"dist.all_reduce belongs after the loop over batches",
+    "accumulates_over_batches": r"without a backward\(\) outside s.accumulate\(\)",
+    "leaves_a_batch": r"without a backward\(\)",
+    "second_backward": r"a second time in a step",
+    "torch_sync_batchnorm": r"elastic.sync_batchnorm\(model\)",
+    "shards": r"virtual_shards=...\): a loop over shards",
+}
+
+
+@pytest.mark.parametrize("habit", REFUSED)
+def test_what_cannot_be_kept_is_refused_by_name(habit: str, tmp_path: Path) -> None:
+    environ = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, SCRIPT, habit], env=environ, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "ElasticError" in done.stderr
+    assert_matches(REFUSED[habit], done.stderr.replace("\n", " "))
+
+
+def bodies_of(directory: Path, task: int) -> list[int]:
+    path = directory / f"bodies-{task}"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def test_a_loop_over_a_loader_is_equal_over_changes_of_size(tmp_path: Path) -> None:
+    """From one worker to three; one is killed; another joins. The step under way is repeated, with the scheduler and
+    the script's own count taken back."""
+    static = run_alone(tmp_path / "static", SCRIPT, "usual")
+    with running(tmp_path) as (daemon, pod):
+        pod.spawn(daemon.url, 0, [SCRIPT, "usual"])
+        wait_until(lambda: len(bodies_of(tmp_path, 0)) >= 2, 60, "two steps")
+        for task in (1, 2):
+            pod.spawn(daemon.url, task, [SCRIPT, "usual"])
+        daemon.wait_world([0, 1, 2])
+        wait_until(lambda: len(bodies_of(tmp_path, 2)) >= 2, 60, "two steps of three")
+        pod.kill(2)
+        daemon.wait_world([0, 1])
+        made = len(bodies_of(tmp_path, 0))
+        wait_until(lambda: len(bodies_of(tmp_path, 0)) >= made + 1, 60, "a step of two")
+        pod.spawn(daemon.url, 3, [SCRIPT, "usual"])
+        daemon.wait_world([0, 1, 3])
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == 0, pod.logs()
+    assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
+    bodies = [bodies_of(tmp_path, task) for task in (0, 1)]
+    assert any(len(set(each)) < len(each) for each in bodies), "the kill must have aborted a step on some worker"
