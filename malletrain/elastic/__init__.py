@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from malletrain.elastic.comm.mpi_group import mpi_world
     from malletrain.elastic.comm.static_rendezvous import environment_world
     from malletrain.elastic.data.batch_size import Chosen, PerWorker
+    from malletrain.elastic.data.streams import Streams
     from malletrain.elastic.errors import ElasticError
     from malletrain.elastic.gradients.learning_rate import LearningRate, Schedule
     from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
     from malletrain.elastic.session import Session
 
 __all__ = [
-    "Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "ddp", "environment_world",
-    "mpi_world", "sync_batchnorm",
+    "Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "Streams", "ddp",
+    "environment_world", "mpi_world", "sync_batchnorm",
 ]  # fmt: skip
 
 #: Environment variable: the descriptor from which the script's process reads the daemon's welcome, a secret.
@@ -40,6 +41,7 @@ _HOMES = {
     "PerWorker": "malletrain.elastic.data.batch_size",
     "Schedule": "malletrain.elastic.gradients.learning_rate",
     "Session": "malletrain.elastic.session",
+    "Streams": "malletrain.elastic.data.streams",
     "ddp": "malletrain.elastic.adapters.ddp",
     "environment_world": "malletrain.elastic.comm.static_rendezvous",
     "mpi_world": "malletrain.elastic.comm.mpi_group",

@@ -27,6 +27,7 @@ from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.proportional_shares import ProportionalShares
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler, Share
+from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers, whole_batch_layers
 from malletrain.elastic.errors import ElasticError, JobOver, Released
@@ -88,7 +89,7 @@ class Runtime:
     Args:
         model: to train.
         optimizers: of its parameters.
-        dataset: map-style.
+        dataset: map-style, or streams.
         settings: of the session.
 
     Attributes:
@@ -130,26 +131,39 @@ class Runtime:
         self._was_main = False
 
         # What is trained: data, batch, state.
-        self.loader = SampleLoader(dataset, settings.seed, settings.collate)
         self.session_batch = SessionBatch(as_rule(settings.batch_size), settings.learning_rate, settings.noise_scale)
         norms = synced_layers(model)
-        self._check_settings(bool(norms))
-        self.sampler = Sampler(
-            len(dataset),
-            self.session_batch.rule.reference,
-            seed=settings.seed,
-            shuffle=settings.shuffle,
-            drop_last=settings.drop_last,
-            order=settings.order,
-        )
+        streams = dataset if isinstance(dataset, Streams) else None
+        self._check_settings(bool(norms), bool(streams))
         self.position = Position()
+        batch = self.session_batch.rule.reference
+        self.loader: SampleLoader | StreamReader
+        self.sampler: Sampler | StreamSampler
+        if streams is not None:
+            self.loader = reader = StreamReader(streams, settings.seed, settings.collate)
+            positions = StreamPositions(streams.count)
+            self.sampler = stream_sampler = StreamSampler(self.position, positions, batch, settings.seed)
+            length = streams.count
+        else:
+            self.loader = sample_loader = SampleLoader(dataset, settings.seed, settings.collate)
+            length = len(dataset)
+            self.sampler = sampler = Sampler(
+                length,
+                batch,
+                seed=settings.seed,
+                shuffle=settings.shuffle,
+                drop_last=settings.drop_last,
+                order=settings.order,
+            )
         self.state = TrainingState(model, optimizers, self.position)
         self.shared = SharedValues()
         self.state.track("malletrain.values", self.shared)
         self.state.terms = repr(
-            (len(dataset), self.session_batch.rule.reference, settings.seed, settings.shuffle, settings.drop_last,
+            (length, batch, settings.seed, settings.shuffle, settings.drop_last,
              settings.reduction, settings.virtual_shards, settings.balance, settings.check, dataset_digest(dataset))
         )  # fmt: skip
+        if streams is not None:
+            self.state.track("malletrain.streams", positions)
         self.session_batch.attach(self.state, self.state.optimizers)
 
         # Who trains: this process as a member of a world.
@@ -184,7 +198,7 @@ class Runtime:
             settings.check, self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
         )
         if settings.order is not None:
-            self.guards.order = self.sampler.permutation
+            self.guards.order = sampler.permutation
         self.reducer.open_pass = functools.partial(self.guards.agreement.open, RoundKind.STEP)
         if self.session_batch.noise is not None:
             self.reducer.measure_noise(self.session_batch.noise)
@@ -197,8 +211,11 @@ class Runtime:
         )
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
         whole = bool(whole_batch_layers(model))
-        self._batch_loader = BatchLoader(
-            self.sampler, self.loader, self.proportional_shares, self.shards, settings.loaders, whole=whole
+        self.streams: StreamBatches | None = None
+        if streams is not None:
+            self.streams = StreamBatches(stream_sampler, reader, positions, self.reducer)
+        self._batch_loader: BatchLoader | StreamBatches = self.streams or BatchLoader(
+            sampler, sample_loader, self.proportional_shares, self.shards, settings.loaders, whole=whole
         )
         self.judgement = self._judge()
 
@@ -210,7 +227,7 @@ class Runtime:
         store_server = pilot.store if pilot else None
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, store_server)
         fixed = self.session_batch.fixed and self.session_batch.noise is None
-        self.recovery.can_overlap = fixed and not (settings.virtual_shards or norms or self.sharded)
+        self.recovery.can_overlap = fixed and not (settings.virtual_shards or norms or self.sharded or streams)
         self.reconfigurer = Reconfigurer(
             self.member,
             self.state,
@@ -239,9 +256,18 @@ class Runtime:
         worker_start.on_terminate(self.lifecycle.terminated)
         atexit.register(_end_process, self.member)
 
-    def _check_settings(self, norms: bool) -> None:
+    def _check_settings(self, norms: bool, streams: bool) -> None:
         """Raise `ElasticError` for settings that exclude each other."""
         settings = self._settings
+        excluded = ("order", "drop_last", "virtual_shards", "balance", "loaders")
+        unfit = [name for name in excluded if getattr(settings, name)]
+        if streams and unfit:
+            raise ElasticError(
+                f"Session(..., {unfit[0]}=...) needs map-style data: a stream gives its samples in its own order, "
+                "and reads ahead by itself where it does"
+            )
+        if streams and self.sharded:
+            raise ElasticError("a sharded model needs map-style data: its processes must load equally often")
         if settings.drop_last and not self.session_batch.fixed:
             raise ElasticError("drop_last=True needs a batch_size that is a number: else what is dropped would vary")
         if self.sharded and (settings.virtual_shards or norms or self.session_batch.noise is not None):
@@ -286,7 +312,11 @@ class Runtime:
 
     def loader_of(self, dataset: Any) -> SampleLoader:
         """A loader of `dataset` with the session's seed and collate function; of the training data if it is None."""
-        return self.loader if dataset is None else SampleLoader(dataset, self._settings.seed, self._settings.collate)
+        if dataset is None and isinstance(self.loader, SampleLoader):
+            return self.loader
+        if dataset is None or isinstance(dataset, Streams):
+            raise ElasticError("evaluate() needs a map-style data set: s.evaluate(metrics, test_set)")
+        return SampleLoader(dataset, self._settings.seed, self._settings.collate)
 
     def check_epoch(self) -> None:
         """Raise `ElasticError` if the script asks for an epoch's batches again after it has made them all."""

@@ -47,7 +47,7 @@ class Session:
     Args:
         model: any module, not wrapped in `DistributedDataParallel`; or several, as a list or a dictionary.
         optimizer: of the model's parameters; or several, as a list or a dictionary.
-        dataset: a map-style data set.
+        dataset: a map-style data set, or `elastic.Streams` of data that can only be read from start to end.
         batch_size: samples of one step over all workers: a number, or a rule (`PerWorker`, `Chosen`).
         learning_rate: how the learning rate follows a batch that changes. Default: it does not.
         noise_scale: whether to measure the gradient noise scale. Default: if the batch may change.

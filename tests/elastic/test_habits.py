@@ -44,7 +44,7 @@ GROWING = {
     "lambda_over_global": r"learns with another lr than the others|has another count",
 }
 
-EQUAL = ["own_order", "gan", "sam", "weighted", "unfreezes", "shared_values", "agrees", "sums_in_words"]
+EQUAL = ["own_order", "gan", "sam", "weighted", "unfreezes", "shared_values", "agrees", "sums_in_words", "streams"]
 
 
 def run_together(directory: Path, *options: str, size: int = 2) -> tuple[list[int], str]:

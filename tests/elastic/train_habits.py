@@ -9,8 +9,9 @@ import argparse
 import copy
 import logging
 import os
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -445,6 +446,42 @@ def draws() -> None:
     assert s.equality.startswith("statistical") and "random numbers" in s.equality, s.equality
 
 
+STREAMS = 5
+
+
+class Skipping:
+    """A stream that passes over samples without reading them."""
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        x, y = data().tensors
+        for row in self.rows:
+            yield x[row] + 0.01 * torch.randn(64).double(), y[row]
+
+    def skip(self, count: int) -> Skipping:
+        return Skipping(self.rows[count:])
+
+
+def open_stream(number: int, epoch: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    """Streams of unequal lengths, each epoch in another order; every other one can pass over samples."""
+    lengths = [60, 130, 1, 200, 249]
+    first = sum(lengths[:number])
+    rows = list(range(first, first + lengths[number]))
+    random.Random(epoch).shuffle(rows)
+    return Skipping(rows) if number % 2 else iter(Skipping(rows))
+
+
+def streams() -> None:
+    for epoch in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            tick()
+        assert s.samples_done == 640 * (epoch + 1), (s.samples_done, epoch)
+
+
 def joins() -> None:
     """What a worker that joins is called with."""
     s.when_joining(lambda epoch, step: (HOME / f"joined-{ME}").write_text(f"{epoch} {step}"))
@@ -489,6 +526,8 @@ if __name__ == "__main__":
         dataset = random_split(dataset, [512, 128])[0]
         assert isinstance(dataset, Subset)
         torch.manual_seed(0)
+    if options.habit == "streams":
+        dataset = elastic.Streams(open_stream, STREAMS)  # type: ignore[assignment]
     orders: dict[str, Callable[[int], list[int]]] = {
         "own_order": lengths,
         "orders_that_differ": lambda _: torch.randperm(

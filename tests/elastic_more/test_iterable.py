@@ -1,5 +1,5 @@
-"""An iterable data set is refused with a solution in the message, and that works: index shards, read records by
-number."""
+"""An iterable data set is refused with two solutions in the message: streams, and shards with an index, whose records
+are read by number."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ def shards(tmp_path: Path) -> list[Path]:
 
 def test_a_stream_is_refused_and_the_message_says_what_to_do(shards: list[Path]) -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(ElasticError, match=r"map-style first \(see docs/how-to/researcher-script.md\)"):
+    with pytest.raises(
+        ElasticError,
+        match=r"elastic.Streams\(open_stream, count\), or made map-style",
+    ):
         elastic.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), Stream(shards), batch_size=4)
 
 

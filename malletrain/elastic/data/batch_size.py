@@ -19,6 +19,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.data.streams import StreamSampler
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.learning_rate import LearningRate, LearningRateScaling
 from malletrain.elastic.gradients.noise_scale import NoiseScale
@@ -164,7 +165,7 @@ class SessionBatch:
             state.track("malletrain.noise", self.noise)
         self.lr_scaling.attach(optimizers)
 
-    def update(self, sampler: Sampler, workers: int, chosen: int, *, owes_a_step: bool) -> None:
+    def update(self, sampler: Sampler | StreamSampler, workers: int, chosen: int, *, owes_a_step: bool) -> None:
         """Set the batch of the next step. Call it before each step.
 
         Args:

@@ -1,9 +1,11 @@
-"""Seeds the global random generators of a training process."""
+"""The global random generators of a training process."""
 
 from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -15,3 +17,28 @@ def seed_all(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % 2**32)
+
+
+def seed_sample(seed: int) -> None:
+    """Seed the generators that a data set draws from: torch's of the CPU, Python's and, where it is loaded,
+    numpy's."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """A context manager after which these generators are as before."""
+    before = torch.get_rng_state(), random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_before = numpy.random.get_state() if numpy is not None else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        if numpy is not None:
+            numpy.random.set_state(numpy_before)

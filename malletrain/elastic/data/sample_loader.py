@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
+from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import ElasticError
 
@@ -35,8 +34,8 @@ class SampleLoader:
             )
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise ElasticError(
-                f"{type(dataset).__name__} has no length or no items by index: an iterable data set must be made "
-                "map-style first (see docs/how-to/researcher-script.md)"
+                f"{type(dataset).__name__} has no length or no items by index: an iterable data set is given as "
+                "elastic.Streams(open_stream, count), or made map-style (see docs/how-to/researcher-script.md)"
             )
         self.dataset = dataset
         self._seed = seed
@@ -47,21 +46,9 @@ class SampleLoader:
         if type(self.dataset) is TensorDataset and self._collate is default_collate:
             chosen = torch.as_tensor(indices)
             return [tensor[chosen] for tensor in self.dataset.tensors]
-        before = torch.get_rng_state(), random.getstate()
-        numpy = sys.modules.get("numpy")
-        numpy_before = numpy.random.get_state() if numpy else None
-        try:
-            return self._collate([self._item(epoch, index, numpy) for index in indices])
-        finally:
-            torch.set_rng_state(before[0])
-            random.setstate(before[1])
-            if numpy:
-                numpy.random.set_state(numpy_before)
+        with kept_random_state():
+            return self._collate([self._item(epoch, index) for index in indices])
 
-    def _item(self, epoch: int, index: int, numpy: Any) -> Any:
-        seed = mix(self._seed, epoch, index)
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        if numpy:
-            numpy.random.seed(seed % 2**32)
+    def _item(self, epoch: int, index: int) -> Any:
+        seed_sample(mix(self._seed, epoch, index))
         return self.dataset[index]

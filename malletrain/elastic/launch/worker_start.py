@@ -25,6 +25,7 @@ from malletrain.elastic.comm.local_rank import LocalRank, find_local_rank
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.data.sample_loader import SampleLoader
 from malletrain.elastic.data.sampler import Sampler
+from malletrain.elastic.data.streams import StreamReader, StreamSampler
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
 from malletrain.elastic.link.daemon_link import Link
@@ -216,7 +217,10 @@ def check_model(model: torch.nn.Module, local_rank: LocalRank) -> bool:
 
 
 def warm_up(
-    model: torch.nn.Module, loader: SampleLoader, sampler: Sampler, rehearse: Callable[[Any], Any] | None
+    model: torch.nn.Module,
+    loader: SampleLoader | StreamReader,
+    sampler: Sampler | StreamSampler,
+    rehearse: Callable[[Any], Any] | None,
 ) -> None:
     """Load a batch and run the model forward and backward, so that the first step is as fast as any. Gradients,
     buffers and random state are as before afterwards. A compiled model runs with several batch sizes, so that it is
