@@ -30,7 +30,7 @@ from malletrain.wire import address
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient, client_at
 from malletrain.wire.errors import WireError
-from malletrain.wire.tls import with_ca
+from malletrain.wire.tls import with_trust
 
 
 def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
@@ -56,7 +56,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
         request = replace(request, gres=whole_gres(kinds, request.constraint))
     if "dry-run" in given:
         request = fit(commands, request)
-        trusting = with_ca(environ, site.ca)
+        trusting = with_trust(environ, site.ca, site.tls_user)
         return describe(request, request.materialize("JOB", daemon.url, sys.executable, trusting, __version__), cwd)
     job, array = submit_request(daemon, commands, request, environ, _warn)
     if "quiet" in given:

@@ -244,6 +244,9 @@ class ApiSection(Section):
     url: str = ""
     """URL that workers and people use; empty: http:// with this machine's full name and the port."""
 
+    certificate: AbsolutePath = ""
+    """Certificate (PEM) of an https `url`, for which the daemon vouches by MUNGE; empty: authorities do."""
+
     @field_validator("url")
     @classmethod
     def _http(cls, value: str) -> str:

@@ -304,7 +304,7 @@ class Service:
         config, roles = self._config, self._roles
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
-        auth = Auth((self.url,), roles, self._clock)
+        auth = Auth((self.url,), roles, self._clock, certificate=config.api.certificate)
         bell = JournalNotifier()
         journal.on_append(bell.ring)
         self._views = StoreViews(journal.path, self._last_snapshot, self._last_decision, __version__, self.notices)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.errors import MalletrainError
-from malletrain.wire.tls import CA_VARIABLE
+from malletrain.wire.tls import CA_VARIABLE, USER_VARIABLE
 
 _URL = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_/]*)?\Z")
 _SAFE = re.compile(r"[A-Za-z0-9_./=%+,:@-]|[^\x00-\x7f]")
@@ -113,7 +113,8 @@ class BatchRequest:
             url: where the daemon listens.
             python: absolute path of an interpreter that has malletrain, on the nodes too.
             environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
-                which would override the script's own lines. MALLETRAIN_CA is written into the script.
+                which would override the script's own lines. MALLETRAIN_CA and MALLETRAIN_TLS_USER are written into
+                the script.
 
         Raises:
             InvalidBatch: url or python could not stand in the script.
@@ -128,7 +129,8 @@ class BatchRequest:
         ca = environment.get(CA_VARIABLE, "")
         if ca and (not ca.startswith("/") or "\n" in ca):
             raise InvalidBatch([f"{CA_VARIABLE}: {ca[:80]!r} is not an absolute path"])
-        script = self._preamble(job, url, python, version, ca).encode("utf-8", "surrogateescape") + self.user_body
+        trust = {name: environment[name] for name in (CA_VARIABLE, USER_VARIABLE) if environment.get(name)}
+        script = self._preamble(job, url, python, version, trust).encode("utf-8", "surrogateescape") + self.user_body
         return Submission(("sbatch", "--parsable"), script, clean_environment(environment))
 
     def lines(self, job: int | str = "") -> tuple[tuple[str, str], ...]:
@@ -159,13 +161,13 @@ class BatchRequest:
         ]
         return (*((name, value) for name, value in wanted if value), *fixed)
 
-    def _preamble(self, job: int | str, url: str, python: str, version: str, ca: str) -> str:
+    def _preamble(self, job: int | str, url: str, python: str, version: str, trust: Mapping[str, str]) -> str:
         options = "\n".join(
             f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job)
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
-        exports = f"  export {CA_VARIABLE}={shlex.quote(ca)}\n" if ca else ""
+        exports = "".join(f"  export {name}={shlex.quote(value)}\n" for name, value in trust.items())
         if self.resume is not None:
             exports += f"  export MALLETRAIN_RESUME={self.resume}\n"
         set_arguments = f"set -- {arguments}\n" if self.arguments else ""

@@ -28,7 +28,7 @@ from malletrain.slurm.sbatch import BatchRequest, Submission, default_tasks
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable
-from malletrain.wire.tls import with_ca
+from malletrain.wire.tls import with_trust
 
 #: Seconds for sbatch; it takes 13 to 36 ms (measured), more on a controller under load.
 SBATCH_TIMEOUT_S = 60.0
@@ -226,7 +226,7 @@ def add_tasks(
 def _held_array(
     daemon: DaemonClient, job: int, request: BatchRequest, environ: Mapping[str, str], warn: Callable[[str], None]
 ) -> int:
-    trusting = with_ca(environ, daemon.address.ca)
+    trusting = with_trust(environ, daemon.address.ca, daemon.address.tls_user)
     script = request.materialize(job, daemon.url, sys.executable, trusting, __version__)
     return run_sbatch(script, request.chdir, warn)
 

@@ -19,7 +19,7 @@ from malletrain.wire.errors import WireError
 SYSTEM_CLIENT_FILE = Path("/etc/malletrain/client.toml")
 
 #: Names of harvest jobs that a client file may give, so that users need not type them: keys of `Address`.
-KEYS = ("url", "partition", "account", "qos", "ca")
+KEYS = ("url", "partition", "account", "qos", "ca", "tls_user")
 
 
 class AddressError(WireError):
@@ -30,7 +30,8 @@ class AddressError(WireError):
 class Address:
     """The daemon's `url`, and the partition, account and QOS of pilots where known.
 
-    `ca`: a PEM file with the certificates to trust for an https URL. `source` says which file or variable named them.
+    `ca`: a PEM file with the certificates to trust for an https URL. `tls_user`: the daemon's user, who vouches for
+    its certificate by MUNGE. `source` says which file or variable named them.
     """
 
     url: str
@@ -39,6 +40,7 @@ class Address:
     qos: str = ""
     source: str = ""
     ca: str = ""
+    tls_user: str = ""
 
 
 def find(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> Address:

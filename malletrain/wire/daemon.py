@@ -11,7 +11,7 @@ from malletrain.wire.address import Address, find
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
 from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
-from malletrain.wire.tls import client_context
+from malletrain.wire.tls import TlsConnector
 
 
 class BadAnswer(WireError):
@@ -156,7 +156,9 @@ def client_at(address: Address, environ: Mapping[str, str]) -> DaemonClient:
     """The daemon at an address; nothing is sent yet.
 
     Raises:
-        WireError: the URL or the file of certificates cannot be used.
+        WireError: the URL, the file of certificates or the user who vouches for one cannot be used.
     """
-    tls = client_context(address.ca) if address.ca else None
-    return DaemonClient(Http(address.url, munge_socket=environ.get("MUNGE_SOCKET") or None, tls=tls), address)
+    socket = environ.get("MUNGE_SOCKET") or None
+    secure = address.url.startswith("https:")
+    tls = TlsConnector(address.url, address.ca, address.tls_user, socket) if secure else None
+    return DaemonClient(Http(address.url, munge_socket=socket, tls=tls), address)

@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
-from malletrain.wire.tls import client_context
+from malletrain.wire.tls import NotVouched, TlsConnector
 
 #: What a person's MUNGE credential is made for (`malletrain.wire.munge.statement`).
 SESSION_PURPOSE = "malletrain-session-v1"
@@ -60,7 +60,7 @@ class Http:
         *,
         munge_socket: str | None = None,
         timeout_s: float = TIMEOUT_S,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsConnector | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`url` as the daemon itself is configured with: the credential is made for it.
@@ -202,13 +202,11 @@ class Http:
         if self._connection is None:
             # Connecting has its own, shorter time-out: a long poll waits for an answer, not for a machine.
             if self._https:
-                tls = self._tls or client_context()
-                self._connection = http.client.HTTPSConnection(
-                    self._host, self._port, timeout=self._timeout_s, context=tls
-                )
+                self._tls = self._tls or TlsConnector(self.url, munge_socket=self._munge_socket)
+                self._connection = self._tls.connect(self._host, self._port, self._base, self._timeout_s)
             else:
                 self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-            self._connection.connect()
+                self._connection.connect()
         if self._connection.sock is not None:
             self._connection.sock.settimeout(limit)
         return self._connection
@@ -250,6 +248,8 @@ class Http:
             return DaemonUnavailable(
                 f"{self.url} gives no answer in time: look at `systemctl status malletraind` there"
             )
+        if isinstance(error, NotVouched):
+            return DaemonUnavailable(f"{self.url}: {error}")
         if isinstance(error, ssl.SSLError):
             return DaemonUnavailable(f"{self.url}: the TLS connection fails ({error.reason}): check its certificate")
         if isinstance(error, socket.gaierror):

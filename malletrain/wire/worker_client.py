@@ -7,7 +7,6 @@ import json
 import math
 import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from malletrain.wire import messages, munge
 from malletrain.wire.errors import WireError
-from malletrain.wire.tls import client_context
+from malletrain.wire.tls import TlsConnector
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -106,14 +105,13 @@ class WorkerClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise WireError(f"{url!r} is no URL such as http://head.example.org:8470")
-        self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/")
         self.identity = identity
         self._credential = credential or (lambda: credential_for(url))
         self._welcome = welcome
         self._renew_at = _renewal(welcome)
-        self._tls: ssl.SSLContext | None = None
+        self._tls = TlsConnector(url) if parts.scheme == "https" else None
         self._local = threading.local()
 
     @property
@@ -219,12 +217,11 @@ class WorkerClient:
     ) -> tuple[int, bytes]:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            if self._secure:
-                self._tls = self._tls or client_context()
-                connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
+            if self._tls is not None:
+                connection = self._tls.connect(self._host, self._port, self._base, timeout)
             else:
                 connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
-            connection.connect()
+                connection.connect()
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._local.connection = connection
         connection.timeout = timeout
