@@ -1,8 +1,7 @@
 """A generative adversarial network of convolutions: two models, two optimizers, three backward passes a batch.
 
 After pytorch/examples, dcgan/main.py (https://github.com/pytorch/examples). Licence of the original: BSD-3-Clause.
-Other than there, the noise is drawn with each sample, in `__getitem__`, and the layers between convolutions are
-GroupNorm: `s.step(backwards=2)` does not go with BatchNorm over all workers.
+Other than there, the noise is drawn with each sample, in `__getitem__`, and BatchNorm sees the batch of all workers.
 """
 
 from __future__ import annotations
@@ -20,13 +19,15 @@ def main() -> None:
     options = options_of(__doc__)
     train, _ = digits()
     generator = nn.Sequential(
-        nn.ConvTranspose2d(LATENT, 16, 4), nn.GroupNorm(4, 16), nn.ReLU(),
+        nn.ConvTranspose2d(LATENT, 16, 4, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
         nn.ConvTranspose2d(16, 1, 4, stride=2, padding=1), nn.Sigmoid(),
     )  # fmt: skip
     discriminator = nn.Sequential(
-        nn.Conv2d(1, 16, 4, stride=2, padding=1), nn.GroupNorm(4, 16), nn.LeakyReLU(0.2), nn.Conv2d(16, 1, 4),
-        nn.Flatten(0),
+        nn.Conv2d(1, 16, 4, stride=2, padding=1, bias=False), nn.BatchNorm2d(16), nn.LeakyReLU(0.2),
+        nn.Conv2d(16, 1, 4), nn.Flatten(0),
     )  # fmt: skip
+    elastic.sync_batchnorm(generator)
+    elastic.sync_batchnorm(discriminator)
     criterion = nn.BCEWithLogitsLoss()
     optimizer_d = torch.optim.Adam(discriminator.parameters(), lr=2e-3, betas=(0.5, 0.999))
     optimizer_g = torch.optim.Adam(generator.parameters(), lr=2e-3, betas=(0.5, 0.999))

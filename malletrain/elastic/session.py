@@ -247,11 +247,13 @@ class Session:
     @contextmanager
     def accumulate(self) -> Iterator[None]:
         """A context manager, inside a step, around every backward pass but the last: gradients add up locally."""
-        self._runtime.reducer.set_accumulating(True)
+        reducer = self._runtime.reducer
+        before = reducer.accumulating
+        reducer.set_accumulating(True)
         try:
             yield
         finally:
-            self._runtime.reducer.set_accumulating(False)
+            reducer.set_accumulating(before)
 
     def evaluate(
         self, metrics: Callable[[Any], Mapping[str, Any]], dataset: Any = None, *, batch_size: int = 256

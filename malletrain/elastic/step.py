@@ -28,10 +28,10 @@ class Step:
         r = runtime
         if backwards < 1:
             raise ElasticError(f"s.step(backwards=...) must be at least 1, not {backwards}")
-        if backwards > 1 and (r.shards is not None or r.norms is not None or r.sharded or r.session_batch.noise):
+        if backwards > 1 and (r.sharded or r.session_batch.noise):
             raise ElasticError(
-                "s.step(backwards=N) bears neither virtual_shards nor sync_batchnorm, nor a sharded model, nor a "
-                "measured noise scale (a batch that changes measures it: noise_scale=False)"
+                "s.step(backwards=N) bears neither a sharded model nor a measured noise scale (a batch that changes "
+                "measures it: noise_scale=False)"
             )
         self._runtime = runtime
         self._weight = weight
@@ -58,7 +58,7 @@ class Step:
             r.shards.begin(share.batch)
         counts = share.weight if weight is None or not share.weight else weight
         if r.norms is not None:
-            r.norms.begin(counts, share.batch)
+            r.norms.begin(counts, share.batch, max(1, share.weight))
         if r.output_scale is not None:
             r.output_scale.begin(counts, share.batch)
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)

@@ -23,6 +23,8 @@ ALONE = {
     "frozen_average": r"average is a copy of the model that training changes.*s.track\(average=average\)",
     "average_in_a_class": r"average.shadow is a copy of the model that training changes.*s.state",
     "epochs_by_range": r"the epoch's batches are used up: iterate over epochs by `for epoch in s.epochs",
+    "norm_in_parts": r"called twice in a step, for parts of the batch \(accumulation\).*virtual_shards",
+    "norm_after_backward": r"called after the last backward\(\) of a step: put the model into eval mode",
     "agrees_inside": r"after the `with s.step\(\):` block",
 }
 
@@ -44,7 +46,19 @@ GROWING = {
     "lambda_over_global": r"learns with another lr than the others|has another count",
 }
 
-EQUAL = ["own_order", "gan", "sam", "weighted", "unfreezes", "shared_values", "agrees", "sums_in_words", "streams"]
+EQUAL = [
+    "own_order",
+    "gan",
+    "sam",
+    "weighted",
+    "unfreezes",
+    "shared_values",
+    "agrees",
+    "sums_in_words",
+    "streams",
+    "gan_norm",
+    "gan_shards",
+]
 
 
 def run_together(directory: Path, *options: str, size: int = 2) -> tuple[list[int], str]:

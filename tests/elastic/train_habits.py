@@ -306,6 +306,75 @@ def gan() -> None:
             tick()
 
 
+def _errors(x: torch.Tensor, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The discriminator's error for real and for false samples, which are parts of one loss; the false ones."""
+    false = models["g"](seeds)
+    real = functional.softplus(-models["d"](x)).mean()
+    return real, functional.softplus(models["d"](false.detach())).mean(), false
+
+
+def gan_norm() -> None:
+    """The same with BatchNorm over all workers, the discriminator's called three times a step."""
+    noise = torch.linspace(-1, 1, 8).double()
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step(backwards=2):
+                optimizers["d"].zero_grad()
+                real, wrong, false = _errors(x, noise * (1 + y.double())[:, None] + x[:, 18:26])
+                with s.accumulate():
+                    real.backward()
+                wrong.backward()
+                optimizers["d"].step()
+                optimizers["g"].zero_grad()
+                functional.softplus(-models["d"](false)).mean().backward()
+                optimizers["g"].step()
+            tick()
+
+
+def gan_shards() -> None:
+    """The same in virtual shards, with BatchNorm and dropout: a loop over the shards for each pass."""
+    noise = torch.linspace(-1, 1, 8).double()
+    for _ in s.epochs(EPOCHS):
+        for batch in s.batches():
+            with s.step(backwards=2):
+                optimizers["d"].zero_grad()
+                for x, y in s.shards(batch):
+                    real, wrong, _ = _errors(x, noise * (1 + y.double())[:, None] + x[:, 18:26])
+                    with s.accumulate():
+                        real.backward()
+                    wrong.backward()
+                optimizers["d"].step()
+                optimizers["g"].zero_grad()
+                for x, y in s.shards(batch):
+                    seeds = noise * (1 + y.double())[:, None] + x[:, 18:26]
+                    functional.softplus(-models["d"](models["g"](seeds))).mean().backward()
+                optimizers["g"].step()
+            tick()
+
+
+def norm_in_parts() -> None:
+    """BatchNorm over all workers, and a batch in two parts."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        with s.accumulate():
+            functional.cross_entropy(model(x[:2]), y[:2]).backward()
+        functional.cross_entropy(model(x[2:]), y[2:]).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def norm_after_backward() -> None:
+    """BatchNorm over all workers that sees the batch once more after the step is committed."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        plain(x, y)
+        model(x)
+
+    loop(body)
+
+
 def sam() -> None:
     """Sharpness-aware minimisation: two passes, the second at disturbed parameters."""
     for _ in s.epochs(EPOCHS):
@@ -515,10 +584,22 @@ if __name__ == "__main__":
     dataset: Dataset[Any] = data()
     given: Any = model
     stepped: Any = optimizer
-    if options.habit == "gan":
+    if options.habit in ("gan", "gan_norm", "gan_shards"):
         models = {"g": net(8, 8, 64), "d": net(8, 64, 1)}
+        optimizers: dict[str, torch.optim.Optimizer]
         optimizers = {name: torch.optim.Adam(each.parameters(), lr=0.003) for name, each in models.items()}
+        if options.habit != "gan":
+            # (Before BatchNorm some gradients are rounding alone, which Adam would enlarge.)
+            for each in models.values():
+                each[1] = nn.Sequential(nn.BatchNorm1d(8).double(), nn.Tanh())
+            optimizers = {name: torch.optim.SGD(each.parameters(), lr=0.05) for name, each in models.items()}
+        if options.habit == "gan_norm":
+            models = {name: elastic.sync_batchnorm(each) for name, each in models.items()}  # type: ignore[misc]
+        if options.habit == "gan_shards":
+            models["d"].insert(2, nn.Dropout(0.3))
         given, stepped = models, optimizers
+    if options.habit.startswith("norm_"):
+        model[1] = nn.Sequential(elastic.sync_batchnorm(nn.BatchNorm1d(16).double()), nn.Tanh())
     if options.habit == "unfreezes":
         given, stepped = model, (optimizer := torch.optim.SGD(model[2].parameters(), lr=LR, momentum=0.9))
     if options.split:
@@ -535,7 +616,13 @@ if __name__ == "__main__":
         ).tolist(),
     }
     s = elastic.Session(
-        given, stepped, dataset, batch_size=BATCH, check=options.check, order=orders.get(options.habit)
+        given,
+        stepped,
+        dataset,
+        batch_size=BATCH,
+        check=options.check,
+        order=orders.get(options.habit),
+        virtual_shards=4 if options.habit == "gan_shards" else None,
     )
     globals()[options.habit]()
     if s.is_main:

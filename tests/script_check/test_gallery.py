@@ -19,6 +19,9 @@ LICENCES = r"BSD-3-Clause|MIT|Apache-2\.0"
 #: These sample in their steps; the others claim equality by numbers.
 IN_DISTRIBUTION = frozenset({"vae"})
 
+#: This computes in float16; the others in float64.
+ROUNDED = frozenset({"amp"})
+
 each_loop = pytest.mark.parametrize("loop", LOOPS, ids=lambda path: path.stem)
 
 
@@ -65,5 +68,5 @@ def test_a_loop_is_equal_to_its_static_run(loop: Path, tmp_path: Path, monkeypat
     claim = re.search(rf"^\| \[{loop.stem}\]\(.* \| ([\w ]+) \| [^|]* \|$", PAGE, re.MULTILINE)
     assert claim and report["equality"].startswith(claim[1])
     if report["verdict"] == "equal":
-        assert report["differences"][0]["difference"] < 1e-9, "in float64"
+        assert report["differences"][0]["difference"] < (0.02 if loop.stem in ROUNDED else 1e-9)
     assert list(tmp_path.iterdir()) == [], "a loop of the gallery writes no files"

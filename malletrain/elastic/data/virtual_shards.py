@@ -118,3 +118,6 @@ class VirtualShards:
             for buffer, before, change in zip(self._buffers, self._before, sums, strict=True):
                 change = change.view_as(before)
                 buffer.copy_(before + (change / shards if buffer.is_floating_point() else change))
+        # A further pass of the step begins from here.
+        self._before = [buffer.detach().clone() for buffer in self._buffers]
+        self._changes = [torch.zeros_like(buffer) for buffer in self._buffers]

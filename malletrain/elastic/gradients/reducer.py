@@ -202,8 +202,13 @@ class GradientReducer:
         self._armed = self._running = self._closed = False
         self._scale = None
 
+    @property
+    def accumulating(self) -> bool:
+        """Whether backward only accumulates gradients (DistributedDataParallel's `no_sync`)."""
+        return self._hold
+
     def set_accumulating(self, on: bool) -> None:
-        """While on, backward only accumulates gradients (DistributedDataParallel's `no_sync`)."""
+        """Switch `accumulating` on or off."""
         self._hold = on
 
     def scale_gradients(self, factor: float | None) -> None:

@@ -30,7 +30,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """BatchNorm1d, 2d or 3d with the statistics of the whole batch. Made by `sync_batchnorm`."""
 
     group: SyncBatchNormLayers | None = None
-    row: torch.Tensor | None = None  #: this member's count, sums and sums of squares in the step in progress
+    #: This member's count, sums and sums of squares in each call since the last sums of the step in progress.
+    rows: list[torch.Tensor] = []  # noqa: RUF012 - replaced by `begin`, never changed
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
@@ -38,14 +39,11 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         group = self.group
+        if group is not None and group.in_step and self.training:
+            group.check_call(self, input)
         if group is None or group.mode is _Mode.OFF or not self.training:
             return super().forward(input)
         self._check_input_dim(input)
-        if self.row is not None:
-            raise ElasticError(
-                "a SyncBatchNorm layer was called twice in a step (accumulation, activation checkpointing, a shared "
-                "layer): its statistics would be of two batches; use virtual_shards instead"
-            )
         out: torch.Tensor = _Normalise.apply(input, self.weight, self.bias, self, group)  # type: ignore[no-untyped-call]
         return out
 
@@ -83,22 +81,41 @@ class SyncBatchNormLayers:
         self._mean = mean
         self.mode = _Mode.OFF
         self.factor = 1.0  #: the weight of this member's gradients
+        self.in_step = False
+        self._samples = 1
+        self._called: set[int] = set()
         for layer in layers:
             layer.group = self
         reducer.add_extras(ExtraReduction(1, self._contribute, self._apply))
 
-    def begin(self, weight: float, batch: int) -> None:
-        """Begin a step in which this member has `weight` of `batch` samples or tokens."""
+    def begin(self, weight: float, batch: int, samples: int) -> None:
+        """Begin a step in which this member has `weight` of `batch` samples or tokens, in `samples` samples."""
         self.factor = weight / batch if self._mean else float(weight > 0)
         self.mode = _Mode.TOGETHER if self._committer.world.size > 1 else _Mode.OFF
         if self._committer.received_sums is not None:
             self.mode = _Mode.RECEIVED
+        self.in_step, self._samples = True, samples
+        self._called = set()
         for layer in self._layers:
-            layer.row = None
+            layer.rows = []
+
+    def check_call(self, layer: SyncBatchNorm, input: torch.Tensor) -> None:
+        """Raise `ElasticError` if the layer's statistics would not be those of a whole batch."""
+        if not self._reducer.passes_left:
+            raise ElasticError(
+                "a SyncBatchNorm layer was called after the last backward() of a step: put the model into eval mode, "
+                "or call it before"
+            )
+        if id(layer) in self._called and input.shape[0] < self._samples:
+            raise ElasticError(
+                "a SyncBatchNorm layer was called twice in a step, for parts of the batch (accumulation): its "
+                "statistics would be of two batches; use virtual_shards instead"
+            )
+        self._called.add(id(layer))
 
     def end(self) -> None:
         """End the step, whether it was committed or not."""
-        self.mode = _Mode.OFF
+        self.mode, self.in_step = _Mode.OFF, False
 
     def sum(self, table: torch.Tensor) -> torch.Tensor:
         """Sum over members, in place; unchanged where the others have committed this step already."""
@@ -108,17 +125,17 @@ class SyncBatchNormLayers:
         return table
 
     def _contribute(self) -> list[torch.Tensor]:
-        empty = [torch.zeros(1 + 2 * layer.num_features, dtype=torch.float64) for layer in self._layers]
-        rows = [none if layer.row is None else layer.row for layer, none in zip(self._layers, empty, strict=True)]
-        return [torch.cat([row.to("cpu") for row in rows])]
+        rows = [row.to("cpu") for layer in self._layers for row in layer.rows]
+        return [torch.cat(rows) if rows else torch.zeros(1, dtype=torch.float64)]
 
     def _apply(self, sums: list[torch.Tensor]) -> None:
-        if self.mode is _Mode.OFF:
-            return
-        lengths = [1 + 2 * layer.num_features for layer in self._layers]
-        for layer, row in zip(self._layers, torch.split(sums[0], lengths), strict=True):
-            if float(row[0]):
-                _update_running(layer, row)
+        rest = sums[0]
+        for layer in self._layers:
+            for own in layer.rows:
+                row, rest = rest[: len(own)], rest[len(own) :]
+                if float(row[0]):
+                    _update_running(layer, row)
+            layer.rows = []
 
 
 def _update_running(layer: SyncBatchNorm, row: torch.Tensor) -> None:
@@ -155,7 +172,7 @@ class _Normalise(torch.autograd.Function):
         # Relative to this member's own mean, so that a large mean does not cancel the variance out.
         spread = ((wide - local.to(wide.dtype).view(shape)) ** 2).sum(dims, dtype=torch.float64)
         row = torch.cat([local.new_tensor([counts]), counts * local, spread * (counts > 0) + counts * local * local])
-        layer.row = row.detach()
+        layer.rows.append(row.detach())
         count, mean, square = _moments(group.sum(row.detach().to("cpu", copy=True)))
         if group.mode is _Mode.RECEIVED and not counts:
             count = 1.0  # a sample of weight 0 and no member to sum with: the output is not used
