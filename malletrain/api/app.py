@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import anyio
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
@@ -19,7 +20,7 @@ from malletrain.api.connections import ConnectionTable
 from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.people_routes import PeopleRoutes, address_of, make_people_router
-from malletrain.api.ports import Conflict, NotFound, Requests, Unavailable, Views
+from malletrain.api.ports import Conflict, Identity, NotFound, Requests, Unavailable, Views
 from malletrain.api.rate_limits import RateLimits, TooManyRequests
 from malletrain.api.request_guard import RequestGuard
 from malletrain.api.roles import Roles
@@ -28,7 +29,7 @@ from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError, Refused
 from malletrain.loop.ports import Clock
 
-__all__ = ["METRICS_TYPE", "AccessLog", "HttpServer", "create_app", "serve"]
+__all__ = ["METRICS_TYPE", "AccessLog", "HttpServer", "Pages", "create_app", "serve"]
 
 _log = logging.getLogger("malletrain.api")
 
@@ -48,6 +49,34 @@ _STATUS: tuple[tuple[type[MalletrainError], int], ...] = (
 LOGIN_BODY_BYTES = {"/v1/session": 16 * 1024, "/v1/workers/hello": 64 * 1024}
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+#: Of every answer: a browser runs and shows nothing but the daemon's own files, in no other site's frame.
+SAFE_HEADERS: Mapping[str, str] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Pages(Protocol):
+    """The web page beside the API (`malletrain.web`): all of its paths begin with `prefix`."""
+
+    prefix: str
+    #: Where a caller signs in, and the longest body there, in bytes.
+    logins: Mapping[str, int]
+
+    def identify(self, scope: Scope) -> Identity | None:
+        """Who looks at the page, by cookie or proxy; None for anybody else. Does not block."""
+        ...
+
+    def router(self, people: PeopleRoutes) -> APIRouter:
+        """The routes of the page."""
+        ...
 
 
 def _well() -> Sequence[str]:
@@ -77,15 +106,17 @@ def create_app(
     site: Mapping[str, str] | None = None,
     metrics: Callable[[], bytes] = _no_metrics,
     ailments: Callable[[], Sequence[str]] = _well,
+    pages: Pages | None = None,
 ) -> FastAPI:
     """The whole API as one ASGI application.
 
     `connections` are those of the server that serves it. `holds_token` says whether an Authorization header is a
     worker's (`WorkersGate.holds_token`). `site` tells whoever logs in the `partition`, `account` and `qos` that
     pilots are submitted with. `metrics` gives Prometheus text; `ailments` one line for each thing that is wrong with
-    the daemon now, none when it is well: /v1/health answers 503 with them.
+    the daemon now, none when it is well: /v1/health answers 503 with them. `pages` is the web page, if it is served.
     """
     limits = limits or RateLimits()
+    logins = {**LOGIN_BODY_BYTES, **(pages.logins if pages is not None else {})}
     app = FastAPI(
         title="MalleTrain", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
@@ -93,6 +124,8 @@ def create_app(
     app.include_router(make_people_router(people))
     if workers_router is not None:
         app.include_router(workers_router)
+    if pages is not None:
+        app.include_router(pages.router(people))
 
     health = object_of(status={"type": "string"}, version={"type": "string"}, ailments={"type": "array"})
 
@@ -114,7 +147,7 @@ def create_app(
         )  # fmt: skip
 
     async def on_known(request: Request, error: Exception) -> Response:
-        failed_login = isinstance(error, NotAuthenticated) and request.url.path in LOGIN_BODY_BYTES
+        failed_login = isinstance(error, NotAuthenticated) and request.url.path in logins
         if failed_login or isinstance(error, TooManyRequests):
             await anyio.sleep(limits.refusal_seconds)
         return await _on_known(request, error)
@@ -127,16 +160,22 @@ def create_app(
         RequestGuard,
         limits=limits,
         clock=clock,
-        identify=lambda path, authorization: _caller(path, authorization, auth, holds_token),
-        logins=LOGIN_BODY_BYTES,
+        identify=lambda scope: _caller(scope, auth, holds_token, pages),
+        logins=logins,
         connections=connections,
     )
     app.add_middleware(AccessLog)
+    app.add_middleware(SafeHeaders)
     return app
 
 
-def _caller(path: str, authorization: str, auth: Auth, holds_token: Callable[[str, str], bool]) -> str | None:
+def _caller(scope: Scope, auth: Auth, holds_token: Callable[[str, str], bool], pages: Pages | None) -> str | None:
     """Who calls, by the token in the headers alone."""
+    path = scope["path"]
+    if pages is not None and path.startswith(pages.prefix):
+        viewer = pages.identify(scope)
+        return None if viewer is None else f"user {viewer.uid}"
+    authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
     if path.startswith("/v1/workers/"):
         worker = path.split("/")[3]
         return f"worker {worker}" if holds_token(worker, authorization) else None
@@ -182,6 +221,22 @@ async def _on_unknown(_request: Request, error: Exception) -> Response:
 
 def _line(words: str) -> str:
     return " ".join(words.split())[:1000]
+
+
+class SafeHeaders:
+    """Adds `SAFE_HEADERS` to every answer, refusals included."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._added = [(name.encode(), value.encode()) for name, value in SAFE_HEADERS.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def safe(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *self._added]}
+            await send(message)
+
+        await self._app(scope, receive, safe if scope["type"] == "http" else send)
 
 
 class AccessLog:

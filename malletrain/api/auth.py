@@ -1,23 +1,19 @@
-"""Who calls: a MUNGE credential, used once, buys a short-lived token.
+"""Who calls: a MUNGE credential, used once, buys a short-lived token (`malletrain.api.tickets`).
 
-Tokens are random, kept in memory alone and there as digests: neither a copy of the journal nor of the log lets anyone
-in, and a restart of the daemon ends them all (clients log in again by themselves).
+A restart of the daemon ends all tokens; clients log in again by themselves.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
 import ssl
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.api.ports import Identity, NotFound, Unavailable
 from malletrain.api.roles import Roles
+from malletrain.api.tickets import TicketTable
 from malletrain.domain.errors import MalletrainError
 from malletrain.loop.ports import Clock
 from malletrain.wire import munge
@@ -51,12 +47,6 @@ class ApiSession:
     expires_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Ticket:
-    identity: Identity
-    ends: float  # of Clock.elapsed
-
-
 class Auth:
     """Opens credentials and keeps tokens. Safe to call from any thread."""
 
@@ -78,12 +68,9 @@ class Auth:
         self._roles = roles
         self._clock = clock
         self._socket = munge_socket
-        self._lifetime_s = lifetime_s
+        self._tickets = TicketTable(clock, lifetime_s, MAX_SESSIONS_PER_USER)
         self._decode = decode
         self._certificate = certificate
-        self._lock = threading.Lock()
-        self._tickets: dict[bytes, _Ticket] = {}
-        self._of_user: dict[int, OrderedDict[bytes, None]] = {}
 
     def log_in(self, credential: str) -> ApiSession:
         """A new token for the maker of the credential.
@@ -95,17 +82,8 @@ class Auth:
         """
         opened = self._open(credential, SESSION_PURPOSE)
         identity = self._roles.identify(opened.uid, opened.gid)
-        token = secrets.token_urlsafe(32)
-        digest = _digest(token)
-        with self._lock:
-            self._forget_expired()
-            own = self._of_user.setdefault(identity.uid, OrderedDict())
-            while len(own) >= MAX_SESSIONS_PER_USER:
-                oldest, _ = own.popitem(last=False)
-                del self._tickets[oldest]
-            self._tickets[digest] = _Ticket(identity, self._clock.elapsed() + self._lifetime_s)
-            own[digest] = None
-        return ApiSession(token, identity, self._lifetime_s, self._clock.now() + self._lifetime_s)
+        token, lifetime_s = self._tickets.issue(identity), self._tickets.lifetime_s
+        return ApiSession(token, identity, lifetime_s, self._clock.now() + lifetime_s)
 
     def identify(self, authorization: str | None) -> Identity:
         """The caller behind an Authorization header.
@@ -116,12 +94,10 @@ class Auth:
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise NotAuthenticated("no token: POST a MUNGE credential to /v1/session for one")
-        # Looked up by digest: neither the comparison's time nor a core dump gives a token away.
-        with self._lock:
-            ticket = self._tickets.get(_digest(token.strip()))
-        if ticket is None or ticket.ends <= self._clock.elapsed() or self._roles.is_banned(ticket.identity.uid):
+        identity = self._tickets.identity(token.strip())
+        if identity is None or self._roles.is_banned(identity.uid):
             raise NotAuthenticated("the token has run out or was never given: log in again at /v1/session")
-        return ticket.identity
+        return identity
 
     def vouch(self) -> str:
         """A credential by which this daemon vouches for its certificate; good for one caller.
@@ -144,11 +120,7 @@ class Auth:
 
     def log_out(self, authorization: str | None) -> None:
         """End a token. Idempotent."""
-        token = (authorization or "").partition(" ")[2].strip()
-        with self._lock:
-            ticket = self._tickets.pop(_digest(token), None)
-            if ticket is not None:
-                self._drop(ticket.identity.uid, _digest(token))
+        self._tickets.take((authorization or "").partition(" ")[2].strip())
 
     def worker_uid(self, credential: str) -> int:
         """The uid of the worker that made the credential for POST /v1/workers/hello.
@@ -173,21 +145,6 @@ class Auth:
             raise NotAuthenticated("the MUNGE credential is too old or from the future: make a new one, check NTP")
         return opened
 
-    def _forget_expired(self) -> None:
-        now = self._clock.elapsed()
-        for digest, ticket in list(self._tickets.items()):
-            if ticket.ends > now:
-                break  # all live equally long, so they end in the order of their making
-            del self._tickets[digest]
-            self._drop(ticket.identity.uid, digest)
-
-    def _drop(self, uid: int, digest: bytes) -> None:
-        own = self._of_user.get(uid)
-        if own is not None:
-            own.pop(digest, None)
-            if not own:
-                del self._of_user[uid]
-
 
 def _first_certificate(text: str) -> bytes:
     """The first certificate (DER) of a PEM file: the server's own, where a chain follows.
@@ -197,7 +154,3 @@ def _first_certificate(text: str) -> bytes:
     """
     found = re.search("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", text, re.DOTALL)
     return ssl.PEM_cert_to_DER_cert(found.group() if found else text)
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

@@ -138,6 +138,8 @@ def serve(app: ASGIApp, host: str, port: int, connections: ConnectionTable) -> H
         ws="none",
         lifespan="off",
         access_log=False,
+        # An address is the connection's own: any account of this machine could write another into X-Forwarded-For.
+        proxy_headers=False,
         log_config=None,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,

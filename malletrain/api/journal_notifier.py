@@ -13,6 +13,11 @@ class JournalNotifier:
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._last = 0
 
+    @property
+    def last(self) -> int:
+        """The number that was rung last; 0 before the first."""
+        return self._last
+
     def ring(self, last: int) -> None:
         """The journal has grown to number `last`. Safe from any thread."""
         self._last = max(self._last, last)

@@ -16,8 +16,8 @@ from malletrain.api.connections import ConnectionTable
 from malletrain.api.rate_limits import RateLimits, TokenBuckets, TooManyRequests
 from malletrain.loop.ports import Clock
 
-#: The caller behind a path and an Authorization header, `user 1000` or `worker 7_3.0`; None without a valid token.
-Identify = Callable[[str, str], str | None]
+#: The caller behind a request's path and headers, `user 1000` or `worker 7_3.0`; None without a valid token.
+Identify = Callable[[Scope], str | None]
 
 NO_USER = "no valid token: POST a MUNGE credential to /v1/session for one"
 NO_WORKER = "no token of this worker: say hello again with a fresh MUNGE credential"
@@ -94,7 +94,7 @@ class RequestGuard:
         if path in self._logins:
             self._by_login.take(address)
             return False, self._bounded(headers, self._logins[path])
-        caller = self._identify(path, headers.get(b"authorization", b"").decode("latin-1"))
+        caller = self._identify(scope)
         if caller is None:
             self._strangers.take(address)
             if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:

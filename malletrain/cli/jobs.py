@@ -1,4 +1,4 @@
-"""Commands about malleable jobs: status, cancel, hold, release, events, explain, report, drain, stop.
+"""Commands about malleable jobs: status, web, cancel, hold, release, events, explain, report, drain, stop.
 
 All but `stop` ask the daemon; `stop` works with the daemon dead. Runs on the base wheel.
 """
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -158,6 +159,27 @@ def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
         say_json({"subject": asked, "lines": lines})
     else:
         say([(render.Span(line),) for line in lines])
+
+
+@click.command(epilog="Example:  malletrain web")
+@as_json
+def web(as_json: bool) -> None:
+    """Print a link that opens the daemon's web page, signed in as you.
+
+    The link serves once, within a minute. It is as good as your name until then: give it to nobody.
+    """
+    link, lifetime_s = connect().web_link()
+    if as_json:
+        say_json({"link": link, "lifetime_s": lifetime_s})
+        return
+    click.echo(link)
+    parts = urlsplit(link)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    click.echo(
+        f"It opens once, within {lifetime_s:.0f} s. From a machine that does not reach {parts.hostname}:", err=True
+    )
+    click.echo(f"  ssh -L {port}:{parts.hostname}:{port} LOGIN_NODE    and then the link with", err=True)
+    click.echo(f"  {parts.scheme}://localhost:{port} instead of {parts.scheme}://{parts.netloc}", err=True)
 
 
 @click.command(

@@ -32,6 +32,7 @@ COMMANDS = {
         "malletrain.cli.jobs", "status", "Show the cluster and every malleable job, or one in full."
     ),
     "top": CommandEntry("malletrain.cli.top", "top", "Watch the cluster live."),
+    "web": CommandEntry("malletrain.cli.jobs", "web", "Print a link to the daemon's web page."),
     "cancel": CommandEntry("malletrain.cli.jobs", "cancel", "End jobs for good."),
     "hold": CommandEntry("malletrain.cli.jobs", "hold", "Pause jobs."),
     "release": CommandEntry("malletrain.cli.jobs", "release", "Let paused jobs have nodes again."),

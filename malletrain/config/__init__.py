@@ -14,7 +14,7 @@ from malletrain.config.load import (
     parse,
     user_state_dir,
 )
-from malletrain.config.sections import SECTIONS, TABLES, BudgetSection, Config, LimitSection, Section
+from malletrain.config.sections import SECTIONS, TABLES, BudgetSection, Config, LimitSection, Section, WebSection
 
 __all__ = [
     "SECTIONS",
@@ -27,6 +27,7 @@ __all__ = [
     "ConfigFault",
     "LimitSection",
     "Section",
+    "WebSection",
     "doubts",
     "load",
     "load_for_user",

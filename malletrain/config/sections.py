@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 
 def _word(value: str) -> str:
@@ -255,6 +256,35 @@ class ApiSection(Section):
         return value.rstrip("/")
 
 
+class WebSection(Section):
+    """The web page that the daemon serves below /web/, for people's browsers; it only shows."""
+
+    serve: bool = True
+    """Whether there is one."""
+    session_hours: Annotated[float, Field(gt=0, le=168)] = 8.0
+    """Hours that a browser stays signed in after a link of `malletrain web` was opened in it."""
+    proxy_header: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9-]*)?$")] = ""
+    """Header in which the site's proxy names the user whom it has signed in, such as X-Remote-User; empty: none."""
+    proxy_address: str = ""
+    """IP address of that proxy, as the daemon sees it; the header of any other address counts for nothing."""
+    proxy_secret_file: AbsolutePath = ""
+    """File with the secret that the proxy sends in X-MalleTrain-Proxy-Secret; mode 0400, the daemon's."""
+
+    @field_validator("proxy_address")
+    @classmethod
+    def _an_address(cls, value: str) -> str:
+        return str(ip_address(value)) if value else ""
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> Self:
+        given = {"proxy_header": self.proxy_header, "proxy_address": self.proxy_address}
+        given["proxy_secret_file"] = self.proxy_secret_file
+        missing = [name for name, value in given.items() if not value]
+        if missing and len(missing) < len(given):
+            raise ValueError(f"a proxy needs {' and '.join(missing)}, too: anybody could write its header")
+        return self
+
+
 class StoreSection(Section):
     """The journal."""
 
@@ -303,6 +333,7 @@ class Config(Section):
     loop: LoopSection = LoopSection()
     sizing: SizingSection = SizingSection()
     api: ApiSection = ApiSection()
+    web: WebSection = WebSection()
     store: StoreSection = StoreSection()
     log: LogSection = LogSection()
     breaker: BreakerSection = BreakerSection()

@@ -30,11 +30,11 @@ from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.run_health import RunHealth
-from malletrain.daemon.site_rules import breaker_rules, harvest_of, policy_from, rules_from
+from malletrain.daemon.site_rules import breaker_rules, harvest_of, policy_from, proxy_secret_of, rules_from
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import Admission, Claim, admit
 from malletrain.loop.membership.members import Membership
@@ -51,9 +51,12 @@ from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.user_accounts import Charge, UserAccounts
 from malletrain.store.event_reader import read_events
+from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.upkeep import Upkeep
 from malletrain.store.views import StoreViews
+from malletrain.web.page_routes import WebPages
+from malletrain.web.sign_in import PageSettings, SignIn
 
 #: A look that Slurm took long to answer is followed by rest, ten times as long, up to this (seconds): ticks come
 #: less often then.
@@ -154,6 +157,7 @@ class Service:
         events = self._loop.restore()
         self._harvest = harvest
         self._views: StoreViews | None = None
+        self._history: StoreHistory | None = None
         self._server: HttpServer | None = None
         self.url = ""
         self._log.info("journal read", events=events, jobs=len(self._loop.views))
@@ -280,8 +284,9 @@ class Service:
             self._reactor.join(10)
             self._record([Event(self._clock.now(), DaemonStopped())])
             self.flush()
-        if self._views is not None:
-            self._views.close()
+        for reader in (self._views, self._history):
+            if reader is not None:
+                reader.close()
         if self._disk is not None:
             self._disk.close()
 
@@ -332,11 +337,25 @@ class Service:
             site={"partition": config.slurm.partition, "account": config.slurm.account, "qos": config.slurm.qos},
             metrics=self.metrics.render,
             ailments=self.ailments,
+            pages=self._pages(journal.path) if config.web.serve else None,
         )
         self._server = serve(app, config.api.host, port, connections)
         self._record([Event(self._clock.now(), DaemonStarted(__version__, stage=config.pool.stage))])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)
         self._reactor.start()
+
+    def _pages(self, journal: Path) -> WebPages:
+        """The web page."""
+        config = self._config
+        settings = PageSettings(
+            session_s=3600.0 * config.web.session_hours,
+            is_https=self.url.startswith("https:"),
+            proxy_header=config.web.proxy_header.lower(),
+            proxy_address=config.web.proxy_address,
+            proxy_secret=proxy_secret_of(config.web),
+        )
+        self._history = StoreHistory(journal)
+        return WebPages(SignIn(self._roles, self._clock, settings), self._history, self._node_states)
 
     # -- what the parts ask of each other ----------------------------------------------------------------------
 
@@ -408,6 +427,10 @@ class Service:
 
     def _last_snapshot(self) -> Snapshot | None:
         return self._loop.last_snapshot
+
+    def _node_states(self) -> dict[str, NodeState]:
+        snapshot = self._loop.last_snapshot
+        return {} if snapshot is None else {node.name: node.state for node in snapshot.nodes}
 
     def _last_decision(self) -> Decision | None:
         return self._loop.last_decision

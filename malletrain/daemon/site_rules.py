@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ClusterShell.NodeSet import NodeSet
 
 from malletrain.api.roles import uids_of
-from malletrain.config import BudgetSection, Config, LimitSection
+from malletrain.config import BudgetSection, Config, LimitSection, WebSection
 from malletrain.decide.budgets import AccountBudget, Period
 from malletrain.decide.limits import SiteLimit
 from malletrain.decide.rules import NodeClasses, Rules
@@ -29,6 +30,9 @@ LEAST_PATIENCE_S = 20.0
 
 #: A site's epilog may take so long, until it has been measured.
 UNKNOWN_EPILOG_S = 60.0
+
+#: Of the secret that the site's proxy shows.
+MIN_SECRET_CHARACTERS = 16
 
 
 def most_pilots(config: Config) -> int:
@@ -198,3 +202,23 @@ def _limit(limit: LimitSection) -> SiteLimit:
         by_user=limit.by_user,
         by_account=limit.by_account,
     )
+
+
+def proxy_secret_of(web: WebSection) -> str:
+    """The secret that the site's proxy shows; empty where no proxy is named.
+
+    Raises:
+        InvalidInput: the file cannot be read, others can read it, or it is too short.
+    """
+    if not web.proxy_secret_file:
+        return ""
+    path, key = Path(web.proxy_secret_file), "web.proxy_secret_file"
+    try:
+        secret, mode = path.read_text("ascii").strip(), path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise InvalidInput(key, f"{path} cannot be read: {error}") from error
+    if mode & 0o077:
+        raise InvalidInput(key, f"others can read {path}: chmod 400 {path}")
+    if len(secret) < MIN_SECRET_CHARACTERS:
+        raise InvalidInput(key, f"the secret in {path} is too short: openssl rand -hex 32 > {path}")
+    return secret

@@ -126,6 +126,7 @@ stay = Table(
     Index("stay_by_pilot", "pilot", "ended_at"),
     Index("stay_by_node", "node", "started_at"),
     Index("stay_by_job", "job", "started_at"),
+    Index("stay_by_end", "ended_at"),
     Index("stay_open", "started_at", sqlite_where=text("ended_at IS NULL")),
 )
 

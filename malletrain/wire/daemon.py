@@ -99,6 +99,14 @@ class DaemonClient:
         rows = self._list(self._http.get("/v1/usage", {"since": since or None}), "usage")
         return tuple(UsageRow.from_json(row) for row in rows)
 
+    def web_link(self) -> tuple[str, float]:
+        """The address of the web page that signs the caller in once, and for how many seconds it does."""
+        answer = self._http.post("/v1/web/links")
+        link, lifetime = self._field(answer, "link"), self._field(answer, "lifetime_s")
+        if not isinstance(link, str) or not isinstance(lifetime, (int, float)):
+            raise self._odd("link")
+        return f"{self.url}/web/#{link}", float(lifetime)
+
     def drain(self, *, nodes: str, until: float) -> Sequence[str]:
         """Keep pilots off `nodes` (empty: all) until then; the names that it comes to."""
         names = self._list(self._http.post("/v1/drain", {"nodes": nodes, "until": until}), "nodes")

@@ -21,8 +21,12 @@ from malletrain.api.roles import Roles
 from malletrain.api.visibility import Visibility
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import Curve, Elastic, MalleableJob
+from malletrain.domain.snapshot import NodeState
+from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.views import StoreViews
+from malletrain.web.page_routes import WebPages
+from malletrain.web.sign_in import COOKIE, KEY_HEADER, PageSettings, SignIn
 from malletrain.wire import munge
 from malletrain.wire.http import Http
 from malletrain.wire.rows import ProfileRow, SizeRow
@@ -118,6 +122,8 @@ class House:
         make = settings.pop("requests", RecordedRequests)
         self.requests: Any = make(self.journal, self.clock)
         self.views = StoreViews(self.journal.path, version="test", **settings.pop("views", {}))
+        self.history = StoreHistory(self.journal.path)
+        self.nodes: dict[str, NodeState] = {}
         self.roles = settings.pop("roles", None) or Roles(operators=())
         self.ailments: list[str] = []
         self.gate: Any = None
@@ -127,6 +133,13 @@ class House:
             [URL], self.roles, self.clock, munge_socket=munge_socket, decode=self._decode,
             **settings.pop("auth", {}),
         )  # fmt: skip
+        self.sign_in = SignIn(self.roles, self.clock, settings.pop("page", PageSettings()))
+        self.pages = WebPages(
+            self.sign_in,
+            self.history,
+            lambda: self.nodes,
+            **settings.pop("pages", {"pause_s": 0.05, "heartbeat_s": 0.2}),
+        )
         connections = ConnectionTable(settings.pop("connections", ConnectionLimits()), 1024)
         self.connections = connections
         limits = settings.pop("limits", RateLimits())
@@ -137,6 +150,7 @@ class House:
             roles=self.roles, bell=self.bell, clock=self.clock, limits=limits,
             connections=connections, holds_token=self._holds_token,
             site={"partition": "harvest"}, metrics=lambda: b"malletrain_up 1\n", ailments=lambda: self.ailments,
+            pages=self.pages,
         )  # fmt: skip
         assert not settings
         self.server: HttpServer = serve(self.app, "127.0.0.1", 0, connections)
@@ -165,9 +179,19 @@ class House:
         finally:
             self.uid_seen = None
 
+    def viewer(self, uid: int) -> httpx.Client:
+        """A browser in which user `uid` has opened a link to the page."""
+        session = self.sign_in.open_session(self.sign_in.issue_link(self.roles.identify(uid, uid)))
+        assert session is not None
+        return httpx.Client(
+            base_url=self.address, timeout=20, trust_env=False, headers={KEY_HEADER: session.key},
+            cookies={COOKIE: session.cookie},
+        )  # fmt: skip
+
     def close(self) -> None:
         self.server.close()
         self.views.close()
+        self.history.close()
         self.journal.close()
 
 

@@ -110,12 +110,12 @@ def test_expired_tokens_are_forgotten(house: House) -> None:
         house.token(1001)
     house.clock.ahead = 4000
     house.token(1002)
-    assert len(house.auth._tickets) == len(house.auth._of_user) == 1
+    assert len(house.auth._tickets._tickets) == len(house.auth._tickets._of_user) == 1
 
 
 def test_tokens_are_not_kept_in_the_clear(house: House) -> None:
     token = house.token(1001)
-    assert token not in repr(vars(house.auth))
+    assert token not in repr(vars(house.auth)) + repr(vars(house.auth._tickets))
 
 
 def test_a_daemon_of_one_user_serves_no_other(new_house: Callable[..., House]) -> None:
@@ -140,7 +140,7 @@ def test_the_commands_client_logs_in_and_renews(house: House) -> None:
     with http_of(house) as client:
         assert client.get("/v1/jobs") == {"jobs": []}
         assert client.identity["role"] == ("operator" if os.getuid() == 0 else "user")
-        house.auth._tickets.clear()  # as after a restart of the daemon
+        house.auth._tickets._tickets.clear()  # as after a restart of the daemon
         assert client.get("/v1/jobs", {"over": False}) == {"jobs": []}
         first = client._token
         client._token_until = 0.0

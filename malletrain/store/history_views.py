@@ -1,0 +1,136 @@
+"""What the journal has of the past, for pictures: nodes and jobs over time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from malletrain.domain.event import EventKind
+from malletrain.domain.history import HoleChange, MainJobMeeting, NodeStay, TrainingWindow, WorldChange
+from malletrain.store import schema as t
+from malletrain.store.database import reader_engine, storage_errors
+from malletrain.wire.rows import PoolRow
+
+#: Rows of one answer at most: what is older is left out.
+MAX_STAYS = 50_000
+MAX_HOLE_CHANGES = 50_000
+MAX_POOL_ROWS = 50_000
+MAX_MEETINGS = 20_000
+
+
+class StoreHistory:
+    """Reads over connections of its own, which cannot write. Safe to call from many threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._engine = reader_engine(path)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    def stays(self, since: float) -> tuple[NodeStay, ...]:
+        """Pilots on nodes at `since` or later, by their begin."""
+        columns = (
+            t.stay.c.job, t.job.c.uid, t.stay.c.node, t.stay.c.started_at, t.stay.c.ended_at, t.stay.c.preempted,
+        )  # fmt: skip
+        query = select(*columns).join(t.job, t.job.c.id == t.stay.c.job)
+        ended = query.where(t.stay.c.ended_at >= since).order_by(t.stay.c.ended_at.desc()).limit(MAX_STAYS)
+        lasting = query.where(t.stay.c.ended_at.is_(None)).limit(MAX_STAYS)
+        with storage_errors(self._path), self._engine.begin() as connection:
+            rows = [*connection.execute(ended), *connection.execute(lasting)]
+        found = (
+            NodeStay(row.job, row.uid, row.node, row.started_at, row.ended_at, bool(row.preempted)) for row in rows
+        )
+        return tuple(sorted(found, key=lambda stay: (stay.started_at, stay.node)))
+
+    def holes(self, since: float) -> tuple[HoleChange, ...]:
+        """Changes of which nodes have no main job, from `since` on, in order."""
+        kinds = (EventKind.HOLES_OPENED.value, EventKind.HOLES_ENDED.value)
+        query = select(t.event.c.at, t.event.c.kind, t.event.c.data).where(
+            t.event.c.kind.in_(kinds), t.event.c.at >= since
+        )
+        with storage_errors(self._path), self._engine.begin() as connection:
+            rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(MAX_HOLE_CHANGES)).all()[::-1]
+        found = []
+        for row in rows:
+            data = json.loads(row.data)
+            found.append(HoleChange(row.at, tuple(data["nodes"]), row.kind == kinds[0], bool(data.get("taken"))))
+        return tuple(found)
+
+    def pool(self, since: float) -> tuple[PoolRow, ...]:
+        """Node counts from `since` on, and those that held then, in order."""
+        columns = tuple(t.pool.c[name] for name in ("at", "idle", "planned", "harvested", "main", "down", "reserved"))
+        before = select(*columns).where(t.pool.c.at < since).order_by(t.pool.c.at.desc()).limit(1)
+        after = select(*columns).where(t.pool.c.at >= since).order_by(t.pool.c.at.desc()).limit(MAX_POOL_ROWS)
+        with storage_errors(self._path), self._engine.begin() as connection:
+            rows = [*connection.execute(after), *connection.execute(before)][::-1]
+        return tuple(PoolRow(*row) for row in rows)
+
+    def worlds(self, job: int, limit: int) -> tuple[WorldChange, ...]:
+        """The newest `limit` changes of a job's size, in order."""
+        names = ("at", "generation", "nodes_before", "nodes", "pause_s", "reason")
+        columns = tuple(t.resize.c[name] for name in names)
+        query = select(*columns).where(t.resize.c.job == job).order_by(t.resize.c.generation.desc()).limit(limit)
+        with storage_errors(self._path), self._engine.begin() as connection:
+            return tuple(WorldChange(*row) for row in connection.execute(query).all()[::-1])
+
+    def windows(self, job: int, limit: int) -> tuple[TrainingWindow, ...]:
+        """The newest `limit` windows of a job's training, in order."""
+        query = select(t.event.c.at, t.event.c.data).where(
+            t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES.value
+        )
+        with storage_errors(self._path), self._engine.begin() as connection:
+            rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(limit)).all()[::-1]
+        found = []
+        for row in rows:
+            data = json.loads(row.data)
+            seconds, samples = float(data.get("seconds") or 0.0), float(data.get("samples") or 0.0)
+            if seconds > 0:
+                found.append(TrainingWindow(row.at, int(data.get("nodes") or 0), seconds, samples / seconds))
+        return tuple(found)
+
+    def meetings(self, since: float) -> tuple[MainJobMeeting, ...]:
+        """Jobs of the main queue that pilots made room for from `since` on, by their first note."""
+        query = select(t.event.c.at, t.event.c.node, t.event.c.data).where(
+            t.event.c.kind == EventKind.MAIN_MET.value, t.event.c.at >= since
+        )
+        with storage_errors(self._path), self._engine.begin() as connection:
+            rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(MAX_MEETINGS)).all()[::-1]
+        found: dict[str, MainJobMeeting] = {}
+        for row in rows:
+            data = json.loads(row.data)
+            main_job, started = str(data["main_job"]), data.get("started_at")
+            known = found.get(main_job) or MainJobMeeting(main_job, str(data.get("user") or ""), None, None)
+            begun = known.started_at if started is None else min(started, known.started_at or started)
+            found[main_job] = MainJobMeeting(
+                main_job,
+                known.user,
+                row.at if known.asked_at is None and not row.node else known.asked_at,
+                begun,
+                known.nodes + bool(row.node),
+                known.preempted + bool(data.get("preempted")),
+            )
+        return tuple(found.values())
+
+    def preempted_by_day(self, since: str) -> dict[str, tuple[int, int]]:
+        """Pilots' stays that ended and those of them that Slurm preempted, by day (UTC), from day `since` on."""
+        query = (
+            select(t.usage.c.day, func.sum(t.usage.c.stays), func.sum(t.usage.c.preemptions))
+            .where(t.usage.c.day >= since)
+            .group_by(t.usage.c.day)
+            .order_by(t.usage.c.day)
+        )
+        with storage_errors(self._path), self._engine.begin() as connection:
+            return {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(query)}
+
+    def breakers(self, since: float) -> tuple[tuple[float, bool, str], ...]:
+        """When the daemon stepped back (True) and went on (False), and why, from `since` on."""
+        query = select(t.event.c.at, t.event.c.data, t.event.c.reason).where(
+            t.event.c.kind == EventKind.BREAKER.value, t.event.c.at >= since
+        )
+        with storage_errors(self._path), self._engine.begin() as connection:
+            rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(100)).all()[::-1]
+        return tuple((row.at, bool(json.loads(row.data).get("open")), row.reason) for row in rows)

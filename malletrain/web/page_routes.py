@@ -1,0 +1,390 @@
+"""The routes of the web page: its files, signing in, the figures that it draws, and a stream of changes."""
+
+# No `from __future__ import annotations`: FastAPI evaluates the routes' annotations, and some are local.
+
+import gzip
+import json
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from typing import Annotated, Any, Literal
+
+import anyio
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
+from pydantic import Field
+from starlette.types import Receive, Scope, Send
+
+from malletrain.api.auth import NotAuthenticated
+from malletrain.api.people_routes import JobNumber, PeopleRoutes
+from malletrain.api.ports import Identity, NotFound
+from malletrain.api.rate_limits import TooManyRequests
+from malletrain.api.schemas import Body, answers, object_of
+from malletrain.api.visibility import Visibility
+from malletrain.domain.errors import MalletrainError
+from malletrain.domain.snapshot import NodeState
+from malletrain.store.history_views import StoreHistory
+from malletrain.web import overviews, series
+from malletrain.web.machine_strip import Axis, strip
+from malletrain.web.page_files import page_files
+from malletrain.web.sign_in import COOKIE, LINK_LIFETIME_S, SignIn
+
+#: Seconds for which an answer is given again to whoever may see the same: many viewers cost one look.
+KEPT_S = 2.0
+MAX_KEPT = 256
+
+#: Of the strip: rows of nodes, and bins of time.
+STRIP_ROWS, STRIP_BINS = 128, 180
+
+#: Points of a plot; rows of a job's page.
+PLOT_POINTS, MAX_WINDOWS, MAX_WORLDS, MAX_EVENTS = 240, 2000, 500, 60
+
+#: Jobs that are over, which the list shows.
+MAX_JOBS = 1000
+
+#: Open streams of one user, and of all.
+STREAMS_PER_USER, STREAMS = 8, 512
+
+#: Seconds between two messages of a stream at least, and at most.
+STREAM_PAUSE_S, HEARTBEAT_S = 2.0, 15.0
+
+#: Answers shorter than this are sent as they are.
+_MIN_ZIPPED_BYTES = 2048
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+
+Days = Annotated[int, Query(ge=1, le=400)]
+
+
+class LinkBody(Body):
+    """POST /web/session."""
+
+    link: Annotated[str, Field(min_length=8, max_length=200)]
+
+
+class WebPages:
+    """The page; `malletrain.api.app.Pages`.
+
+    Args:
+        sign_in: who looks at it.
+        history: what is drawn over time.
+        nodes: gives every node by name, in Slurm's order, with its state now.
+        pause_s, heartbeat_s: seconds between two messages of a stream, at least and at most.
+    """
+
+    prefix = "/web/"
+    logins: Mapping[str, int] = {"/web/session": 1024}
+
+    def __init__(
+        self,
+        sign_in: SignIn,
+        history: StoreHistory,
+        nodes: Callable[[], Mapping[str, NodeState]],
+        *,
+        pause_s: float = STREAM_PAUSE_S,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self.sign_in, self.history, self.nodes = sign_in, history, nodes
+        self.pause_s, self.heartbeat_s = pause_s, heartbeat_s
+        self._streams: Counter[int] = Counter()
+        self._kept: OrderedDict[Hashable, tuple[float, bytes]] = OrderedDict()
+
+    def identify(self, scope: Scope) -> Identity | None:
+        """Who looks at the page; None for a stranger."""
+        return self.sign_in.identify(scope)
+
+    def router(self, people: PeopleRoutes) -> APIRouter:
+        """The routes, to be mounted by `create_app`."""
+        return _make_router(self, people)
+
+    def open_stream(self, uid: int) -> None:
+        """Count a stream; `close_stream` follows.
+
+        Raises:
+            TooManyRequests: it is one too many.
+        """
+        if self._streams[uid] >= STREAMS_PER_USER or self._streams.total() >= STREAMS:
+            raise TooManyRequests(f"at most {STREAMS_PER_USER} pages at a time are kept up to date: close one first")
+        self._streams[uid] += 1
+
+    def close_stream(self, uid: int) -> None:
+        """The stream is over."""
+        self._streams[uid] -= 1
+        if not self._streams[uid]:
+            del self._streams[uid]
+
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> bytes:
+        """The answer to `key` as JSON, made anew where the last one is older than `KEPT_S`."""
+        now = time.monotonic()
+        found = self._kept.get(key)
+        if found is None or now - found[0] > KEPT_S:
+            found = (now, json.dumps(make(), separators=(",", ":"), allow_nan=False).encode())
+            self._kept[key] = found
+            while len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        return found[1]
+
+
+class _Stream(StreamingResponse):
+    """Server-sent events; `over` is called once, however the stream ends."""
+
+    def __init__(self, messages: AsyncIterator[bytes], over: Callable[[], None]) -> None:
+        # A proxy between must not hold messages back.
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(messages, media_type="text/event-stream", headers=headers)
+        self._over = over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._over()
+
+
+def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
+    router = APIRouter()
+    views, roles, clock, history = people.views, people.roles, people.clock, pages.history
+
+    async def look(request: Request) -> Identity:
+        viewer = pages.identify(request.scope)
+        if viewer is None:
+            raise NotAuthenticated("you are not signed in, or no longer: open a new link from `malletrain web`")
+        request.scope["malletrain.user"] = viewer.user
+        request.scope["malletrain.sight"] = roles.sight(viewer)
+        people.by_user.take(str(viewer.uid))
+        return viewer
+
+    Viewer = Annotated[Identity, Depends(look)]  # noqa: N806
+
+    async def show(request: Request, viewer: Identity, key: Hashable, make: Callable[[Visibility], Any]) -> Response:
+        """The figures that `make` gives a viewer's sight, which all viewers of the same sight share for a while."""
+        sight = roles.sight(viewer)
+        whose = None if sight.is_whole else sight
+        body = await people.off_loop(viewer.user, lambda: pages.kept((key, whose), lambda: _finite(make(sight))))
+        headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+        if len(body) >= _MIN_ZIPPED_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+            body = await people.off_loop(viewer.user, lambda: gzip.compress(body, 1))
+            headers["Content-Encoding"] = "gzip"
+        return Response(body, media_type="application/json", headers=headers)
+
+    # -- signing in --------------------------------------------------------------------------------------------
+
+    link = object_of(link={"type": "string"}, lifetime_s={"type": "number"})
+
+    async def identify(request: Request) -> Identity:
+        return people.caller(request)
+
+    @router.post("/v1/web/links", tags=["people"], status_code=201, responses=answers(link, 201, 401))
+    async def issue_link(caller: Annotated[Identity, Depends(identify)]) -> Response:
+        """A token that opens the web page once: it belongs behind the `#` of `/web/#`, within its lifetime."""
+        made = {"link": pages.sign_in.issue_link(caller), "lifetime_s": LINK_LIFETIME_S}
+        return JSONResponse(made, 201, headers={"Cache-Control": "no-store"})
+
+    @router.post("/web/session", include_in_schema=False)
+    async def open_session(body: LinkBody, request: Request) -> Response:
+        """The cookie, and the key that goes with it; the link is used up."""
+        if not request.headers.get("content-type", "").startswith("application/json"):
+            raise NotAuthenticated("send JSON")  # what another site's form cannot do
+        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise NotAuthenticated("another site asks")
+        session = pages.sign_in.open_session(body.link)
+        if session is None:
+            raise NotAuthenticated("this link has been used or has run out: make a new one with `malletrain web`")
+        request.scope["malletrain.user"] = session.identity.user
+        answer = JSONResponse({"key": session.key}, headers={"Cache-Control": "no-store"})
+        settings = pages.sign_in.settings
+        answer.set_cookie(
+            COOKIE, session.cookie, max_age=int(settings.session_s), path="/", secure=settings.is_https,
+            httponly=True, samesite="strict",
+        )  # fmt: skip
+        return answer
+
+    @router.delete("/web/session", include_in_schema=False, status_code=204)
+    async def close_session(request: Request, _viewer: Viewer) -> Response:
+        """The session ends, in this browser and here."""
+        pages.sign_in.close_session(request.scope)
+        answer = Response(status_code=204)
+        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return answer
+
+    # -- figures -----------------------------------------------------------------------------------------------
+
+    @router.get("/web/data/me", include_in_schema=False)
+    async def me(viewer: Viewer) -> Response:
+        """Who is signed in."""
+        told = {"user": viewer.user, "role": viewer.role.value, "nodes": roles.sight(viewer).nodes}
+        return JSONResponse(told, headers={"Cache-Control": "no-store"})
+
+    @router.get("/web/data/summary", include_in_schema=False)
+    async def summary(request: Request, viewer: Viewer) -> Response:
+        """Node counts, notices, and the jobs that are not over."""
+
+        def make(sight: Visibility) -> dict[str, Any]:
+            row = sight.status(views.status(clock.now(), False, sight.uid))
+            return {
+                "at": row.at, "taken_at": row.taken_at, "version": row.version, "notices": list(row.notices),
+                "pool": row.pool.to_json(), "sizing": row.decision.status,
+                "jobs": [overviews.short_job(job) for job in row.jobs],
+            }  # fmt: skip
+
+        return await show(request, viewer, "summary", make)
+
+    @router.get("/web/data/machine", include_in_schema=False)
+    async def machine(request: Request, viewer: Viewer, hours: Literal["1", "6", "24"] = "6") -> Response:
+        """The strip of nodes, and node counts, over the last hours."""
+
+        def make(sight: Visibility) -> dict[str, Any]:
+            end = clock.now()
+            axis = Axis(end - float(hours) * HOUR_S, end, STRIP_BINS)
+            stays = history.stays(axis.begin) if sight.nodes else ()
+            nodes = pages.nodes() if sight.nodes else {}
+            rows = strip(nodes, stays, history.holes(axis.begin), axis, STRIP_ROWS, sight.uid) if nodes else ()
+            return {
+                "begin": axis.begin, "end": axis.end, "bins": axis.bins,
+                "rows": [
+                    [row.first, row.last, row.nodes, [[bins, list(cell.items())] for bins, cell in row.runs]]
+                    for row in rows
+                ],
+                "pool": series.pool_series(history.pool(axis.begin), axis.begin, axis.end, PLOT_POINTS),
+            }  # fmt: skip
+
+        return await show(request, viewer, ("machine", hours), make)
+
+    @router.get("/web/data/jobs", include_in_schema=False)
+    async def jobs(request: Request, viewer: Viewer) -> Response:
+        """The newest jobs, those that are over, too."""
+
+        def make(sight: Visibility) -> dict[str, Any]:
+            rows = views.jobs(True, sight.uid, MAX_JOBS)
+            return {"jobs": [overviews.short_job(sight.job(row)) for row in reversed(rows)]}
+
+        return await show(request, viewer, "jobs", make)
+
+    @router.get("/web/data/jobs/{job_id}", include_in_schema=False)
+    async def job(request: Request, job_id: JobNumber, viewer: Viewer) -> Response:
+        """One job over time."""
+
+        def make(sight: Visibility) -> dict[str, Any]:
+            row = views.job(job_id)
+            if row is None or not sight.sees_job_of(row.uid):
+                raise NotFound(f"there is no job {job_id}")
+            row = sight.job(row)
+            worlds = history.worlds(job_id, MAX_WORLDS)
+            begin = worlds[0].at if len(worlds) == MAX_WORLDS else row.submitted_at
+            events = (sight.event(event) for event in views.latest_events(MAX_EVENTS, job_id, sight.uid))
+            profile = _or_none(lambda: sight.profile(people.requests.profile(job_id)).to_json())
+            return {
+                "job": row.to_json(),
+                "short": overviews.short_job(row),
+                "profile": profile,
+                "explain": _or_none(lambda: list(people.requests.explain(f"job {job_id}", sight))) or [],
+                "sizes": series.size_series(worlds, begin, row.ended_at or clock.now()),
+                "rates": series.rate_series(history.windows(job_id, MAX_WINDOWS), PLOT_POINTS),
+                "resizes": [
+                    [change.at, change.before, change.nodes, change.pause_s, sight.words(change.reason, {job_id})]
+                    for change in worlds
+                ],
+                "events": [
+                    [event.at, event.kind, event.pilot or "", event.node or "", event.reason] for event in events
+                ],
+            }
+
+        return await show(request, viewer, ("job", job_id), make)
+
+    @router.get("/web/data/studies", include_in_schema=False)
+    async def studies(request: Request, viewer: Viewer) -> Response:
+        """Searches, each with its trials."""
+
+        def make(sight: Visibility) -> dict[str, Any]:
+            return {"studies": overviews.studies(views.jobs(True, sight.uid, MAX_JOBS))}
+
+        return await show(request, viewer, "studies", make)
+
+    @router.get("/web/data/promise", include_in_schema=False)
+    async def promise(request: Request, viewer: Viewer, days: Days = 30) -> Response:
+        """What the main queue noticed."""
+
+        def make(sight: Visibility) -> dict[str, Any]:
+            since = clock.now() - days * DAY_S
+            by_day = history.preempted_by_day(_day(since))
+            return overviews.promise(history.meetings(since), by_day, history.breakers(since), sight)
+
+        return await show(request, viewer, ("promise", days), make)
+
+    @router.get("/web/data/usage", include_in_schema=False)
+    async def usage(request: Request, viewer: Viewer, days: Days = 30) -> Response:
+        """What was given to whom."""
+
+        def make(sight: Visibility) -> dict[str, Any]:
+            now = clock.now()
+            rows = views.usage(now, _day(now - days * DAY_S), "", sight.usage_uid)
+            return overviews.usage_sums(rows) | {"whole": sight.usage_uid is None}
+
+        return await show(request, viewer, ("usage", days), make)
+
+    @router.get("/web/data/stream", include_in_schema=False)
+    async def stream(request: Request, viewer: Viewer) -> Response:
+        """Server-sent events: `changed` when the journal has grown, `ended` when the viewer is signed out."""
+
+        async def messages() -> AsyncIterator[bytes]:
+            seen = people.bell.last
+            yield b"retry: 5000\n\n"
+            while pages.identify(request.scope) is not None:
+                if await people.bell.wait(seen, pages.heartbeat_s):
+                    seen = people.bell.last
+                    yield b"event: changed\ndata: {}\n\n"
+                    await anyio.sleep(pages.pause_s)
+                else:
+                    yield b": still here\n\n"
+            yield b"event: ended\ndata: {}\n\n"
+
+        pages.open_stream(viewer.uid)
+        return _Stream(messages(), lambda: pages.close_stream(viewer.uid))
+
+    # -- the page's own files ----------------------------------------------------------------------------------
+
+    found = page_files()
+
+    @router.get("/web", include_in_schema=False)
+    async def to_the_page() -> Response:
+        """Relative addresses on the page need the stroke at the end."""
+        return RedirectResponse("web/", 308)
+
+    @router.get("/web/{path:path}", include_in_schema=False)
+    async def page(request: Request, path: Annotated[str, Path(max_length=100)]) -> Response:
+        """A file of the page."""
+        file = found.get(path)
+        if file is None:
+            raise NotFound("there is no such page")
+        headers = {"Cache-Control": "no-cache", "ETag": file.tag, "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == file.tag:
+            return Response(status_code=304, headers=headers)
+        zipped = "gzip" in request.headers.get("accept-encoding", "")
+        if zipped:
+            headers["Content-Encoding"] = "gzip"
+        return Response(file.zipped if zipped else file.body, media_type=file.media_type, headers=headers)
+
+    return router
+
+
+def _day(at: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(at))
+
+
+def _or_none(ask: Callable[[], Any]) -> Any:
+    """What is asked for; None where the daemon has nothing of it, as of a job that is over."""
+    try:
+        return ask()
+    except MalletrainError:
+        return None
+
+
+def _finite(value: Any) -> Any:
+    """Without NaN and infinity, which JSON does not have: scripts report them as losses."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return value

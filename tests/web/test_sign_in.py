@@ -1,0 +1,274 @@
+"""Signing in to the page, over a real socket: links, sessions of two halves, the site's proxy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from malletrain.api.app import SAFE_HEADERS
+from malletrain.api.roles import Roles
+from malletrain.web.sign_in import COOKIE, KEY_HEADER, LINK_LIFETIME_S, PROXY_SECRET_HEADER, PageSettings
+from tests.api.house import Caller, House, http_of
+
+FIGURES = ("me", "summary", "machine", "jobs", "jobs/1", "studies", "promise", "usage", "stream")
+
+
+def link_of(house: House, uid: int = 1001) -> str:
+    answer = Caller(house, house.token(uid)).post("/v1/web/links")
+    assert answer.status_code == 201
+    assert answer.headers["cache-control"] == "no-store"
+    return str(answer.json()["link"])
+
+
+def browser(house: House, **headers: str) -> httpx.Client:
+    return httpx.Client(base_url=house.address, timeout=20, trust_env=False, headers=headers)
+
+
+def test_a_link_opens_the_page_once(house: House) -> None:
+    link = link_of(house)
+    with browser(house) as http:
+        answer = http.post("/web/session", json={"link": link})
+        assert answer.status_code == 200
+        cookie = answer.headers["set-cookie"]
+        assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/", "Max-Age=28800"))
+        me = http.get("/web/data/me", headers={KEY_HEADER: answer.json()["key"]})
+        assert me.json() == {"user": "1001", "role": "user", "nodes": True}
+    again = browser(house).post("/web/session", json={"link": link})
+    assert again.status_code == 401
+    assert "has been used or has run out" in again.json()["error"]
+    assert "set-cookie" not in again.headers
+
+
+def test_a_link_runs_out(house: House) -> None:
+    link = link_of(house)
+    house.clock.ahead += LINK_LIFETIME_S + 1
+    assert browser(house).post("/web/session", json={"link": link}).status_code == 401
+
+
+def test_a_session_runs_out(house: House) -> None:
+    with house.viewer(1001) as http:
+        assert http.get("/web/data/me").status_code == 200
+        house.clock.ahead += 8 * 3600 + 1
+        assert http.get("/web/data/me").status_code == 401
+
+
+def test_signing_out_ends_the_session_in_the_daemon(house: House) -> None:
+    with house.viewer(1001) as http:
+        cookie = http.cookies[COOKIE]
+        assert http.delete("/web/session").status_code == 204
+        http.cookies.set(COOKIE, cookie)
+        assert http.get("/web/data/me").status_code == 401
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_stranger_is_shown_nothing(house: House, name: str) -> None:
+    answer = browser(house).get(f"/web/data/{name}")
+    assert answer.status_code == 401
+    assert "malletrain web" in answer.json()["error"]
+
+
+def test_half_a_session_is_worth_nothing(house: House) -> None:
+    """A cookie goes to every port of a host, a key stays with one: another program on the host has no use for one."""
+    whole = house.viewer(1001)
+    cookie, key = whole.cookies[COOKIE], whole.headers[KEY_HEADER]
+    for http in (
+        httpx.Client(base_url=house.address, cookies={COOKIE: cookie}),
+        httpx.Client(base_url=house.address, headers={KEY_HEADER: key}),
+        httpx.Client(base_url=house.address, headers={KEY_HEADER: key}, cookies={COOKIE: key}),
+        httpx.Client(base_url=house.address, headers={KEY_HEADER: cookie}, cookies={COOKIE: cookie}),
+        httpx.Client(base_url=house.address, headers={KEY_HEADER: ""}, cookies={COOKIE: cookie}),
+    ):
+        assert http.get("/web/data/me").status_code == 401
+
+
+def test_a_session_of_the_page_is_no_token_of_the_api(house: House) -> None:
+    """It only shows: what steers jobs takes a token, and no cookie."""
+    with house.viewer(0) as http:
+        assert http.post("/v1/jobs/1/cancel").status_code == 401
+        assert http.get("/v1/status").status_code == 401
+        both = http.cookies[COOKIE] + http.headers[KEY_HEADER]
+        for token in (both, http.cookies[COOKIE], house.sign_in.issue_link(house.roles.identify(0, 0))):
+            assert http.get("/v1/status", headers={"Authorization": f"Bearer {token}"}).status_code == 401
+    assert house.requests.asked == []
+
+
+def test_a_token_of_the_api_is_no_link(house: House) -> None:
+    token = house.token(1001)
+    assert browser(house).post("/web/session", json={"link": token}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("sent", "headers"),
+    [
+        ({"content": '{"link": "%s"}'}, {"Content-Type": "text/plain"}),
+        ({"content": '{"link": "%s"}'}, {"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}),
+        ({"content": '{"link": "%s"}'}, {"Content-Type": "application/json", "Sec-Fetch-Site": "same-site"}),
+        ({"content": "link=%s"}, {"Content-Type": "application/x-www-form-urlencoded"}),
+    ],
+)
+def test_another_site_cannot_sign_a_browser_in(house: House, sent: dict[str, str], headers: dict[str, str]) -> None:
+    link = link_of(house)
+    answer = browser(house).post("/web/session", content=sent["content"] % link, headers=headers)
+    assert answer.status_code in (400, 401)
+    assert "set-cookie" not in answer.headers
+
+
+def test_nothing_that_is_asked_by_get_changes_anything(house: House) -> None:
+    with house.viewer(0) as http:
+        before = house.journal.last
+        for name in FIGURES[:-1]:
+            http.get(f"/web/data/{name}")
+            for method in ("POST", "PUT", "DELETE"):
+                assert http.request(method, f"/web/data/{name}").status_code == 405
+        assert (house.journal.last, house.requests.asked) == (before, [])
+
+
+def test_a_ban_ends_the_page_at_once(new_house: Callable[..., House]) -> None:
+    banned: dict[int, str] = {}
+    house = new_house(roles=Roles(bans=lambda: banned))
+    link = house.sign_in.issue_link(house.roles.identify(1002, 1002))
+    with house.viewer(1002) as http:
+        assert http.get("/web/data/me").status_code == 200
+        banned[1002] = "banned"
+        assert http.get("/web/data/me").status_code == 401
+    assert browser(house).post("/web/session", json={"link": link}).status_code == 401
+
+
+def test_a_stream_ends_with_the_session(new_house: Callable[..., House]) -> None:
+    banned: dict[int, str] = {}
+    house = new_house(roles=Roles(bans=lambda: banned))
+    with house.viewer(1002) as http, http.stream("GET", "/web/data/stream") as answer:
+        banned[1002] = "banned"
+        assert "event: ended" in list(answer.iter_lines())
+
+
+def test_each_user_has_so_many_links_and_streams(house: House) -> None:
+    first = link_of(house)
+    for _ in range(8):
+        link_of(house)
+    assert browser(house).post("/web/session", json={"link": first}).status_code == 401
+    streams = []
+    with house.viewer(1001) as http:
+        for _ in range(8):
+            streams.append(http.send(http.build_request("GET", "/web/data/stream"), stream=True))
+            assert streams[-1].status_code == 200
+        refused = http.get("/web/data/stream")
+        assert refused.status_code == 429
+        with house.viewer(1002) as other, other.stream("GET", "/web/data/stream") as answer:
+            assert answer.status_code == 200
+        streams.pop().close()
+        for each in streams:
+            each.close()
+
+
+def test_streams_say_when_the_journal_grows_and_that_they_live(house: House) -> None:
+    with house.viewer(1001) as http, http.stream("GET", "/web/data/stream") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        assert next(lines) == "retry: 5000"
+        assert next(line for line in lines if line) == ": still here"
+        house.requests._record("job_held", 1, {"by": "ada"})
+        assert "event: changed" in (next(lines), next(lines), next(lines), next(lines))
+
+
+def test_every_answer_is_fenced_in(house: House) -> None:
+    """Also those that refuse, before any route is looked for."""
+    with browser(house) as http:
+        answers = [
+            http.get("/web/"), http.get("/web/nothing"), http.get("/web/data/me"), http.get("/v1/health"),
+            http.post("/web/data/me", content=b"x"), http.get("/web"), http.get("/nothing"),
+        ]  # fmt: skip
+        for answer in answers:
+            assert {name: answer.headers.get_list(name) for name in SAFE_HEADERS} == {
+                name: [value] for name, value in SAFE_HEADERS.items()
+            }
+    policy = SAFE_HEADERS["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert answers[5].headers["location"] == "web/"
+
+
+@pytest.mark.parametrize("path", ["../sign_in.py", "..%2fsign_in.py", "%2e%2e/sign_in.py", "vendor", "\\"])
+def test_no_other_file_is_served(house: House, path: str) -> None:
+    assert browser(house).get(f"/web/{path}").status_code in (404, 400)
+
+
+def test_a_file_is_sent_once(house: House) -> None:
+    with browser(house) as http:
+        first = http.get("/web/")
+        assert first.headers["content-type"] == "text/html; charset=utf-8"
+        again = http.get("/web/", headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+def test_the_log_has_no_link_and_no_session(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        link = link_of(house)
+        opened = browser(house).post("/web/session", json={"link": link})
+        browser(house).get("/web/data/me", headers={KEY_HEADER: opened.json()["key"]}, cookies=opened.cookies)
+    theirs = ("httpx", "httpcore")  # the test's own side
+    told = repr([record.__dict__ for record in caplog.records if not record.name.startswith(theirs)])
+    assert "/web/session" in told
+    for secret in (link, opened.json()["key"], opened.cookies[COOKIE]):
+        assert secret not in told
+
+
+def test_tls_makes_the_cookie_secure(new_house: Callable[..., House]) -> None:
+    house = new_house(page=PageSettings(is_https=True))
+    answer = browser(house).post("/web/session", json={"link": link_of(house)})
+    assert "Secure" in answer.headers["set-cookie"]
+
+
+SECRET = "s" * 32
+PROXY = PageSettings(proxy_header="x-remote-user", proxy_address="127.0.0.1", proxy_secret=SECRET)
+
+
+def ask(house: House, *headers: tuple[Any, Any]) -> Any:
+    return httpx.get(f"{house.address}/web/data/me", headers=list(headers), trust_env=False)
+
+
+def test_the_sites_proxy_names_the_viewer(new_house: Callable[..., House]) -> None:
+    house = new_house(page=PROXY)
+    told = ask(house, ("X-Remote-User", "nobody"), (PROXY_SECRET_HEADER, SECRET))
+    assert told.json()["user"] == "nobody"
+    for wrong in (
+        [("X-Remote-User", "nobody")],
+        [("X-Remote-User", "nobody"), (PROXY_SECRET_HEADER, "t" * 32)],
+        [("X-Remote-User", "nobody"), (PROXY_SECRET_HEADER, "")],
+        [("X-Remote-User", "nobody"), ("X-Remote-User", "daemon"), (PROXY_SECRET_HEADER, SECRET)],
+        [("X-Remote-User", "nobody"), (PROXY_SECRET_HEADER, SECRET), (PROXY_SECRET_HEADER, SECRET)],
+        [("X-Remote-User", ""), (PROXY_SECRET_HEADER, SECRET)],
+        [("X-Remote-User", "no\xe9"), (PROXY_SECRET_HEADER, SECRET)],
+        [("X-Remote-User", "root"), (PROXY_SECRET_HEADER, SECRET)],
+        [(PROXY_SECRET_HEADER, SECRET)],
+    ):
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in wrong]
+        assert ask(house, *encoded).status_code == 401, wrong
+
+
+def test_the_header_of_another_address_counts_for_nothing(new_house: Callable[..., House]) -> None:
+    house = new_house(page=PageSettings(proxy_header="x-remote-user", proxy_address="10.0.0.9", proxy_secret=SECRET))
+    vouched = (("X-Remote-User", "nobody"), (PROXY_SECRET_HEADER, SECRET))
+    assert ask(house, *vouched).status_code == 401
+    assert ask(house, *vouched, ("X-Forwarded-For", "10.0.0.9")).status_code == 401
+
+
+def test_by_default_no_header_is_believed(house: House) -> None:
+    for secret in ("", SECRET):
+        assert ask(house, ("X-Remote-User", "nobody"), (PROXY_SECRET_HEADER, secret)).status_code == 401
+
+
+def test_the_commands_client_makes_the_link(house: House) -> None:
+    from malletrain.wire.address import Address
+    from malletrain.wire.daemon import DaemonClient
+
+    with http_of(house) as http:
+        link, lifetime_s = DaemonClient(http, Address(http.url)).web_link()
+    assert lifetime_s == LINK_LIFETIME_S
+    page, _, token = link.partition("#")
+    assert page == f"{http.url}/web/"
+    assert house.sign_in.open_session(token) is not None
