@@ -66,6 +66,8 @@ class NewJob:
     batch_max: int | None = None
     deadline: float | None = None
     budget_node_hours: float | None = None
+    after: tuple[tuple[str, int], ...] = ()
+    output: tuple[str, ...] = ()
 
 
 class Requests(Protocol):

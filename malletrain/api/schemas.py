@@ -27,6 +27,9 @@ Label = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_prin
 SlurmName = Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9_.@+-]*)?$")]
 
 
+#: An absolute path with sbatch's patterns, such as %A.
+FilePattern = Annotated[str, Field(max_length=4096, pattern=r"^/"), AfterValidator(_printable)]
+
 #: Samples of a step, of all nodes together.
 Batch = Annotated[int, Field(ge=1, le=2**31)]
 
@@ -65,6 +68,10 @@ class JobBody(Body):
     batch_max: Batch | None = None
     deadline: Annotated[float, Field(ge=0, le=32_503_680_000)] | None = None
     budget_node_hours: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    after: Annotated[
+        list[Annotated[str, Field(pattern=r"^after(any|ok|notok)?:[1-9][0-9]{0,17}$")]], Field(max_length=64)
+    ] = []
+    output: Annotated[list[FilePattern], Field(max_length=2)] = []
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -107,6 +114,8 @@ class JobBody(Body):
             batch_max=self.batch_max,
             deadline=self.deadline,
             budget_node_hours=self.budget_node_hours,
+            after=tuple((kind, int(job)) for kind, _, job in (each.partition(":") for each in self.after)),
+            output=tuple(self.output),
         )
 
 

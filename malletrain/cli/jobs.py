@@ -36,6 +36,9 @@ LONG_POLL_S = 25.0
 #: Where a daemon on this machine would have its configuration: `stop` takes partition and account from it.
 _DAEMON_FILE = Path("/etc/malletrain/malletrain.toml")
 
+#: Kinds of events that workers report all the time.
+_FIGURES = ("samples", "metric")
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
@@ -129,13 +132,16 @@ def _ask_each(verb: str, jobs: Sequence[int]) -> None:
 @click.option("--follow", "-f", is_flag=True, help="Go on as events come, until Ctrl-C.")
 @click.option("--job", type=click.IntRange(min=1), help="Of this job only.")
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Begin after this event's number.")
+@click.option("--samples", is_flag=True, help="Windows of training and the script's figures, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, for programs.")
-def events(follow: bool, job: int | None, after: int, as_json: bool) -> None:
+def events(follow: bool, job: int | None, after: int, samples: bool, as_json: bool) -> None:
     """Print what happened, oldest first."""
     daemon = connect()
     while True:
         rows, last = daemon.events(after=after, wait_s=LONG_POLL_S if follow else 0.0, job=job)
         for row in rows:
+            if row.kind in _FIGURES and not samples:
+                continue
             if as_json:
                 click.echo(json.dumps(row.to_json()))
             else:

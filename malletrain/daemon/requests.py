@@ -22,7 +22,8 @@ from malletrain.domain.event import (
     OperatorRequest,
     Payload,
 )
-from malletrain.domain.job import Curve, Elastic, JobPhase, JobView, MalleableJob, Profile
+from malletrain.domain.job import Curve, DependencyKind, Elastic, JobPhase, JobView, MalleableJob, Profile
+from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
 from malletrain.slurm.site_facts import Harvest
@@ -111,11 +112,30 @@ class LoopRequests:
                 batch_max=job.batch_max,
                 deadline=job.deadline,
                 budget_node_s=None if job.budget_node_hours is None else 3600.0 * job.budget_node_hours,
+                after=tuple((DependencyKind(kind), other) for kind, other in job.after),
+                output=job.output,
             )
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
+            waits = self._waits(wanted, identity)
             self._record(JobAnnounced(wanted), number)
+            if waits:
+                self._record(JobHeld(identity.user, waits=True), number, waits)
         return number
+
+    def _waits(self, job: MalleableJob, identity: Identity) -> str:
+        """For what a new job waits, or "". Whether another user's job exists is not told."""
+        for kind, other in job.after:
+            view = self._loop.views.get(other)
+            if view is None or view.job.uid != identity.uid:
+                raise Conflict(
+                    f"--dependency={kind.value}:{other}: you have no job {other}, or it was over long ago; "
+                    "`malletrain status --all` lists yours"
+                )
+        reason, never = waiting_reason(job, self._loop.views)
+        if never:
+            raise Conflict(f"--dependency: the job {reason}")
+        return reason
 
     def _check_unattached(self, identity: Identity) -> None:
         """Announcing costs a user nothing, while each job is in everybody's status and in each decision."""
@@ -123,7 +143,10 @@ class LoopRequests:
         idle = [
             job
             for job, view in self._loop.views.items()
-            if view.job.uid == identity.uid and view.phase is JobPhase.ANNOUNCED and job not in told
+            if view.job.uid == identity.uid
+            and (view.phase is JobPhase.ANNOUNCED or view.waits)
+            and not view.pilots
+            and job not in told
         ]
         if len(idle) >= MAX_UNATTACHED_JOBS:
             raise Conflict(
@@ -149,7 +172,8 @@ class LoopRequests:
 
     def hold(self, job: int, identity: Identity) -> None:
         with self._facts:
-            if self._live(job).phase is not JobPhase.HELD:
+            view = self._live(job)
+            if view.phase is not JobPhase.HELD or view.waits:
                 self._record(JobHeld(identity.user), job, f"held by {identity.user}")
 
     def release(self, job: int, identity: Identity) -> None:

@@ -108,8 +108,11 @@ class TasksAdded:
 
 @dataclass(frozen=True, slots=True)
 class JobHeld:
+    """`waits`: for other jobs, until these have come so far; otherwise until its owner releases it."""
+
     kind: ClassVar[EventKind] = EventKind.JOB_HELD
     by: str = field(default="", metadata=SPARSE)
+    waits: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
 
-from malletrain.domain.decision import LeaveCause
+from malletrain.domain.decision import SPARSE, LeaveCause
 from malletrain.domain.snapshot import SlurmState
 
 
@@ -33,6 +33,15 @@ class Elastic(StrEnum):
 
     LIVE = "live"
     RESTART = "restart"
+
+
+class DependencyKind(StrEnum):
+    """What must have become of another job before a job may begin; the words are Slurm's."""
+
+    AFTER = "after"  #: it has begun to train, or is over
+    AFTER_ANY = "afterany"  #: it is over
+    AFTER_OK = "afterok"  #: it has completed
+    AFTER_NOT_OK = "afternotok"  #: it has failed or was cancelled
 
 
 class Profile(StrEnum):
@@ -97,6 +106,11 @@ class MalleableJob:
     batch_max: int | None = None
     budget_node_s: float | None = None  #: node-seconds after which it ends; None: none
     deadline: float | None = None  #: by when its `total_samples` are to be trained (Unix seconds)
+    #: Other jobs of its owner, all of which it waits for before it begins.
+    after: tuple[tuple[DependencyKind, int], ...] = field(default=(), metadata=SPARSE)
+    #: Patterns of its tasks' output files as in sbatch(1), as absolute paths: of standard output, and of standard
+    #: error where that is another.
+    output: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run on so many nodes. Zero is always permitted."""
@@ -284,6 +298,7 @@ class JobView:
     noise_scale: float | None = None  #: the gradient noise scale that it reports, in samples
     curve_refuted: str = ""  #: how measurements contradict the curve that its owner gave
     committed_at: float | None = None  #: when steps were last reported (Unix seconds)
+    waits: bool = False  #: held until other jobs have come so far
 
     @cached_property
     def _out(self) -> tuple[Pilot, ...]:

@@ -95,6 +95,7 @@ class JobState:
     turned_at: float = 0.0
     waited_s: float = 0.0
     unseen_arrays: dict[int, float] = field(default_factory=dict)
+    waits: bool = False  #: held until other jobs have come so far
     view: JobView | None = None
 
     @property
@@ -124,8 +125,9 @@ def fold(record: JobState, event: Event) -> bool:
             record.reason = f"Slurm refuses its pilots: {event.reason}" if refused else ""
         case TasksAdded() as added:
             _tasks_added(record, event, added)
-        case JobHeld():
+        case JobHeld(waits=waits):
             _turn(record, event, JobPhase.HELD)
+            record.waits = waits
         case JobReleased():
             _turn(record, event, JobPhase.QUEUED)
         case JobCancelled():

@@ -244,13 +244,14 @@ class Ledger:
 
     def forget_over(self, before: float) -> None:
         """Drop jobs that ended before `before`, and all but the last `MAX_OVER_JOBS` that ended, unless they have an
-        active pilot: the journal still has them."""
+        active pilot, or others wait for them: the journal still has them."""
+        waited_for = {other for record in self._records.values() if record.waits for _, other in record.job.after}
         ends = sorted(record.over_since for record in self._records.values() if record.over_since is not None)
         if len(ends) > MAX_OVER_JOBS:
             before = max(before, ends[-MAX_OVER_JOBS])
         for job_id, record in list(self._records.items()):
             ended = record.over_since is not None and record.over_since < before
-            if ended and not self._view(record).active:
+            if ended and job_id not in waited_for and not self._view(record).active:
                 del self._records[job_id]
                 self.spending.forget(job_id)
                 self.costs.forget(job_id)
@@ -279,6 +280,7 @@ class Ledger:
                 noise_scale=record.noise_scale,
                 curve_refuted=record.curve_refuted,
                 committed_at=record.committed_at,
+                waits=record.waits and phase is JobPhase.HELD,
             )
         return record.view
 

@@ -54,6 +54,7 @@ from malletrain.domain.event import (
 from malletrain.domain.job import JobPhase, JobView, MalleableJob, PilotPhase
 from malletrain.domain.snapshot import FREE_STATES, NodeState, Snapshot
 from malletrain.learn.given_curve import plausible
+from malletrain.loop.job_dependencies import settle
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
@@ -307,7 +308,8 @@ class Loop:
                     self.record([Event(now, ArrayRefused(array_id, report.faults), job_id, reason=reason)])
 
     def _end_the_hopeless(self) -> None:
-        """Record the end of jobs that cannot go on; the decision then clears them away."""
+        """Record the end of jobs that cannot go on, which the decision then clears away; and which of those that wait
+        for others may begin."""
         now = self._clock.now()
         with self._guard:  # samples may come in meanwhile
             spent = self.ledger.spent((), now).by_job
@@ -317,6 +319,9 @@ class Loop:
         events = [Event(now, end[0], job_id, reason=end[1]) for job_id, end in ends if end is not None]
         if events:
             self.record(events)
+        settled = [Event(now, fact, job_id, reason=reason) for job_id, fact, reason in settle(self.views)]
+        if settled:
+            self.record(settled)
 
     def _apply(self, actions: Iterable[Action]) -> None:
         """In order: intents, acts, outcomes; neighbours of one kind together, since Slurm takes many in one command.

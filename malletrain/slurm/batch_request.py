@@ -77,6 +77,7 @@ def request(
     resume = reader.count("resume")
     if resume is not None and elastic == "restart":
         reader.fault("resume", "a script that is restarted loads its own checkpoint: leave it out")
+    after = reader.after()
     curve, profile = reader.curve(), reader.text("profile", "")
     if profile not in ("", "none", "passive", "active", "given"):
         reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, given")
@@ -109,6 +110,7 @@ def request(
         deadline=reader.deadline(),
         mpi=mpi,
         resume=resume,
+        after=after,
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
         reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
@@ -191,6 +193,25 @@ class _Reader:
                 "deadline", f"{text[:40]!r} is neither YYYY-MM-DDTHH:MM[:SS] nor now+COUNT[minutes|hours|days]"
             )
         return at
+
+    def after(self) -> tuple[str, ...]:
+        """Dependencies one by one, as `afterok:3`."""
+        found = []
+        for part in filter(None, self.text("dependency", "").split(",")):
+            kind, *jobs = part.split(":")
+            if "?" in part or kind not in ("after", "afterany", "afterok", "afternotok") or not jobs:
+                self.fault(
+                    "dependency",
+                    f"{part[:40]!r} is none of after, afterany, afterok, afternotok with numbers of malleable jobs, "
+                    "as afterok:3:4 (all must be met)",
+                )
+                return ()
+            for job in jobs:
+                if not (job.isascii() and job.isdigit() and 0 < len(job) < 10 and int(job)):
+                    self.fault("dependency", f"{job[:40]!r} is not the number of a malleable job")
+                    return ()
+                found.append(f"{kind}:{int(job)}")
+        return tuple(found)
 
     def curve(self) -> tuple[tuple[int, float], ...]:
         text = self.text("curve", "")

@@ -54,6 +54,12 @@ ALLOWED: dict[str, Option] = {
         Option("budget", Use.OURS, help="node-hours after which the job ends"),
         Option("curve", Use.OURS, help="measured throughput, NODES:SAMPLES_PER_S,..."),
         Option(
+            "dependency",
+            Use.OURS,
+            short="d",
+            help="your malleable jobs that it waits for, as afterok:3 (after, afterany, afterok, afternotok)",
+        ),
+        Option(
             "deadline", Use.OURS, help="by when --total-samples are to be trained; refused where that is unlikely"
         ),
         Option("elastic", Use.OURS, help="live (resized in process) or restart (by checkpoint)"),
@@ -97,7 +103,6 @@ REFUSED: dict[str, str] = {
     "cpus-per-gpu": _NODE_WHOLE,
     "cpus-per-task": _NODE_WHOLE,
     "delay-boot": _PINNED,
-    "dependency": "submit it when what it waits for is done",
     "exclude": _PINNED,
     "get-user-env": "the environment is that of the call of mtbatch; see --export",
     "gid": "it runs as you, as every job that you submit",
@@ -107,7 +112,7 @@ REFUSED: dict[str, str] = {
     "gpus-per-task": "a pilot has all GPUs of its node; see --gres",
     "hold": "hold the job with `malletrain hold JOB` after submitting it",
     "ignore-pbs": "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out",
-    "kill-on-invalid-dep": "submit it when what it waits for is done",
+    "kill-on-invalid-dep": "a job whose dependency can never be met stays held: `malletrain cancel` it",
     "licenses": "licences are not supported: they would be taken from the main queue",
     "mail-type": "every pilot would send a mail: see `malletrain events` instead",
     "mail-user": "every pilot would send a mail: see `malletrain events` instead",
@@ -145,10 +150,9 @@ REFUSED: dict[str, str] = {
 
 #: One-letter names of refused options, by sbatch(1).
 REFUSED_SHORT = {
-    "a": "array", "b": "begin", "B": "cores-per-socket", "c": "cpus-per-task", "d": "dependency",
-    "F": "nodefile", "G": "gpus", "H": "hold", "L": "licenses", "M": "clusters",
-    "n": "ntasks", "O": "overcommit", "s": "oversubscribe", "S": "core-spec", "t": "time",
-    "w": "nodelist", "W": "wait", "x": "exclude",
+    "a": "array", "b": "begin", "B": "cores-per-socket", "c": "cpus-per-task", "F": "nodefile", "G": "gpus",
+    "H": "hold", "L": "licenses", "M": "clusters", "n": "ntasks", "O": "overcommit", "s": "oversubscribe",
+    "S": "core-spec", "t": "time", "w": "nodelist", "W": "wait", "x": "exclude",
 }  # fmt: skip
 
 SHORT = {option.short: option.name for option in ALLOWED.values() if option.short}

@@ -78,6 +78,7 @@ class BatchRequest:
     deadline: float | None = None  # Unix seconds
     mpi: str = "none"  # srun --mpi
     resume: int | None = None  # the job whose checkpoint this one begins with
+    after: tuple[str, ...] = ()  # such as afterok:3
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
@@ -101,7 +102,17 @@ class BatchRequest:
             body["deadline"] = self.deadline
         if self.budget_node_hours is not None:
             body["budget_node_hours"] = self.budget_node_hours
+        if self.after:
+            body["after"] = list(self.after)
+        body["output"] = list(self.output_patterns())
         return body
+
+    def output_patterns(self) -> tuple[str, ...]:
+        """The files of standard output and, where it is another, standard error, as absolute paths with sbatch's
+        patterns."""
+        given = dict(self.passed)
+        names = [given.get("output", "slurm-%A_%a.out"), given.get("error", "")]
+        return tuple(name if name.startswith("/") else f"{self.chdir.rstrip('/')}/{name}" for name in names if name)
 
     def materialize(
         self, job: int | str, url: str, python: str, environment: Mapping[str, str], version: str = ""

@@ -86,6 +86,12 @@ def test_events_and_their_json(desk: Desk, api: House, job: int) -> None:
     assert desk.malletrain("events", "--job=999").out == ""
 
 
+def test_events_leave_the_figures_of_training_out(desk: Desk, api: House, job: int) -> None:
+    api.journal.append([event_of(1.0, EventKind.METRIC, job, data={"name": "loss", "value": 1.0})])
+    assert "metric" not in desk.malletrain("events").out
+    assert "metric" in desk.malletrain("events", "--samples").out
+
+
 def test_all_events_are_paged_through(desk: Desk, api: House, job: int) -> None:
     api.journal.append([event_of(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
     assert len(desk.malletrain("events", "--json").out.splitlines()) == 2501

@@ -73,6 +73,33 @@ def test_any_script_is_relaunched_at_the_new_size(tmp_path: Path) -> None:
     assert set(counts) == set(range(1, 401)), "no step is missing over all restarts"
 
 
+def test_a_node_that_is_lost_counts_as_a_lost_worker(tmp_path: Path) -> None:
+    with running(tmp_path, JobTerms(restarts=True)) as (daemon, _):
+        pilots = [start(daemon.url, tmp_path, task) for task in (0, 1)]
+        try:
+            wait_until(lambda: 2 in sizes(tmp_path), 60, "steps of two")
+            for process in (pilots[1].pid, *children(pilots[1].pid)):  # as Slurm and a node that fails do
+                os.kill(process, signal.SIGKILL)
+            wait_until(lambda: sizes(tmp_path)[-1:] == [1], 60, "steps of one")
+            assert len(daemon.seen(EventKind.WORKER_LOST)) == 1
+            assert not daemon.seen(EventKind.WORKER_LEFT)
+        finally:
+            print("\n".join(path.read_text() for path in tmp_path.glob("pilot-*.log")))
+            for pilot in pilots:
+                for process in (pilot.pid, *children(pilot.pid)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+                pilot.wait(10)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one has started, and those started by them."""
+    found = [
+        int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
+    ]
+    return [each for child in found for each in (child, *children(child))]
+
+
 def test_more_tasks_are_submitted_as_the_jobs_owner_when_they_run_out(tmp_path: Path) -> None:
     """With a fake sbatch that records its arguments; with a real Slurm: scripts/bench/arrivals."""
     tools = tmp_path / "tools"

@@ -160,6 +160,9 @@ def test_every_fault_is_named_with_its_place() -> None:
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-min=9 batch-max=8\n", "above --batch-max=8"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN resume=8 elastic=restart\n", "loads its own checkpoint"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN resume=x\n", "resume"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4 -d singleton\n", "none of after, afterany, afterok, afternotok"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4 -d afterok:1?afterok:2\n", "none of after"),
+        (b"#!/bin/bash\n#SBATCH -N 2-4 -d afterok:x\n", "'x' is not the number of a malleable job"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN batch-max=8\n", "--batch-min and --batch-max together"),
         (b"#!/bin/bash\n#SBATCH -N 2-4 --deadline=now+3hours\n", "--total-samples and --curve"),
         (b"#!/bin/bash\n#SBATCH -N 2-4\n#MALLETRAIN deadline=tomorrow\n", "neither YYYY-MM-DDTHH:MM"),
@@ -207,6 +210,19 @@ def test_another_jobs_state_is_taken_up() -> None:
         .materialize(42, "http://head:1", "/usr/bin/python3", {})
         .script
     )
+
+
+def test_dependencies_and_output_files_are_announced() -> None:
+    request = ask(
+        b"#!/bin/bash\n#SBATCH -N 1-4 --dependency=afterok:3:4,afterany:5 -o logs/%A_%a.out -e /tmp/%a.err\n"
+    )
+    assert request.after == ("afterok:3", "afterok:4", "afterany:5")
+    announced = request.announcement()
+    assert announced["after"] == ["afterok:3", "afterok:4", "afterany:5"]
+    assert announced["output"] == [f"{request.chdir}/logs/%A_%a.out", "/tmp/%a.err"]
+    plain = ask(b"#!/bin/bash\n#SBATCH -N 1-4\n")
+    assert "after" not in plain.announcement()
+    assert plain.announcement()["output"] == [f"{plain.chdir}/slurm-%A_%a.out"]
 
 
 def test_deadlines_are_read_as_sbatch_writes_them() -> None:
