@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -56,20 +56,21 @@ Examples:
     default="auto",
     show_default=True,
     metavar="A,B,..",
-    help="Sizing policies to compare; NAME or NAME:HORIZON. bftrainer is the published objective.",
+    help="Sizing policies to compare; NAME or NAME:HORIZON. bftrainer is the published objective, ideal-machine the "
+    "upper bound of every daemon.",
 )
 @click.option(
-    "--horizon", type=float, metavar="S", help="Seconds that sizing looks ahead. [default: 300; bftrainer 10]"
+    "--horizon",
+    type=float,
+    metavar="S",
+    help="Seconds that sizing looks ahead. [default: loop.horizon_s; bftrainer 10]",
 )
-@click.option(
-    "--alpha", type=float, default=0.0, show_default=True, help="Fairness: 0 is throughput, 1 proportional."
-)
+@click.option("--alpha", type=float, help="Fairness: 0 is throughput, 1 proportional. [default: sizing.alpha]")
 @click.option(
     "--objective",
     type=click.Choice(["throughput", "jct", "fair"]),
-    default="throughput",
-    show_default=True,
-    help="What sizes are best for: most training in all, short completion times, or fairness (alpha .5).",
+    help="What sizes are best for: most training in all, short completion times, or fairness (alpha .5). "
+    "[default: sizing.objective]",
 )
 @click.option(
     "--nodes",
@@ -115,11 +116,22 @@ Examples:
     help="Take both from a daemon's journal, as it measured them; what is given above counts before that.",
 )  # fmt: skip
 @click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Replay the daemon with this malletrain.toml. [default: as shipped for a site of that many nodes]",
+)
+@click.option(
+    "--ideal",
+    is_flag=True,
+    help="Replay the ideal machine instead of a daemon: no tick, no limits on pilots, no reserve.",
+)
+@click.option(
     "--tick",
     type=click.FloatRange(0, 1e6),
-    default=0.0,
     metavar="S",
-    help="Decide at multiples of S only, as a daemon that polls. [default: at every event]",
+    help="Decide at multiples of S only; 0: at every event. [default: loop.tick_s]",
 )
 @click.option(
     "--engine",
@@ -129,7 +141,10 @@ Examples:
     help="What replays: the fast engine, or the daemon's own loop over simulated workers (a hundred times slower).",
 )
 @click.option(
-    "--pilot-limit", type=click.FloatRange(1), metavar="S", help="Longest time limit of a pilot. [default: none]"
+    "--pilot-limit",
+    type=click.FloatRange(1),
+    metavar="S",
+    help="Longest time limit of a pilot. [default: pilot.max_minutes]",
 )
 @click.option(
     "--at-once", type=click.IntRange(1), metavar="N", help="Training jobs that are there at once; others wait."
@@ -142,13 +157,23 @@ Examples:
     "--node-class", "node_classes", multiple=True, metavar="NAME=A:B[@F]",
     help="Nodes A up to B are of that class, F times as fast: size by class (a100=0:64@3, v100=64:256).",
 )  # fmt: skip
-@click.option("--keep-idle", type=click.IntRange(0), default=0, metavar="N", help="Nodes that stay idle.")
+@click.option(
+    "--keep-idle", type=click.IntRange(0), metavar="N", help="Nodes that stay idle. [default: pool.keep_idle]"
+)
+@click.option(
+    "--max-pilots", type=click.IntRange(1), metavar="N", help="Most pilots at a time. [default: pool.max_pilots]"
+)
+@click.option(
+    "--pilot-nodes",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Most nodes of one pilot. [default: pilot.max_nodes]",
+)
 @click.option(
     "--node-order",
-    type=click.Choice(["age", "group", "life", "name"]),
-    default="name",
-    show_default=True,
-    help="Take nodes by name, as the daemon does; the longest idle first; in groups; by their life (clairvoyant).",
+    type=click.Choice(["age", "forecast", "group", "life", "name"]),
+    help="Take the nodes that probably last longest, as the daemon does (forecast); by name; the longest idle first; "
+    "in groups; by their life (clairvoyant). [default: forecast; with --ideal name]",
 )
 @click.option(
     "--outages",
@@ -194,11 +219,13 @@ Examples:
 )
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
-    alpha: float, objective: str, nodes: str | None, procs_per_node: int | None, placement: str, schedule: str,
-    start: str | None, end: str | None, at_once: int | None, rescale: str | None, activate: float | None,
-    costs_from: Path | None, tick: float, engine: str,
+    alpha: float | None, objective: str | None, nodes: str | None, procs_per_node: int | None, placement: str,
+    schedule: str, start: str | None, end: str | None, at_once: int | None, rescale: str | None,
+    activate: float | None, costs_from: Path | None, config_file: Path | None, ideal: bool, tick: float | None,
+    engine: str,
     pilot_limit: float | None, budgets: tuple[str, ...], node_classes: tuple[str, ...],
-    keep_idle: int, node_order: str, outages: Path | None,
+    keep_idle: int | None, max_pilots: int | None, pilot_nodes: int | None, node_order: str | None,
+    outages: Path | None,
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
     sensitivity: bool,
@@ -217,9 +244,12 @@ def replay(
         raise click.UsageError("give --jobs or --mix, not both")
     if sensitivity and report_dir is None:
         raise click.UsageError("--sensitivity is told in the report: give --report DIR too")
+    if ideal and (config_file is not None or max_pilots is not None or pilot_nodes is not None):
+        raise click.UsageError("--ideal has no daemon: leave out --config, --max-pilots and --pilot-nodes")
     if engine == "loop" and report_dir is not None:
         raise click.UsageError("--report draws what the fast engine records: leave out --engine loop")
     # Imported here so that --help and --how need not wait for numpy.
+    from malletrain.cli.replays import replayed_site
     from malletrain.replay import run, sizer, workload
     from malletrain.replay.cluster_trace import Window, cluster_trace
     from malletrain.replay.inputs.account_budgets import parse_budget
@@ -238,9 +268,11 @@ def replay(
     power = _watts(watts)
     reaction = Reaction() if scheduler is None else parse_reaction(_text(scheduler), str(scheduler))
     costs = _costs(rescale, activate, _measured(costs_from))
-    choices = [
-        sizer.parse_policy(name, horizon, alpha, Objective(objective)) for name in policies.split(",") if name.strip()
-    ]
+    site = None if config_file is None else replayed_site.of_file(config_file)
+    # Faults in what was typed are found before the log is read; how large the site is, only the log says.
+    for name in policies.split(","):
+        if name.strip():
+            sizer.parse_policy(name, horizon)
     first, count = _node_range(nodes)
     begin, finish = _moment("--start", start, zone), _moment("--end", end, zone)
     if jobs_file is None:
@@ -255,16 +287,35 @@ def replay(
     )  # fmt: skip
     down = read_outages(outages, zone) if outages else None
     machine = cluster_trace(log, window, down)
-    for warning in [*machine.account.warnings, *machine.warnings, *doubts(choices, jobs)]:
-        click.echo(f"warning: {warning}", err=True)
-    options = Options(
-        engine=EngineKind(engine), tick_s=tick, keep_idle=keep_idle, most_jobs=at_once or sys.maxsize,
-        order=NodeOrder(node_order), pilot_limit_s=float("inf") if pilot_limit is None else pilot_limit,
-        budgets=tuple(parse_budget(each, jobs) for each in budgets),
+    options, rules = Options(), None
+    if not ideal and not node_classes:
+        settings_of, called = site or replayed_site.shipped(len(machine.nodes))
+        slurm = "" if scheduler is None else _text(scheduler)
+        rules = replayed_site.replayed_rules(settings_of, slurm, reaction.epilog_s or None)
+        options = dataclasses.replace(Options.of_daemon(rules, settings_of.loop.tick_s), daemon=called)
+    given: dict[str, Any] = {
+        "tick_s": tick, "keep_idle": keep_idle, "pilot_limit_s": pilot_limit, "most_jobs": at_once,
+        "order": None if node_order is None else NodeOrder(node_order), "max_pilots": max_pilots,
+        "max_nodes": pilot_nodes,
+    }  # fmt: skip
+    options = dataclasses.replace(
+        options, engine=EngineKind(engine), budgets=tuple(parse_budget(each, jobs) for each in budgets),
         classes=tuple(map(parse_node_class, node_classes)),
+        **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
+    aim = Objective(objective) if objective else Objective.THROUGHPUT if rules is None else rules.objective
+    fairness = alpha if alpha is not None else 0.0 if rules is None else rules.alpha
+    ahead = 300.0 if rules is None else rules.horizon_s
+    choices = [
+        sizer.parse_policy(name, horizon, fairness, aim, ahead) for name in policies.split(",") if name.strip()
+    ]
+    before = [*machine.account.warnings, *machine.warnings, *doubts(choices, jobs)]
+    for warning in before:
+        click.echo(f"warning: {warning}", err=True)
     with _bar([choice.name for choice in choices]) as progress:
         answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction)
+    for warning in answer.warnings[len(before) :]:
+        click.echo(f"warning: {warning}", err=True)
     settings: tuple[Setting, ...] = ()
     if sensitivity:
         placed = None

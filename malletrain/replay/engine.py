@@ -24,11 +24,14 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.oracle import Lives
+from malletrain.replay.pilots.hole_book import HoleBook
+from malletrain.replay.pilots.turns import Turns
+from malletrain.replay.pilots.wide_tasks import Cohorts, WideTasks
 from malletrain.replay.plans import PlanBook
 from malletrain.replay.preference import Preference
 from malletrain.replay.result import Cause, Log, Result, Totals
 from malletrain.replay.scoring.ideal import Ideal
-from malletrain.replay.sizer import PolicySizer, Sizer, demand, rate_of_one, speedups, trained_curve
+from malletrain.replay.sizer import PolicySizer, SizeBounds, Sizer, demand, rate_of_one, speedups, trained_curve
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 
@@ -97,7 +100,22 @@ class Engine:
         self._next_arrival = 0
         self._due = False
         self._resized: set[int] = set()
-        self._nodes = Preference(self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None)
+        #: The daemon's rules bind: nodes that change hands are seen free at the next tick.
+        self._ruled = options.rules is not None and options.tick_s > 0
+        self._freed = np.full(nodes, -math.inf)
+        self._again_at = self._turn_at = math.inf
+        self._startable: Ints | None = None
+        self._beyond_cap = 0
+        self._tasks = WideTasks(nodes, options.max_nodes)
+        self._holes = HoleBook(nodes) if options.order is NodeOrder.FORECAST else None
+        self._turns = Turns(
+            np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
+            options.max_wait_s, options.turn_s,
+        )  # fmt: skip
+        self._nodes = Preference(
+            self, options.order, Lives(trace) if options.order is NodeOrder.LIFE else None, self._holes,
+            options.pilot_limit_s, options.margin_s,
+        )  # fmt: skip
         self.now = trace.start
         totals = self.totals = Totals(n)
         if isinstance(sizer, PolicySizer):
@@ -132,6 +150,9 @@ class Engine:
             self._due = self._due or self.now >= self._review_at()
             if self._due and self._may_decide():
                 self._decide()
+            if self.options.max_wait_s > 0:
+                self._turns.note(self._live, self.held[self._live], self.now)
+                self._turn_at = self._turns.next_change(self._live, self.now)
             self.totals.rescales += len(self._resized)
             self._resized.clear()
             self.log.sample(self.now, self.n_idle, int(self.held.sum()), self._speed_now(), len(self.live),
@@ -170,8 +191,12 @@ class Engine:
         return nxt
 
     def _review_at(self) -> float:
-        """When sizes are to be looked at though nothing has changed: budgets run out while nothing happens."""
-        return self.sizer.review_at if isinstance(self.sizer, PolicySizer) and self.live else math.inf
+        """When sizes are to be looked at though nothing has changed: budgets run out while nothing happens, nodes
+        change hands, and jobs have waited too long."""
+        if not self.live:
+            return math.inf
+        own = self.sizer.review_at if isinstance(self.sizer, PolicySizer) else math.inf
+        return min(own, self._again_at, self._turn_at)
 
     def _samples(self, live: Ints) -> NDArray[np.float64]:
         samples: NDArray[np.float64] = self.done[live] * self.unit[live]
@@ -191,6 +216,9 @@ class Engine:
         dt = until - self.now
         live, totals = self._live, self.totals
         totals.idle += self.n_idle * dt
+        totals.beyond_cap += self._beyond_cap * dt
+        if self.options.keep_idle:
+            totals.reserve += min(self.options.keep_idle, self.n_idle - int(self.held.sum())) * dt
         if len(live):
             world, held = self.world[live], self.held[live]
             running = np.clip(until - np.maximum(self.stalled[live], self.now), 0.0, dt)
@@ -284,7 +312,9 @@ class Engine:
             at, node, started = heapq.heappop(self._limits)
             # A plan that was put off since no longer ends the pilot.
             if self.owner[node] >= 0 and self.started[node] == started and self._limit_of(node) <= at + 1e-9:
-                self._release(np.array([node]), int(self.owner[node]), Cause.LIMIT, stall=True)
+                alone = np.array([node])
+                together = np.concatenate([alone, self._tasks.fellows(alone)])
+                self._release(together, int(self.owner[node]), Cause.LIMIT, stall=True)
                 self._due = True
 
     def _plan(self) -> None:
@@ -295,9 +325,12 @@ class Engine:
         self._due = self._due or len(changed) > 0
 
     def _limit_of(self, node: int) -> float:
-        """When the pilot on a node has to leave."""
+        """When the pilot on a node has to leave: under the daemon's rules at a tick, before its limit."""
         plan = float(self._plans.wanted_at[node]) - self.options.margin_s
-        return min(float(self.started[node]) + self.options.pilot_limit_s, plan)
+        until = min(float(self.started[node]) + self.options.pilot_limit_s, plan)
+        if not self._ruled or until == math.inf:
+            return until
+        return max(self._tick_after(until - self.options.leave_lead_s), self._tick_after(self.started[node] + 1e-3))
 
     def _limit(self, node: int) -> None:
         until = self._limit_of(node)
@@ -313,6 +346,9 @@ class Engine:
         gone, come = nodes[(old == IDLE) & (new != IDLE)], nodes[(old != IDLE) & (new == IDLE)]
         self.n_idle += len(come) - len(gone)
         self.idle_since[come] = self.now
+        if self._holes is not None:
+            self._holes.ended(gone, self.now)
+            self._holes.opened(come, self._tick_after(self.now))
         taken = gone[self.owner[gone] >= 0]
         begun = self.state[gone] == BUSY
         self.totals.main_starts += bool(begun.any())
@@ -324,6 +360,7 @@ class Engine:
     def _lose(self, nodes: Ints) -> None:
         """The log takes nodes from the jobs that hold them."""
         owners, trained = self.owner[nodes], self.warm[nodes]
+        fellows = self._tasks.fellows(nodes)
         self.totals.preemptions += len(nodes)
         self._close(nodes, Cause.PREEMPTED)
         np.subtract.at(self.held, owners, 1)
@@ -331,6 +368,8 @@ class Engine:
         for j in set(owners[trained].tolist()):
             self._world_changed(j)
             self._stall(j, float(self.shrink[j]))
+        for j in set(self.owner[fellows].tolist()):
+            self._release(fellows[self.owner[fellows] == j], j, Cause.TASK, stall=True)
 
     def _release(self, nodes: Ints, j: int, cause: Cause, *, stall: bool) -> None:
         """`nodes` leave job j; those that trained shrink its world."""
@@ -355,22 +394,27 @@ class Engine:
         self.log.pilots(nodes, self.started[nodes], self.now, self.owner[nodes], cause)
         self.owner[nodes] = -1
         self.warm[nodes] = False
+        self._freed[nodes] = self.now
+        self._tasks.of[nodes] = -1
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        self._due = False
+        self._due, self._again_at = False, math.inf
         live = self._live
         if not len(live):
             return
         if self.classes is not None:
             self._decide_by_class(self.classes)
             return
-        nodes = max(0, self.n_idle - self._too_short() - self.options.keep_idle)
+        usable = max(0, self.n_idle - self._too_short() - self.options.keep_idle)
+        nodes = self._within_cap(usable)
+        self._beyond_cap = usable - nodes
         counts = self.held[live].tolist()
-        pending = [np.maximum(self.stalled[live] - self.now, 0.0).tolist()] if self.options.pending_stalls else []
+        bounds = self._bounds(nodes)
+        still = np.maximum(self.stalled[live] - self.now, 0.0).tolist() if self.options.pending_stalls else ()
         began = perf_counter()
-        sizes = np.array(self.sizer(self.live, counts, nodes, *pending), dtype=np.int64)
+        sizes = np.array(self.sizer(self.live, counts, nodes, still, bounds), dtype=np.int64)
         self.log.solve_s.append(perf_counter() - began)
         change = sizes - self.held[live]
         if self.options.order in (NodeOrder.GROUP, NodeOrder.LIFE):
@@ -378,12 +422,90 @@ class Engine:
             change = sizes - self.held[live]
         for i in np.flatnonzero(change < 0).tolist():
             j = int(live[i])
-            self._release(
-                self._nodes.given_up(np.flatnonzero(self.owner == j), -int(change[i])), j, Cause.SHRINK, stall=True
-            )
+            mine = np.flatnonzero(self.owner == j)
+            if self.options.max_nodes > 1:
+                kept = self._tasks.kept(self._nodes.longest_first(mine), int(sizes[i]))
+                going = np.setdiff1d(mine, kept)
+            else:
+                going = self._nodes.given_up(mine, -int(change[i]))
+            self._release(going, j, Cause.SHRINK, stall=True)
         growing = np.flatnonzero(change > 0)
-        if len(growing):
+        if len(growing) and self._ruled:
+            self._begin_within_limits(live[growing], change[growing])
+        elif len(growing):
             self._begin(self._free(), live[growing], change[growing])
+
+    def _within_cap(self, nodes: int) -> int:
+        """How many of `nodes` nodes there can be pilots on; and which free ones may be started on at this look."""
+        self._startable = None
+        if nodes <= self.options.max_pilots and self.options.max_nodes == 1:
+            return nodes
+        held = np.flatnonzero(self.owner >= 0)
+        room = max(0, self.options.max_pilots - self._tasks.count(held))
+        free = self._less_reserve(self._free())
+        seen = self._freed[free] < self.now if self._ruled else np.ones(len(free), np.bool_)
+        changing_hands = len(free) - int(np.count_nonzero(seen))
+        free = free[seen]
+        self._startable = free = free[self._tasks.groups(free, self._alike()) < room]
+        return min(nodes, len(held) + len(free) + changing_hands)
+
+    def _less_reserve(self, free: Ints) -> Ints:
+        """Of free nodes, best first, those that need not stay idle: the reserve is of nodes that are seen free, the
+        worst first, before nodes that pilots leave at this moment."""
+        seen = np.flatnonzero(self._freed[free] < self.now)[::-1]
+        missing = self.options.keep_idle - len(seen)
+        kept = seen[: self.options.keep_idle]
+        if missing > 0:
+            leaving = np.flatnonzero(self._freed[free] >= self.now)[::-1]
+            kept = np.concatenate([kept, leaving[:missing]])
+        return np.delete(free, kept)
+
+    def _bounds(self, nodes: int) -> SizeBounds | None:
+        """What the daemon's rules ask of sizes besides."""
+        live = self._live
+        must = self._turns.must(live, nodes, self.now)
+        places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
+        allowed: dict[int, NDArray[np.bool_]] = {}
+        if self.options.max_nodes > 1:
+            for i, j in enumerate(self.live):
+                if self.held[j]:
+                    may = self._tasks.allowed(np.flatnonzero(self.owner == j), self.jobs[j].job.max_nodes)
+                    if may is not None:
+                        allowed[i] = may
+        return SizeBounds(allowed, places) if places or allowed else None
+
+    def _alike(self) -> list[NDArray[np.float64]]:
+        """What must be equal of the nodes of one task: when their holes began, and end."""
+        began = self.idle_since if self._holes is None else self._holes.began
+        return [began, self._plans.wanted_at]
+
+    def _begin_within_limits(self, jobs: Ints, more: Ints) -> None:
+        """Start pilots on nodes that are seen free now, as many as the rules allow at one look; the rest waits."""
+        if self._startable is None:
+            free = self._less_reserve(self._free())
+        else:
+            free = self._startable
+        free = free[self._freed[free] < self.now]
+        began = self._alike()[0]
+        pool = None
+        if self.options.max_nodes > 1:
+            pool = Cohorts(free, self._nodes.about(free).tolist(), began[free].tolist())
+        left = self.options.max_pilots - self._tasks.count(np.flatnonzero(self.owner >= 0))
+        left = min(left, self.options.max_starts or left)
+        begin = 0
+        for j, wanted in zip(jobs, more.tolist(), strict=True):
+            mine = free[begin : begin + wanted]
+            begin += wanted
+            if pool is not None:
+                own = set(began[self.owner == j].tolist())
+                mine = np.array(pool.take(wanted, own), dtype=np.int64)
+            group = self._tasks.groups(mine, self._alike())
+            part = mine[group < left]
+            left -= len(np.unique(group[group < left]))
+            if len(part):
+                self._begin(part, np.array([j]), np.array([len(part)]))
+            if len(part) < wanted:
+                self._again_at = self.now + self.options.tick_s
 
     def _decide_by_class(self, classes: ClassesOfNodes) -> None:
         """As `_decide`, with nodes of several classes."""
@@ -453,6 +575,8 @@ class Engine:
         self.owner[nodes] = np.repeat(jobs, more)
         self.warm[nodes] = False
         self.started[nodes] = self.now
+        if self.options.max_nodes > 1:
+            self._tasks.begin(nodes, self._alike())
         self.held[jobs] += more
         self.totals.activations += len(nodes)
         begin = 0

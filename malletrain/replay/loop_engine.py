@@ -32,7 +32,7 @@ from malletrain.domain.event import (
     WorkerLost,
     WorkerWarm,
 )
-from malletrain.domain.job import PilotEnd
+from malletrain.domain.job import PilotEnd, pilot_name, task_of
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
@@ -72,18 +72,31 @@ def score_by_loop(trace: ClusterTrace, jobs: Sequence[TrainingJob], choice: Poli
     """
     if choice.clairvoyant or choice.value is not Value.ELASTIC or choice.policy == ONE_NODE:
         raise InvalidInput("--policy", f"{choice.name} exists in replay alone: use --engine fast for it")
-    if options.order is not NodeOrder.NAME:
+    if options.order not in (NodeOrder.NAME, NodeOrder.FORECAST):
         raise InvalidInput("--node-order", f"the daemon takes nodes by name; {options.order} needs --engine fast")
     if options.most_jobs < len(jobs):
         raise InvalidInput("--at-once", "the daemon serves every job that was submitted: use --engine fast")
-    if math.isfinite(options.pilot_limit_s):
-        raise InvalidInput("--pilot-limit", "simulated workers have no limit of their own: use --engine fast")
+    if math.isfinite(options.pilot_limit_s) and not options.tick_s:
+        raise InvalidInput("--pilot-limit", "pilots leave before their limit at a tick: give --tick, or --config")
     if options.budgets or Need.BATCHES in registered(choice.policy).needs:
         raise InvalidInput("--engine", "budgets and free batches need --engine fast")
-    rules = replace(replay_rules(choice.horizon_s, options.keep_idle), objective=choice.objective, alpha=choice.alpha)
+    rules = replace(rules_of(options), horizon_s=choice.horizon_s, objective=choice.objective, alpha=choice.alpha)
     return score_journal(
         replay_through_loop(trace, jobs, registered(choice.policy), rules, options.tick_s), trace.end
     )
+
+
+def rules_of(options: Options) -> Rules:
+    """The daemon's rules as `options` have them: those of the daemon that is replayed, with what they set besides."""
+    if options.rules is None:
+        limit = min(options.pilot_limit_s, NO_LIMIT_S)
+        return replace(replay_rules(keep_idle=options.keep_idle), max_pilot_s=limit)
+    return replace(
+        options.rules, keep_idle=options.keep_idle, max_pilot_s=min(options.pilot_limit_s, NO_LIMIT_S),
+        max_pilots=options.max_pilots, max_starts=options.max_starts, max_nodes=options.max_nodes,
+        max_wait_s=options.max_wait_s, forecast=options.order is NodeOrder.FORECAST, include_nodes=frozenset(),
+        exclude_nodes=frozenset(), keep_leaves=0, max_failures=10**9, join_s=0.0, idle_s=0.0,
+    )  # fmt: skip
 
 
 @dataclass
@@ -121,6 +134,8 @@ class SimulatedWorkers(MemoryWorkers):
         self.jobs: dict[int, _Training] = {}
         self.job_of: dict[str, int] = {}
         self.left: set[str] = set()
+        #: Arrays that were submitted when held tasks ran low, by their ids.
+        self.more_arrays: dict[int, int] = {}
         self._until = clock.now()
 
     def started(self, job_id: int, pilot: str) -> None:
@@ -131,7 +146,9 @@ class SimulatedWorkers(MemoryWorkers):
         self._say(WorkerJoined(pilot), job_id, pilot)
 
     def lost(self, pilots: Sequence[str]) -> None:
-        """Pilots whose nodes were taken, all at once."""
+        """Pilots whose nodes were taken, all at once, with all others of their Slurm tasks."""
+        tasks = {task_of(pilot) for pilot in pilots}
+        pilots = sorted({*pilots, *(pilot for pilot in self.job_of if task_of(pilot) in tasks)})
         gone: dict[int, list[str]] = {}
         for pilot in pilots:
             job_id = self.job_of.pop(pilot, None)
@@ -234,10 +251,11 @@ def replay_through_loop(
     """The journal of the daemon's loop over the trace.
 
     `jobs` are on the trace's clock. With `tick_s` (seconds) the loop runs at its multiples only, one round at each,
-    as a daemon that polls; else at every event, until a round changes nothing. DAEMON_STARTED and DAEMON_STOPPED mark
-    the window.
+    as a daemon that polls; else at every event, until a round changes nothing. Rules with time limits that bind are
+    kept at every tick, whether anything else happens or not. DAEMON_STARTED and DAEMON_STOPPED mark the window.
     """
     rules = rules or replay_rules()
+    every_tick = bool(tick_s) and rules.max_pilot_s < NO_LIMIT_S
     clock = ManualClock(trace.start)
     cluster = MemoryCluster(
         [Node(name, NodeState.IDLE, (rules.harvest_partition, "main")) for name in trace.nodes], clock
@@ -247,11 +265,13 @@ def replay_through_loop(
     loop.record([Event(trace.start, DaemonStarted("replay", pid=0))])
     arrivals = sorted(jobs, key=lambda each: (each.job.submitted_at, each.job.id))
     state = np.full(len(trace.nodes), BUSY, np.int8)
-    step, changed = 0, False
+    step, changed, tick_at = 0, every_tick, trace.start
     while True:
         at = float(trace.time[step]) if step < len(trace.time) else math.inf
         arrives = arrivals[0].job.submitted_at if arrivals else math.inf
-        due = (math.floor(clock.now() / tick_s) + 1) * tick_s if tick_s and changed else math.inf
+        due = math.inf
+        if changed and tick_s:
+            due = max(tick_at, trace.start + math.ceil((clock.now() - trace.start) / tick_s - 1e-9) * tick_s)
         moment = max(min(at, arrives, workers.next_moment(), due), clock.now())
         if moment >= trace.end:
             break
@@ -270,7 +290,11 @@ def replay_through_loop(
         elif moment < due:
             changed = True
         else:
-            changed = _round(loop, cluster, workers, journal)
+            tick_at = trace.start + (math.floor((moment - trace.start) / tick_s + 1e-9) + 1) * tick_s
+            changed = _round(loop, cluster, workers, journal) or every_tick
+            loop.react()  # a worker that has left frees its node before the next look, as live
+            workers.left = {p for p in workers.left if cluster.tasks[task_of(p)].start is not None}
+            _top_up(cluster, workers, loop, clock)
     clock.advance(max(0.0, trace.end - clock.now()))
     workers.train()
     workers.close()
@@ -280,7 +304,7 @@ def replay_through_loop(
 
 def _settle(workers: SimulatedWorkers, cluster: MemoryCluster) -> None:
     for pilot in workers.settle():
-        cluster.end_pilot(pilot, PilotEnd(SlurmState.COMPLETED))
+        cluster.end_pilot(task_of(pilot), PilotEnd(SlurmState.COMPLETED))
 
 
 def _submit(
@@ -288,6 +312,8 @@ def _submit(
 ) -> None:
     """A researcher's `mtbatch`: far more held tasks than nodes, as preemption consumes them."""
     tasks = 899 if each.job.max_nodes < 200 else 4 * each.job.max_nodes
+    if loop.rules.max_top_up:  # the daemon asks for more in time
+        tasks = min(tasks, 4 * each.job.max_nodes)
     array = cluster.submit_array(each.job.user, tasks + FIRST_TASK)
     for task in range(FIRST_TASK):
         del cluster.tasks[f"{array}_{task}"]
@@ -300,6 +326,19 @@ def _submit(
             Event(now, TasksAdded(array, listed), each.job.id),
         ]
     )
+
+
+def _top_up(cluster: MemoryCluster, workers: SimulatedWorkers, loop: Loop, clock: ManualClock) -> None:
+    """A worker submits more held tasks, as its owner, where the daemon asked for them."""
+    for job_id, tasks in sorted(workers.topped_up.items()):
+        training = workers.jobs[job_id]
+        array = cluster.submit_array(training.each.job.user, tasks + FIRST_TASK)
+        for task in range(FIRST_TASK):
+            del cluster.tasks[f"{array}_{task}"]
+        workers.more_arrays[array] = job_id
+        listed = tuple(range(FIRST_TASK, FIRST_TASK + tasks))
+        loop.record([Event(clock.now(), TasksAdded(array, listed), job_id)])
+    workers.topped_up.clear()
 
 
 def _show(
@@ -330,10 +369,15 @@ def _rounds(
 
 def _round(loop: Loop, cluster: MemoryCluster, workers: SimulatedWorkers, journal: MemoryJournal) -> bool:
     """One tick, and what Slurm and the workers make of it; whether the journal has grown."""
-    array_of = {training.array: job_id for job_id, training in workers.jobs.items()}
+    array_of = {training.array: job_id for job_id, training in workers.jobs.items()} | workers.more_arrays
     before = len(journal.events)
     loop.tick()
-    running = {pilot for pilot, task in cluster.tasks.items() if task.node and task.start is not None}
+    running = {
+        pilot_name(name, part)
+        for name, task in cluster.tasks.items()
+        if task.node and task.start is not None
+        for part in range(len(task.nodes))
+    }
     workers.left &= running
     for pilot in sorted(running - workers.job_of.keys() - workers.left):
         job_id = array_of[int(pilot.partition("_")[0])]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from malletrain.decide.budgets import AccountBudget
+from malletrain.decide.rules import Rules
 from malletrain.replay.inputs.node_classes import NodeClass
 
 
@@ -19,9 +20,10 @@ class NodeOrder(StrEnum):
     cost what it saves, so such jobs keep what they hold.
     """
 
-    NAME = "name"  #: by name; gives up those that started first: what the daemon does
+    NAME = "name"  #: by name; gives up those that started first: the daemon without its forecast
     AGE = "age"  #: the longest idle first, gives up the newest: idle nodes live the longer the older they are
     GROUP = "group"  #: by name, and rearranges: neighbours are taken together, and then stall one job, not several
+    FORECAST = "forecast"  #: those that probably last longest, by the daemon's own forecast: what the daemon does
     LIFE = "life"  #: the one that stays idle longest first, and rearranges: clairvoyant, a bound on placement
 
 
@@ -48,6 +50,9 @@ class Options:
     classes: of nodes, where jobs are to be sized by class; fast engine only.
     margin_s, min_hole_s: where the queue's plan is known, a pilot ends so long before its node is wanted, and a node
         that is wanted sooner than this is left alone (`malletrain.decide.rules.Rules`).
+    rules: those of the daemon that is replayed (`Options.of_daemon`), which people call `daemon`; None: the ideal
+        machine, which nothing limits.
+    max_pilots, max_starts, max_nodes, leave_lead_s, max_wait_s, turn_s: as in `Rules`. max_starts 0: any number.
     """
 
     tick_s: float = 0.0
@@ -61,3 +66,28 @@ class Options:
     min_hole_s: float = 90.0
     budgets: tuple[AccountBudget, ...] = ()
     classes: tuple[NodeClass, ...] = ()
+    rules: Rules | None = None
+    daemon: str = ""
+    max_pilots: int = sys.maxsize
+    max_starts: int = 0
+    max_nodes: int = 1
+    leave_lead_s: float = 0.0
+    max_wait_s: float = 0.0
+    turn_s: float = 600.0
+
+    @staticmethod
+    def of_daemon(rules: Rules, tick_s: float) -> Options:
+        """As a daemon with these rules that looks every `tick_s`."""
+        return Options(
+            tick_s=tick_s, keep_idle=rules.keep_idle, pilot_limit_s=rules.max_pilot_s, rules=rules,
+            order=NodeOrder.FORECAST if rules.forecast else NodeOrder.NAME, margin_s=rules.margin_s,
+            min_hole_s=rules.min_hole_s, max_pilots=rules.max_pilots, max_starts=rules.max_starts,
+            max_nodes=rules.max_nodes, leave_lead_s=rules.leave_lead_s, max_wait_s=rules.max_wait_s,
+            turn_s=rules.turn_s,
+        )  # fmt: skip
+
+    @property
+    def ideal_machine(self) -> Options:
+        """The same without the daemon's limits: every event is decided at once, any number of pilots, no reserve."""
+        order = NodeOrder.NAME if self.rules is not None and self.order is NodeOrder.FORECAST else self.order
+        return Options(most_jobs=self.most_jobs, order=order, budgets=self.budgets, classes=self.classes)

@@ -22,16 +22,19 @@ class Cause(IntEnum):
     PREEMPTED = 2  #: the main queue took the node, or it went down
     JOB_OVER = 3
     LIMIT = 4  #: its time limit
+    TASK = 5  #: the main queue took another node of the same Slurm task
 
 
 class Totals:
     """Sums over the window. Node-seconds but for the counts; `speedup` and `ideal` are integrals of
     sum_j O_j(n_j)/O_j(1). occupied = productive + stalled + activating. `main_starts`: moments at which the main
-    queue took idle nodes; `main_starts_on_pilots`: those at which some of them held a pilot."""
+    queue took idle nodes; `main_starts_on_pilots`: those at which some of them held a pilot. `beyond_cap`: idle nodes
+    for which the daemon's cap allows no pilot; `reserve`: those that it keeps idle."""
 
     def __init__(self, jobs: int) -> None:
         self.idle = self.occupied = self.productive = self.stalled = self.activating = 0.0
         self.speedup = self.ideal = 0.0
+        self.beyond_cap = self.reserve = 0.0
         self.rescales = self.activations = self.preemptions = self.completed = 0
         self.main_starts = self.main_starts_on_pilots = 0
         self.by_job: Floats = np.zeros(jobs)

@@ -23,7 +23,7 @@ from malletrain.replay.scoring.fairness import finish_time_fairness
 from malletrain.replay.scoring.figures import Score, Watts, score
 from malletrain.replay.scoring.main_delay import Reaction
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs, sizer
-from malletrain.replay.warnings import doubts
+from malletrain.replay.warnings import doubts, limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
 
 #: Told the share done of each policy.
@@ -47,7 +47,8 @@ class Replay:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is doubtful about the log, the window and the assumptions, one sentence each."""
-        return *self.trace.account.warnings, *self.trace.warnings, *doubts(self.choices, self.jobs)
+        before = *self.trace.account.warnings, *self.trace.warnings, *doubts(self.choices, self.jobs)
+        return *before, *limits_that_bind(self.options, self.scores)
 
     def trace_json(self) -> dict[str, object]:
         """What is said of the trace in the JSON answer."""
@@ -123,6 +124,8 @@ def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
     """Refuse what a replay by class of nodes does not do."""
     if not options.classes:
         return
+    if options.rules is not None:
+        raise InvalidInput("--node-class", "sizes by class on the ideal machine alone: give --ideal too")
     if options.engine is EngineKind.LOOP or options.budgets or options.order is not NodeOrder.NAME:
         raise InvalidInput("--node-class", "is for the fast engine, without --budget, with --node-order name")
     for choice in choices:
@@ -136,6 +139,8 @@ def _one(
 ) -> Result | Score:  # fmt: skip
     if options.engine is EngineKind.LOOP:
         return score_by_loop(trace, jobs, choice, options)
+    if choice.unlimited and options.rules is not None:
+        options = options.ideal_machine
     if choice.clairvoyant:
         options = replace(options, order=NodeOrder.LIFE, pending_stalls=True)
     return Engine(trace, jobs, sizer(choice, jobs, options.budgets), options, progress).run()

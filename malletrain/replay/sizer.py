@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from malletrain.replay.workload import TrainingJob
 from malletrain.sizing import knapsack
 from malletrain.sizing.batching import best_batch, equal_sample_worth, statistical_efficiency
 from malletrain.sizing.constrained import size_within_constraints
+from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.objective import Objective, alpha_of, urgency_by_rest
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.problem import Due, JobDemand, Problem, Value
@@ -38,25 +39,40 @@ BFTRAINER_HORIZON_S = 10.0
 
 ONE_NODE = "one-node"
 
+#: Sizes exactly, on a machine that none of the daemon's rules limit: the upper bound of what a daemon can reach.
+IDEAL_MACHINE = "ideal-machine"
+
 #: Rules of a pool of which all may be harvested: what stays idle has been taken off before.
 _ALL = Rules(harvest_partition="replay", max_pilots=sys.maxsize)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeBounds:
+    """By place in `live`: `allowed`, which of the sizes 0, 1, ... a job may have now, where not all; `must`, which
+    jobs must have nodes before anything that others gain."""
+
+    allowed: Mapping[int, NDArray[np.bool_]]
+    must: frozenset[int]
 
 
 class Sizer(Protocol):
     """Sizes for the jobs that are there."""
 
     def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
-    ) -> list[int]:
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
+        bounds: SizeBounds | None = None,
+    ) -> list[int]:  # fmt: skip
         """New sizes of the jobs `live` (numbers into the workload), which hold `counts` nodes, when `nodes` are
-        there in all. `pending`: for how many seconds each stands still anyway, where that is to count."""
+        there in all. `pending`: for how many seconds each stands still anyway, where that is to count; `bounds`:
+        what the daemon's rules ask for besides."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
     """A policy as the command line names it: `exact`, `bftrainer`, or with a horizon `exact:120`. `clairvoyant`: it
-    places by what only the log shows, and takes pending stalls into account."""
+    places by what only the log shows, and takes pending stalls into account. `unlimited`: none of the daemon's rules
+    bind it."""
 
     name: str
     policy: str
@@ -65,21 +81,24 @@ class PolicyChoice:
     alpha: float = 0.0
     objective: Objective = Objective.THROUGHPUT
     clairvoyant: bool = False
+    unlimited: bool = False
 
 
 def parse_policy(
-    text: str, horizon_s: float | None, alpha: float = 0.0, objective: Objective = Objective.THROUGHPUT
-) -> PolicyChoice:
+    text: str, horizon_s: float | None, alpha: float = 0.0, objective: Objective = Objective.THROUGHPUT,
+    usual_horizon_s: float = 300.0,
+) -> PolicyChoice:  # fmt: skip
     """Reads `NAME[:HORIZON]`. Besides the policies by name: `bftrainer` is the published objective, solved exactly,
     at its own horizon of 10 s; `one-node` gives each job its least size; `clairvoyant` sizes exactly and places each
-    job on the nodes that it will keep longest.
+    job on the nodes that it will keep longest; `ideal-machine` sizes exactly. The last two are bounds: none of the
+    daemon's rules (`Options.rules`) limit them.
 
     Raises:
         InvalidInput: no such policy, or no sound horizon.
     """
     name, colon, given = text.strip().partition(":")
     alpha = alpha_of(objective, alpha)
-    own = BFTRAINER_HORIZON_S if name == "bftrainer" else 300.0
+    own = BFTRAINER_HORIZON_S if name == "bftrainer" else usual_horizon_s
     horizon = own if horizon_s is None else horizon_s
     if colon:
         try:
@@ -93,7 +112,11 @@ def parse_policy(
     if name == ONE_NODE:
         return PolicyChoice(text.strip(), ONE_NODE, horizon)
     if name == "clairvoyant":
-        return PolicyChoice(text.strip(), "exact", horizon, Value.ELASTIC, alpha, objective, clairvoyant=True)
+        return PolicyChoice(
+            text.strip(), "exact", horizon, Value.ELASTIC, alpha, objective, clairvoyant=True, unlimited=True
+        )
+    if name == IDEAL_MACHINE:
+        return PolicyChoice(text.strip(), "exact", horizon, Value.ELASTIC, alpha, objective, unlimited=True)
     registered(name)
     return PolicyChoice(text.strip(), name, horizon, Value.ELASTIC, alpha, objective)
 
@@ -132,12 +155,15 @@ class PolicySizer:
             self._rows = KeptRows(jobs, self._demand, choice.horizon_s, choice.value, choice.alpha)
 
     def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
-    ) -> list[int]:
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
+        bounds: SizeBounds | None = None,
+    ) -> list[int]:  # fmt: skip
         choice = self._choice
         if self._rows is not None:
-            return self._exact(self._rows, live, counts, nodes, pending)
+            return self._exact(self._rows, live, counts, nodes, pending, bounds)
         demands = tuple(self._demand(j, count) for j, count in zip(live, counts, strict=True))
+        if bounds is not None:
+            demands = tuple(_bounded(each, i, bounds) for i, each in enumerate(demands))
         if choice.objective is Objective.JCT and self.left is not None:
             demands = tuple(self._urgent(j, each, self.left(j)) for j, each in zip(live, demands, strict=True))
         if any(pending):
@@ -157,7 +183,8 @@ class PolicySizer:
             caps, budgets = self._budgets.terms(live, demands, self.used(), self.left, now, choice.horizon_s)
             problem = replace(problem, constraints=caps, budgets=budgets)
             self.review_at = self._budgets.next_review(now, choice.horizon_s)
-        sizes = size_within_constraints(self._policy, problem)[0].sizes
+        solve = size_within_constraints if bounds is None else size_with_must_run
+        sizes = solve(self._policy, problem)[0].sizes
         return [sizes[self._jobs[j].job.id] for j in live]
 
     def by_class(
@@ -186,8 +213,9 @@ class PolicySizer:
         return trained_curve(each, self._choice)
 
     def _exact(
-        self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float]
-    ) -> list[int]:
+        self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float],
+        bounds: SizeBounds | None,
+    ) -> list[int]:  # fmt: skip
         """What policy `exact` answers, from rows that are kept."""
         instead: list[JobDemand | None] = []
         if any(pending):
@@ -195,7 +223,7 @@ class PolicySizer:
                 _still(self._demand(j, count), rest) if rest > 0 else None
                 for j, count, rest in zip(live, counts, pending, strict=True)
             ]
-        table, at = rows.table(live, counts, nodes, instead)
+        table, at = rows.table(live, counts, nodes, instead, None if bounds is None else _allowed(bounds))
         best = knapsack.solve(table, nodes, self._price)
         self._price = best.price
         sizes: list[int] = table.size[best.rows][at].tolist()
@@ -234,8 +262,9 @@ class OneNode:
         self._least = [each.job.min_nodes for each in jobs]
 
     def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
-    ) -> list[int]:
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
+        bounds: SizeBounds | None = None,
+    ) -> list[int]:  # fmt: skip
         sizes = [0] * len(live)
         for i in sorted(range(len(live)), key=lambda i: (counts[i] < self._least[live[i]], i)):
             least = self._least[live[i]]
@@ -314,6 +343,26 @@ def _still(job: JobDemand, seconds: float) -> JobDemand:
     if seconds <= 0:
         return job
     return replace(job, grow_s=max(0.0, job.grow_s - seconds), shrink_s=max(0.0, job.shrink_s - seconds))
+
+
+def _allowed(bounds: SizeBounds) -> dict[int, NDArray[np.bool_]]:
+    """Which sizes each job may have: for one that must have nodes, none of no nodes."""
+    found = dict(bounds.allowed)
+    for at in bounds.must:
+        some = found.get(at, np.ones(2, np.bool_)).copy()
+        some[0] = False
+        found[at] = some
+    return found
+
+
+def _bounded(job: JobDemand, at: int, bounds: SizeBounds) -> JobDemand:
+    if at in bounds.must:
+        job = replace(job, must_run=True)
+    if at not in bounds.allowed:
+        return job
+    may = bounds.allowed[at]
+    sizes = job.sizes or range(max(1, job.min), job.max + 1)
+    return replace(job, sizes=tuple(k for k in sizes if may[min(k, len(may) - 1)]) or (0,))
 
 
 def demand(each: TrainingJob, count: int) -> JobDemand:

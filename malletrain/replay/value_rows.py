@@ -6,11 +6,12 @@ those of `malletrain.sizing.values`, asked for one job at a time; jobs that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import JobDemand, Problem, Value, id_order
@@ -53,11 +54,13 @@ class KeptRows:
         self._cuts: dict[int, _Cut] = {}
 
     def table(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, instead: Sequence[JobDemand | None] = ()
-    ) -> tuple[ValueTable, Ints]:
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, instead: Sequence[JobDemand | None] = (),
+        allowed: Mapping[int, NDArray[np.bool_]] | None = None,
+    ) -> tuple[ValueTable, Ints]:  # fmt: skip
         """The table of the jobs `live` that hold `counts` nodes, when there are `nodes`; and for each of `live` its
-        place in the table. `instead`: where a job is to be taken otherwise than usual, as what. The table holds until
-        the next is asked for."""
+        place in the table. `instead`: where a job is to be taken otherwise than usual, as what. `allowed`: by place
+        in `live`, which sizes (0, 1, ...) that job may have now; the others are worth less than all jobs can gain.
+        The table holds until the next is asked for."""
         if nodes > self._reach:
             self._reach_for(nodes)
         if tuple(live) != self._live:
@@ -68,6 +71,8 @@ class KeptRows:
                 self._held[i] = counts[at]
         if instead:
             self._put_instead([instead[at] for at in self._order])
+        if allowed:
+            self._bar(allowed)
         most = min(nodes, self._widest)
         cut = self._cuts.get(most) or self._cut(most)
         value = self._value if most == self._widest else self._value[cut.rows]
@@ -89,6 +94,17 @@ class KeptRows:
         for (i, _), begin, end in zip(others, table.start[:-1].tolist(), table.start[1:].tolist(), strict=True):
             self._put(i, table.value[begin:end])
             self._held[i] = -1  # not as usual: to be put anew
+
+    def _bar(self, allowed: Mapping[int, NDArray[np.bool_]]) -> None:
+        """Take from the sizes that are not allowed what no plan can make good."""
+        none = 2.0 * float(np.abs(self._value).max(initial=0.0)) * len(self._order) + 1.0
+        for i, at in enumerate(self._order):
+            if at in allowed:
+                part = slice(self._bounds[i], self._bounds[i + 1])
+                sizes = self._sizes_of(self._in_order[i])
+                may = allowed[at][np.minimum(sizes, len(allowed[at]) - 1)]
+                self._value[part] -= np.where(may, 0.0, none)
+                self._held[i] = -1  # not as usual: to be put anew
 
     def _put(self, i: int, values: Floats) -> None:
         self._value[self._bounds[i] : self._bounds[i + 1]] = values

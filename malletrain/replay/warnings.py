@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from malletrain.replay.options import Options
+from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, demand
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.problem import Problem, Value
@@ -44,4 +46,30 @@ def doubts(choices: Sequence[PolicyChoice], jobs: Sequence[TrainingJob]) -> tupl
                 f"{sees} and so never grows a world that trains of {kept:,} of {len(jobs):,} jobs: a start and a "
                 f"stall take as long. {remedy}"
             )
+    return tuple(warnings)
+
+
+#: A limit of the daemon that costs less than this part of the idle time is not worth a sentence.
+MIN_SHARE_LOST = 0.05
+
+
+def limits_that_bind(options: Options, scores: Mapping[str, Score]) -> tuple[str, ...]:
+    """One sentence for each rule of the daemon that leaves much idle time unused, whatever policy sizes."""
+    if options.rules is None:
+        return ()
+    found = [score for score in scores.values() if score.idle_node_seconds > 0]
+    warnings: list[str] = []
+    capped = max(((s.beyond_cap_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
+    if capped >= MIN_SHARE_LOST:
+        width = f"{options.max_nodes} nodes" if options.max_nodes > 1 else "one node"
+        warnings.append(
+            f"The daemon's cap binds: pool.max_pilots = {options.max_pilots:,} pilots of at most {width} leave "
+            f"{capped:.0%} of the idle node-hours to nobody. Wider pilots (pilot.max_nodes) hold more with as many "
+            "jobs for slurmctld; a higher cap costs it time in every cycle while jobs are blocked (see sdiag)."
+        )
+    kept = max(((s.reserve_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)
+    if kept >= MIN_SHARE_LOST:
+        warnings.append(
+            f"The reserve is {kept:.0%} of the idle node-hours: pool.keep_idle = {options.keep_idle:,} nodes."
+        )
     return tuple(warnings)

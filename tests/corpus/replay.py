@@ -21,7 +21,8 @@ def cases() -> Iterator[Case]:
     with doors.folder() as folder:
         write_logs(folder)
         for name, argv in REPLAYS.items():
-            done = doors.malletrain("replay", *argv, "--processes", "1", "--json", "-")
+            machine = () if name.startswith("daemon") else ("--ideal",)
+            done = doors.malletrain("replay", *argv, *machine, "--processes", "1", "--json", "-")
             if done.status:
                 yield Case(f"command/{name}", done.text, done.err)
                 continue
@@ -36,7 +37,7 @@ def cases() -> Iterator[Case]:
         yield Case("command/summary", told, done.out.split("\n")[0][:120], whole=True)
         begun = (folder / "events.csv").read_text().split("\n")[:31]  # the daemon's loop takes its time
         (folder / "begun.csv").write_text("\n".join(begun))
-        by_loop = ("begun.csv", "--engine", "loop", "--mix", "hpo:2", "--policy", "equal", "--json", "-")
+        by_loop = ("begun.csv", "--engine", "loop", "--mix", "hpo:2", "--policy", "equal", "--ideal", "--json", "-")
         answer = doors.malletrain("replay", *by_loop).json
         for figures in answer["policies"].values():
             for key in ("wall_s", "solve_s"):
@@ -89,6 +90,7 @@ def write_logs(folder: Path) -> None:
     (folder / "down.txt").write_text(
         "NodeName|TimeStart|TimeEnd|State\nn03|2021-02-10T00:30:00|2021-02-10T01:00:00|DRAIN\n"
     )
+    (folder / "malletrain.toml").write_text("[pool]\nmax_pilots = 5\nkeep_idle = 2\n[loop]\ntick_s = 20\n")
     (folder / "scheduler.txt").write_text(
         "SLURM_VERSION           = 24.11.5\nSchedulerParameters     = bf_interval=60,bf_max_job_test=50\n"
         "Epilog[0]               = /etc/slurm/epilog.sh\nKillWait                = 30 sec\nepilog_s=7\n"
@@ -100,6 +102,9 @@ SWF = ["log.swf", "--mix", "hpo:5", "--procs-per-node", "2"]
 SACCT = ["jobs.sacct", "--mix", "nas:4"]
 
 REPLAYS: dict[str, list[str]] = {
+    "daemon-shipped": [*EVENTS, "--policy", "auto,equal,ideal-machine"],
+    "daemon-capped": [*EVENTS, "--max-pilots", "3", "--pilot-nodes", "2", "--pilot-limit", "600"],
+    "daemon-of-a-file": [*SWF, "--config", "malletrain.toml"],
     "events-policies": [*EVENTS, "--policy", "auto,equal,greedy,efficiency,utility,bftrainer,bftrainer:120"],
     "events-costs": [*EVENTS, "--rescale", "18,12", "--activate", "20", "--policy", "auto,exact:600"],
     "events-tick": [*EVENTS, "--tick", "30", "--keep-idle", "2", "--pilot-limit", "900"],

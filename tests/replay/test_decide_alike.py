@@ -17,7 +17,7 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
 from malletrain.replay.loop_engine import NO_LIMIT_S, replay_rules
 from malletrain.replay.options import NodeOrder, Options
-from malletrain.replay.sizer import PolicySizer, parse_policy
+from malletrain.replay.sizer import PolicySizer, SizeBounds, parse_policy
 from malletrain.replay.traces.trace import IDLE
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.registry import policy
@@ -30,9 +30,10 @@ class Doubled(PolicySizer):
     engine: Engine
 
     def __call__(
-        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
-    ) -> list[int]:
-        sizes = super().__call__(live, counts, nodes, pending)
+        self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
+        bounds: SizeBounds | None = None,
+    ) -> list[int]:  # fmt: skip
+        sizes = super().__call__(live, counts, nodes, pending, bounds)
         decision = decide(situation(self.engine), policy("exact"), replay_rules()).decision
         assert [decision.sizes[self.engine.jobs[j].job.id] for j in live] == sizes
         self.leaves = {a.node for a in decision.actions if isinstance(a, LeavePilot)}

@@ -20,7 +20,7 @@ from malletrain.replay.options import EngineKind, NodeOrder, Options
 from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score, score
 from malletrain.replay.scoring.journal_score import score_journal
-from malletrain.replay.sizer import PolicySizer, parse_policy
+from malletrain.replay.sizer import PolicySizer, SizeBounds, parse_policy
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.replay.workload import TrainingJob
 from malletrain.sizing.registry import policy
@@ -49,9 +49,10 @@ def test_the_same_sizes_at_every_event() -> None:
         engine: Engine
 
         def __call__(
-            self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = ()
-        ) -> list[int]:
-            sizes = super().__call__(live, counts, nodes, pending)
+            self, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float] = (),
+            bounds: SizeBounds | None = None,
+        ) -> list[int]:  # fmt: skip
+            sizes = super().__call__(live, counts, nodes, pending, bounds)
             fast[round(self.engine.now - START)] = sizes
             return sizes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from malletrain.replay.report.summary import best
 from malletrain.replay.run import Replay
 
 
@@ -14,7 +15,17 @@ def facts(answer: Replay) -> Iterator[tuple[str, object]]:
     for key, value in answer.trace_json().items():
         if not isinstance(value, dict | list):
             yield key, value
-    yield "days", trace.seconds / 86_400
+    for unit, seconds in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0)):
+        yield unit, trace.seconds / seconds
+    _, first = best(answer)
+    yield "upper bound, nodes", first.ideal_speedup_node_seconds / (trace.seconds or 1.0)
+    options = answer.options
+    if options.rules is not None:
+        yield "daemon", options.daemon
+        yield "max_pilots", options.max_pilots
+        yield "nodes of a pilot", options.max_nodes
+        yield "keep_idle", options.keep_idle
+        yield "pilot limit, minutes", options.pilot_limit_s / 60
     for reason, count in account.skipped.items():
         yield f"skipped: {reason}", count
         yield f"first line skipped: {reason}", account.first_skipped.get(reason, 0)

@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from malletrain.replay.report import frames
 from malletrain.replay.report.facts import facts
 from malletrain.replay.report.intervals import MIN_DAYS
-from malletrain.replay.report.summary import best, headline, table
+from malletrain.replay.report.summary import best, headline, limits, table
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import Setting
 
@@ -329,4 +329,6 @@ def _method(answer: Replay) -> str:
         "Pilots have no time limit of their own." if options.pilot_limit_s == float("inf")
         else f"A pilot leaves after {options.pilot_limit_s:g} s and its node is free again."
     )  # fmt: skip
+    if options.rules is not None:
+        limit = limits(answer)
     return html.escape(f"{said} {when} a policy sizes all jobs anew (horizon {horizons}). {limit}")

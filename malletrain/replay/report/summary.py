@@ -9,21 +9,53 @@ from malletrain.replay.scoring.figures import Score
 
 
 def best(answer: Replay) -> tuple[str, Score]:
-    """The policy that trained most."""
-    return max(answer.scores.items(), key=lambda item: item[1].speedup_node_seconds)
+    """The policy that trained most, of those that a daemon can have where there is one."""
+    bounds = {choice.name for choice in answer.choices if choice.unlimited}
+    real = {name: score for name, score in answer.scores.items() if name not in bounds} or answer.scores
+    return max(real.items(), key=lambda item: item[1].speedup_node_seconds)
+
+
+def length(seconds: float) -> str:
+    """A span of time in the unit that suits it."""
+    for unit, each in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * each:
+            return f"{seconds / each:,.1f} {unit}"
+    return f"{seconds:,.0f} seconds"
 
 
 def headline(answer: Replay) -> str:
-    """The answer in one sentence."""
-    trace = answer.trace_json()
+    """The answer in two sentences: what the daemon would have trained, and the upper bound."""
+    trace, options = answer.trace_json(), answer.options
     name, score = best(answer)
-    days = answer.trace.seconds / 86_400
-    ideal = "" if score.share_of_ideal is None else f", {score.share_of_ideal:.1%} of the best possible"
+    used = score.occupied_node_seconds / (score.idle_node_seconds or 1.0)
+    who = "An ideal machine, which no daemon's rules limit," if options.rules is None else _capital(options.daemon)
+    whole = answer.trace.seconds or 1.0
+    bound = "" if score.share_of_ideal is None else (
+        f" Upper bound, at no cost and with no limit: {score.ideal_speedup_node_seconds / whole:,.1f} nodes; this is "
+        f"{score.share_of_ideal:.1%} of it."
+    )  # fmt: skip
     return (
-        f"In {days:,.1f} days {trace['idle_share']:.1%} of {trace['nodes']:,} nodes' time stood idle "
-        f"({score.idle_node_seconds / 3600:,.0f} node-hours); with policy {name} it would have trained as much as "
-        f"{score.equivalent_nodes:,.1f} dedicated nodes all the time{ideal}."
+        f"In {length(answer.trace.seconds)} {trace['idle_share']:.1%} of {trace['nodes']:,} nodes' time stood idle "
+        f"({score.idle_node_seconds / 3600:,.0f} node-hours). {who} would have held {used:.1%} of it with policy "
+        f"{name}, and trained as much as {score.equivalent_nodes:,.1f} dedicated nodes all the time.{bound}"
     )
+
+
+def limits(answer: Replay) -> str:
+    """What was replayed, in words."""
+    options = answer.options
+    if options.rules is None:
+        return "Replayed: the ideal machine. Every event is decided at once; pilots have no limit of their own."
+    width = "one node" if options.max_nodes == 1 else f"at most {options.max_nodes} nodes"
+    lasts = options.pilot_limit_s / 60
+    return (
+        f"Replayed: {options.daemon}: at most {options.max_pilots:,} pilots of {width}, {lasts:g} minutes each at "
+        f"most, {options.keep_idle:,} nodes kept idle, a look every {options.tick_s:g} s."
+    )
+
+
+def _capital(words: str) -> str:
+    return (words or "The daemon")[:1].upper() + (words or "The daemon")[1:]
 
 
 def table(scores: Mapping[str, Score]) -> list[list[str]]:
@@ -64,7 +96,7 @@ def summary(answer: Replay) -> str:
     """Sentence, table, and what was skipped."""
     rows = table(answer.scores)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [headline(answer), ""]
+    lines = [headline(answer), limits(answer), ""]
     for row in rows:
         cells = [
             row[0].ljust(widths[0]),

@@ -31,7 +31,9 @@ class Score:
     then there. share_of_ideal: their ratio. equivalent_nodes: dedicated nodes, one to a job, that would have trained
     as much. jain: Jain's index of the jobs' occupied node-seconds (1: all the same). wait: submission to the first
     pilot, of jobs that had one. rho: finish-time fairness (`malletrain.replay.scoring.fairness`). energy: what
-    training drew beyond idling. deadlines: those that fall within the window. Means over no job are None.
+    training drew beyond idling. deadlines: those that fall within the window. beyond_cap: idle nodes for which the
+    daemon's cap allowed no pilot; reserve: those that it kept idle
+    (None: not known of a journal). Means over no job are None.
     """
 
     idle_node_seconds: float
@@ -64,6 +66,8 @@ class Score:
     main_delay: MainDelay | None = None
     deadlines: int = 0
     deadlines_met: int = 0
+    beyond_cap_node_seconds: float | None = None
+    reserve_node_seconds: float | None = None
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -118,6 +122,8 @@ def score(
         main_delay=None if reaction is None else modelled(t.main_starts, t.main_starts_on_pilots, reaction),
         deadlines=0 if due is None else int(np.isfinite(due).sum()),
         deadlines_met=0 if due is None else int((result.finished <= due).sum()),
+        beyond_cap_node_seconds=t.beyond_cap,
+        reserve_node_seconds=t.reserve,
     )
 
 

@@ -1,0 +1,1 @@
+"""What `malletrain replay` needs besides its options."""

@@ -1,0 +1,100 @@
+"""Which daemon `malletrain replay` replays: a site's own, or the one that a site of that size begins with.
+
+The rules are those that the daemon makes of the same file and of Slurm's settings (`malletrain.daemon.site_rules`); a
+test compares the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ClusterShell.NodeSet import NodeSet
+
+from malletrain import config as configuration
+from malletrain.config import Config
+from malletrain.decide.rules import Rules
+from malletrain.sizing.objective import Objective
+from malletrain.slurm.formats import scalars, text
+
+#: From so many nodes on a site begins with site-configs/large.toml, below with the defaults.
+LARGE_SITE_NODES = 1000
+
+#: What site-configs/large.toml says of harvesting: names, paths and node lists left out.
+LARGE_SITE = """
+[pool]
+keep_idle = 32
+max_pilots = 100
+[pilot]
+max_minutes = 45
+max_nodes = 8
+[loop]
+tick_s = 15
+watch_interval_s = 3
+horizon_s = 600
+[sizing]
+alpha = 0.5
+"""
+
+#: Most pilots that the daemon starts at one look, and what it takes an epilog of unknown length for.
+MAX_STARTS = 50
+UNKNOWN_EPILOG_S = 60.0
+
+
+def shipped(nodes: int) -> tuple[Config, str]:
+    """The configuration that a site of so many nodes begins with, and what it is called."""
+    if nodes < LARGE_SITE_NODES:
+        return configuration.parse("", "defaults"), "the daemon as shipped"
+    return configuration.parse(LARGE_SITE, "large.toml"), "the daemon as shipped for large sites (large.toml)"
+
+
+def of_file(path: Path) -> tuple[Config, str]:
+    """A site's own configuration.
+
+    Raises:
+        ConfigError: it cannot be read, or holds faults.
+    """
+    return configuration.load(path), f"the daemon of {path.name}"
+
+
+def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = None) -> Rules:
+    """The rules of a daemon with that configuration. `slurm`: the output of `scontrol show config`, where it is
+    known (else KillWait 30 s, OverTimeLimit 0, bf_interval 30 s, no epilog); `epilog_s`: how long epilogs take, where
+    measured."""
+    said = text.config(slurm)
+    parameters = dict(part.partition("=")[::2] for part in said.get("SchedulerParameters", "").split(",") if part)
+    margin, patience = config.pilot.margin_s, config.pilot.start_patience_s
+    interval_s = scalars.number(parameters.get("bf_interval", ""), 30)
+    killed_s = scalars.number(said.get("KillWait", ""), 30) + 60.0 * scalars.number(said.get("OverTimeLimit", ""), 0)
+    has_epilog = any(said.get(key, "(null)") not in ("(null)", "") for key in ("Epilog", "Epilog[0]"))
+    margin_s = killed_s + 5.0 if margin == "auto" else margin
+    lead_s = config.loop.tick_s + 5.0
+    pool = config.pool
+    rules = Rules(
+        harvest_partition=config.slurm.partition,
+        horizon_s=300.0 if config.loop.horizon_s == "auto" else config.loop.horizon_s,
+        objective=Objective(config.sizing.objective),
+        alpha=config.sizing.alpha,
+        max_resizes=config.sizing.max_resizes or None,
+        max_wait_s=60.0 * config.sizing.max_wait_minutes,
+        turn_s=60.0 * config.sizing.turn_minutes,
+        keep_idle=pool.keep_idle,
+        max_pilots=min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots,
+        max_starts=MAX_STARTS,
+        max_nodes=config.pilot.max_nodes,
+        max_pilot_s=config.pilot.max_minutes * 60.0,
+        margin_s=margin_s,
+        exit_s=None if margin != "auto" else UNKNOWN_EPILOG_S if has_epilog else 0.0,
+        min_hole_s=60.0 + margin_s + lead_s,
+        leave_lead_s=lead_s,
+        leave_patience_s=config.pilot.leave_patience_s,
+        start_patience_s=max(20.0, 2 * interval_s + 10.0) if patience == "auto" else patience,
+        forecast=True,
+        include_nodes=_names(pool.include),
+        exclude_nodes=_names(pool.exclude),
+    )
+    return replace(rules.with_exits(epilog_s), exit_s=None)
+
+
+def _names(lists: list[str]) -> frozenset[str]:
+    return frozenset(name for part in lists for name in NodeSet(part))

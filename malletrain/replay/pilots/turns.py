@@ -1,0 +1,60 @@
+"""Jobs that wait too long for nodes get their fewest, for a turn: `malletrain.decide.starvation_guard` in columns."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Turns:
+    """Since when each job has nodes, or has none though it is there, and how long it had waited before."""
+
+    def __init__(self, submitted: Floats, least: Ints, max_wait_s: float, turn_s: float) -> None:
+        self._max_wait_s, self._turn_s = max_wait_s, turn_s
+        self._least = least
+        self.turned: Floats = submitted.copy()
+        self.waited: Floats = np.zeros(len(submitted))
+        self._had: NDArray[np.bool_] = np.zeros(len(submitted), np.bool_)
+
+    def note(self, live: Ints, held: Ints, now: float) -> None:
+        """What the jobs `live` hold now."""
+        if self._max_wait_s <= 0:
+            return
+        has = held > 0
+        turned = live[has != self._had[live]]
+        begun = turned[~self._had[turned]]
+        self.waited[begun] = np.maximum(0.0, now - self.turned[begun])
+        self.turned[turned] = now
+        self._had[live] = has
+
+    def must(self, live: Ints, nodes: int, now: float) -> frozenset[int]:
+        """The jobs that must have nodes now: those on their turn, then the longest waiting, as far as nodes reach."""
+        if self._max_wait_s <= 0 or not len(live):
+            return frozenset()
+        since = now - self.turned[live]
+        has = self._had[live]
+        on_turn = has & (self.waited[live] >= self._max_wait_s) & (since < self._turn_s)
+        starving = ~has & (since >= self._max_wait_s)
+        found, left = set(), nodes
+        claims = [(False, -float(since[i]), int(live[i])) for i in np.flatnonzero(on_turn)]
+        claims += [(True, float(self.turned[live[i]]), int(live[i])) for i in np.flatnonzero(starving)]
+        for _, _, j in sorted(claims):
+            if self._least[j] <= left:
+                found.add(j)
+                left -= int(self._least[j])
+        return frozenset(found)
+
+    def next_change(self, live: Ints, now: float) -> float:
+        """When a job will have waited too long, or its turn ends."""
+        if self._max_wait_s <= 0 or not len(live):
+            return math.inf
+        has = self._had[live]
+        on_turn = has & (self.waited[live] >= self._max_wait_s)
+        moments = self.turned[live] + np.where(on_turn, self._turn_s, np.where(has, math.inf, self._max_wait_s))
+        moments = moments[moments > now]
+        return float(moments.min(initial=math.inf))

@@ -1,0 +1,119 @@
+"""Slurm tasks of several nodes in a replay: which nodes come and go together (`decide.multi_node_pilots`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+class WideTasks:
+    """The task of each node, -1 where no pilot holds it. A task holds at most `width` nodes of one job."""
+
+    def __init__(self, nodes: int, width: int) -> None:
+        self.width = width
+        self.of: Ints = np.full(nodes, -1, np.int64)
+        self._next = 0
+
+    def begin(self, nodes: Ints, alike: Sequence[NDArray[np.float64]]) -> None:
+        """Put nodes that a job takes in tasks: those together that are equal in all columns of `alike`."""
+        if self.width == 1:
+            self.of[nodes] = np.arange(self._next, self._next + len(nodes))
+            self._next += len(nodes)
+            return
+        group = self.groups(nodes, alike)
+        self.of[nodes] = self._next + group
+        self._next += int(group.max(initial=-1)) + 1
+
+    def groups(self, nodes: Ints, alike: Sequence[NDArray[np.float64]]) -> Ints:
+        """For each of `nodes`, best first, the number of its task-to-be, in the order of each one's first node."""
+        if self.width == 1:
+            return np.arange(len(nodes))
+        group = np.empty(len(nodes), np.int64)
+        open_at: dict[tuple[float, ...], tuple[int, int]] = {}
+        count = 0
+        columns = [column[nodes].tolist() for column in alike]
+        for i, key in enumerate(zip(*columns, strict=True)):
+            at, held = open_at.get(key, (-1, self.width))
+            if held >= self.width:
+                at, held, count = count, 0, count + 1
+            open_at[key] = at, held + 1
+            group[i] = at
+        return group
+
+    def fellows(self, nodes: Ints) -> Ints:
+        """The other nodes of the tasks that hold `nodes`."""
+        if self.width == 1 or not len(nodes):
+            return np.empty(0, np.int64)
+        tasks = self.of[nodes]
+        return np.setdiff1d(np.flatnonzero(np.isin(self.of, tasks[tasks >= 0])), nodes)
+
+    def count(self, nodes: Ints) -> int:
+        """How many tasks hold these nodes."""
+        return len(nodes) if self.width == 1 else len(np.unique(self.of[nodes]))
+
+    def allowed(self, mine: Ints, most: int) -> NDArray[np.bool_] | None:
+        """Which sizes of 0..most a job on the nodes `mine` can take without breaking up a task; None: all."""
+        if self.width == 1 or not len(mine):
+            return None
+        widths = np.unique(self.of[mine], return_counts=True)[1]
+        if int(widths.max()) == 1:
+            return None
+        allowed = np.zeros(most + 1, np.bool_)
+        allowed[0] = True
+        for width in widths.tolist():
+            if width <= most:
+                allowed[width:] |= allowed[: most + 1 - width].copy()
+        allowed[min(len(mine), most) :] = True
+        return allowed
+
+    def kept(self, ranked: Ints, size: int) -> Ints:
+        """Of the nodes `ranked`, best first, as many as can be kept, at most `size`, without breaking up a task."""
+        if self.width == 1:
+            return ranked[:size]
+        tasks = self.of[ranked].tolist()
+        widths: dict[int, int] = {}
+        for task in tasks:
+            widths[task] = widths.get(task, 0) + 1
+        reached: dict[int, tuple[int, ...]] = {0: ()}
+        for task, width in widths.items():
+            for nodes in sorted(reached, reverse=True):
+                if nodes + width <= size and nodes + width not in reached:
+                    reached[nodes + width] = (*reached[nodes], task)
+        return ranked[np.isin(self.of[ranked], reached[max(reached)])]
+
+
+class Cohorts:
+    """Free nodes by cohort, best first, and which of them a job takes: as `malletrain.decide.placement` does."""
+
+    def __init__(self, nodes: Ints, about: Sequence[float], cohort: Sequence[float]) -> None:
+        """`about` and `cohort` of each of `nodes`: nodes of one `about` are taken for equally good."""
+        self._fronts: list[list[tuple[float, list[int]]]] = []
+        last: tuple[float, float] | None = None
+        for node, front, began in zip(nodes.tolist(), about, cohort, strict=True):
+            if last is None or front != last[0]:
+                self._fronts.append([])
+            if last != (front, began):
+                self._fronts[-1].append((began, []))
+            self._fronts[-1][-1][1].append(node)
+            last = front, began
+
+    def take(self, wanted: int, own: set[float]) -> list[int]:
+        """Up to `wanted` nodes for a job that has nodes of the cohorts `own`."""
+        taken: list[int] = []
+        while len(taken) < wanted and self._fronts:
+            front, left = self._fronts[0], wanted - len(taken)
+            known = [group for group in front if group[0] in own] or front
+            enough = [group for group in known if len(group[1]) >= left]
+            group = min(enough, key=lambda g: len(g[1])) if enough else max(known, key=lambda g: len(g[1]))
+            taken += group[1][:left]
+            own.add(group[0])
+            del group[1][:left]
+            if not group[1]:
+                front.remove(group)
+            if not front:
+                del self._fronts[0]
+        return taken

@@ -1,0 +1,54 @@
+"""The rules that `malletrain replay` replays are those that the daemon makes of the same configuration."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from malletrain import config as configuration
+from malletrain.cli.replays.replayed_site import LARGE_SITE, replayed_rules, shipped
+from malletrain.daemon.site_rules import rules_from
+from malletrain.decide.rules import Rules
+from malletrain.slurm.site_facts import parse
+
+SITES = Path(__file__).resolve().parents[2] / "site-configs"
+CONFIG = """Configuration data as of 2026-11-20T12:00:00
+ClusterName             = lab
+{more}SLURM_VERSION           = 24.11.5
+"""
+PARTITION = "PartitionName=harvest PriorityTier=0 PreemptMode=REQUEUE MaxTime=UNLIMITED Nodes=n[1-9] State=UP"
+
+#: What no replay has: users, accounts, profiling, faults of live jobs, batches of held tasks, classes of nodes.
+NOT_REPLAYED = {
+    "user_weights", "account_weights", "account_shares", "max_weight", "limits", "user_share", "budgets", "probing",
+    "classes", "class_features", "join_s", "idle_s", "max_faults", "set_aside_s", "claim_patience_s", "max_top_up",
+    "auto_horizon", "keep_leaves", "exit_s",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", ["", "KillWait                = 45 sec\nOverTimeLimit           = 1 min\n"])
+@pytest.mark.parametrize("file", ["small.toml", "large.toml", "own"])
+def test_the_replayed_daemon_has_the_daemons_rules(file: str, more: str) -> None:
+    own = '[pool]\nstage = "few"\nfew_pilots = 7\nexclude = ["n[1-3]"]\n[pilot]\nmargin_s = 12\nmax_minutes = 20\n'
+    config = configuration.parse(own, "own") if file == "own" else configuration.load(SITES / file)
+    said = CONFIG.format(more=more)
+    live = rules_from(config, parse(said, PARTITION))
+    live = replace(live.with_exits(None), exit_s=None)
+    replayed = replayed_rules(config, said)
+    for name in (field.name for field in fields(Rules) if field.name not in NOT_REPLAYED):
+        assert getattr(replayed, name) == getattr(live, name), name
+
+
+def test_the_shipped_large_site_is_that_of_the_file() -> None:
+    said, file = tomllib.loads(LARGE_SITE), tomllib.loads((SITES / "large.toml").read_text())
+    for section, keys in said.items():
+        for key, value in keys.items():
+            assert file[section][key] == value, f"{section}.{key}"
+
+
+def test_what_is_shipped_depends_on_the_size_of_the_site() -> None:
+    assert shipped(999)[0].pilot.max_nodes == 1
+    assert shipped(1000)[0].pilot.max_nodes == 8
