@@ -37,6 +37,7 @@ COMMANDS = {
     "hold": CommandEntry("malletrain.cli.jobs", "hold", "Pause jobs."),
     "release": CommandEntry("malletrain.cli.jobs", "release", "Let paused jobs have nodes again."),
     "events": CommandEntry("malletrain.cli.jobs", "events", "Print what happened."),
+    "logs": CommandEntry("malletrain.cli.logs", "logs", "Print what a job's workers have printed."),
     "explain": CommandEntry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
     "profile": CommandEntry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
     "report": CommandEntry("malletrain.cli.jobs", "report", "Show what was given to whom."),
@@ -48,9 +49,9 @@ COMMANDS = {
     "snapshot": CommandEntry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),
     "setup": CommandEntry("malletrain.cli.setup", "setup", "Set Slurm up for harvesting, or take that back."),
     "doctor": CommandEntry("malletrain.cli.site", "doctor", "Check a site, with a remedy for each fault."),
-    "init": CommandEntry("malletrain.cli.init", "init", "Propose the changes that make a script malleable."),
+    "init": CommandEntry("malletrain.cli.scripts", "init", "Propose the changes that make a script malleable."),
     "check": CommandEntry(
-        "malletrain.cli.check", "check", "Check that a script trains alike at changing sizes.", "check"
+        "malletrain.cli.scripts", "check", "Check that a script trains alike at changing sizes.", "check"
     ),
     "plan": CommandEntry("malletrain.cli.sizing", "plan", "Solve one sizing problem.", "sizing"),
     "fit": CommandEntry("malletrain.cli.sizing", "fit", "Fit a scalability curve to samples.", "sizing"),

@@ -63,7 +63,7 @@ class RecordedRequests:
         wanted = MalleableJob(
             number, job.name, identity.user, identity.uid, job.account, job.min_nodes, job.max_nodes,
             self.clock.now(), job.sizes, job.weight, Elastic(job.elastic),
-            Curve(job.curve) if job.curve else None, job.total_samples,
+            Curve(job.curve) if job.curve else None, job.total_samples, output=job.output,
         )  # fmt: skip
         self._record(EventKind.JOB_ANNOUNCED, number, announced(wanted))
         return number

@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from malletrain.cli.check import check
+from malletrain.cli.scripts import check
 from malletrain.script_check.comparison import compare
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from malletrain.cli.check import check
+from malletrain.cli.scripts import check
 
 ROOT = Path(__file__).parents[2]
 LOOPS = sorted(path for path in (ROOT / "examples" / "gallery").glob("*.py") if path.stem != "gallery_data")

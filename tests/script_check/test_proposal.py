@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.cli.check import check
-from malletrain.cli.init import init
+from malletrain.cli.scripts import check, init
 from malletrain.script_check.proposal import propose
 
 ROOT = Path(__file__).parents[2]

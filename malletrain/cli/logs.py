@@ -1,0 +1,236 @@
+"""`malletrain logs`: what a job's workers have printed, read as the caller from the files that Slurm writes.
+
+The daemon names the job's tasks and the pattern of their files; it opens none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from glob import escape, glob
+from pathlib import Path
+
+import click
+
+from malletrain.cli.render import printable
+from malletrain.domain.errors import MalletrainError
+from malletrain.wire.daemon import DaemonClient, connect
+from malletrain.wire.rows import EventRow, JobRow
+
+#: Seconds between two looks at the files of `--follow`, and at the list of tasks.
+LOOK_S, LIST_S = 0.5, 5.0
+
+#: What a task prints as it leaves in order, or as Slurm ends its step.
+_DEPARTURE = re.compile(
+    r"srun: error: (?P<node>\S+): tasks? \S+: (?:Exited with exit code 143|Terminated)"
+    r"|slurmstepd: error: \*\*\* (?:STEP|JOB) \S+ ON (?P<on>\S+) CANCELLED AT .*"
+    r"|srun: (?:Job step aborted|forcing job termination|Terminating StepId|launch/slurm: ).*"
+    r"|slurmstepd: error: .* task_p_post_term.*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTask:
+    """One task of a job's arrays: its name, `123_4`, and its rank in the last world; None where it is in none."""
+
+    name: str
+    rank: int | None = None
+
+
+@dataclass(slots=True)
+class _File:
+    """A file, and how far it has been read."""
+
+    path: Path
+    title: str
+    at: int = 0
+    rest: bytes = b""
+    gone: set[str] = field(default_factory=set)
+
+
+class NoOutput(MalletrainError):
+    """A job has no file of output that can be read."""
+
+    exit_status = 1
+
+
+@click.command(epilog="Example:  malletrain logs -f 3        malletrain logs 3 --rank 0 --lines 50")
+@click.argument("job", type=click.IntRange(min=1))
+@click.option("--follow", "-f", is_flag=True, help="Go on as workers print, until the job is over or Ctrl-C.")
+@click.option("--rank", type=click.IntRange(min=0), help="Of this rank in the last world; 0 is the main worker.")
+@click.option("--lines", "-n", type=click.IntRange(min=0), help="Begin with the last LINES lines of each file.")
+@click.option("--raw", is_flag=True, help="Leave what srun says of workers that left in order as it is.")
+def logs(job: int, follow: bool, rank: int | None, lines: int | None, raw: bool) -> None:
+    """Print what the workers of a JOB have printed, the main worker's output first.
+
+    The files are read as you, on this machine: where others wrote them, you must be allowed to read them.
+    """
+    daemon = connect()
+    row = daemon.job(job)
+    events = list(_events(daemon, job))
+    pattern, tasks = tasks_of(events)
+    if not pattern:
+        raise NoOutput(f"job {job}: the daemon does not know its output files: look for slurm-ARRAY_TASK.out")
+    files = _found(pattern, tasks, row, rank)
+    if not files and not follow:
+        raise NoOutput(f"job {job} has no output yet at {', '.join(pattern)}" + _of_rank(rank))
+    reader = _Reader(raw=raw, foreign=row.uid != os.getuid())
+    reader.show(files, lines, final=not follow)
+    listed = time.monotonic()
+    while follow:
+        time.sleep(LOOK_S)
+        if time.monotonic() - listed > LIST_S:
+            listed, row = time.monotonic(), daemon.job(job)
+            events += _events(daemon, job, events[-1].seq if events else 0)
+            pattern, tasks = tasks_of(events)
+            files = _found(pattern, tasks, row, rank)
+        if not reader.show(files) and row.ended_at is not None:
+            return
+
+
+def _events(daemon: DaemonClient, job: int, after: int = 0) -> Iterator[EventRow]:
+    """The events that name a job's files, tasks and worlds."""
+    while True:
+        rows, last = daemon.events(after=after, job=job, kinds=("job_announced", "tasks_added", "generation"))
+        yield from rows
+        if not rows or last <= after:
+            return
+        after = last
+
+
+def tasks_of(events: Iterable[EventRow]) -> tuple[tuple[str, ...], list[OutputTask]]:
+    """The patterns of a job's files and its tasks, those of the last world first, in rank order."""
+    pattern: tuple[str, ...] = ()
+    names: dict[str, None] = {}
+    members: Sequence[str] = ()
+    for event in events:
+        if event.kind == "job_announced":
+            pattern = tuple(str(each) for each in _list(event.data, "output"))
+        elif event.kind == "tasks_added":
+            names |= dict.fromkeys(f"{event.data.get('array_id')}_{task}" for task in _list(event.data, "tasks"))
+        elif event.kind == "generation" and (now := _list(event.data, "members")):
+            members = [str(each).partition("+")[0] for each in now]
+    ranks = {name: rank for rank, name in reversed(list(enumerate(members)))}
+    first = [OutputTask(name, rank) for name, rank in sorted(ranks.items(), key=lambda item: item[1])]
+    return pattern, [*first, *(OutputTask(name) for name in names if name not in ranks)]
+
+
+def _list(data: Mapping[str, object], key: str) -> list[object]:
+    found = data.get(key)
+    return found if isinstance(found, list) else []
+
+
+def file_pattern(pattern: str, task: str, row: JobRow) -> str:
+    """The file names of a task, as a pattern for `glob`: what is not known beforehand, such as the node, is `*`."""
+    array, _, index = task.partition("_")
+    known = {"A": array, "a": index, "x": row.name, "u": row.user, "%": "%"}
+
+    def replaced(match: re.Match[str]) -> str:
+        width, letter = match[1], match[2]
+        if letter not in known:
+            return "*"
+        return escape(known[letter].zfill(int(width)) if width and letter in "Aa" else known[letter])
+
+    parts = re.split(r"(%\d*[A-Za-z%])", pattern)
+    return "".join(
+        re.sub(r"%(\d*)([A-Za-z%])", replaced, part) if number % 2 else escape(part)
+        for number, part in enumerate(parts)
+    )
+
+
+def _found(
+    pattern: Sequence[str], tasks: Sequence[OutputTask], row: JobRow, rank: int | None
+) -> list[tuple[Path, str]]:
+    """The files that are there, each with its title."""
+    found: dict[Path, str] = {}
+    for task in tasks:
+        if rank is not None and task.rank != rank:
+            continue
+        for each in pattern:
+            for name in sorted(glob(file_pattern(each, task.name, row))):  # noqa: PTH207 - absolute
+                which = "" if task.rank is None else f", rank {task.rank}" + (" (main)" if task.rank == 0 else "")
+                found.setdefault(Path(name), f"{task.name}{which}: {name}")
+    return list(found.items())
+
+
+def _of_rank(rank: int | None) -> str:
+    return "" if rank is None else f" of rank {rank}"
+
+
+class _Reader:
+    """Prints what files have gained since the last look, with a title where the file is another than before.
+
+    Args:
+        raw: leave lines about departures as they are.
+        foreign: the files are another user's: what could steer the terminal is replaced.
+    """
+
+    def __init__(self, *, raw: bool, foreign: bool) -> None:
+        self._raw = raw
+        self._foreign = foreign
+        self._files: dict[Path, _File] = {}
+        self._last: Path | None = None
+
+    def show(self, files: Iterable[tuple[Path, str]], lines: int | None = None, *, final: bool = False) -> bool:
+        """Print the rest of each file; with `lines`, its last lines alone. Whether there was any. `final`: also of a
+        last line that is not whole yet."""
+        any_more = False
+        for path, title in files:
+            known = self._files.setdefault(path, _File(path, title))
+            known.title = title
+            more = _more(known)
+            if final:
+                more += _more(known)
+            if lines is not None:
+                more = b"".join(more.splitlines(keepends=True)[-lines:]) if lines else b""
+            text = "".join(self._shown(known, more))
+            if text:
+                any_more = True
+                if self._last != path:
+                    click.echo(f"==> {printable(known.title)} <==")
+                    self._last = path
+                click.echo(text, nl=False)
+        sys.stdout.flush()
+        return any_more
+
+    def _shown(self, known: _File, more: bytes) -> Iterator[str]:
+        for line in more.decode("utf-8", "replace").splitlines(keepends=True):
+            match = None if self._raw else _DEPARTURE.fullmatch(line.strip())
+            if match is not None:
+                node = match["node"] or match["on"]
+                if node and node not in known.gone:
+                    known.gone.add(node)
+                    yield f"[{printable(node)} has left]\n"
+            else:
+                known.gone.clear()
+                yield (printable(line.rstrip("\n")) if self._foreign else line.rstrip("\n")) + "\n"
+
+
+def _more(known: _File) -> bytes:
+    """What a file has gained: whole lines, and the rest of the last one once it is whole or the file stands still."""
+    try:
+        # Not opened: a FIFO would wait for a writer.
+        descriptor = os.open(known.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if known.at == 0:
+            known.at = -1
+            click.echo(f"malletrain: {printable(str(known.path))}: {os.strerror(error.errno or 0)}", err=True)
+        return b""
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b""
+        stream.seek(max(0, known.at))
+        data = stream.read()
+    known.at = max(0, known.at) + len(data)
+    whole = known.rest + data
+    if not data:  # it stands still
+        known.rest = b""
+        return whole
+    end = whole.rfind(b"\n") + 1
+    known.rest = whole[end:]
+    return whole[:end]
