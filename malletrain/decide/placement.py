@@ -172,9 +172,11 @@ def unfit_nodes(draft: Draft, inputs: Inputs) -> dict[int, Unfit]:
     """
     snapshot, rules, resting = inputs.snapshot, inputs.rules, inputs.situation.resting_on
     asked = {
-        str(row.array_id): Requirements(row.gres, row.features)
+        str(row.array_id): needs
         for row in snapshot.jobs
-        if (row.gres or row.features) and row.array_id is not None and row.partition == rules.harvest_partition
+        if row.array_id is not None
+        and row.partition == rules.harvest_partition
+        and (needs := Requirements(row.gres, row.features, row.memory_mib))
     }
     if not asked and not resting:
         return {}

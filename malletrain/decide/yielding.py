@@ -279,8 +279,9 @@ def _on_few_leaves(
 def _usable(
     snapshot: Snapshot, job: SlurmJob, left: Collection[str], better: Sequence[_Planned], now: float
 ) -> list[str]:
-    """Of `left`, the nodes that Slurm could give `job`: in its partition, with the features and generic resources
-    that it asks for, and planned by no better job or reservation for a time before this one would end."""
+    """Of `left`, the nodes that Slurm could give `job`: in its partition, with the features, generic
+    resources and memory that it asks for, and planned by no better job or reservation for a time before this one
+    would end."""
     end = now + (job.time_limit_s if job.time_limit_s is not None else float("inf"))
     barred = set(job.excluded_nodes)
     for plan in better:
@@ -290,7 +291,7 @@ def _usable(
         if reservation.start < end and reservation.end > now:
             barred.update(reservation.nodes)
     partitions = set(job.partition.split(","))
-    asked = Requirements(job.gres, job.features)
+    asked = Requirements(job.gres, job.features, job.memory_mib)
     return [
         name
         for name in left

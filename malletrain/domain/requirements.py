@@ -1,4 +1,4 @@
-"""What a job asks of each of its nodes, generic resources and features, and whether a node has it.
+"""What a job asks of each of its nodes, generic resources, features and memory, and whether a node has it.
 
 Slurm holds a task that is released onto a node without it (reason BadConstraints; measured, 22.05), so it is matched
 before. Expressions are sbatch(1)'s (`--gres`, `--constraint`). What only Slurm can weigh (counts of nodes, a form
@@ -18,30 +18,42 @@ _GRES = re.compile(
     r"(?:[:=](?P<count>\d+)(?P<unit>[KMGT]?))?\Z"
 )
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+#: squeue rounds 2500M to 2.44G.
+_MEMORY_ROUNDING = 1.005
 _WORDS = re.compile(r"[()\[\]&|,]|[^()\[\]&|,\s]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Generic resources of each node as `--gres` names them, and a feature expression as `--constraint` does."""
+    """Generic resources of each node as `--gres` names them, a feature expression as `--constraint` does, and MiB of
+    memory, as `--mem` or a default of the partition has them."""
 
     gres: str = ""
     features: str = ""
+    memory_mib: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.gres or self.features)
+        return bool(self.gres or self.features or self.memory_mib)
 
     def __str__(self) -> str:
         gres = re.sub(r"(^|,)gres[:/]", r"\1", self.gres)
-        parts = (f"gres {gres}" if self.gres else "", f"constraint {self.features}" if self.features else "")
+        parts = (
+            f"gres {gres}" if self.gres else "",
+            f"constraint {self.features}" if self.features else "",
+            f"{self.memory_mib} MiB of memory" if self.memory_mib else "",
+        )
         return " and ".join(part for part in parts if part)
 
     def met_by(self, node: Node) -> bool:
         """Whether the node has all of it."""
-        return self.met_by_one_with(node.gres, node.features)
+        return self._has_memory(node) and self.met_by_one_with(node.gres, node.features)
+
+    def _has_memory(self, node: Node) -> bool:
+        """A node without RealMemory in slurm.conf has 1 MiB there: nothing is known of it."""
+        return node.memory_mib <= 1 or node.memory_mib * _MEMORY_ROUNDING >= self.memory_mib
 
     def met_by_one_with(self, gres: str, features: tuple[str, ...]) -> bool:
-        """Whether a node of these generic resources and features has all of it."""
+        """Whether a node of these generic resources and features has them; memory is not looked at."""
         return _has_gres(self.gres, gres) and has_features(self.features, features)
 
 

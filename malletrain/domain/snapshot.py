@@ -137,6 +137,7 @@ class SlurmJob:
     gres: str = ""
     dependency: str = ""
     priority: int = 0
+    memory_mib: int = 0  #: of each node at least; where it is asked for by processor, that of one
     switches: int | None = None  #: leaf switches asked for (sbatch --switches); None: any number
 
     @property

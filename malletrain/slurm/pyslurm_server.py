@@ -113,6 +113,7 @@ def job_row(job: Any) -> JobRecord | None:
         gres=",".join(f"{name}:{count}" for name, count in (job.gres_per_node or {}).items()),
         dependency=_dependency(job.dependencies or {}),
         priority=job.priority or 0,
+        memory_mib=int(job.memory_per_node or job.memory_per_cpu or 0),
     )
 
 

@@ -17,6 +17,7 @@ LETTERS = {
     "u": "username", "P": "partition", "q": "qos", "D": "numnodes", "l": "timelimit", "V": "submittime",
     "S": "starttime", "e": "endtime", "N": "nodelist", "Y": "schednodes", "n": "reqnodes", "x": "excnodes",
     "f": "feature", "b": "gres", "E": "dependency", "Q": "prioritylong", "a": "account", "j": "name", "k": "comment",
+    "m": "minmemory",
 }  # fmt: skip
 
 #: scontrol update: the field that a word changes.

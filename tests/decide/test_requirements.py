@@ -34,6 +34,14 @@ def test_generic_resources(wanted: str, there: str, fits: bool) -> None:
     assert Requirements(gres=wanted).met_by(node("n0", gres=there)) is fits
 
 
+@pytest.mark.parametrize(("asked", "there", "fits"), [
+    (0, 1000, True), (1000, 1000, True), (1001, 1000, True), (2000, 1000, False), (2000, 1, True), (2000, 0, True),
+])  # fmt: skip
+def test_memory(asked: int, there: int, fits: bool) -> None:
+    """1: Slurm has no RealMemory of the node; and squeue's sizes are rounded."""
+    assert Requirements(memory_mib=asked).met_by(node("n0", memory_mib=there)) is fits
+
+
 @pytest.mark.parametrize(
     ("expression", "fits"),
     [
@@ -55,6 +63,7 @@ class Mixed(World):
             if i < gpu:
                 self.cluster.nodes[each.name] = replace(each, gres="gpu:4", features=("big",))
         self.asking: dict[int, str] = {}
+        self.memory: dict[int, int] = {}
         snapshot: Callable[[], Snapshot] = self.cluster.snapshot
 
         def shown() -> Snapshot:
@@ -64,7 +73,10 @@ class Mixed(World):
         self.cluster.snapshot = shown  # type: ignore[method-assign]
 
     def _asking(self, row: SlurmJob) -> SlurmJob:
-        return replace(row, gres=self.asking.get((row.array_id or 0) - 1000, row.gres))
+        number = (row.array_id or 0) - 1000
+        return replace(
+            row, gres=self.asking.get(number, row.gres), memory_mib=self.memory.get(number, row.memory_mib)
+        )
 
     def on(self, number: int) -> set[str]:
         return {pilot.node for pilot in self.loop.views[number].staying}
@@ -136,3 +148,32 @@ def test_a_main_job_that_asks_for_gpus_is_given_nodes_that_have_them() -> None:
     world.tick()
     world.tick()
     assert world.on(1) == {"n2", "n3"}
+
+
+def with_memory(world: Mixed, **mib: int) -> None:
+    for name, size in mib.items():
+        world.cluster.nodes[name] = replace(world.cluster.nodes[name], memory_mib=size)
+
+
+def test_no_pilot_starts_where_its_memory_is_not() -> None:
+    """The partition's DefMemPerNode, say, is more than its small nodes have."""
+    world = Mixed(gpu=0, plain=3)
+    with_memory(world, n0=32_000, n1=64_000, n2=32_000)
+    world.memory[1] = 64_000
+    world.submit(job(1, most=3, profile=Profile.NONE))
+    world.submit(job(2, most=2, profile=Profile.NONE))
+    for _ in range(4):
+        world.tick()
+    assert (world.on(1), world.on(2)) == ({"n1"}, {"n0", "n2"})
+
+
+def test_a_main_job_that_asks_for_memory_is_given_nodes_that_have_it() -> None:
+    world = Mixed(gpu=0, plain=4)
+    with_memory(world, n0=32_000, n1=64_000, n2=32_000, n3=64_000)
+    world.submit(job(1, most=4))
+    for _ in range(3):
+        world.tick()
+    world.cluster.set_main([main_job(7, count=2, memory_mib=60_000)])
+    world.tick()
+    world.tick()
+    assert world.on(1) == {"n0", "n2"}

@@ -52,21 +52,35 @@ def test_each_job_has_the_nodes_that_it_asks_for_and_nobody_waits_for_another(an
         assert not [words for words in harvest.said() if "BadConstraints" in words]
 
 
-def test_what_only_slurm_can_tell_rests_that_job_on_that_node_alone(any_lab: Lab) -> None:
-    """Memory is not matched here: `mtbatch` asks for a node's all."""
+def test_a_task_is_not_tried_where_its_memory_is_not(any_lab: Lab) -> None:
     lab, n = any_lab, any_lab.nodes
     with lab.changed(unlike(lab), restart=True):
         harvest = Harvesting(lab, overrides={"include_nodes": frozenset(n[2:6])})
-        harvest.submit("--mem=50000", most=4, tasks=4)
+        harvest.submit("--mem=2500", most=4, tasks=4)
+        lab.wait_for(lambda: harvest.tick() and harvest.running() == {*n[4:6]}, 20, str(harvest.said()))
+        assert "2 of 4 nodes lack 2500 MiB of memory" in str(harvest.loop.last_decision)
+        assert not harvest.loop.ledger.unstarted.resting_on(time.time())
+
+
+def test_what_only_slurm_can_tell_rests_that_job_on_that_node_alone(any_lab: Lab) -> None:
+    """Counts in a constraint."""
+    lab, n = any_lab, any_lab.nodes
+    with lab.changed(unlike(lab), restart=True):
+        harvest = Harvesting(lab, overrides={"include_nodes": frozenset(n[2:6])})
+        harvest.submit("--constraint=small*1", most=4, tasks=4)
         begun = time.monotonic()
-        harvest.fill(n[4:6])
+        harvest.fill(n[2:4])
         lab.wait_for(lambda: harvest.tick() and len(harvest.running()) == 2, 20)
         assert time.monotonic() - begun < 40, "its tasks are held by Slurm at once, and start elsewhere"
         found = harvest.loop.ledger.unstarted
-        assert set(found.resting_on(time.time())[1]) == {n[2], n[3]}
+        lab.wait_for(
+            lambda: harvest.tick() and set(found.resting_on(time.time()).get(1, ())) == {*n[4:6]},
+            40,
+            f"rest on the others; {harvest.said()}",
+        )
         assert found.resting(time.time()) == {}
         harvest.submit(most=4, tasks=4, job=2)
-        lab.wait_for(lambda: harvest.tick() and harvest.running(2) >= {n[2], n[3]}, 40, str(harvest.said()))
+        lab.wait_for(lambda: harvest.tick() and harvest.running(2) >= {*n[4:6]}, 40, str(harvest.said()))
 
 
 def test_an_impossible_request_is_named_before_it_is_submitted(any_lab: Lab) -> None:

@@ -44,7 +44,8 @@ def job(**more):
         heterogeneous_id=None, heterogeneous_offset=None, time_limit=5, user_id=0, account=None, partition="batch",
         qos=None, state_reason="Resources", name="train", num_nodes=1, submit_time=1, eligible_time=1, start_time=9,
         end_time=None, allocated_nodes=None, scheduled_nodes="n0", required_nodes=None, excluded_nodes=None,
-        constraints=[], gres_per_node=None, dependencies=None, priority=3), **more})
+        constraints=[], gres_per_node=None, dependencies=None, priority=3, memory_per_node=4000,
+        memory_per_cpu=None), **more})
 
 
 class Nodes(dict):

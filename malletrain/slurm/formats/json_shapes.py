@@ -187,6 +187,7 @@ def _job(entry: Object, where: str) -> JobRecord:
         gres=_text(entry.get("tres_per_node")),
         dependency=_text(entry.get("dependency")),
         priority=_count(entry.get("priority")),
+        memory_mib=int(number(entry.get("memory_per_node")) or number(entry.get("memory_per_cpu")) or 0),
     )
 
 

@@ -170,6 +170,7 @@ def job(row: JobRecord, warnings: Warnings) -> SlurmJob:
         gres=row.gres,
         dependency=row.dependency,
         priority=row.priority,
+        memory_mib=row.memory_mib,
     )
 
 

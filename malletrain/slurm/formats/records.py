@@ -52,6 +52,7 @@ class JobRecord(NamedTuple):
     gres: str = ""
     dependency: str = ""
     priority: int = 0
+    memory_mib: int = 0
 
 
 class ReservationRecord(NamedTuple):

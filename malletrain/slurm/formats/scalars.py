@@ -38,6 +38,19 @@ _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?\Z")
 _FIRST_NUMBER = re.compile(r"-?\d+")
 
 
+_MEMORY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGTP]?)c?\Z")
+_MEBIBYTES = {"K": 2**-10, "": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
+
+
+def mebibytes(value: str) -> int:
+    """A size of memory, `4000M`, `2.44G` or `4000`, rounded down; 0 where it is none.
+
+    squeue rounds to two digits behind the point, so a size may be half a percent off.
+    """
+    match = _MEMORY.match(value.strip())
+    return int(float(match[1]) * _MEBIBYTES[match[2]]) if match else 0
+
+
 def text_or_empty(value: str) -> str:
     """`value`, or nothing where Slurm prints one of its words for it."""
     value = value.strip()

@@ -17,7 +17,7 @@ from malletrain.slurm.formats.records import JobRecord
 FIELD_SEPARATOR = "\x1f"
 
 #: squeue -o letters (squeue(1), --format); stable since 14.11. Account goes last: without accounting it is free text.
-_LETTERS = "iAFKTruPqDlVSeNYnxfbEQ"
+_LETTERS = "iAFKTruPqDlVSeNYnxfbEQm"
 _FREE_TEXT_LETTERS = "aj"
 
 #: squeue -O fields of one task, for the check before it is released. Each with width 0, which prints it whole.
@@ -92,6 +92,7 @@ def _row(fixed: list[str], account: str, name: str) -> JobRecord:
         gres=scalars.text_or_empty(fields["b"]),
         dependency=scalars.text_or_empty(fields["E"]),
         priority=scalars.number(fields["Q"]),
+        memory_mib=scalars.mebibytes(fields["m"]),
     )
 
 

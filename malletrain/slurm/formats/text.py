@@ -160,6 +160,7 @@ def jobs(text: str) -> list[JobRecord]:
                 gres=word(record, "TresPerNode"),
                 dependency=word(record, "Dependency"),
                 priority=scalars.number(word(record, "Priority")),
+                memory_mib=scalars.mebibytes(word(record, "MinMemoryNode") or word(record, "MinMemoryCPU")),
             )
         )
     return rows
