@@ -42,9 +42,11 @@ def explain(
     decision: Decision | None,
     events: Sequence[Event],
     sight: Visibility = Visibility(),  # noqa: B008 - frozen
+    waiting: Callable[[int], str] = lambda _: "",
 ) -> tuple[str, ...]:
     """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for
-    a job of the main queue. `events` are the journal's latest; for a main job, those that name it.
+    a job of the main queue. `events` are the journal's latest; for a main job, those that name it. `waiting` says why
+    a job has no node.
 
     Raises:
         InvalidInput: nothing of that name is known, or nothing that `sight` shows.
@@ -57,7 +59,7 @@ def explain(
         view = shown.views.get(int(number)) if len(number) < MAX_DIGITS else None
         if view is None:
             raise InvalidInput(subject, "no malleable job of this number is known; `malletrain status` lists them")
-        return tuple(_job(view, decision, shown))
+        return tuple(_job(view, decision, shown, waiting(view.job.id)))
     if snapshot is not None and sight.nodes and subject in snapshot.node:
         return tuple(_node(subject, snapshot, decision, shown))
     owner = next((view for view in shown.views.values() if subject in view.pilots), None)
@@ -66,11 +68,13 @@ def explain(
     return tuple(_pilot(subject, owner, shown))
 
 
-def _job(view: JobView, decision: Decision | None, shown: _Shown) -> Iterator[str]:
+def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) -> Iterator[str]:
     job = view.job
     yield f"job {job.id} ({job.name}) of {job.user}: {view.phase.value}, {job.min_nodes}-{job.max_nodes} nodes"
     if view.reason:
         yield f"  {shown.words(view.reason)}"
+    if waiting:
+        yield f"  waits: {shown.words(waiting)}"
     held = ", ".join(f"{p.node} ({p.id}, {p.phase.value})" for p in view.active) or "none"
     yield f"  nodes: {held}; {len(view.held)} tasks wait for a hole"
     if view.world is not None:

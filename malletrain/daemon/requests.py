@@ -186,7 +186,7 @@ class LoopRequests:
         asked = subject.removeprefix("main-job ")
         events = self._of_main_job(asked.strip()) if asked != subject else self._latest(EXPLAINED_EVENTS)
         try:
-            return explain(subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight)
+            return explain(subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting)
         except InvalidInput as error:
             raise NotFound(str(error)) from error
 

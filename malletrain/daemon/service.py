@@ -312,7 +312,9 @@ class Service:
         auth = Auth((self.url,), roles, self._clock, certificate=config.api.certificate)
         bell = JournalNotifier()
         journal.on_append(bell.ring)
-        self._views = StoreViews(journal.path, self._last_snapshot, self._last_decision, __version__, self.notices)
+        self._views = StoreViews(
+            journal.path, self._last_snapshot, self._last_decision, __version__, self.notices, self._loop.waiting
+        )
 
         def latest(count: int) -> Sequence[Event]:
             return tuple(journal.read(max(0, journal.last - count)))

@@ -60,6 +60,7 @@ from malletrain.loop.pilot_changes import observe
 from malletrain.loop.ports import Clock, Cluster, Journal, Workers
 from malletrain.loop.trackers.hole_history import hole_events
 from malletrain.loop.trackers.planned_starts import PlannedStarts
+from malletrain.loop.waiting_reason import why_without_nodes
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy
 
@@ -120,6 +121,16 @@ class Loop:
         pool, views = self.ledger.pool, [view for view in self.views.values() if not view.phase.is_over]
         wanted = JobView(job, JobPhase.ANNOUNCED, curve=job.given_curve and plausible(job.given_curve))
         return admission_refusal(wanted, views, pool.supply(self.rules), pool.seen_s, self._clock.now(), self.policy)
+
+    def waiting(self, job_id: int) -> str:
+        """Why a job that could train has no node, with an estimate; "" where it has some, is held or over."""
+        view, decision, snapshot = self.views.get(job_id), self.last_decision, self.last_snapshot
+        if view is None or decision is None or snapshot is None:
+            return ""
+        with self._guard:  # nodes may be counted meanwhile
+            supply, seen_s = self.ledger.pool.supply(self.rules), self.ledger.pool.seen_s
+        part = self.rules.harvest_partition
+        return why_without_nodes(view, decision, snapshot, part, supply, seen_s, self._clock.now())
 
     def restore(self) -> int:
         """Fold the whole journal; returns how many events it held."""

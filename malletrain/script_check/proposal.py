@@ -1,15 +1,16 @@
 """Proposes the changed lines that make a plain PyTorch training script malleable.
 
 It reads the usual shape: a DataLoader, a loop over epochs around a loop over the loader, `backward()` and the
-optimizer's step in it. Whatever else the script does is left as it is, or named in a note. Nothing is run.
+optimizer's step in it. The loader may be made in the loop's own line, and the loop over it may stand in a function
+that the loop over epochs calls. Whatever else the script does is left as it is, or named in a note. Nothing is run.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from malletrain.elastic.guards.script_writes import unguarded_writes
 
@@ -42,14 +43,22 @@ class Proposal:
 
 @dataclass(slots=True)
 class _Found:
-    """The parts of a training script."""
+    """The parts of a training script.
 
-    loader: ast.Assign
+    Attributes:
+        loader: the statement that makes the loader; None where the loop's own line does.
+        function, called: that hold the loop over batches, and its call in the loop over epochs; None where it stands
+            there itself.
+    """
+
+    loader: ast.Assign | None
     call: ast.Call
     epochs: ast.For
     batches: ast.For
     optimizers: list[str]
     models: list[str]
+    function: ast.FunctionDef | None = None
+    called: ast.Call | None = None
 
 
 def propose(text: str) -> Proposal:
@@ -76,25 +85,30 @@ def _find(tree: ast.Module) -> _Found | str:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
         if isinstance(node.value, ast.Call) and _last(node.value.func) == "DataLoader"
     }
-    if not loaders:
+    inline = [loop for loop in _loops(tree) if _inline(loop.iter) is not None]
+    if not loaders and not inline:
         return (
             "no `loader = DataLoader(...)` is found: give Session the data set, see docs/how-to/researcher-script.md"
         )
     for epochs in _loops(tree):
         for batches in (loop for loop in _loops(epochs) if loop is not epochs):
-            name = _iterated(batches.iter)
-            if name in loaders and _calls(batches, "backward"):
-                optimizers = _optimizers(tree, batches)
-                models = _models(tree, optimizers)
-                if not optimizers or not models:
+            if _calls(batches, "backward"):
+                found = _with_models(tree, epochs, batches, loaders.get(_iterated(batches.iter)), {})
+                if found is not None:
+                    return found
+        for function, called, batches in _training_calls(tree, epochs):
+            given = _bound(function, called)
+            loader = loaders.get(given.get(_iterated(batches.iter), _iterated(batches.iter)))
+            found = _with_models(tree, epochs, batches, loader, given)
+            if isinstance(found, str):
+                return found
+            if found is not None:
+                if function.args.kwonlyargs or function.args.vararg or function.args.kwarg or function.args.defaults:
                     return (
-                        f"line {batches.lineno}: the loop trains, but which model and optimizer is not clear: write "
-                        "`s = elastic.Session(model, optimizer, dataset, batch_size=...)` yourself"
+                        f"line {function.lineno}: give {function.name}() the session as a parameter `s`, and iterate "
+                        "over `s.batches()` in it and over `s.epochs(n)` around its call"
                     )
-                loader = loaders[name]
-                call = loader.value
-                if isinstance(call, ast.Call):
-                    return _Found(loader, call, epochs, batches, optimizers, models)
+                return replace(found, function=function, called=called)
     for loop in _loops(tree):
         if _calls(loop, "backward"):
             return (
@@ -103,6 +117,56 @@ def _find(tree: ast.Module) -> _Found | str:
                 "`s.epochs(n)` and `s.batches()`"
             )
     return "no loop with backward() is found: is this the training script?"
+
+
+def _with_models(
+    tree: ast.Module, epochs: ast.For, batches: ast.For, loader: ast.Assign | None, given: Mapping[str, str]
+) -> _Found | str | None:
+    """The parts around a loop over batches; None if it is over no loader, text where something is not clear.
+
+    Args:
+        given: what the caller's names are for the parameters of the function that the loop stands in.
+    """
+    call = loader.value if loader is not None else _inline(batches.iter)
+    if not isinstance(call, ast.Call):
+        return None
+    optimizers = _optimizers(tree, batches, given)
+    models = _models(tree, optimizers)
+    if not optimizers or not models:
+        return (
+            f"line {batches.lineno}: the loop trains, but which model and optimizer is not clear: write "
+            "`s = elastic.Session(model, optimizer, dataset, batch_size=...)` yourself"
+        )
+    return _Found(loader, call, epochs, batches, optimizers, models)
+
+
+def _training_calls(tree: ast.Module, epochs: ast.For) -> Iterator[tuple[ast.FunctionDef, ast.Call, ast.For]]:
+    """The functions of the script that a loop over epochs calls by name and that have a loop with `backward()`."""
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(epochs):
+        function = (
+            functions.get(node.func.id) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+        )
+        if isinstance(node, ast.Call) and function is not None:
+            for loop in _loops(function):
+                if _calls(loop, "backward"):
+                    yield function, node, loop
+                    break
+
+
+def _bound(function: ast.FunctionDef, called: ast.Call) -> dict[str, str]:
+    """The caller's name for each parameter that is given by a plain name."""
+    names = [each.arg for each in function.args.args]
+    given = dict(zip(names, called.args, strict=False))
+    given |= {keyword.arg: keyword.value for keyword in called.keywords if keyword.arg}
+    return {name: value.id for name, value in given.items() if isinstance(value, ast.Name)}
+
+
+def _inline(node: ast.AST) -> ast.Call | None:
+    """A DataLoader that is made where it is iterated over, also inside `enumerate` or `tqdm`."""
+    while isinstance(node, ast.Call) and _last(node.func) in ("enumerate", "tqdm") and node.args:
+        node = node.args[0]
+    return node if isinstance(node, ast.Call) and _last(node.func) == "DataLoader" else None
 
 
 def _loops(node: ast.AST) -> Iterator[ast.For]:
@@ -126,11 +190,11 @@ def _iterated(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _optimizers(tree: ast.Module, loop: ast.For) -> list[str]:
+def _optimizers(tree: ast.Module, loop: ast.For, given: Mapping[str, str]) -> list[str]:
     """Names whose `step()` is called in the loop and that were made with parameters of a model."""
     made = [name for name, call in _assigned(tree) if _calls(call, "parameters")]
     stepped = [
-        node.func.value.id
+        given.get(node.func.value.id, node.func.value.id)
         for node in ast.walk(loop)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -193,9 +257,12 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     after = max((node.end_lineno or node.lineno for node in imports), default=0)
     inserts.setdefault(after + 1, []).append("from malletrain import elastic")
-    if not _used_elsewhere(tree, found):
+    if found.loader is not None and not _used_elsewhere(tree, found):
         for number in range(found.loader.lineno, (found.loader.end_lineno or found.loader.lineno) + 1):
             lines[number - 1] = "\0"
+    if found.function is not None and found.called is not None:
+        _insert(lines, found.called.keywords[-1].value if found.called.keywords else found.called.args[-1], ", s=s")
+        _insert(lines, found.function.args.args[-1], ", s")
 
     changed: list[str] = []
     for number, line in enumerate([*lines, ""], 1):
@@ -242,7 +309,18 @@ def _text(node: ast.AST | None) -> str:
     return "" if node is None else ast.unparse(node)
 
 
+def _insert(lines: list[str], after: ast.expr | ast.arg, text: str) -> None:
+    """Insert text after an expression or parameter, on a line of its own whose columns have not changed."""
+    number = (after.end_lineno or after.lineno) - 1
+    line = lines[number].encode()
+    at = after.end_col_offset or 0
+    lines[number] = (line[:at] + text.encode() + line[at:]).decode()
+
+
 def _with_batches(node: ast.expr) -> str:
+    inline = _inline(node)
+    if inline is not None:
+        return ast.unparse(node).replace(ast.unparse(inline), "s.batches()", 1)
     name = _iterated(node)
     return ast.unparse(node).replace(name, "s.batches()", 1) if not isinstance(node, ast.Name) else "s.batches()"
 
@@ -273,8 +351,10 @@ def _replace(lines: list[str], node: ast.expr, by: str) -> None:
 
 
 def _used_elsewhere(tree: ast.Module, found: _Found) -> bool:
-    """Whether the loader is needed for more than the loop, as in `len(loader)`."""
+    """Whether the loader is needed for more than the loop, as in `len(loader)`, or is given to a function."""
     name = _iterated(found.batches.iter)
+    if found.function is not None:
+        return True
     loads = [
         node
         for node in ast.walk(tree)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,10 @@ def _nothing_decided() -> Decision | None:
     return None
 
 
+def _no_reason(job: int) -> str:
+    return ""
+
+
 class StoreViews:
     """Reads over connections of its own, which cannot write. Safe to call from many threads."""
 
@@ -64,15 +69,17 @@ class StoreViews:
         decision: Callable[[], Decision | None] = _nothing_decided,
         version: str = "",
         notices: Callable[[], Sequence[str]] = tuple,
+        waiting: Callable[[int], str] = _no_reason,
     ) -> None:
         """`path` is the journal's; `snapshot` and `decision` give the daemon's last ones, which no journal keeps;
-        `notices` what it wants people to know."""
+        `notices` what it wants people to know; `waiting` why a job that is queued has no nodes."""
         self._path = path
         self._engine = reader_engine(path)
         self._snapshot = snapshot
         self._decision = decision
         self._version = version
         self._notices = notices
+        self._waiting = waiting
 
     def close(self) -> None:
         """Give the connections back."""
@@ -87,7 +94,7 @@ class StoreViews:
         """One job, with its active pilots; None if there is none of that number."""
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = connection.execute(select(t.job).where(t.job.c.id == job_id)).all()
-            found = _job_rows(connection, rows)
+            found = self._with_reasons(_job_rows(connection, rows))
         return found[0] if found else None
 
     def jobs(self, over: bool = True, uid: int | None = None, limit: int = MAX_JOBS) -> tuple[JobRow, ...]:
@@ -98,7 +105,7 @@ class StoreViews:
                 query = query.where(t.job.c.phase.not_in(_OVER))
             if uid is not None:
                 query = query.where(t.job.c.uid == uid)
-            return _job_rows(connection, connection.execute(query).all()[::-1])
+            return self._with_reasons(_job_rows(connection, connection.execute(query).all()[::-1]))
 
     def status(self, at: float, nodes: bool = True, uid: int | None = None) -> StatusRow:
         """The whole picture: pool, nodes, jobs that are not over, last decision. `at` is what the clock says."""
@@ -108,7 +115,7 @@ class StoreViews:
             query = select(t.job).where(t.job.c.phase.not_in(_OVER)).order_by(t.job.c.id).limit(MAX_JOBS)
             if uid is not None:
                 query = query.where(t.job.c.uid == uid)
-            jobs = _job_rows(connection, connection.execute(query).all())
+            jobs = self._with_reasons(_job_rows(connection, connection.execute(query).all()))
             pilots = connection.execute(
                 select(t.pilot).where(t.pilot.c.phase.in_(_ACTIVE), t.pilot.c.node != "").order_by(t.pilot.c.id)
             ).all()
@@ -121,6 +128,16 @@ class StoreViews:
             taken_at=None if snapshot is None else snapshot.taken_at,
             version=self._version,
             notices=tuple(self._notices()),
+        )
+
+    def _with_reasons(self, rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
+        """Rows of jobs that wait for nodes with the reason why, after what the journal says."""
+        waits = {row.id: self._waiting(row.id) for row in rows if row.phase == JobPhase.QUEUED.value}
+        return tuple(
+            replace(row, reason="; ".join(filter(None, (row.reason, waits.get(row.id)))))
+            if waits.get(row.id)
+            else row
+            for row in rows
         )
 
     def last_event(self) -> int:

@@ -79,6 +79,62 @@ def test_the_usual_loop_is_changed_in_a_handful_of_lines() -> None:
     assert diff.startswith("--- train.py\n+++ train.py (malleable)\n")
 
 
+def test_a_loader_in_the_loops_own_line() -> None:
+    inline = PLAIN.replace("loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=0)\n", "").replace(
+        "enumerate(loader)", "enumerate(DataLoader(data, batch_size=64, shuffle=True, num_workers=0))"
+    )
+    assert propose(inline).text == MALLEABLE
+
+
+FUNCTION = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def train(args, model, train_loader, opt, epoch):
+    model.train()
+    for batch_idx, (data, target) in enumerate(train_loader):
+        opt.zero_grad()
+        nn.functional.nll_loss(model(data), target).backward()
+        opt.step()
+        if batch_idx % 10 == 0:
+            print(epoch, len(train_loader.dataset))
+
+
+def main():
+    loader = DataLoader(data, batch_size=64, shuffle=True)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for epoch in range(1, args.epochs + 1):
+        train(args, model, loader, optimizer, epoch)
+        test(model)
+"""
+
+
+def test_a_loop_in_a_function_is_given_the_session() -> None:
+    text = propose(FUNCTION).text
+    ast.parse(text)
+    for line in (
+        "def train(args, model, train_loader, opt, epoch, s):",
+        "    for batch_idx, (data, target) in enumerate(s.batches()):\n        with s.step():",
+        "            opt.zero_grad()",
+        "        if batch_idx % 10 == 0:",
+        "    loader = DataLoader(data, batch_size=64, shuffle=True)",
+        "    s = elastic.Session(model, optimizer, data, batch_size=64)\n    for epoch in",
+        "        train(args, model, loader, optimizer, epoch, s=s)",
+        "    s.finish()",
+    ):
+        assert line in text, text
+
+
+def test_a_function_whose_parameters_are_not_plain_is_left_alone() -> None:
+    text = FUNCTION.replace("opt, epoch):", "opt, epoch=0):")
+    proposal = propose(text)
+    assert proposal.text == text
+    assert "give train() the session as a parameter `s`" in proposal.notes[0]
+
+
 def test_arguments_of_the_loader_become_those_of_the_session() -> None:
     text = PLAIN.replace("shuffle=True, num_workers=0", "drop_last=True, collate_fn=pad, num_workers=4, sampler=mine")
     proposal = propose(text)

@@ -1,0 +1,88 @@
+"""Why a job that could train has no node, and when that may change, from what the last decision saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from malletrain.domain.decision import Decision
+from malletrain.domain.job import JobPhase, JobView, PilotPhase
+from malletrain.domain.snapshot import Snapshot
+
+#: The shortest observation of the pool from which a chance is told (s).
+MIN_OBSERVED_S = 6 * 3600.0
+
+
+def why_without_nodes(
+    view: JobView,
+    decision: Decision,
+    snapshot: Snapshot,
+    harvest_partition: str,
+    supply: Sequence[int],
+    observed_s: float,
+    now: float,
+) -> str:
+    """The reason with an estimate; "" for a job that has nodes, or is held, or over.
+
+    Args:
+        harvest_partition: in which pilots run; the others' jobs are main jobs.
+        supply: equally likely numbers of nodes to harvest, from `observed_s` seconds of watching.
+        now: Unix seconds.
+    """
+    if view.phase is not JobPhase.QUEUED or view.world is not None:
+        return ""
+    begun = [pilot for pilot in view.staying if pilot.phase is not PilotPhase.RECYCLING]
+    if begun:
+        names = ", ".join(sorted(pilot.node for pilot in begun)[:4])
+        return f"begins on {names}" + (f" and {len(begun) - 4} more" if len(begun) > 4 else "")
+    least, tasks = max(1, view.job.min_nodes), view.held_count
+    if tasks < least:
+        return f"has {tasks} held tasks in Slurm and needs {least} for its fewest nodes"
+    told = next((refusal.reason for refusal in decision.refusals if refusal.subject == f"job {view.job.id}"), "")
+    free = sum(1 for hole in decision.holes if snapshot.is_free(hole.node))
+    lacking = least - free
+    if told:
+        reason = told
+    elif lacking > 0:
+        reason = f"needs {least} nodes, and {free or 'none'} {'is' if free < 2 else 'are'} idle for long enough now"
+    else:
+        reason = "other jobs gain more from the nodes that are idle"
+    ends = [
+        (job.end_time, len(job.nodes))
+        for job in snapshot.jobs
+        if job.holds_nodes and job.end_time is not None and job.partition != harvest_partition
+    ]
+    return reason + "".join(f"; {each}" for each in _estimates(least, lacking, ends, supply, observed_s, now))
+
+
+def _estimates(
+    least: int,
+    lacking: int,
+    ends: Sequence[tuple[float, int]],
+    supply: Sequence[int],
+    observed_s: float,
+    now: float,
+) -> list[str]:
+    """`ends`: when main jobs reach their time limits, and how many nodes each has."""
+    found = []
+    soon = _frees_by(lacking, ends, now) if lacking > 0 else None
+    if soon is not None:
+        found.append(f"main jobs' time limits free {lacking} more within {_minutes(soon)}, if no main job takes them")
+    if supply and observed_s >= MIN_OBSERVED_S:
+        share = sum(1 for nodes in supply if nodes >= least) / len(supply)
+        found.append(f"lately there were so many for {share:.0%} of the time, all malleable jobs together")
+    return found
+
+
+def _frees_by(lacking: int, ends: Sequence[tuple[float, int]], now: float) -> float | None:
+    """Seconds until jobs with so many nodes are past their time limits; None where there are not as many."""
+    freed = 0
+    for end, nodes in sorted(ends):
+        freed += nodes
+        if freed >= lacking:
+            return max(0.0, end - now)
+    return None
+
+
+def _minutes(seconds: float) -> str:
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

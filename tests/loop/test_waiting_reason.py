@@ -1,0 +1,57 @@
+"""Why a job has no node, in plain words, with what is known of when that changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from malletrain.domain.event import Event, JobHeld
+from malletrain.loop.waiting_reason import why_without_nodes
+from tests.world import START, World, job, main_job
+
+
+@pytest.fixture
+def full() -> World:
+    """Four nodes, three of them held by two main jobs that end in 20 and in 90 minutes; a job that needs two."""
+    world = World(nodes=4)
+    first = replace(main_job(6, nodes=["n0"]), end_time=START + 1200.0)
+    second = replace(main_job(7, nodes=["n1", "n2"]), end_time=START + 5400.0)
+    world.cluster.set_main([first, second])
+    world.submit(job(1, least=2, most=4))
+    world.tick()
+    return world
+
+
+def test_too_few_idle_nodes_and_when_main_jobs_end_at_the_latest(full: World) -> None:
+    assert full.loop.waiting(1) == (
+        "needs 2 nodes, and 1 is idle for long enough now; main jobs' time limits free 1 more within 20 min, if no "
+        "main job takes them"
+    )
+
+
+def test_a_chance_is_told_once_the_pool_has_been_watched(full: World) -> None:
+    loop = full.loop
+    assert loop.last_decision is not None and loop.last_snapshot is not None
+    told = why_without_nodes(
+        loop.views[1], loop.last_decision, loop.last_snapshot, "harvest", (1, 1, 2, 3), 7 * 3600.0, full.clock.now()
+    )
+    assert told.endswith("lately there were so many for 50% of the time, all malleable jobs together")
+
+
+def test_a_job_that_has_nodes_or_is_held_waits_for_nothing() -> None:
+    world = World(nodes=4)
+    world.submit(job(1, most=4))
+    assert world.loop.waiting(1) == "", "before the first look"
+    world.tick()
+    assert world.loop.waiting(1).startswith("begins on n0, n1, n2, n3")
+    world.loop.record([Event(world.clock.now(), JobHeld("ada"), 1)])
+    assert world.loop.waiting(1) == ""
+    assert world.loop.waiting(99) == ""
+
+
+def test_too_few_held_tasks() -> None:
+    world = World(nodes=4)
+    world.submit(job(1, least=3, most=4), tasks=2)
+    world.tick()
+    assert world.loop.waiting(1) == "has 2 held tasks in Slurm and needs 3 for its fewest nodes"
