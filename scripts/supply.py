@@ -8,12 +8,14 @@
 `site-configs/requirements-daemon.txt` is for `pip install --require-hashes -r`, on every platform and Python that the
 daemon runs on; `site-configs/malletrain-daemon.cdx.json` lists the same as CycloneDX 1.6. Both have the versions of
 constraints.txt, which the tests run with. `scripts/advisories.json` has one entry for each advisory on a package of
-constraints.txt; entries that the database does not have are written by hand.
+constraints.txt; entries that the database does not have are written by hand. What the web page has of others lies in
+`malletrain/web/page/vendor`; its `vendored.json` says where each file is from, and is compared and listed, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import shutil
@@ -38,6 +40,7 @@ LOCK = ROOT / "site-configs/requirements-daemon.txt"
 SBOM = ROOT / "site-configs/malletrain-daemon.cdx.json"
 CONSTRAINTS = ROOT / "constraints.txt"
 ADVISORIES = ROOT / "scripts/advisories.json"
+VENDORED = ROOT / "malletrain/web/page/vendor"
 PROJECT = ROOT / "pyproject.toml"
 
 HEADER = """\
@@ -205,9 +208,27 @@ def bill_of_materials(locked: Mapping[str, Pin]) -> dict[str, Any]:
         }
         for pin in needed
     ]
-    dependencies = [
-        {"ref": reference[name], "dependsOn": [reference[each] for each in graph[name]]} for name in sorted(graph)
+    components += [
+        {
+            "type": "library",
+            "bom-ref": row["purl"],
+            "name": row["name"],
+            "version": row["version"],
+            "purl": row["purl"],
+            "licenses": [{"license": {"id": row["licence"]}}],
+            "externalReferences": [
+                {
+                    "type": "distribution",
+                    "url": row["url"],
+                    "hashes": [{"alg": "SHA-256", "content": row["sha256"]}],
+                }
+            ],
+        }
+        for row in vendored()
     ]
+    needs = {name: [reference[each] for each in graph[name]] for name in sorted(graph)}
+    needs["malletrain"] += [row["purl"] for row in vendored()]
+    dependencies = [{"ref": reference[name], "dependsOn": needs[name]} for name in needs]
     serial = uuid.uuid5(_NAMESPACE, json.dumps([components, dependencies, own]))
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -247,6 +268,27 @@ def render(bill: Mapping[str, Any]) -> str:
     return json.dumps(bill, indent=1) + "\n"
 
 
+def vendored() -> list[dict[str, Any]]:
+    """The libraries of the web page, as `vendored.json` records them."""
+    rows: list[dict[str, Any]] = json.loads((VENDORED / "vendored.json").read_text())
+    return rows
+
+
+def vendored_faults() -> list[str]:
+    """A line for each file that is not the recorded one, that nobody recorded, or that is missing."""
+    recorded = {name: digest for row in vendored() for name, digest in row["files"].items()}
+    there = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in VENDORED.iterdir()
+        if path.name != "vendored.json"
+    }
+    return [
+        f"{VENDORED.name}/{name}: is not the file that vendored.json records"
+        for name in sorted(recorded.keys() | there.keys())
+        if recorded.get(name) != there.get(name)
+    ]
+
+
 def faults() -> list[str]:
     """What is wrong with the shipped files, a line each. Asks no network."""
     locked, tested = pins(LOCK.read_text()), pins(CONSTRAINTS.read_text())
@@ -261,6 +303,7 @@ def faults() -> list[str]:
     ]
     needed = {pin.name for pin in locked.values() if pin.is_needed}
     asked = closure().keys() - {"malletrain"}
+    found += vendored_faults()
     found += [f"{LOCK.name}: {name} is missing" for name in sorted(asked - needed)]
     found += [f"{LOCK.name}: nothing needs {name}" for name in sorted(needed - asked)]
     for pinned, place in ((locked, LOCK.name), (tested, CONSTRAINTS.name)):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import func, select
 
@@ -19,6 +21,10 @@ MAX_HOLE_CHANGES = 50_000
 MAX_POOL_ROWS = 50_000
 MAX_MEETINGS = 20_000
 
+_STAYS = select(
+    t.stay.c.job, t.job.c.uid, t.stay.c.node, t.stay.c.started_at, t.stay.c.ended_at, t.stay.c.preempted
+).join(t.job, t.job.c.id == t.stay.c.job)
+
 
 class StoreHistory:
     """Reads over connections of its own, which cannot write. Safe to call from many threads."""
@@ -33,18 +39,16 @@ class StoreHistory:
 
     def stays(self, since: float) -> tuple[NodeStay, ...]:
         """Pilots on nodes at `since` or later, by their begin."""
-        columns = (
-            t.stay.c.job, t.job.c.uid, t.stay.c.node, t.stay.c.started_at, t.stay.c.ended_at, t.stay.c.preempted,
-        )  # fmt: skip
-        query = select(*columns).join(t.job, t.job.c.id == t.stay.c.job)
-        ended = query.where(t.stay.c.ended_at >= since).order_by(t.stay.c.ended_at.desc()).limit(MAX_STAYS)
-        lasting = query.where(t.stay.c.ended_at.is_(None)).limit(MAX_STAYS)
+        ended = _STAYS.where(t.stay.c.ended_at >= since).order_by(t.stay.c.ended_at.desc()).limit(MAX_STAYS)
+        lasting = _STAYS.where(t.stay.c.ended_at.is_(None)).limit(MAX_STAYS)
         with storage_errors(self._path), self._engine.begin() as connection:
-            rows = [*connection.execute(ended), *connection.execute(lasting)]
-        found = (
-            NodeStay(row.job, row.uid, row.node, row.started_at, row.ended_at, bool(row.preempted)) for row in rows
-        )
-        return tuple(sorted(found, key=lambda stay: (stay.started_at, stay.node)))
+            return _in_order([*connection.execute(ended), *connection.execute(lasting)])
+
+    def stays_of(self, job: int, limit: int) -> tuple[NodeStay, ...]:
+        """The newest `limit` stays of a job's pilots, by their begin."""
+        query = _STAYS.where(t.stay.c.job == job).order_by(t.stay.c.started_at.desc()).limit(limit)
+        with storage_errors(self._path), self._engine.begin() as connection:
+            return _in_order(connection.execute(query).all())
 
     def holes(self, since: float) -> tuple[HoleChange, ...]:
         """Changes of which nodes have no main job, from `since` on, in order."""
@@ -134,3 +138,8 @@ class StoreHistory:
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = connection.execute(query.order_by(t.event.c.seq.desc()).limit(100)).all()[::-1]
         return tuple((row.at, bool(json.loads(row.data).get("open")), row.reason) for row in rows)
+
+
+def _in_order(rows: Sequence[Any]) -> tuple[NodeStay, ...]:
+    found = (NodeStay(row.job, row.uid, row.node, row.started_at, row.ended_at, bool(row.preempted)) for row in rows)
+    return tuple(sorted(found, key=lambda stay: (stay.started_at, stay.node)))

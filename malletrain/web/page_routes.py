@@ -37,7 +37,7 @@ MAX_KEPT = 256
 STRIP_ROWS, STRIP_BINS = 128, 180
 
 #: Points of a plot; rows of a job's page.
-PLOT_POINTS, MAX_WINDOWS, MAX_WORLDS, MAX_EVENTS = 240, 2000, 500, 60
+PLOT_POINTS, MAX_WINDOWS, MAX_WORLDS, MAX_STAYS, MAX_EVENTS = 240, 2000, 500, 2000, 60
 
 #: Jobs that are over, which the list shows.
 MAX_JOBS = 1000
@@ -269,7 +269,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             if row is None or not sight.sees_job_of(row.uid):
                 raise NotFound(f"there is no job {job_id}")
             row = sight.job(row)
-            worlds = history.worlds(job_id, MAX_WORLDS)
+            worlds, stays = history.worlds(job_id, MAX_WORLDS), history.stays_of(job_id, MAX_STAYS)
             begin = worlds[0].at if len(worlds) == MAX_WORLDS else row.submitted_at
             events = (sight.event(event) for event in views.latest_events(MAX_EVENTS, job_id, sight.uid))
             profile = _or_none(lambda: sight.profile(people.requests.profile(job_id)).to_json())
@@ -278,7 +278,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
                 "short": overviews.short_job(row),
                 "profile": profile,
                 "explain": _or_none(lambda: list(people.requests.explain(f"job {job_id}", sight))) or [],
-                "sizes": series.size_series(worlds, begin, row.ended_at or clock.now()),
+                "sizes": series.size_series(worlds, stays, begin, row.ended_at or clock.now()),
                 "rates": series.rate_series(history.windows(job_id, MAX_WINDOWS), PLOT_POINTS),
                 "resizes": [
                     [change.at, change.before, change.nodes, change.pause_s, sight.words(change.reason, {job_id})]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from malletrain.domain.history import TrainingWindow, WorldChange
+from malletrain.domain.history import NodeStay, TrainingWindow, WorldChange
 from malletrain.wire.rows import PoolRow
 
 POOL_NAMES = ("harvested", "idle", "planned", "main", "reserved", "down")
@@ -40,8 +40,22 @@ def rate_series(windows: Sequence[TrainingWindow], points: int) -> list[tuple[fl
     return found
 
 
-def size_series(changes: Sequence[WorldChange], began: float, end: float) -> list[tuple[float, int]]:
-    """(time, nodes that train together): each change, the begin and the end; a step from one to the next."""
-    found = [(began, changes[0].before if changes else 0)]
-    found += [(change.at, change.nodes) for change in changes]
-    return [*found, (max(end, found[-1][0]), found[-1][1])]
+def size_series(
+    changes: Sequence[WorldChange], stays: Sequence[NodeStay], began: float, end: float
+) -> list[tuple[float, int, int]]:
+    """(time, nodes held by pilots, nodes that train together) at each change from `began` to `end`; steps between.
+
+    A world is never larger than what is held: without pilots nothing trains.
+    """
+    held: dict[float, int] = {began: 0, end: 0}
+    for stay in stays:
+        held[max(began, stay.started_at)] = held.get(max(began, stay.started_at), 0) + 1
+        if stay.ended_at is not None and stay.ended_at < end:
+            held[max(began, stay.ended_at)] = held.get(max(began, stay.ended_at), 0) - 1
+    trains = {change.at: change.nodes for change in changes if began <= change.at <= end}
+    found, holds, world = [], 0, changes[0].before if changes else 0
+    for at in sorted({at for at in (*held, *trains) if at <= end}):
+        holds += held.get(at, 0)
+        world = min(trains.get(at, world), holds)
+        found.append((round(at, 1), holds, world))
+    return found

@@ -6,12 +6,8 @@ import csv
 import gzip
 import json
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +20,7 @@ from malletrain.replay.scoring.journal_score import score_journal
 from malletrain.replay.traces.trace import BUSY, IDLE
 from malletrain.sizing.registry import policy
 from malletrain.store.journal import SqliteJournal
+from tests.browser import Browser, chromium, is_there
 from tests.replay import small
 
 EVENTS = ["time,node,state"] + [f"2021-02-10T00:00:00,n{n:02d},busy" for n in range(12)]
@@ -154,59 +151,12 @@ def test_every_option_is_documented() -> None:
 # -- the report, in a real browser
 
 
-class Browser:
-    """A session of chromedriver (W3C WebDriver, and Chromium's own commands for the screen)."""
-
-    def __init__(self, base: str) -> None:
-        self.base = base
-
-    def call(self, method: str, path: str, body: object = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)["value"]
-
-    def run(self, script: str) -> Any:
-        return self.call("POST", "/execute/sync", {"script": script, "args": []})
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if shutil.which("chromedriver") is None or shutil.which("chromium") is None:
+    if not is_there():
         pytest.skip("needs Debian's chromium and chromium-driver")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    driver = subprocess.Popen(
-        ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        root = Browser(f"http://127.0.0.1:{port}")
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                root.call("GET", "/status")
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-        profile = tmp_path_factory.mktemp("chromium")
-        args = [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            f"--user-data-dir={profile}",
-        ]
-        wanted = {"goog:chromeOptions": {"args": args}, "goog:loggingPrefs": {"browser": "ALL"}}
-        session = root.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
-        made = Browser(f"{root.base}/session/{session}")
+    with chromium(tmp_path_factory.mktemp("chromium")) as made:
         yield made
-        made.call("DELETE", "")
-    finally:
-        driver.terminate()
-        driver.wait(10)
 
 
 @pytest.fixture(scope="module")
@@ -226,9 +176,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_report_opens_without_network_at_two_widths(
     browser: Browser, report: Path, width: int, height: int
 ) -> None:
-    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.call("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": screen})
-    browser.call("POST", "/url", {"url": (report / "index.html").as_uri()})
+    browser.resize(width, height)
+    browser.open((report / "index.html").as_uri())
     assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
     assert re.match(
         r"In 3\.8 hours .* dedicated nodes", browser.run("return document.getElementById('answer').innerText")
@@ -245,14 +194,13 @@ def test_the_report_opens_without_network_at_two_widths(
         browser.run("return performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
         == 0
     )
-    severe = [entry for entry in browser.call("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
-    assert not severe
+    assert not browser.complaints()
     # A name out of the log is text, never markup.
     assert browser.run("return document.body.innerHTML.includes('<script>alert(1)')") is False
 
 
 def test_the_report_zooms(browser: Browser, report: Path) -> None:
-    browser.call("POST", "/url", {"url": (report / "index.html").as_uri()})
+    browser.open((report / "index.html").as_uri())
     zoom = "Plotly.relayout('plot-nodes', {'xaxis.range': ['2021-02-10 01:00', '2021-02-10 02:00']});"
     assert browser.run(f"{zoom} return document.getElementById('plot-nodes').layout.xaxis.range[0]").startswith(
         "2021-02-10 01:00"

@@ -122,3 +122,17 @@ def test_the_daemon_installs_from_the_pinned_files_alone(tmp_path: Path) -> None
     daemon = tmp_path / "venv/bin/malletraind"
     said = subprocess.run([str(daemon), "--version"], check=True, capture_output=True, text=True, timeout=60)
     assert json.loads(supply.SBOM.read_text())["metadata"]["component"]["version"] in said.stdout
+
+
+def test_the_pages_library_is_recorded_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert supply.vendored_faults() == []
+    assert "pkg:npm/uplot@" in supply.SBOM.read_text()
+    for path in supply.VENDORED.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(supply, "VENDORED", tmp_path)
+    (tmp_path / "uPlot.min.css").write_text("body { display: none }")
+    (tmp_path / "more.js").write_text("1")
+    assert [line.partition(":")[0].partition("/")[2] for line in supply.vendored_faults()] == [
+        "more.js",
+        "uPlot.min.css",
+    ]

@@ -1,0 +1,98 @@
+"""The web page over an invented past, without a Slurm: for pictures, tests and benches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from malletrain.api.app import create_app
+from malletrain.api.auth import Auth
+from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.http_server import serve
+from malletrain.api.journal_notifier import JournalNotifier
+from malletrain.api.ports import Identity, NotFound, Role
+from malletrain.api.roles import Roles
+from malletrain.api.visibility import Visibility
+from malletrain.daemon.clock import SystemClock
+from malletrain.domain.errors import Refused
+from malletrain.domain.snapshot import Node, Snapshot
+from malletrain.store.history_views import StoreHistory
+from malletrain.store.journal import SqliteJournal
+from malletrain.store.views import StoreViews
+from malletrain.web.page_routes import WebPages
+from malletrain.web.sign_in import PageSettings, SignIn
+from malletrain.wire.rows import ProfileRow, SizeRow
+from scripts.play.invented_past import USERS, InventedMachine
+
+
+class _Shown:
+    """What the routes ask of a daemon's loop, from the journal alone; nothing can be changed."""
+
+    def __init__(self, views: StoreViews) -> None:
+        self._views = views
+
+    def explain(self, subject: str, sight: Visibility) -> Sequence[str]:
+        """A job's nodes."""
+        row = self._views.job(int(subject.removeprefix("job ")))
+        if row is None or row.ended_at is not None:
+            raise NotFound("it is over")
+        held = ", ".join(f"{pilot.node} ({pilot.id})" for pilot in row.pilots) or "none"
+        return (f"job {row.id} ({row.name}) of {row.user}: {row.phase}, {row.min_nodes}-{row.max_nodes} nodes",
+                f"  nodes: {held}; {row.held_tasks} tasks wait for a hole")  # fmt: skip
+
+    def profile(self, job: int) -> ProfileRow:
+        """A curve with its band: narrow where it was measured."""
+        row = self._views.job(job)
+        most = row.max_nodes if row is not None else 4
+        sizes = []
+        for nodes in range(1, most + 1):
+            rate, is_measured = 420.0 * nodes**0.86, nodes <= 2 or nodes % 3 == 0
+            doubt = 0.03 if is_measured else 0.05 + 0.012 * nodes
+            sizes.append(SizeRow(nodes, rate, rate * (1 - doubt), rate * (1 + doubt), 3 if is_measured else 0))
+        return ProfileRow(job, "active", tuple(sizes), "amdahl", 0.02, next="next 4 nodes: the widest band")
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: object) -> None:
+            raise Refused(f"an invented machine is only looked at: no {name}")
+
+        return refuse
+
+
+class PageServer:
+    """Serves until it is closed. `names` of users who may sign in: those of the past, and `root`."""
+
+    def __init__(self, journal: Path, machine: InventedMachine, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.journal = SqliteJournal(journal)
+        states = machine.write(self.journal)
+        clock, roles, bell = SystemClock(), Roles(), JournalNotifier()
+        self.journal.on_append(bell.ring)
+        nodes = tuple(Node(name, state, ("batch",)) for name, state in states.items())
+        self._views = StoreViews(journal, lambda: Snapshot(clock.now(), nodes), version="demo")
+        self._history = StoreHistory(journal)
+        self._sign_in = SignIn(roles, clock, PageSettings())
+        connections = ConnectionTable(ConnectionLimits(), 1024)
+        app = create_app(
+            _Shown(self._views), self._views, None, Auth((), roles, clock), roles=roles, bell=bell, clock=clock,
+            connections=connections, pages=WebPages(self._sign_in, self._history, lambda: states),
+        )  # fmt: skip
+        self._server = serve(app, host, port, connections)
+        self.url = f"http://{host}:{self._server.port}"
+
+    def link(self, user: str) -> str:
+        """The page's address that signs this user in, once."""
+        uid = {name: uid for name, uid, _ in USERS}.get(user, 0)
+        role = Role.OPERATOR if uid == 0 else Role.USER
+        return f"{self.url}/web/#{self._sign_in.issue_link(Identity(uid, uid, user, role))}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self._views.close()
+        self._history.close()
+        self.journal.close()

@@ -1,0 +1,100 @@
+"""What the pages show beside the strip: series for plots, jobs in short, studies, usage, the promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from malletrain.api.visibility import Visibility
+from malletrain.domain.history import MainJobMeeting, NodeStay, TrainingWindow, WorldChange
+from malletrain.web import overviews, series
+from malletrain.wire.rows import JobRow, PoolRow, UsageRow
+
+JOB = JobRow(3, "digits", "ada", 1001, "physics", "running", 1, 8, 1000.0)
+
+
+def test_pool_counts_at_equal_times() -> None:
+    rows = [PoolRow(900.0, idle=5), PoolRow(1010.0, idle=3), PoolRow(1090.0, idle=1)]
+    found = series.pool_series(rows, 1000.0, 1100.0, 5)
+    assert found["at"] == [1000, 1025, 1050, 1075, 1100]
+    assert found["idle"] == [5, 3, 3, 3, 1]
+    assert series.pool_series([], 1000.0, 1100.0, 5) == {}
+
+
+def test_rates_are_merged_by_their_time() -> None:
+    windows = [
+        TrainingWindow(1000.0 + at, 2, 10.0 if at % 2 else 30.0, 100.0 if at % 2 else 200.0) for at in range(6)
+    ]
+    assert series.rate_series(windows, 10) == [(w.at, w.rate, 2) for w in windows]
+    assert series.rate_series(windows, 3) == [(1001.0, 175.0, 2), (1003.0, 175.0, 2), (1005.0, 175.0, 2)]
+    assert series.rate_series([], 10) == []
+
+
+def test_a_job_without_pilots_trains_on_none() -> None:
+    """Its last world is that of two nodes; after both have left nothing trains."""
+    worlds = [WorldChange(1010.0, 1, 0, 1, 0.2), WorldChange(1020.0, 2, 1, 2, 0.3)]
+    stays = [NodeStay(3, 1, "n1", 1005.0, 1050.0), NodeStay(3, 1, "n2", 1015.0, 1040.0)]
+    found = series.size_series(worlds, stays, 1000.0, 1100.0)
+    assert found == [
+        (1000.0, 0, 0), (1005.0, 1, 0), (1010.0, 1, 1), (1015.0, 2, 1), (1020.0, 2, 2), (1040.0, 1, 1),
+        (1050.0, 0, 0), (1100.0, 0, 0),
+    ]  # fmt: skip
+
+
+def test_trials_are_told_by_their_names() -> None:
+    assert "study" not in overviews.short_job(JOB)
+    trial = replace(JOB, name="lr-search-0badcafe-000012")
+    assert overviews.short_job(trial)["study"] == "lr-search-0badcafe"
+    assert overviews.short_job(trial)["trial"] == 12
+    others = [
+        replace(trial, id=4, uid=1002, user="bao"),
+        replace(trial, id=5, name="lr-search-0badcafe-000013", nodes=2),
+    ]
+    found = overviews.studies([JOB, trial, *others])
+    assert [(study["user"], len(study["trials"]), study["nodes"]) for study in found] == [
+        ("ada", 2, 2),
+        ("bao", 1, 0),
+    ]
+    assert found[0]["phases"] == {"running": 2}
+
+
+def test_usage_adds_up() -> None:
+    rows = [
+        UsageRow("2026-11-01", "ada", "physics", 3600.0, 10.0, 1, 2, 1),
+        UsageRow("2026-11-02", "ada", "physics", 3600.0, 10.0, 1, 2),
+        UsageRow("2026-11-02", "bao", "climate", 21600.0, 1.0, 1, 1),
+    ]
+    found = overviews.usage_sums(rows)
+    assert [(row["user"], row["node_seconds"], row["share"]) for row in found["by"]] == [
+        ("bao", 21600.0, 0.75), ("ada", 7200.0, 0.25)
+    ]  # fmt: skip
+    assert found["days"] == [
+        {"day": "2026-11-01", "node_seconds": 3600.0},
+        {"day": "2026-11-02", "node_seconds": 25200.0},
+    ]
+    assert overviews.usage_sums([]) == {"by": [], "days": []}
+
+
+def test_the_promise_counts_all_and_lists_what_may_be_seen() -> None:
+    meetings = [
+        MainJobMeeting("90", "carol", 1000.0, 1002.0, 2),
+        MainJobMeeting("91", "ada", 1000.0, 1004.0, 1, 1),
+        MainJobMeeting("92", "carol", None, 1004.0, 1),
+    ]
+    private = Visibility.under(["jobs"], 1001, "ada")
+    found = overviews.promise(meetings, {"2026-11-01": (9, 1)}, [(1.0, True, "main job 90 waited")], private)
+    assert (found["main_jobs"], found["preempted_for"], found["delays"], found["delay_median_s"]) == (3, 1, 2, 3.0)
+    assert (found["pilots"], found["preempted"]) == (9, 1)
+    assert [row["main_job"] for row in found["meetings"]] == ["91"]
+    assert "90" not in found["breakers"][0]["reason"]
+    whole = overviews.promise(meetings, {}, [], Visibility())
+    assert [row["main_job"] for row in whole["meetings"]] == ["92", "91", "90"]
+    assert overviews.promise([], {}, [], Visibility())["delay_p99_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "started", "delay"), [(10.0, 12.5, 2.5), (10.0, 9.0, 0.0), (None, 9.0, None), (1.0, None, None)]
+)
+def test_a_delay_is_never_negative(asked: float | None, started: float | None, delay: float | None) -> None:
+    assert MainJobMeeting("1", "x", asked, started).delay_s == delay
