@@ -7,17 +7,24 @@ row of one node a cell is what that node was at the middle of the bin.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from malletrain.domain.history import HoleChange, NodeStay
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, NodeState
 
-#: Keys of a cell beside job numbers: pilots of jobs that the reader may not see, nodes without main job, nodes away.
-HIDDEN, IDLE, AWAY = "hidden", "idle", "away"
+#: Keys of a cell beside job numbers: pilots of jobs that the reader may not see, of jobs that are not listed, nodes
+#: without main job, nodes away.
+HIDDEN, MORE, IDLE, AWAY = "hidden", "more", "idle", "away"
+
+#: Jobs of a cell that are listed: those with the most nodes.
+MAX_LISTED_JOBS = 4
 
 Key = int | str
+
+#: By bin, how many nodes more than before have each key.
+_Steps = dict[int, dict[Key, int]]
 
 #: What is not at the main queue's disposal and not free either.
 _AWAY_STATES = frozenset({*LEAVE_STATES, NodeState.UNKNOWN})
@@ -61,24 +68,21 @@ def strip(
     each = max(1, math.ceil(len(names) / max(1, rows)))
     row_of = {name: at // each for at, name in enumerate(names)}
     count = math.ceil(len(names) / each)
-    steps: list[defaultdict[Key, list[int]]] = [defaultdict(lambda: [0] * (axis.bins + 1)) for _ in range(count)]
+    steps: list[_Steps] = [{} for _ in range(count)]
 
     def add(name: str, key: Key, begin: int, end: int) -> None:
         if begin < end and name in row_of:
-            step = steps[row_of[name]][key]
-            step[begin] += 1
-            step[end] -= 1
+            row = steps[row_of[name]]
+            for at, delta in ((begin, 1), (end, -1)):
+                step = row.setdefault(at, {})
+                step[key] = step.get(key, 0) + delta
 
     for name, key, begin, end in _bases(nodes, holes, {stay.node for stay in stays}, axis):
         add(name, key, begin, end)
     for stay in stays:
         key = stay.job if seen_uid is None or stay.uid == seen_uid else HIDDEN
-        add(
-            stay.node,
-            key,
-            axis.first(stay.started_at),
-            axis.first(axis.end if stay.ended_at is None else stay.ended_at),
-        )
+        left = axis.end if stay.ended_at is None else stay.ended_at
+        add(stay.node, key, axis.first(stay.started_at), axis.first(left))
     made = []
     for at in range(count):
         own = names[at * each : (at + 1) * each]
@@ -113,14 +117,16 @@ def _bases(
             yield name, state, since, axis.bins
 
 
-def _runs(steps: Mapping[Key, Sequence[int]], size: int, bins: int) -> tuple[tuple[int, dict[Key, int]], ...]:
+def _runs(steps: _Steps, size: int, bins: int) -> tuple[tuple[int, dict[Key, int]], ...]:
     """Runs of equal cells. A pilot's node is in a hole, too: it counts as the pilot's."""
     runs: list[tuple[int, dict[Key, int]]] = []
-    sums: dict[Key, int] = dict.fromkeys(steps, 0)
-    changed = sorted({at for step in steps.values() for at, delta in enumerate(step) if delta and at < bins} | {0})
+    sums: dict[Key, int] = {}
+    changed = sorted({0, *(at for at in steps if at < bins)})
     for begin, end in zip(changed, [*changed[1:], bins], strict=True):
-        for key, step in steps.items():
-            sums[key] += step[begin]
+        for key, delta in steps.get(begin, {}).items():
+            sums[key] = sums.get(key, 0) + delta
+            if not sums[key]:
+                del sums[key]
         cell = _cell(sums, size)
         if runs and runs[-1][1] == cell:
             runs[-1] = (runs[-1][0] + end - begin, cell)
@@ -132,11 +138,16 @@ def _runs(steps: Mapping[Key, Sequence[int]], size: int, bins: int) -> tuple[tup
 def _cell(sums: Mapping[Key, int], size: int) -> dict[Key, int]:
     cell: dict[Key, int] = {}
     left = size
-    jobs = sorted(((key, n) for key, n in sums.items() if key not in (IDLE, AWAY) and n > 0), key=lambda e: str(e[0]))
-    for key, n in jobs:
-        if taken := min(n, left):
+    jobs = [(-number, str(key), key) for key, number in sums.items() if key != IDLE and key != AWAY]
+    listed = sorted(jobs) if len(jobs) <= MAX_LISTED_JOBS else nsmallest(MAX_LISTED_JOBS, jobs)
+    for less, _, key in listed:
+        if taken := min(-less, left):
             cell[key] = taken
             left -= taken
+    others = -sum(less for less, _, _ in jobs) - sum(cell.values())
+    if len(jobs) > len(listed) and (taken := min(others, left)):
+        cell[MORE] = taken
+        left -= taken
     idle = min(left, max(0, sums.get(IDLE, 0) - (size - left)))
     away = min(left - idle, sums.get(AWAY, 0))
     return cell | ({IDLE: idle} if idle else {}) | ({AWAY: away} if away else {})

@@ -29,12 +29,13 @@ from malletrain.web.machine_strip import Axis, strip
 from malletrain.web.page_files import page_files
 from malletrain.web.sign_in import COOKIE, LINK_LIFETIME_S, SignIn
 
-#: Seconds for which an answer is given again to whoever may see the same: many viewers cost one look.
-KEPT_S = 2.0
+#: Seconds for which an answer is given again to whoever may see the same: many viewers cost one look. One that took
+#: long is kept so many times as long as it took, too.
+KEPT_S, KEPT_TIMES = 2.0, 5.0
 MAX_KEPT = 256
 
-#: Of the strip: rows of nodes, and bins of time.
-STRIP_ROWS, STRIP_BINS = 128, 180
+#: Of the strip: nodes that have a row each, rows of a larger machine, and bins of time.
+NODES_ONE_BY_ONE, STRIP_ROWS, STRIP_BINS = 128, 64, 180
 
 #: Points of a plot; rows of a job's page.
 PLOT_POINTS, MAX_WINDOWS, MAX_WORLDS, MAX_STAYS, MAX_EVENTS = 240, 2000, 500, 2000, 60
@@ -113,12 +114,18 @@ class WebPages:
         if not self._streams[uid]:
             del self._streams[uid]
 
+    def forget(self) -> None:
+        """Make every answer anew when it is asked for next."""
+        self._kept.clear()
+
     def kept(self, key: Hashable, make: Callable[[], Any]) -> bytes:
-        """The answer to `key` as JSON, made anew where the last one is older than `KEPT_S`."""
+        """The answer to `key` as JSON, made anew where the last one is too old (`KEPT_S`)."""
         now = time.monotonic()
         found = self._kept.get(key)
-        if found is None or now - found[0] > KEPT_S:
-            found = (now, json.dumps(make(), separators=(",", ":"), allow_nan=False).encode())
+        if found is None or now > found[0]:
+            body = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
+            done = time.monotonic()
+            found = (done + max(KEPT_S, KEPT_TIMES * (done - now)), body)
             self._kept[key] = found
             while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
@@ -238,7 +245,8 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
             axis = Axis(end - float(hours) * HOUR_S, end, STRIP_BINS)
             stays = history.stays(axis.begin) if sight.nodes else ()
             nodes = pages.nodes() if sight.nodes else {}
-            rows = strip(nodes, stays, history.holes(axis.begin), axis, STRIP_ROWS, sight.uid) if nodes else ()
+            most = len(nodes) if len(nodes) <= NODES_ONE_BY_ONE else STRIP_ROWS
+            rows = strip(nodes, stays, history.holes(axis.begin), axis, most, sight.uid) if nodes else ()
             return {
                 "begin": axis.begin, "end": axis.end, "bins": axis.bins,
                 "rows": [

@@ -46,6 +46,9 @@ NAMES = (
     "gnn-qm9",
 )
 
+#: Seconds between two looks at the cluster.
+LOOK_S = 10.0
+
 #: Events written in one transaction.
 BATCH = 2000
 
@@ -119,6 +122,7 @@ class InventedMachine:
         idle: set[str] = set()
         main = {name for name in names if name not in away}
         owner: dict[str, _Job] = {}
+        seen: dict[bool, list[str]] = {True: [], False: []}
 
         def later(at: float, what: str, node: str = "") -> None:
             nonlocal serial
@@ -130,6 +134,7 @@ class InventedMachine:
             # The machine is in full swing when the picture begins.
             later(start + dice.random() * self.mean_main_s * 1.4, "opens", name)
         later(start + 30, "share")
+        later(start + LOOK_S, "look")
         later(start + 60, "count")
         later(start + self.window_s, "windows")
         main_number = 90_000
@@ -140,7 +145,7 @@ class InventedMachine:
             if what == "opens":
                 main.discard(node)
                 idle.add(node)
-                yield Event(at, HolesOpened((node,)), reason="1 node without main job")
+                seen[True].append(node)
                 later(at + max(120.0, dice.expovariate(1 / self.mean_hole_s)), "closes", node)
                 later(at + 4, "share")
             elif what == "closes":
@@ -165,7 +170,7 @@ class InventedMachine:
                     yield from self._switch(job, begun, dice, f"{node} leaves: {why}")
                 idle.discard(node)
                 main.add(node)
-                yield Event(at + 2, HolesEnded((node,), taken=True), reason="1 node: the main queue took them")
+                seen[False].append(node)
                 later(at + max(300.0, dice.expovariate(1 / self.mean_main_s)), "opens", node)
             elif what == "share":
                 changed: dict[int, _Job] = {}
@@ -181,6 +186,13 @@ class InventedMachine:
                     changed[job.number] = job
                 for job in changed.values():
                     yield from self._switch(job, at + 8, dice, f"{len(job.held)} nodes are worth more than before")
+            elif what == "look":
+                for opened, nodes in seen.items():
+                    if nodes:
+                        change = HolesOpened(tuple(nodes)) if opened else HolesEnded(tuple(nodes), taken=True)
+                        yield Event(at, change, reason=f"{len(nodes)} nodes")
+                        nodes.clear()
+                later(at + LOOK_S, "look")
             elif what == "count":
                 yield Event(at, PoolCounted(len(idle - set(owner)), 0, len(owner), len(main), len(away)))
                 later(at + 60, "count")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -73,9 +74,10 @@ class PageServer:
         self._history = StoreHistory(journal)
         self._sign_in = SignIn(roles, clock, PageSettings())
         connections = ConnectionTable(ConnectionLimits(), 1024)
+        self._pages = WebPages(self._sign_in, self._history, lambda: states)
         app = create_app(
             _Shown(self._views), self._views, None, Auth((), roles, clock), roles=roles, bell=bell, clock=clock,
-            connections=connections, pages=WebPages(self._sign_in, self._history, lambda: states),
+            connections=connections, pages=self._pages,
         )  # fmt: skip
         self._server = serve(app, host, port, connections)
         self.url = f"http://{host}:{self._server.port}"
@@ -85,6 +87,14 @@ class PageServer:
         uid = {name: uid for name, uid, _ in USERS}.get(user, 0)
         role = Role.OPERATOR if uid == 0 else Role.USER
         return f"{self.url}/web/#{self._sign_in.issue_link(Identity(uid, uid, user, role))}"
+
+    def forget(self) -> None:
+        """Make every answer anew when it is asked for next."""
+        self._pages.forget()
+
+    def status(self) -> int:
+        """Bytes of what /v1/status answers, made anew: what a page is compared with."""
+        return len(json.dumps(self._views.status(SystemClock().now()).to_json()))
 
     def __enter__(self) -> Self:
         return self

@@ -375,6 +375,7 @@ COMMAND_CALLS: dict[str, list[list[str]] | str] = {
     "drain": [["n1", "--until", "now"]],
     "ban": [[], ["--json"], ["root", "--reason", "x"]],
     "unban": [["root"]],
+    "logs": [[str(HERS)], [str(HIS)]],
     "stop": "runs scancel as the caller",
     "snapshot": "asks Slurm as the caller",
     "check": "trains on the caller's machine",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.history import HoleChange, NodeStay
 from malletrain.domain.snapshot import NodeState
-from malletrain.web.machine_strip import AWAY, HIDDEN, IDLE, Axis, Key, StripRow, strip
+from malletrain.web.machine_strip import AWAY, HIDDEN, IDLE, MORE, Axis, Key, StripRow, strip
 
 AXIS = Axis(1000.0, 1100.0, 10)
 
@@ -55,6 +55,13 @@ def test_rows_of_many_nodes_count_them() -> None:
     assert [(row.first, row.last, row.nodes) for row in rows] == [("n0", "n3", 4), ("n4", "n7", 4), ("n8", "n9", 2)]
     assert rows[0].runs == ((5, {3: 2}), (5, {3: 2, IDLE: 1}))
     assert rows[2].runs == ((10, {3: 1}),)
+
+
+def test_a_row_lists_the_jobs_with_the_most_nodes() -> None:
+    nodes = {f"n{at}": NodeState.ALLOCATED for at in range(12)}
+    stays = [NodeStay(min(at // 2, 9) + 1, 1, f"n{at}", 900.0, None) for at in range(11)]
+    (row,) = strip(nodes, stays, [], AXIS, 1)
+    assert row.runs == ((10, {1: 2, 2: 2, 3: 2, 4: 2, MORE: 3}),)
 
 
 def test_no_nodes_no_rows() -> None:

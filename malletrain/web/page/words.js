@@ -64,12 +64,12 @@ export function dominant(cell, size) {
   let best = "main", most = 0, taken = 0;
   for (const [key, number] of cell) {
     taken += number;
-    if (number > most) { most = number; best = key; }
+    if (number > most && key !== "more") { most = number; best = key; }
   }
   return { key: best, share: size ? taken / size : 0 };
 }
 
-const KEYS = { main: "main queue", idle: "idle", away: "reserved or down", hidden: "a pilot of another user" };
+const KEYS = { main: "main queue", idle: "idle", away: "reserved or down", more: "of other jobs", hidden: "a pilot of another user" };
 
 export const keyWords = (key, names) =>
   typeof key === "number" ? `job ${key}${names.get(key) ? ` ${names.get(key)}` : ""}` : KEYS[key];
