@@ -151,6 +151,32 @@ def events(follow: bool, job: int | None, after: int, samples: bool, as_json: bo
         after = max(after, last)
 
 
+@click.command(epilog="Example:  malletrain wait 3 && malletrain report        malletrain wait 3 --timeout 3600")
+@click.argument("jobs", metavar="JOB...", type=click.IntRange(min=1), nargs=-1, required=True)
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait.  [default: until they are over]")
+def wait(jobs: tuple[int, ...], timeout: float | None) -> None:
+    """Wait until jobs are over: for a mail, or whatever is to follow.
+
+    Exit status: 0 if all have completed; 1 if one has failed, was cancelled, or goes on after --timeout.
+    """
+    daemon = connect()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    good = True
+    for job in dict.fromkeys(jobs):
+        _, last = daemon.latest_events(1)
+        while (row := daemon.job(job)).ended_at is None:
+            left = LONG_POLL_S if deadline is None else min(LONG_POLL_S, deadline - time.monotonic())
+            if left <= 0:
+                raise TimedOut(f"job {job} is {row.phase} after {timeout:.0f} s")
+            _, last = daemon.events(
+                after=last, wait_s=left, job=job, kinds=("job_completed", "job_failed", "job_cancelled")
+            )
+        click.echo(render.printable(f"job {job}: {row.phase}" + (f": {row.reason}" if row.reason else "")))
+        good = good and row.phase == "completed"
+    if not good:
+        sys.exit(1)
+
+
 @click.command(epilog="Example:  malletrain explain 3        malletrain explain n017")
 @click.argument("subject", metavar="JOB|NODE", required=False)
 @click.option("--main-job", metavar="ID", help="A job of the main queue: did a pilot ever stand in its way?")

@@ -38,6 +38,7 @@ COMMANDS = {
     "release": CommandEntry("malletrain.cli.jobs", "release", "Let paused jobs have nodes again."),
     "events": CommandEntry("malletrain.cli.jobs", "events", "Print what happened."),
     "logs": CommandEntry("malletrain.cli.logs", "logs", "Print what a job's workers have printed."),
+    "wait": CommandEntry("malletrain.cli.jobs", "wait", "Wait until jobs are over."),
     "explain": CommandEntry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
     "profile": CommandEntry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
     "report": CommandEntry("malletrain.cli.jobs", "report", "Show what was given to whom."),

@@ -98,6 +98,7 @@ class Runtime:
         load_s: seconds that loading the batch took.
         joined: whether training has begun.
         mean: whether the script's loss is a mean over its samples (else a sum).
+        compares: whether the script says that its loss compares samples with each other.
         shared: the values of `Session.state`.
         when_joining: called on a worker that joins a training that has begun.
         calls: how many collective calls the script has made since the last step.
@@ -115,6 +116,7 @@ class Runtime:
     ) -> None:
         environ, mean = os.environ, settings.reduction == "mean"
         self.mean = mean
+        self.compares = not settings.additive_loss
         self._began = time.monotonic()
         self._settings = settings
         local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()

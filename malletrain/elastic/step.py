@@ -62,7 +62,9 @@ class Step:
         if r.output_scale is not None:
             r.output_scale.begin(counts, share.batch)
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)
-        self._watch = r.guards.watch_losses(mean=r.mean, weighted=weight is not None)
+        self._watch = r.guards.watch_losses(
+            mean=r.mean, weighted=weight is not None, pairs=r.compares or r.shards is not None
+        )
         if self._watch is not None:
             self._watch.__enter__()
         r.lifecycle.step_began = self._began

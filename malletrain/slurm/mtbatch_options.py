@@ -114,8 +114,8 @@ REFUSED: dict[str, str] = {
     "ignore-pbs": "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out",
     "kill-on-invalid-dep": "a job whose dependency can never be met stays held: `malletrain cancel` it",
     "licenses": "licences are not supported: they would be taken from the main queue",
-    "mail-type": "every pilot would send a mail: see `malletrain events` instead",
-    "mail-user": "every pilot would send a mail: see `malletrain events` instead",
+    "mail-type": "every pilot would send a mail: `malletrain wait JOB; mail ...` sends one as the job ends",
+    "mail-user": "every pilot would send a mail: `malletrain wait JOB; mail ...` sends one as the job ends",
     "mem": _NODE_WHOLE,
     "mem-per-cpu": _NODE_WHOLE,
     "mem-per-gpu": _NODE_WHOLE,
@@ -144,7 +144,7 @@ REFUSED: dict[str, str] = {
     "time-min": "the limit of each pilot is cut to its hole; bound the whole with --budget or --total-samples",
     "uid": "it runs as you, as every job that you submit",
     "use-min-nodes": "the node range is --nodes=MIN-MAX, and the daemon chooses within it",
-    "wait": "follow it with `malletrain events --job JOB`",
+    "wait": "wait for its end with `malletrain wait JOB`",
     "wrap": "give a script file",
 }
 

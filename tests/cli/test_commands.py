@@ -92,6 +92,18 @@ def test_events_leave_the_figures_of_training_out(desk: Desk, api: House, job: i
     assert "metric" in desk.malletrain("events", "--samples").out
 
 
+def test_waiting_for_a_job_tells_how_it_ended(desk: Desk, api: House, job: int) -> None:
+    refused(desk.malletrain("wait", str(job), "--timeout", "0.1"), 1, f"job {job} is announced after 0 s")
+    api.journal.append([event_of(1.0, EventKind.JOB_COMPLETED, job, reason="training finished")])
+    done = desk.malletrain("wait", str(job))
+    assert (done.status, done.out) == (0, f"job {job}: completed: training finished\n")
+    other = int(desk.mtbatch("--parsable", "train.sh").out)
+    desk.malletrain("cancel", str(other))
+    done = desk.malletrain("wait", str(job), str(other))
+    assert done.status == 1
+    assert done.out.splitlines()[1].startswith(f"job {other}: cancelled")
+
+
 def test_all_events_are_paged_through(desk: Desk, api: House, job: int) -> None:
     api.journal.append([event_of(float(n), EventKind.POOL, data={"idle": n}) for n in range(2500)])
     assert len(desk.malletrain("events", "--json").out.splitlines()) == 2501

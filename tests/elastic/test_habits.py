@@ -25,6 +25,8 @@ ALONE = {
     "epochs_by_range": r"the epoch's batches are used up: iterate over epochs by `for epoch in s.epochs",
     "norm_in_parts": r"called twice in a step, for parts of the batch \(accumulation\).*virtual_shards",
     "norm_after_backward": r"called after the last backward\(\) of a step: put the model into eval mode",
+    "contrastive": r"train_habits.py:\d+\) compares the samples of a batch with each other.*virtual_shards=N",
+    "partner_first": r"train_habits.py:\d+\) compares the samples of a batch with each other",
     "agrees_inside": r"after the `with s.step\(\):` block",
 }
 

@@ -352,6 +352,31 @@ def gan_shards() -> None:
             tick()
 
 
+def contrastive() -> None:
+    """InfoNCE over a worker's own part of the batch."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        first, second = functional.normalize(model(x)), functional.normalize(model(x.flip(1)))
+        optimizer.zero_grad()
+        functional.cross_entropy(first @ second.T / 0.1, torch.arange(len(x))).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def partner_first() -> None:
+    """SimCLR's form: the similarity to the partner comes first."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        out = functional.normalize(model(x))
+        others = (out @ out.T)[~torch.eye(len(x), dtype=torch.bool)].view(len(x), -1)
+        optimizer.zero_grad()
+        functional.cross_entropy(others, torch.zeros(len(x), dtype=torch.long)).backward()
+        optimizer.step()
+
+    loop(body)
+
+
 def norm_in_parts() -> None:
     """BatchNorm over all workers, and a batch in two parts."""
 

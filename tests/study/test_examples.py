@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,42 @@ import optuna
 import pytest
 import torch
 
-from tests.study.tiny import ROOT
+from tests.study.tiny import ROOT, call, ended
+
+#: Searches after Optuna's own examples, with parameters of a first trial.
+OPTUNA = {
+    "study_pytorch_simple": {
+        "units": [16, 8],
+        "dropout": [0.2, 0.3],
+        "optimizer": "RMSprop",
+        "lr": 0.01,
+        "epochs": 1,
+    },
+    "study_lstm": {"width": 8, "layers": 1, "lr": 0.01, "batch_size": 128, "epochs": 1},
+}
+
+
+@pytest.mark.parametrize("name", OPTUNA)
+def test_a_trial_of_a_search_after_optunas_examples_trains(name: str, tmp_path: Path) -> None:
+    about = (ROOT / "examples" / f"{name}.py").read_text().split('"""')[1]
+    assert "After optuna/optuna-examples, pytorch/" in about and "original: MIT" in " ".join(about.split())
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {name}; {name}.fit(**{OPTUNA[name]!r})"],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.alone
+@pytest.mark.parametrize("name", OPTUNA)
+def test_a_search_after_optunas_examples_runs(name: str, tmp_path: Path) -> None:
+    for each in (f"{name}.py", "digits_data.py"):
+        (tmp_path / each).write_text((ROOT / "examples" / each).read_text())
+    done = call("run", tmp_path / f"{name}.py", "--trials", "3", "--local", "--concurrent", "1")
+    assert done.returncode == 0, done.stderr
+    assert sum(ended(tmp_path / f"{name}.py").values()) == 3
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 `cross_entropy` and `nll_loss` with class weights, or with targets that are ignored, divide by the weights of the
 targets that count. Parts of a batch then have other divisors than the whole, and the session must be told which. A
-loss that is a sum where the session expects a mean, or the reverse, gets other weights at each number of workers. The
-graph of the loss
-tells: its nodes keep how they reduce, and `NllLossBackward` the divisor.
+loss that is a sum where the session expects a mean, or the reverse, gets other weights at each number of workers. A
+contrastive loss compares the samples that a worker has with each other: other pairs at each number of workers. The
+graph of the loss tells: its nodes keep how they reduce, and `NllLossBackward` its divisor and targets.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ import torch
 #: Nodes of a loss's graph that are looked at, nearest first: a loss is a few terms, and its model lies behind them.
 MAX_NODES = 32
 
+#: Pairs of a contrastive loss from which it is told by its targets: fewer may be so by chance.
+MIN_PAIRS = 8
+
 #: Reductions as the nodes keep them (torch.nn._reduction).
 _MEAN, _SUM = 1, 2
 
@@ -30,13 +33,17 @@ class LossWatch:
         object_to: called with a message where a loss is something else.
         mean: whether the session expects a mean (else a sum).
         weighted: whether the script has said over how much the loss is a mean.
+        pairs: whether samples of a part may be compared with each other: in virtual shards, or as the script says.
         may_wait: whether to look at values that a GPU has yet to compute.
     """
 
-    def __init__(self, object_to: Callable[[str], None], *, mean: bool, weighted: bool, may_wait: bool) -> None:
+    def __init__(
+        self, object_to: Callable[[str], None], *, mean: bool, weighted: bool, pairs: bool, may_wait: bool
+    ) -> None:
         self._object_to = object_to
         self._mean = mean
         self._weighted = weighted
+        self._pairs = pairs
         self._may_wait = may_wait
         self._backward: Any = None
 
@@ -67,6 +74,9 @@ class LossWatch:
         if self._mean and not self._weighted:
             for node in _nll_nodes(loss.grad_fn):
                 self._judge_divisor(node)
+        if not self._pairs:
+            for node in _nll_nodes(loss.grad_fn):
+                self._judge_pairs(node)
 
     def _judge_divisor(self, node: Any) -> None:
         if node._saved_reduction != _MEAN:
@@ -77,6 +87,20 @@ class LossWatch:
         elif (self._may_wait or not target.is_cuda) and float(node._saved_total_weight) != target.numel():
             ignored = _signed(node._saved_ignore_index)
             self._object_to(_over("the targets that it does not ignore", f"(y != {ignored}).sum()"))
+
+    def _judge_pairs(self, node: Any) -> None:
+        """A sample's partner is its target: as many classes as samples (InfoNCE, CLIP), or one less with the partner
+        first (SimCLR)."""
+        target, shape = node._saved_target, node._saved_self.shape
+        if target.ndim != 1 or len(shape) != 2 or len(target) < MIN_PAIRS or (target.is_cuda and not self._may_wait):
+            return
+        square = shape[1] == len(target) and torch.equal(target, torch.arange(len(target), device=target.device))
+        if square or (shape[1] == len(target) - 1 and not bool(target.any())):
+            self._object_to(
+                "compares the samples of a batch with each other, and a worker has a part of them: with "
+                "Session(..., virtual_shards=N) each is compared with those of its shard at every number of workers; "
+                "with additive_loss=False the result depends on it"
+            )
 
 
 def _over(what: str, weight: str) -> str:

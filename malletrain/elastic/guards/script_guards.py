@@ -117,17 +117,18 @@ class ScriptGuards:
                     self._objections.raise_or_warn(str(error))
         self.chance.begin(seed)
 
-    def watch_losses(self, *, mean: bool, weighted: bool) -> LossWatch | None:
+    def watch_losses(self, *, mean: bool, weighted: bool, pairs: bool) -> LossWatch | None:
         """Look at the losses of a step while the result is active.
 
         Args:
             mean: whether the session expects a mean over samples.
             weighted: whether the script has said over how much the loss is a mean.
+            pairs: whether a loss may compare samples with each other.
         """
         if self._check == "off":
             return None
         may_wait = self.chance.is_watching
-        return LossWatch(self._object_to_loss, mean=mean, weighted=weighted, may_wait=may_wait)
+        return LossWatch(self._object_to_loss, mean=mean, weighted=weighted, pairs=pairs, may_wait=may_wait)
 
     def lay_out_again(self) -> None:
         """Train the parameters that require gradients now.
