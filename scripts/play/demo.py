@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.cli import render
+from malletrain.wire.address import Address
+from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
 from malletrain.wire.rows import StatusRow
@@ -87,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         summary = _play(options, lab, twin, site, jobs)
         for line in words(summary):
             print(line)
+        if options.web:
+            _leave_page_open(site, lab)
         if options.keep:
             print(f"\nThe cluster stays up. export SLURM_CONF={lab.path}/slurm.conf MALLETRAIN_URL={site.url}")
             print(f"End it with: scripts/slurm-lab down {lab.path}")
@@ -101,6 +105,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", choices=("fast", "site"), default="fast", help="the lab's Slurm (default fast)")
     parser.add_argument("--log", type=Path, help="play this SWF or sacct log, compressed in time, instead of the day")
     parser.add_argument("--seconds", type=float, default=150.0, help="length of the play (default 150)")
+    parser.add_argument("--web", action="store_true", help="print a link to the web page; leave it open at the end")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up to play with")
     parser.add_argument(
         "--accounting",
@@ -144,6 +149,7 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
         player.start(begin)
     http = Http(site.url, munge_socket=str(lab.munge_socket))
     crash_at = begin + options.crash if options.crash else None
+    page = f"the page, for a minute: {_link(http)}" if options.web else ""
     shown = -1
     end = begin + options.seconds
     try:
@@ -154,7 +160,7 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
                 site.start()
             picture = _picture(http)
             if picture is not None:
-                shown = _show(picture, players[0], begin, options.seconds, shown)
+                shown = _show(picture, players[0], begin, options.seconds, shown, page)
                 over = not any(job.phase in ("announced", "queued", "running") for job in picture.jobs)
                 started = all(played.start_s is not None or played.refused for played in players[0].played())
                 if time.time() > end and over and started:
@@ -169,6 +175,24 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
     return summarise(journal, numbers, players[0].played(), players[1].played(), begin, time.time())
 
 
+def _link(http: Http) -> str:
+    """The web page's address, which signs in once."""
+    return DaemonClient(http, Address(http.url)).web_link()[0]
+
+
+def _leave_page_open(site: Site, lab: Lab) -> None:
+    """Print links to the web page until Ctrl-C."""
+    print("\nThe web page shows all of it. Enter prints a new link, Ctrl-C ends the demo.")
+    with Http(site.url, munge_socket=str(lab.munge_socket)) as http:
+        try:
+            while True:
+                print(_link(http), flush=True)
+                if not sys.stdin.readline():
+                    signal.pause()  # nobody is there to press Enter
+        except KeyboardInterrupt:
+            print()
+
+
 def _picture(http: Http) -> StatusRow | None:
     try:
         return StatusRow.from_json(http.get("/v1/status"))
@@ -176,13 +200,15 @@ def _picture(http: Http) -> StatusRow | None:
         return None  # the daemon is being started again
 
 
-def _show(picture: StatusRow, player: Player, begin: float, seconds: float, shown: int) -> int:
+def _show(picture: StatusRow, player: Player, begin: float, seconds: float, shown: int, page: str) -> int:
     """Draw the cluster: on a terminal always, elsewhere every ten seconds. `shown`, and what is returned, are the
     last ten seconds that were drawn."""
     waiting = sum(1 for played in player.played() if played.start_s is None)
     lines = render.status(picture, width=shutil.get_terminal_size((110, 24)).columns)
     second = max(0.0, time.time() - begin)
     clock = f"second {second:5.0f} of {seconds:.0f}; {waiting} main jobs wait"
+    if page and (second < 60 if sys.stdout.isatty() else shown < 0):
+        clock += f"\n{page}"
     if sys.stdout.isatty():
         sys.stdout.write("\x1b[2J\x1b[H" + clock + "\n" + render.colored(lines) + "\n")
         sys.stdout.flush()
