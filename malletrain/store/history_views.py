@@ -141,5 +141,5 @@ class StoreHistory:
 
 
 def _in_order(rows: Sequence[Any]) -> tuple[NodeStay, ...]:
-    found = (NodeStay(row.job, row.uid, row.node, row.started_at, row.ended_at, bool(row.preempted)) for row in rows)
+    found = (NodeStay(job, uid, node, begun, ended, bool(cut)) for job, uid, node, begun, ended, cut in rows)
     return tuple(sorted(found, key=lambda stay: (stay.started_at, stay.node)))

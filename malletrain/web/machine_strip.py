@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from heapq import nsmallest
 
 from malletrain.domain.history import HoleChange, NodeStay
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, NodeState
@@ -136,18 +135,22 @@ def _runs(steps: _Steps, size: int, bins: int) -> tuple[tuple[int, dict[Key, int
 
 
 def _cell(sums: Mapping[Key, int], size: int) -> dict[Key, int]:
+    """At most `size` nodes by key: listed jobs, then what others have, then idle and away."""
     cell: dict[Key, int] = {}
+    jobs = sorted([(-number, key) for key, number in sums.items() if isinstance(key, int)])
+    wanted: list[tuple[Key, int]] = [(key, -less) for less, key in jobs[:MAX_LISTED_JOBS]]
+    if len(jobs) > MAX_LISTED_JOBS:
+        wanted.append((MORE, -sum([less for less, _ in jobs[MAX_LISTED_JOBS:]])))
+    if HIDDEN in sums:
+        wanted.append((HIDDEN, sums[HIDDEN]))
     left = size
-    jobs = [(-number, str(key), key) for key, number in sums.items() if key != IDLE and key != AWAY]
-    listed = sorted(jobs) if len(jobs) <= MAX_LISTED_JOBS else nsmallest(MAX_LISTED_JOBS, jobs)
-    for less, _, key in listed:
-        if taken := min(-less, left):
+    for key, number in wanted:
+        if taken := min(number, left):
             cell[key] = taken
             left -= taken
-    others = -sum(less for less, _, _ in jobs) - sum(cell.values())
-    if len(jobs) > len(listed) and (taken := min(others, left)):
-        cell[MORE] = taken
-        left -= taken
-    idle = min(left, max(0, sums.get(IDLE, 0) - (size - left)))
-    away = min(left - idle, sums.get(AWAY, 0))
-    return cell | ({IDLE: idle} if idle else {}) | ({AWAY: away} if away else {})
+    if (free := sums.get(IDLE, 0) - (size - left)) > 0 and left:
+        cell[IDLE] = min(left, free)
+        left -= cell[IDLE]
+    if AWAY in sums and left:
+        cell[AWAY] = min(left, sums[AWAY])
+    return cell

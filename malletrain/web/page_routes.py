@@ -34,8 +34,8 @@ from malletrain.web.sign_in import COOKIE, LINK_LIFETIME_S, SignIn
 KEPT_S, KEPT_TIMES = 2.0, 5.0
 MAX_KEPT = 256
 
-#: Of the strip: nodes that have a row each, rows of a larger machine, and bins of time.
-NODES_ONE_BY_ONE, STRIP_ROWS, STRIP_BINS = 128, 64, 180
+#: Of the strip: nodes that have a row each, rows of a larger machine, and bins of time of the one and the other.
+NODES_ONE_BY_ONE, STRIP_ROWS, STRIP_BINS, GROUPED_BINS = 128, 64, 180, 120
 
 #: Points of a plot; rows of a job's page.
 PLOT_POINTS, MAX_WINDOWS, MAX_WORLDS, MAX_STAYS, MAX_EVENTS = 240, 2000, 500, 2000, 60
@@ -242,9 +242,10 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
 
         def make(sight: Visibility) -> dict[str, Any]:
             end = clock.now()
-            axis = Axis(end - float(hours) * HOUR_S, end, STRIP_BINS)
-            stays = history.stays(axis.begin) if sight.nodes else ()
             nodes = pages.nodes() if sight.nodes else {}
+            bins = STRIP_BINS if len(nodes) <= NODES_ONE_BY_ONE else GROUPED_BINS
+            axis = Axis(end - float(hours) * HOUR_S, end, bins)
+            stays = history.stays(axis.begin) if sight.nodes else ()
             most = len(nodes) if len(nodes) <= NODES_ONE_BY_ONE else STRIP_ROWS
             rows = strip(nodes, stays, history.holes(axis.begin), axis, most, sight.uid) if nodes else ()
             return {
