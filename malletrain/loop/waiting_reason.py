@@ -37,13 +37,17 @@ def why_without_nodes(
     least, tasks = max(1, view.job.min_nodes), view.held_count
     if tasks < least:
         return f"has {tasks} held tasks in Slurm and needs {least} for its fewest nodes"
-    told = next((refusal.reason for refusal in decision.refusals if refusal.subject == f"job {view.job.id}"), "")
-    free = sum(1 for hole in decision.holes if snapshot.is_free(hole.node))
+    refused = {refusal.subject: refusal.reason for refusal in decision.refusals}
+    kept = sorted(name for name in refused if name in snapshot.node and snapshot.is_free(name))
+    free = sum(1 for hole in decision.holes if snapshot.is_free(hole.node) and hole.node not in refused)
     lacking = least - free
-    if told:
+    if told := refused.get(f"job {view.job.id}") or refused.get("all"):
         reason = told
     elif lacking > 0:
-        reason = f"needs {least} nodes, and {free or 'none'} {'is' if free < 2 else 'are'} idle for long enough now"
+        reason = f"needs {least} nodes, and {free or 'none'} can be used now"
+        if kept:
+            more = f" and {len(kept) - 1} more idle nodes are" if len(kept) > 1 else ", which is idle, is"
+            reason += f" ({kept[0]}{more} left out: {refused[kept[0]]})"
     else:
         reason = "other jobs gain more from the nodes that are idle"
     ends = [

@@ -91,6 +91,27 @@ def test_a_job_is_submitted_held_seen_and_cancelled(
         time.sleep(0.2)
 
 
+def test_a_job_waits_for_another_and_says_why(start: Callable[..., Running], file: Path, lab: Lab) -> None:
+    file.write_text(f"{file.read_text()}[pool]\nkeep_idle = {len(lab.nodes)}\n")
+    start("--config", str(file))
+    alice = Researcher(lab, url_of(file))
+    first = alice.call("mtbatch", "--parsable", "train.sh").stdout.strip()
+    done = alice.call("mtbatch", "--parsable", f"--dependency=afternotok:{first}", "train.sh")
+    assert (done.stderr, done.returncode) == ("", 0)
+    second = done.stdout.strip()
+    row = json.loads(alice.call("main", "status", second, "--json").stdout)
+    assert row["phase"] == "held"
+    assert row["reason"].startswith(f"waits for afternotok:{first}, which is ")
+    alice.wait_for_event("decided")
+    waits = json.loads(alice.call("main", "status", first, "--json").stdout)["reason"]
+    assert waits.startswith("needs ") and "none can be used now" in waits and "left out: " in waits, waits
+
+    assert alice.call("main", "cancel", first).returncode == 0
+    assert alice.call("main", "wait", first, "--timeout", "60").stdout.startswith(f"job {first}: cancelled")
+    assert alice.wait_for_event("job_released")["job"] == int(second)
+    assert json.loads(alice.call("main", "status", second, "--json").stdout)["phase"] == "queued"
+
+
 def test_stop_ends_all_pilots_with_the_daemon_dead(start: Callable[..., Running], file: Path, lab: Lab) -> None:
     file.write_text(f"{file.read_text()}[pool]\nkeep_idle = {len(lab.nodes)}\n")
     running = start("--config", str(file))

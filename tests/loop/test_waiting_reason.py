@@ -8,7 +8,7 @@ import pytest
 
 from malletrain.domain.event import Event, JobHeld
 from malletrain.loop.waiting_reason import why_without_nodes
-from tests.world import START, World, job, main_job
+from tests.world import RULES, START, World, job, main_job
 
 
 @pytest.fixture
@@ -25,8 +25,19 @@ def full() -> World:
 
 def test_too_few_idle_nodes_and_when_main_jobs_end_at_the_latest(full: World) -> None:
     assert full.loop.waiting(1) == (
-        "needs 2 nodes, and 1 is idle for long enough now; main jobs' time limits free 1 more within 20 min, if no "
+        "needs 2 nodes, and 1 can be used now; main jobs' time limits free 1 more within 20 min, if no "
         "main job takes them"
+    )
+
+
+def test_nodes_that_are_kept_idle_are_told_with_the_reason() -> None:
+    world = World(nodes=4, rules=replace(RULES, keep_idle=4))
+    world.submit(job(1, least=2, most=4))
+    world.tick()
+    why = world.loop.last_decision.refusals[0].reason if world.loop.last_decision else ""
+    assert (
+        world.loop.waiting(1)
+        == f"needs 2 nodes, and none can be used now (n0 and 3 more idle nodes are left out: {why})"
     )
 
 
