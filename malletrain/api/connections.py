@@ -66,6 +66,7 @@ class ConnectionTable:
         self._strangers: dict[str, OrderedDict[Peer, float]] = {}  # by address, since when; the oldest first
         self._caller: dict[Peer, str] = {}
         self._of_caller: dict[str, int] = {}
+        self._on_end: dict[Peer, Callable[[], None]] = {}
 
     def __len__(self) -> int:
         return len(self._close)
@@ -105,6 +106,11 @@ class ConnectionTable:
         self._of_caller[caller] = self._of_caller.get(caller, 0) + 1
         return True
 
+    def watch(self, peer: Peer, ended: Callable[[], None]) -> None:
+        """Have `ended` called once when this connection ends; a later call replaces an earlier one."""
+        if peer in self._close:
+            self._on_end[peer] = ended
+
     def is_known(self, peer: Peer) -> bool:
         """Whether a request on this connection has shown a token."""
         return peer in self._caller
@@ -113,6 +119,9 @@ class ConnectionTable:
         """Records that a connection is closed. Idempotent."""
         self._forget(peer)
         self._close.pop(peer, None)
+        ended = self._on_end.pop(peer, None)
+        if ended is not None:
+            ended()
 
     def _drop(self, peer: Peer) -> None:
         close = self._close[peer]

@@ -96,9 +96,10 @@ class HttpServer:
         """Whether requests are answered."""
         return self._thread.is_alive() and self._server.started and not self._server.should_exit
 
-    def close(self) -> None:
-        """Stop taking requests, let those in progress end, return when all is over. Idempotent."""
-        self._server.should_exit = True
+    def close(self, *, at_once: bool = False) -> None:
+        """Stop taking requests, let those in progress end unless it is to be `at_once`, return when all is over.
+        Idempotent."""
+        self._server.should_exit, self._server.force_exit = True, at_once
         self._thread.join(GOODBYE_SECONDS + 10)
         self._socket.close()
 

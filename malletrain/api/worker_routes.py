@@ -23,6 +23,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
+from malletrain.api.connections import ConnectionTable
 from malletrain.api.rate_limits import RateLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.visibility import Visibility
@@ -141,6 +142,11 @@ class WorkersGate:
         with self._lock:
             (self.membership.polled if open else self.membership.answered)(worker)
 
+    def hung_up(self, worker: str) -> None:
+        """The connection of the worker's last poll has ended."""
+        if self.membership.worker(worker) is not None:
+            self.change(lambda: self.membership.hung_up(worker))
+
     def wake(self) -> None:
         """Let every waiting poll look again. Safe from any thread."""
         for loop, event in list(self._waiting):
@@ -219,13 +225,16 @@ async def _first(*events: asyncio.Event) -> None:
             task.cancel()
 
 
-def make_workers_router(gate: WorkersGate, authenticate: Callable[[str], int]) -> APIRouter:
+def make_workers_router(
+    gate: WorkersGate, authenticate: Callable[[str], int], connections: ConnectionTable
+) -> APIRouter:
     """The router that api/app.py mounts.
 
     Args:
         gate: see there.
         authenticate: the uid behind a MUNGE credential made for `wire.WORKER_PURPOSE`; raises `WireError` or
             `Refused` when it proves nothing.
+        connections: of the server that it is mounted on: a worker that is killed between two polls is noticed there.
     """
     router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=_Route)
 
@@ -252,13 +261,16 @@ def make_workers_router(gate: WorkersGate, authenticate: Callable[[str], int]) -
         if not 0 <= wait <= MAX_WAIT_S or after < 0:
             raise HTTPException(400, f"wait: must be from 0 to {MAX_WAIT_S:g} seconds, after: not negative")
         await run_in_threadpool(lambda: gate.polled(worker, open=True))
-        gone = asyncio.Event()
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        if request.client is not None:
+            peer = (request.client.host, request.client.port)
+            connections.watch(peer, lambda: _in_thread(loop, lambda: gate.hung_up(worker)))
         watch = asyncio.ensure_future(_watch(request, gone))
         try:
             directive = await gate.poll(worker, after, wait, gone)
         finally:
-            watch.cancel()
             await run_in_threadpool(lambda: gate.polled(worker, open=False))
+            watch.cancel()
         if gone.is_set():
             await run_in_threadpool(gate.change, lambda: gate.membership.disconnected(worker))
             return Response(status_code=204)
@@ -344,6 +356,11 @@ async def _body(request: Request, limit: int) -> Any:
         return json.loads(b"".join(parts))
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, "the body must be JSON") from error
+
+
+def _in_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the server is ending
+        loop.run_in_executor(None, call)
 
 
 async def _watch(request: Request, gone: asyncio.Event) -> None:

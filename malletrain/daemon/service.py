@@ -329,7 +329,7 @@ class Service:
         app = create_app(
             requests,
             self._views,
-            make_workers_router(self._gate, auth.worker_uid),
+            make_workers_router(self._gate, auth.worker_uid, connections),
             auth,
             roles=roles,
             bell=bell,

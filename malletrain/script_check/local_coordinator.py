@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import hmac
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import uvicorn
 from fastapi import FastAPI
 
+from malletrain.api.connections import ConnectionLimits, ConnectionTable
+from malletrain.api.http_server import HttpServer, serve
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.domain.errors import Refused
 from malletrain.domain.event import Event
@@ -21,8 +21,6 @@ from malletrain.loop.membership.admission import Admission
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import JobTerms
 from malletrain.loop.membership.state import MembershipSettings
-
-START_TIMEOUT_S = 20.0
 
 
 class MachineClock:
@@ -40,7 +38,7 @@ class LocalCoordinator:
     """Names the worlds of one job whose workers run on this machine, and keeps their events.
 
     Args:
-        port: of 127.0.0.1 to listen on; 0 lets the kernel choose.
+        port: of 127.0.0.1 to listen on; with 0, `start` sets it to one that is free.
         user: numeric id of the workers' user.
         secret: that workers present as their credential.
         job: the number of the job.
@@ -68,15 +66,12 @@ class LocalCoordinator:
             self.settings, clock, lambda claim: Admission(self.terms), self.generations, make_secret=secrets.token_hex
         )
         self.gate = WorkersGate(self.membership, self.lock, self._persist, clock)
-        app = FastAPI()
-        app.include_router(make_workers_router(self.gate, self._authenticate))
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("127.0.0.1", self.port))
-        self.port = int(self._socket.getsockname()[1])
-        config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        limits = ConnectionLimits()
+        self.connections = ConnectionTable(limits, limits.total)
+        self._app = FastAPI()
+        self._app.include_router(make_workers_router(self.gate, self._authenticate, self.connections))
+        self._ended = threading.Event()
+        self._server: HttpServer | None = None
 
     def _authenticate(self, credential: str) -> int:
         if not hmac.compare_digest(credential, self.secret):
@@ -87,24 +82,26 @@ class LocalCoordinator:
         self.events.extend(self.membership.reports())
 
     def start(self) -> None:
-        """Begin to serve. Raises `TimeoutError` if this machine does not let it."""
-        self._thread.start()
-        wait_until(lambda: self._server.started, START_TIMEOUT_S, "the coordinator listens")
+        """Begin to serve.
+
+        Raises:
+            Unavailable: the port is taken, or the server does not start.
+        """
+        self._server = serve(self._app, "127.0.0.1", self.port, self.connections)
+        self.port = self._server.port
         threading.Thread(target=self._tick_for_ever, daemon=True).start()
 
     def _tick_for_ever(self) -> None:
         """As the daemon's own timer does, in case no worker polls."""
-        while self._thread.is_alive():
-            self._thread.join(1.0)
+        while not self._ended.wait(1.0):
             self.gate.beat()
             self.gate.tick()
 
     def stop(self) -> None:
         """Stop serving."""
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join(10)
-        self._socket.close()
+        self._ended.set()
+        if self._server is not None:
+            self._server.close(at_once=True)
 
     @property
     def url(self) -> str:

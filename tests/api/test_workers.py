@@ -56,6 +56,69 @@ def test_a_worker_says_hello_and_gets_its_plan(daemon: Coordinator) -> None:
     assert directive.plan.members == (messages.Seat(welcome.worker, "h:1"),)
 
 
+def world(daemon: Coordinator, size: int) -> tuple[list[WorkerClient], int]:
+    """So many workers that train together, and the generation; none has a poll open."""
+    workers = [client(daemon, task) for task in range(size)]
+    for task, worker in enumerate(workers):
+        worker.hello()
+        worker.report([messages.Warm(f"h:{task}", {})])
+    end = time.monotonic() + 20
+    while len(daemon.world()) < size:
+        assert time.monotonic() < end
+        for worker in workers:
+            directive = worker.poll(0, 0.0)
+            plan = directive.plan if directive is not None else None
+            if plan is not None and any(seat.worker == worker.worker for seat in plan.members):
+                worker.report([messages.Switched(plan.generation, 1, len(plan.members), 0.0, True)])
+    formed = daemon.membership.world(JOB)
+    assert formed is not None
+    return workers, formed.generation
+
+
+def test_a_worker_that_is_killed_between_two_polls_is_noticed_at_once(daemon: Coordinator) -> None:
+    """Its last poll was answered, so no request of it is there to be broken off."""
+    workers, generation = world(daemon, 3)
+    workers[2].close()
+    dead = f"{ARRAY}_2.0"
+
+    def dropped() -> bool:
+        known = daemon.membership.worker(dead)
+        return known is not None and known.dropped
+
+    wait_until(dropped, 1.5, "the connection that ended was the worker's")
+    workers[0].report([messages.Fault(generation, 1, "closed", "connection reset")])
+    lost = daemon.seen(EventKind.WORKER_LOST)
+    assert [(event.pilot, event.reason) for event in lost] == [(f"{ARRAY}_2", "its connection dropped")]
+
+
+def test_a_connection_that_ends_while_the_worker_polls_on_another_means_nothing(daemon: Coordinator) -> None:
+    (worker,), _ = world(daemon, 1)
+    worker.close()
+    token = worker.welcome.token if worker.welcome else ""
+    path = f"/v1/workers/{ARRAY}_0.0/plan?after=0&wait=1"
+    old = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10)
+    old.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+    old.getresponse().read()
+    thread = threading.Thread(target=worker.poll, args=(1000, 3.0))
+    thread.start()
+    wait_until(lambda: bool(daemon.gate._waiting), 5, "its poll is open")
+    old.close()
+    wait_until(lambda: len(daemon.connections) <= 2, 5, "the daemon has seen the end of the old connection")
+    known = daemon.membership.worker(f"{ARRAY}_0.0")
+    assert known is not None and not known.dropped
+    thread.join()
+
+
+def test_what_a_worker_said_before_it_was_killed_does_not_revive_it(daemon: Coordinator) -> None:
+    """Its report waits for a thread while the end of its connection is noticed."""
+    (worker,), _ = world(daemon, 1)
+    name = f"{ARRAY}_0.0"
+    daemon.gate.change(lambda: daemon.membership.disconnected(name))
+    worker.report([])
+    known = daemon.membership.worker(name)
+    assert known is not None and known.dropped
+
+
 def test_a_poll_waits_and_is_woken(daemon: Coordinator) -> None:
     worker = client(daemon)
     worker.hello()

@@ -29,7 +29,7 @@ def _router(house: House) -> Any:
     membership = Membership(MembershipSettings(), house.clock, admit)
     gate = WorkersGate(membership, threading.RLock(), lambda: None, house.clock)
     house.gate = gate
-    return make_workers_router(gate, lambda credential: house.auth.worker_uid(credential))
+    return make_workers_router(gate, house.auth.worker_uid, house.connections)
 
 
 @pytest.fixture

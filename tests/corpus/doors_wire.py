@@ -78,7 +78,7 @@ def routes() -> dict[str, Json]:
     app = create_app(
         nobody,
         nobody,
-        make_workers_router(nobody, nobody),
+        make_workers_router(nobody, nobody, nobody),
         auth,
         roles=roles,
         bell=JournalNotifier(),

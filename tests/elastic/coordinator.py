@@ -221,8 +221,10 @@ class Pod:
     def end(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
+                try:
                     os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:  # it has just been forked, and has no group of its own yet
+                    process.kill()
         for process in self.processes.values():
             process.wait(10)
 

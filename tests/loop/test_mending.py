@@ -39,10 +39,28 @@ def test_a_dropped_connection_decides_at_once(three: Stage) -> None:
 def test_a_dropped_connection_alone_is_forgiven(three: Stage) -> None:
     three.members.disconnected(C)
     three.clock.at += 3
-    three.members.heard(C)
+    three.members.polled(C)
     three.pass_time(10)
     assert three.world() == [A, B, C]
     assert not three.seen(EventKind.WORKER_LOST)
+
+
+def test_a_report_that_was_on_its_way_forgives_no_dropped_connection(three: Stage) -> None:
+    three.members.disconnected(C)
+    three.members.heard(C)
+    three.members.report(A, Fault(three.at[A], 7, "closed", "connection reset by peer"))
+    three.obey(A, B)
+    assert three.world() == [A, B], "at once: it need not be waited for"
+
+
+def test_the_end_of_a_connection_counts_between_two_polls_alone(three: Stage) -> None:
+    three.members.polled(C)
+    three.members.hung_up(C)
+    worker = three.members.worker(C)
+    assert worker is not None and not worker.dropped, "it polls on another"
+    three.members.answered(C)
+    three.members.hung_up(C)
+    assert worker.dropped
 
 
 def test_a_slow_peer_is_not_evicted(three: Stage) -> None:

@@ -36,7 +36,7 @@ def door(new_house: Callable[..., House], running: list[Running]) -> House:
 
     def router(house: House) -> Any:
         house.gate = running[0].gate
-        return make_workers_router(house.gate, lambda credential: house.auth.worker_uid(credential))
+        return make_workers_router(house.gate, house.auth.worker_uid, house.connections)
 
     # The roles are the loop's, which is made with the house.
     house = new_house(requests=requests, router=router)

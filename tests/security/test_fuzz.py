@@ -39,7 +39,7 @@ def fuzzed(tmp_path: Path, munged: str) -> Iterator[House]:
 
     def router(house: House) -> Any:
         house.gate = made[0].gate
-        return make_workers_router(made[0].gate, lambda credential: house.auth.worker_uid(credential))
+        return make_workers_router(made[0].gate, house.auth.worker_uid, house.connections)
 
     house = House(
         tmp_path,

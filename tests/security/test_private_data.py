@@ -117,7 +117,7 @@ def played(new_house: Callable[..., House], private: list[str]) -> Iterator[Hous
             MembershipSettings(), house.clock, lambda claim: admit(stages[0].views, claim), {}, lambda *_: None
         )
         house.gate = WorkersGate(members, threading.RLock(), lambda: _take(members), house.clock)
-        return make_workers_router(house.gate, lambda credential: house.auth.worker_uid(credential))
+        return make_workers_router(house.gate, house.auth.worker_uid, house.connections)
 
     house = new_house(
         roles=Roles(operators=[OPERATOR], private_data=lambda: private),

@@ -86,7 +86,7 @@ class Site:
     def _router(self, house: House) -> Any:
         self.members = make_membership(self.journal, house.clock, self._generations, self.refusals)
         gate = house.gate = WorkersGate(self.members, threading.RLock(), self._persist, house.clock)
-        return make_workers_router(gate, lambda credential: house.auth.worker_uid(credential))
+        return make_workers_router(gate, house.auth.worker_uid, house.connections)
 
     def _persist(self) -> None:
         self.members.reports()

@@ -229,9 +229,8 @@ class Membership:
         reports.apply(*self._find(name), message)
 
     def heard(self, name: str) -> None:
-        """Records a sign of life."""
-        machine, worker = self._find(name)
-        machine.heard(worker)
+        """Records a report of the worker's, which may have been on its way while its connection dropped."""
+        self._find(name)[1].last_seen = self._clock.elapsed()
 
     def polled(self, name: str) -> None:
         """Records that the worker has a poll open."""
@@ -255,6 +254,11 @@ class Membership:
             worker.lost_at = self._clock.elapsed() + self.settings.reconnect_s
             worker.lost_how, worker.dropped = "its connection dropped", True
         machine.settle()
+
+    def hung_up(self, name: str) -> None:
+        """Records that the connection of its last poll ended. A poll that is open now is on another one."""
+        if self._find(name)[1].answered_at is not None:
+            self.disconnected(name)
 
     def directive_for(self, name: str) -> Directive:
         """The worker's present directive; a new `seq` means that it changed."""
