@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from malletrain.elastic.comm.step_commit import StepCommitter
-from malletrain.elastic.errors import ElasticError, LayoutChanged
+from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.guards.digest import Digests, DigestTimer, exceeds_rounding
 from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.state.training_state import Position
@@ -165,13 +166,23 @@ class Agreement:
                 f"{who} froze or unfroze other parameters than the rest: let every worker do it at the same place, "
                 "for example at `if epoch == 3:` in `for epoch in s.epochs(...)`, and in s.when_joining(...)"
             )
+        try:
+            self._judge_values(rows)
+        except ElasticError:
+            # The process that ends first takes its connections with it: not before all have come to this verdict.
+            # (Members at the same place have started the same sums; others may not be asked for one more.)
+            with suppress(Aborted):
+                self._sum(torch.zeros(1, dtype=torch.int64))
+            raise
+        self._digest_due = self._digest_due or any(row[DIGEST_NEXT] for row in rows)
+
+    def _judge_values(self, rows: list[list[int]]) -> None:
         # First what may be the cause: a counter that sets the learning rate.
         self._judge_named(rows, SCRIPT, self._script, "has another", _SCRIPT_CURE)
         self._judge_named(rows, RATES, self._rates, "learns with another", _RATES_CURE)
         odd = odd_ones([row[VALUES] for row in rows])
         if odd:
-            self._judge_values(odd)
-        self._digest_due = self._digest_due or any(row[DIGEST_NEXT] for row in rows)
+            self._judge_tensors(odd)
 
     def _judge_places(self, rows: list[list[int]]) -> None:
         places = [tuple(row[: PLACE_PASS + 1]) if row[KIND] else 0 for row in rows]
@@ -194,7 +205,7 @@ class Agreement:
             cure = cure.replace("NAME", name.partition(" ")[0].rpartition(".")[2])
             self._objections.raise_or_warn(f"{self._names(odd)} {what} {name} than the others ({said}): {cure}", name)
 
-    def _judge_values(self, odd: list[int]) -> None:
+    def _judge_tensors(self, odd: list[int]) -> None:
         """Find the first tensor that differs by more than rounding. Every member takes part."""
         digests, world = self._digests, self._committer.world
         if digests is None:
