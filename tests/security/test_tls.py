@@ -285,7 +285,7 @@ def test_who_sits_between_hears_nothing(
     client._http._port = int(theirs.rpartition(":")[2])
     with pytest.raises(DaemonUnavailable, match="somebody listens in between"):
         client.jobs()
-    assert not site.house.auth._tickets, "it got no credential to log in with"
+    assert client._http.identity == {}, "it got no credential to log in with"
     # A daemon of another user's that vouches for its own certificate.
     site.house.auth._certificate = str(between.certificate)
     client = client_at(Address(url, tls_user=str(os.geteuid() + 1)), socket)
