@@ -2,7 +2,8 @@
 
 Two labs of 8 nodes play the same main queue at the same time. On one, MalleTrain trains three models on the
 handwritten digits of scikit-learn in whatever is idle; the other has no harvest at all. At the end their start
-delays are compared.
+delays are compared, and a picture is written: who had which node when, and the loss of the first model beside that of
+the same run on one node.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +29,7 @@ from malletrain.wire.http import Http
 from malletrain.wire.rows import StatusRow
 from scripts.lab import Lab, LabConfig, LabError, UsageError
 from scripts.play.load import MainJob, day, from_log
+from scripts.play.picture import Strip, largest_difference, printed_curve, svg
 from scripts.play.player import Player
 from scripts.play.site import Site
 from scripts.play.summary import Summary, shortcomings, summarise, words
@@ -45,7 +48,7 @@ class Training:
 
 
 TRAININGS = (
-    Training("mlp", "digits_mlp.py", "--epochs 500", "1-4"),
+    Training("mlp", "digits_mlp.py", "--epochs 400", "1-4"),
     Training("cnn", "digits_cnn.py", "--epochs 60", "1-4"),
     Training("attention", "digits_attention.py", "--epochs 30", "2-6"),
 )
@@ -86,9 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         site.start()
         if not options.keep:
             stack.callback(site.close)
-        summary = _play(options, lab, twin, site, jobs)
+        strip = Strip()
+        summary = _play(options, lab, twin, site, jobs, strip)
         for line in words(summary):
             print(line)
+        print(_draw(options.picture, strip, summary))
         if options.web:
             _leave_page_open(site, lab)
         if options.keep:
@@ -112,6 +117,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="keep accounts, and let the daemon be a mere coordinator (default)",
+    )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        default=Path("/tmp/malletrain-demo.svg"),
+        help="where the picture goes (default /tmp/malletrain-demo.svg)",
     )
     parser.add_argument("--crash", type=float, metavar="S", help="kill -9 the daemon after S seconds, start it again")
     parser.add_argument("--directory", help="where (default: a new one below /tmp)")
@@ -141,7 +152,25 @@ def _submit(site: Site, training: Training) -> int:
     return site.mtbatch("alice", script)
 
 
-def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: list[MainJob]) -> Summary:
+def _draw(file: Path, strip: Strip, summary: Summary) -> str:
+    """Write the picture; a line about it. The first job's run is made again, on one node without a daemon."""
+    first, done = TRAININGS[0], summary.jobs[0]
+    static_run = subprocess.run(
+        [sys.executable, f"{ROOT}/examples/{first.script}", *shlex.split(first.options)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    losses = summary.losses
+    epochs = int(shlex.split(first.options)[-1])
+    static = printed_curve(static_run.stdout, done.samples / epochs)
+    names = {str(job.id): job.name for job in summary.jobs}
+    title = f"{done.resizes} resizes of {done.name}, {summary.leaves} pilots that made room"
+    file.write_text(svg(strip, names, losses, static, title))
+    apart = largest_difference(losses, static)
+    told = f"; its loss is at most {apart:.4f} from the static run's" if apart is not None else ""
+    return f"\npicture: {file}{told}"
+
+
+def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: list[MainJob], strip: Strip) -> Summary:
     numbers = [_submit(site, training) for training in TRAININGS]
     players = [Player(each, jobs, "bob", each.path / "main") for each in (lab, twin)]
     begin = time.time() + 1.0
@@ -160,6 +189,7 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
                 site.start()
             picture = _picture(http)
             if picture is not None:
+                strip.look(max(0.0, time.time() - begin), picture)
                 shown = _show(picture, players[0], begin, options.seconds, shown, page)
                 over = not any(job.phase in ("announced", "queued", "running") for job in picture.jobs)
                 started = all(played.start_s is not None or played.refused for played in players[0].played())

@@ -34,6 +34,7 @@ class Summary:
     twin_starts_s: tuple[float, ...]
     lost: tuple[str, ...]
     jobs: tuple[JobRow, ...]
+    losses: tuple[tuple[float, float], ...]  #: of the first of the jobs: (samples, loss)
 
 
 def summarise(
@@ -62,6 +63,11 @@ def summarise(
         twin_starts_s=tuple(p.start_s for p in twin if p.start_s is not None),
         lost=tuple(lost),
         jobs=rows,
+        losses=tuple(
+            (_number(e.data, "samples"), _number(e.data, "value"))
+            for e in events
+            if e.kind == EventKind.METRIC and e.job == jobs[0] and e.data.get("name") == "loss"
+        ),
     )
 
 
