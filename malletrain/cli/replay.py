@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -120,7 +120,7 @@ Examples:
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Replay the daemon with this malletrain.toml. [default: as shipped for a site of that many nodes]",
+    help="Replay the daemon with this malletrain.toml. [default: as shipped]",
 )
 @click.option(
     "--ideal",
@@ -181,6 +181,24 @@ Examples:
     help="Output of `sacctmgr -P show event`: these nodes were down, not idle.",
 )
 @click.option(
+    "--likely-outages",
+    type=click.Choice(["leave-out", "count"]),
+    default="leave-out",
+    show_default=True,
+    help="Idle time that probably was none (the machine stood still, a node was away): leave it out, or count it.",
+)
+@click.option(
+    "--machine",
+    "machine_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="All nodes that there are, from sinfo (see --how): others do not count, those without a job are idle.",
+)
+@click.option("--partition", "partitions", multiple=True, metavar="NAME", help="Only nodes in this partition.")
+@click.option("--gpu", metavar="TYPE", help="Only nodes with GPUs of that type, or of any.")
+@click.option("--include", multiple=True, metavar="NODES", help="Only these nodes, as Slurm writes lists of them.")
+@click.option("--exclude", multiple=True, metavar="NODES", help="Never these nodes.")
+@click.option(
     "--ignore-partition",
     multiple=True,
     metavar="NAME",
@@ -225,7 +243,8 @@ def replay(
     engine: str,
     pilot_limit: float | None, budgets: tuple[str, ...], node_classes: tuple[str, ...],
     keep_idle: int | None, max_pilots: int | None, pilot_nodes: int | None, node_order: str | None,
-    outages: Path | None,
+    outages: Path | None, likely_outages: str, machine_file: Path | None, partitions: tuple[str, ...],
+    gpu: str | None, include: tuple[str, ...], exclude: tuple[str, ...],
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
     sensitivity: bool,
@@ -254,12 +273,15 @@ def replay(
     from malletrain.replay.cluster_trace import Window, cluster_trace
     from malletrain.replay.inputs.account_budgets import parse_budget
     from malletrain.replay.inputs.node_classes import parse_node_class
+    from malletrain.replay.likely_outages import likely_outages as outages_in
+    from malletrain.replay.likely_outages import without_outages
     from malletrain.replay.options import EngineKind, NodeOrder, Options
     from malletrain.replay.report.page import write_report
-    from malletrain.replay.report.summary import summary
+    from malletrain.replay.report.summary import best, summary
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
     from malletrain.replay.sensitivity import sensitivity as sensitivities
-    from malletrain.replay.traces import JobRecords, read_trace
+    from malletrain.replay.traces import JobRecords, NodeChanges, read_trace
+    from malletrain.replay.traces.machine import read_machine, selected
     from malletrain.replay.traces.outages import read_outages
     from malletrain.replay.warnings import doubts
     from malletrain.sizing.objective import Objective
@@ -273,6 +295,10 @@ def replay(
     for name in policies.split(","):
         if name.strip():
             sizer.parse_policy(name, horizon)
+    if (partitions or gpu) and machine_file is None:
+        raise click.UsageError("--partition and --gpu need --machine FILE, which says where each node is")
+    there = selected(read_machine(machine_file), partitions, gpu) if machine_file else frozenset[str]()
+    wanted, unwanted = _names("--include", include), _names("--exclude", exclude)
     first, count = _node_range(nodes)
     begin, finish = _moment("--start", start, zone), _moment("--end", end, zone)
     if jobs_file is None:
@@ -283,13 +309,21 @@ def replay(
     window = Window(
         start=begin[0], start_after=begin[1], end=finish[0], end_after=finish[1], first_node=first, node_count=count,
         procs_per_node=procs_per_node, placement=AssumedPlacement(placement), seed=seed,
-        schedule=MainSchedule(schedule),
+        schedule=MainSchedule(schedule), machine=there, include=wanted, exclude=unwanted,
     )  # fmt: skip
     down = read_outages(outages, zone) if outages else None
-    machine = cluster_trace(log, window, down)
+    if site is not None and not wanted and not unwanted and (isinstance(log, NodeChanges) or log.has_node_lists):
+        pool = site[0].pool
+        window = dataclasses.replace(
+            window, include=_names("pool.include", pool.include), exclude=_names("pool.exclude", pool.exclude)
+        )
+    counted = cluster_trace(log, window, down)
+    found = outages_in(counted)
+    cleared = without_outages(counted, found)
+    machine, other = (cleared, counted) if likely_outages == "leave-out" else (counted, cleared)
     options, rules = Options(), None
     if not ideal and not node_classes:
-        settings_of, called = site or replayed_site.shipped(len(machine.nodes))
+        settings_of, called = site or replayed_site.shipped()
         slurm = "" if scheduler is None else _text(scheduler)
         rules = replayed_site.replayed_rules(settings_of, slurm, reaction.epilog_s or None)
         options = dataclasses.replace(Options.of_daemon(rules, settings_of.loop.tick_s), daemon=called)
@@ -314,6 +348,14 @@ def replay(
         click.echo(f"warning: {warning}", err=True)
     with _bar([choice.name for choice in choices]) as progress:
         answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction)
+    if found:
+        first_choice = [choice for choice in choices if choice.name == best(answer)[0]]
+        with _bar(["likely outages"]) as progress:
+            again = run.replay(other, jobs, first_choice, options, progress, 1, power, reaction)
+        suspected = run.SuspectedOutages(
+            found, likely_outages == "leave-out", first_choice[0].name, next(iter(again.scores.values()))
+        )
+        answer = dataclasses.replace(answer, suspected=suspected)
     for warning in answer.warnings[len(before) :]:
         click.echo(f"warning: {warning}", err=True)
     settings: tuple[Setting, ...] = ()
@@ -340,6 +382,18 @@ def replay(
         raise InvalidInput(str(error.filename), f"cannot be written: {error.strerror}") from error
     if json_file != "-":
         click.echo(summary(answer))
+
+
+def _names(option: str, lists: Sequence[str]) -> frozenset[str]:
+    from malletrain.replay.traces.nodelist import expand
+
+    found: set[str] = set()
+    for text in lists:
+        names = expand(text)
+        if names is None:
+            raise InvalidInput(option, f"{text!r} is no list of nodes as Slurm writes it, such as n[001-128]")
+        found.update(names)
+    return frozenset(found)
 
 
 def _zone(name: str) -> tzinfo:

@@ -23,7 +23,9 @@ from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 class Window:
     """What part of a trace is replayed. None: as the trace says. `start_after` and `end_after` are seconds after the
     trace's begin, where `start` and `end` (Unix seconds) are not given. `first_node` and `node_count` choose nodes by
-    name order; for logs without node lists `node_count` and `procs_per_node` are the machine's size."""
+    name order; for logs without node lists `node_count` and `procs_per_node` are the machine's size. `machine`: names
+    of all its nodes, where they are known: others do not count, and those that ran no job are idle. `include`,
+    `exclude`: only these nodes, never those; empty: all, none."""
 
     start: float | None = None
     end: float | None = None
@@ -35,6 +37,14 @@ class Window:
     placement: AssumedPlacement = AssumedPlacement.FIRST_FIT
     seed: int = 0
     schedule: MainSchedule = MainSchedule.LOGGED
+    machine: frozenset[str] = frozenset()
+    include: frozenset[str] = frozenset()
+    exclude: frozenset[str] = frozenset()
+
+    def takes(self, name: str) -> bool:
+        """Whether the node counts."""
+        known = not self.machine or name in self.machine
+        return known and name not in self.exclude and (not self.include or name in self.include)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,7 @@ class ClusterTrace:
 
     Step i happens at `time[i]`; its changes are `node[first[i]:first[i + 1]]` with their new `state` (BUSY, IDLE or
     DOWN). Step 0 is at `start` and holds the nodes that are not busy then; every node is busy before it. `plans`:
-    when nodes are next wanted, where the main queue was simulated.
+    when nodes are next wanted, where the main queue was simulated. `names_are_real`: the log says where jobs ran.
     """
 
     account: Account
@@ -56,6 +66,7 @@ class ClusterTrace:
     state: NDArray[np.int8]
     warnings: tuple[str, ...] = ()
     plans: PlanChanges | None = None
+    names_are_real: bool = False
 
     @property
     def seconds(self) -> float:
@@ -127,8 +138,9 @@ def cluster_trace(trace: Trace, window: Window, outages: NodeChanges | None = No
         warnings.append("The window is wider than the trace: nodes keep their last known state outside it.")
     time, first, node, state = windowed(machine.changes, start, end)
     return ClusterTrace(
-        trace.account, machine.names, start, end, time, first, node, state, tuple(warnings), machine.plans
-    )
+        trace.account, machine.names, start, end, time, first, node, state, tuple(warnings), machine.plans,
+        names_are_real=isinstance(trace, JobRecords) and trace.has_node_lists and machine.plans is None,
+    )  # fmt: skip
 
 
 def _edge(given: float | None, after: float | None, begin: float, otherwise: float) -> float:
@@ -150,7 +162,7 @@ class _Machine:
 
 def _from_events(trace: NodeChanges, window: Window) -> _Machine:
     order = sorted(range(len(trace.nodes)), key=lambda i: trace.nodes[i])
-    chosen = _chosen(order, window)
+    chosen = _chosen([i for i in order if window.takes(trace.nodes[i])], window)
     rank = _ranks(chosen, len(trace.nodes))
     keep = rank[trace.node] >= 0
     changes = from_events(rank[trace.node[keep]], trace.time[keep], trace.state[keep], len(chosen))
@@ -206,12 +218,12 @@ def _from_jobs(
 ) -> _Machine:
     warnings: list[str] = []
     if jobs.has_node_lists:
-        names, first, node = list(jobs.nodes), jobs.first, jobs.node
-        if outages is not None:
-            known = set(names)
-            names += [name for name in outages.nodes if name not in known]
-        chosen = _chosen(sorted(range(len(names)), key=lambda i: names[i]), window)
+        names, first, node = _with_unused(jobs, window, warnings), jobs.first, jobs.node
+        order = sorted(range(len(names)), key=lambda i: names[i])
+        chosen = _chosen([i for i in order if i >= len(jobs.nodes) or window.takes(names[i])], window)
     else:
+        if window.machine or window.include or window.exclude:
+            raise InvalidInput("--machine", "the log does not say where jobs ran: give --nodes N, the machine's size")
         if placed is not None:
             names, first, node = _numbered(window.node_count or 0), placed.first, placed.node
         else:
@@ -221,6 +233,21 @@ def _from_jobs(
         Holdings(first, node, jobs.start, jobs.end), _ranks(chosen, len(names)), len(chosen), _outages(outages, names)
     )
     return _Machine(tuple(names[i] for i in chosen), changes, _complete_part(jobs, warnings), warnings)
+
+
+def _with_unused(jobs: JobRecords, window: Window, warnings: list[str]) -> list[str]:
+    """The nodes of the log, then those of the machine that ran no job in it."""
+    names, known = list(jobs.nodes), set(jobs.nodes)
+    unused = sorted(name for name in window.machine - known if window.takes(name))
+    gone = len(known - window.machine) if window.machine else 0
+    there = sum(map(window.takes, names)) + len(unused)
+    if window.node_count is not None and window.first_node == 0 and not window.machine:
+        unused += [f"unnamed-{i:06d}" for i in range(max(0, window.node_count - there))]
+    if unused:
+        warnings.append(f"{len(unused):,} nodes of the machine ran no job in the log: they are idle all the time.")
+    if gone:
+        warnings.append(f"{gone:,} nodes of the log are not of the machine (--machine): they were left out.")
+    return names + unused
 
 
 def _placed(

@@ -106,6 +106,7 @@ class Engine:
         self._again_at = self._turn_at = math.inf
         self._startable: Ints | None = None
         self._beyond_cap = 0
+        self._most = [each.job.max_nodes for each in jobs]
         self._tasks = WideTasks(nodes, options.max_nodes)
         self._holes = HoleBook(nodes) if options.order is NodeOrder.FORECAST else None
         self._turns = Turns(
@@ -431,7 +432,9 @@ class Engine:
             self._release(going, j, Cause.SHRINK, stall=True)
         growing = np.flatnonzero(change > 0)
         if len(growing) and self._ruled:
-            self._begin_within_limits(live[growing], change[growing])
+            begun = self._begin_within_limits(live[growing], change[growing])
+            if not begun and not (self._freed == self.now).any():
+                self._again_at = math.inf  # nothing has changed: the next look would find the same
         elif len(growing):
             self._begin(self._free(), live[growing], change[growing])
 
@@ -467,11 +470,9 @@ class Engine:
         places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
         allowed: dict[int, NDArray[np.bool_]] = {}
         if self.options.max_nodes > 1:
-            for i, j in enumerate(self.live):
-                if self.held[j]:
-                    may = self._tasks.allowed(np.flatnonzero(self.owner == j), self.jobs[j].job.max_nodes)
-                    if may is not None:
-                        allowed[i] = may
+            held = np.flatnonzero(self.owner >= 0)
+            by_job = self._tasks.allowed(held, self.owner[held], self._most)
+            allowed = {i: by_job[j] for i, j in enumerate(self.live) if j in by_job}
         return SizeBounds(allowed, places) if places or allowed else None
 
     def _alike(self) -> list[NDArray[np.float64]]:
@@ -479,8 +480,9 @@ class Engine:
         began = self.idle_since if self._holes is None else self._holes.began
         return [began, self._plans.wanted_at]
 
-    def _begin_within_limits(self, jobs: Ints, more: Ints) -> None:
-        """Start pilots on nodes that are seen free now, as many as the rules allow at one look; the rest waits."""
+    def _begin_within_limits(self, jobs: Ints, more: Ints) -> bool:
+        """Start pilots on nodes that are seen free now, as many as the rules allow at one look; the rest waits.
+        Whether any was started."""
         if self._startable is None:
             free = self._less_reserve(self._free())
         else:
@@ -492,7 +494,7 @@ class Engine:
             pool = Cohorts(free, self._nodes.about(free).tolist(), began[free].tolist())
         left = self.options.max_pilots - self._tasks.count(np.flatnonzero(self.owner >= 0))
         left = min(left, self.options.max_starts or left)
-        begin = 0
+        begin, some = 0, False
         for j, wanted in zip(jobs, more.tolist(), strict=True):
             mine = free[begin : begin + wanted]
             begin += wanted
@@ -504,8 +506,10 @@ class Engine:
             left -= len(np.unique(group[group < left]))
             if len(part):
                 self._begin(part, np.array([j]), np.array([len(part)]))
+            some = some or bool(len(part))
             if len(part) < wanted:
                 self._again_at = self.now + self.options.tick_s
+        return some
 
     def _decide_by_class(self, classes: ClassesOfNodes) -> None:
         """As `_decide`, with nodes of several classes."""

@@ -7,7 +7,8 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from malletrain.domain.errors import InvalidInput
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.engine import Engine
+from malletrain.replay.likely_outages import LikelyOutage
 from malletrain.replay.loop_engine import score_by_loop
 from malletrain.replay.options import EngineKind, NodeOrder, Options
 from malletrain.replay.result import Result
@@ -28,6 +30,52 @@ from malletrain.replay.workload import TrainingJob, shifted
 
 #: Told the share done of each policy.
 Progress = Callable[[list[float]], None]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectedOutages:
+    """Idle time of the log that probably was none: what was found, whether it was `left_out` of the replay, and what
+    `policy` comes to when it is taken the other way."""
+
+    found: tuple[LikelyOutage, ...]
+    left_out: bool
+    policy: str
+    otherwise: Score
+
+    def sentence(self) -> str:
+        """What was found, for people."""
+        hours = sum(each.node_seconds for each in self.found) / 3600
+        still = [each for each in self.found if each.whole]
+        away = len(self.found) - len(still)
+        parts = [f"the machine stood still {_times(len(still))}"] if still else []
+        parts += [f"{_times(away)} a node ran no job for days"] if away else []
+        largest = self.found[0]
+        when = datetime.fromtimestamp(largest.start, UTC).strftime("%Y-%m-%dT%H:%M UTC")
+        what = ", ".join(parts)
+        lasts = (largest.end - largest.start) / 3600
+        here, other = ("were left out", "counted as idle") if self.left_out else ("count as idle", "left out")
+        warnings: list[str] = []
+        warnings.append(
+            f"Likely outages look like {hours:,.0f} idle node-hours ({what}; the largest from {when}, "
+            f"{lasts:,.1f} h). They {here}; {other}, policy {self.policy} would have held "
+            f"{self.otherwise.occupied_node_seconds / 3600:,.0f} node-hours and trained as much as "
+            f"{self.otherwise.equivalent_nodes:,.1f} dedicated nodes. --outages says what was so; --likely-outages "
+            "chooses."
+        )
+        return warnings[0]
+
+    def as_json(self) -> dict[str, object]:
+        """As in the JSON answer."""
+        return {
+            "left_out": self.left_out,
+            "node_seconds": sum(each.node_seconds for each in self.found),
+            "found": [asdict(each) for each in self.found[:100]],
+            "otherwise": {"policy": self.policy, **self.otherwise.as_json()},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +91,14 @@ class Replay:
     choices: tuple[PolicyChoice, ...]
     results: dict[str, Result]
     scores: dict[str, Score]
+    suspected: SuspectedOutages | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is doubtful about the log, the window and the assumptions, one sentence each."""
         before = *self.trace.account.warnings, *self.trace.warnings, *doubts(self.choices, self.jobs)
-        return *before, *limits_that_bind(self.options, self.scores)
+        suspected = () if self.suspected is None else (self.suspected.sentence(),)
+        return *before, *limits_that_bind(self.options, self.scores), *suspected
 
     def trace_json(self) -> dict[str, object]:
         """What is said of the trace in the JSON answer."""
@@ -76,8 +126,9 @@ class Replay:
 
     def as_json(self) -> dict[str, object]:
         """The JSON answer of `malletrain replay` (design, section 4)."""
+        found = {} if self.suspected is None else {"likely_outages": self.suspected.as_json()}
         return {
-            "trace": self.trace_json(),
+            "trace": self.trace_json() | found,
             "policies": {name: each.as_json() for name, each in self.scores.items()},
         }
 

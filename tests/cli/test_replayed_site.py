@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from malletrain import config as configuration
-from malletrain.cli.replays.replayed_site import LARGE_SITE, replayed_rules, shipped
+from malletrain.cli.replays.replayed_site import replayed_rules, shipped
 from malletrain.daemon.site_rules import rules_from
 from malletrain.decide.rules import Rules
 from malletrain.slurm.site_facts import parse
@@ -42,13 +41,7 @@ def test_the_replayed_daemon_has_the_daemons_rules(file: str, more: str) -> None
         assert getattr(replayed, name) == getattr(live, name), name
 
 
-def test_the_shipped_large_site_is_that_of_the_file() -> None:
-    said, file = tomllib.loads(LARGE_SITE), tomllib.loads((SITES / "large.toml").read_text())
-    for section, keys in said.items():
-        for key, value in keys.items():
-            assert file[section][key] == value, f"{section}.{key}"
-
-
-def test_what_is_shipped_depends_on_the_size_of_the_site() -> None:
-    assert shipped(999)[0].pilot.max_nodes == 1
-    assert shipped(1000)[0].pilot.max_nodes == 8
+def test_what_is_shipped_are_the_defaults() -> None:
+    assert shipped()[0] == configuration.load(SITES / "small.toml").model_copy(
+        update={"operators": [], "slurm": shipped()[0].slurm}
+    )

@@ -1,4 +1,4 @@
-"""Which daemon `malletrain replay` replays: a site's own, or the one that a site of that size begins with.
+"""Which daemon `malletrain replay` replays: a site's own, or the one that is shipped.
 
 The rules are those that the daemon makes of the same file and of Slurm's settings (`malletrain.daemon.site_rules`); a
 test compares the two.
@@ -17,35 +17,14 @@ from malletrain.decide.rules import Rules
 from malletrain.sizing.objective import Objective
 from malletrain.slurm.formats import scalars, text
 
-#: From so many nodes on a site begins with site-configs/large.toml, below with the defaults.
-LARGE_SITE_NODES = 1000
-
-#: What site-configs/large.toml says of harvesting: names, paths and node lists left out.
-LARGE_SITE = """
-[pool]
-keep_idle = 32
-max_pilots = 100
-[pilot]
-max_minutes = 45
-max_nodes = 8
-[loop]
-tick_s = 15
-watch_interval_s = 3
-horizon_s = 600
-[sizing]
-alpha = 0.5
-"""
-
 #: Most pilots that the daemon starts at one look, and what it takes an epilog of unknown length for.
 MAX_STARTS = 50
 UNKNOWN_EPILOG_S = 60.0
 
 
-def shipped(nodes: int) -> tuple[Config, str]:
-    """The configuration that a site of so many nodes begins with, and what it is called."""
-    if nodes < LARGE_SITE_NODES:
-        return configuration.parse("", "defaults"), "the daemon as shipped"
-    return configuration.parse(LARGE_SITE, "large.toml"), "the daemon as shipped for large sites (large.toml)"
+def shipped() -> tuple[Config, str]:
+    """The configuration that every site begins with, and what it is called."""
+    return configuration.parse("", "defaults"), "the daemon as shipped"
 
 
 def of_file(path: Path) -> tuple[Config, str]:

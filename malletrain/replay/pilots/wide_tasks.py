@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
+#: Sums of widths that are kept.
+MAX_KNOWN_SUMS = 1 << 14
+
 
 class WideTasks:
     """The task of each node, -1 where no pilot holds it. A task holds at most `width` nodes of one job."""
@@ -17,6 +20,7 @@ class WideTasks:
         self.width = width
         self.of: Ints = np.full(nodes, -1, np.int64)
         self._next = 0
+        self._known: dict[tuple[tuple[int, ...], int], NDArray[np.bool_]] = {}
 
     def begin(self, nodes: Ints, alike: Sequence[NDArray[np.float64]]) -> None:
         """Put nodes that a job takes in tasks: those together that are equal in all columns of `alike`."""
@@ -55,20 +59,32 @@ class WideTasks:
         """How many tasks hold these nodes."""
         return len(nodes) if self.width == 1 else len(np.unique(self.of[nodes]))
 
-    def allowed(self, mine: Ints, most: int) -> NDArray[np.bool_] | None:
-        """Which sizes of 0..most a job on the nodes `mine` can take without breaking up a task; None: all."""
-        if self.width == 1 or not len(mine):
-            return None
-        widths = np.unique(self.of[mine], return_counts=True)[1]
-        if int(widths.max()) == 1:
-            return None
-        allowed = np.zeros(most + 1, np.bool_)
-        allowed[0] = True
-        for width in widths.tolist():
-            if width <= most:
-                allowed[width:] |= allowed[: most + 1 - width].copy()
-        allowed[min(len(mine), most) :] = True
-        return allowed
+    def allowed(self, held: Ints, owner: Ints, most: Sequence[int]) -> dict[int, NDArray[np.bool_]]:
+        """By job (of `owner`, for each of the nodes `held`) that holds a task of several nodes: which of the sizes
+        0..`most[job]` it can take without breaking one up."""
+        if self.width == 1 or not len(held):
+            return {}
+        _, first, width = np.unique(self.of[held], return_index=True, return_counts=True)
+        widths: dict[int, list[int]] = {}
+        for job, count in zip(owner[first].tolist(), width.tolist(), strict=True):
+            widths.setdefault(job, []).append(count)
+        return {
+            job: self._sums(tuple(sorted(own)), most[job]) for job, own in widths.items() if max(own) > 1
+        }  # fmt: skip
+
+    def _sums(self, widths: tuple[int, ...], most: int) -> NDArray[np.bool_]:
+        """Which sizes of 0..`most` are sums of some of `widths`, or no smaller than all together."""
+        known = self._known.get((widths, most))
+        if known is None:
+            sums = 1
+            for width in widths:
+                sums |= sums << width
+            known = np.array([bool(sums >> size & 1) for size in range(most + 1)])
+            known[min(sum(widths), most) :] = True
+            if len(self._known) > MAX_KNOWN_SUMS:
+                self._known.clear()
+            self._known[(widths, most)] = known
+        return known
 
     def kept(self, ranked: Ints, size: int) -> Ints:
         """Of the nodes `ranked`, best first, as many as can be kept, at most `size`, without breaking up a task."""

@@ -14,6 +14,13 @@ SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates --parsable2 \\
 SLURM_TIME_FORMAT=%s sacctmgr --parsable2 show event start=now-30days \\
     format=NodeName,TimeStart,TimeEnd,State,Reason | gzip > nodes.events.gz
 
-# 3. What would those idle nodes have trained?
-malletrain replay jobs.sacct.gz --outages nodes.events.gz --report replay-report
+# 3. The nodes that there are: a job log names only those that ran a job.
+sinfo --Node --noheader --format='%N|%P|%G' > nodes.sinfo
+
+# 4. How Slurm is set, for the delay of main jobs and the pilots' margins.
+scontrol show config > slurm.txt; sdiag >> slurm.txt
+
+# 5. What would those idle nodes have trained, with the daemon as shipped?
+malletrain replay jobs.sacct.gz --outages nodes.events.gz --machine nodes.sinfo --scheduler slurm.txt \\
+    --report replay-report
 """

@@ -1,0 +1,115 @@
+"""Time that a log shows as idle, and that probably was none: the machine stood still, or a node was not there.
+
+A job log says when jobs ran, not which nodes were up. Two signs are looked for on machines of which less than half is
+idle at most times: nearly all nodes idle at once for half an hour or more (a maintenance, a power cut), and a node
+without a job for days on end while the others work (it was drained, came later, or left).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from malletrain.replay.cluster_trace import ClusterTrace
+from malletrain.replay.traces.trace import DOWN, IDLE
+
+Floats = NDArray[np.float64]
+
+#: From this share of the nodes on the machine counts as standing still, for so long at least (seconds).
+STANDSTILL_SHARE = 0.9
+MIN_STANDSTILL_S = 1800.0
+#: A node that ran no job for so long, while most others worked, was probably not there (seconds).
+MIN_ABSENCE_S = 3 * 86_400.0
+#: Fewer nodes than this are idle together by chance.
+MIN_NODES = 16
+#: On a machine of which more is idle at most times, long idle times are usual: none is called an outage.
+MAX_USUAL_IDLE_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyOutage:
+    """From `start` to `end` (Unix seconds) `nodes` nodes were probably not to be had; `node_seconds` of it look idle.
+    `whole`: the machine stood still; else one node was away."""
+
+    whole: bool
+    start: float
+    end: float
+    nodes: int
+    node_seconds: float
+    name: str = ""
+
+
+def likely_outages(trace: ClusterTrace) -> tuple[LikelyOutage, ...]:
+    """What was probably no idle time, the largest first. Nodes that were away are looked for only where the log says
+    which nodes jobs ran on."""
+    idle, down = trace.counts()
+    lasts = np.diff(np.append(trace.time, trace.end))
+    up = len(trace.nodes) - down
+    share = idle / np.maximum(up, 1)
+    if len(trace.nodes) < MIN_NODES or _usual(share, lasts) > MAX_USUAL_IDLE_SHARE:
+        return ()
+    found = [
+        LikelyOutage(True, begin, end, int(idle[part].max()), float(idle[part] @ lasts[part]))
+        for begin, end, part in _spans(trace, (share >= STANDSTILL_SHARE) & (up > 0))
+        if end - begin >= MIN_STANDSTILL_S
+    ]
+    if trace.names_are_real:
+        still = [(each.start, each.end) for each in found]
+        holes = trace.intervals()
+        for i in np.flatnonzero(holes.end - holes.begin >= MIN_ABSENCE_S).tolist():
+            begin, end = float(holes.begin[i]), float(holes.end[i])
+            alone = end - begin - sum(max(0.0, min(end, e) - max(begin, b)) for b, e in still)
+            if alone >= MIN_ABSENCE_S:
+                found.append(LikelyOutage(False, begin, end, 1, alone, trace.nodes[holes.node[i]]))
+    return tuple(sorted(found, key=lambda each: (-each.node_seconds, each.start, each.name)))
+
+
+def without_outages(trace: ClusterTrace, outages: tuple[LikelyOutage, ...]) -> ClusterTrace:
+    """The same machine with those nodes down."""
+    if not outages:
+        return trace
+    spans = sorted((each.start, each.end) for each in outages if each.whole)
+    away = {(each.name, each.start) for each in outages if not each.whole}
+    at = np.repeat(trace.time, np.diff(trace.first))
+    node, state = trace.node, trace.state.copy()
+    holes = trace.intervals()
+    order = np.lexsort((at, node))
+    mine = order[state[order] == IDLE]  # the rows that open holes, in the holes' order
+    gone = np.array([(trace.nodes[n], float(b)) in away for n, b in zip(holes.node, holes.begin, strict=True)], bool)
+    state[mine[gone]] = DOWN
+    more: list[tuple[float, int, int]] = []
+    for begin, end in spans:
+        touched = np.flatnonzero(~gone & (holes.begin < end) & (holes.end > begin))
+        inside = holes.begin[touched] >= begin
+        state[mine[touched[inside]]] = DOWN
+        more += [(begin, int(n), DOWN) for n in holes.node[touched[~inside]]]
+        more += [(end, int(n), IDLE) for n, e in zip(holes.node[touched], holes.end[touched], strict=True) if e > end]
+    added = np.array(more, dtype=np.float64).reshape(len(more), 3)
+    at = np.concatenate([at, added[:, 0]])
+    node = np.concatenate([node, added[:, 1].astype(np.int32)])
+    state = np.concatenate([state, added[:, 2].astype(np.int8)])
+    order = np.lexsort((node, at))
+    at, node, state = at[order], node[order], state[order]
+    begins = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
+    return replace(
+        trace, time=at[begins], first=np.append(begins, len(at)).astype(np.int64), node=node, state=state
+    )  # fmt: skip
+
+
+def _usual(share: Floats, lasts: Floats) -> float:
+    """The median over time."""
+    order = np.argsort(share)
+    passed = np.cumsum(lasts[order])
+    return float(share[order][np.searchsorted(passed, passed[-1] / 2)]) if len(passed) else 0.0
+
+
+def _spans(trace: ClusterTrace, holds: NDArray[np.bool_]) -> list[tuple[float, float, slice]]:
+    """Times during which something holds without a break, and their steps."""
+    edge = np.diff(np.concatenate([[False], holds, [False]]).astype(np.int8))
+    times = np.append(trace.time, trace.end)
+    return [
+        (float(times[a]), float(times[b]), slice(a, b))
+        for a, b in zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True)
+    ]
