@@ -281,8 +281,8 @@ def replay(
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
     from malletrain.replay.sensitivity import sensitivity as sensitivities
     from malletrain.replay.traces import JobRecords, NodeChanges, read_trace
-    from malletrain.replay.traces.machine import read_machine, selected
     from malletrain.replay.traces.outages import read_outages
+    from malletrain.replay.traces.sinfo_nodes import read_machine, selected
     from malletrain.replay.warnings import doubts
     from malletrain.sizing.objective import Objective
 

@@ -12,8 +12,8 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.likely_outages import likely_outages, without_outages
 from malletrain.replay.traces import read_trace
-from malletrain.replay.traces.machine import read_machine, selected
 from malletrain.replay.traces.outages import read_outages
+from malletrain.replay.traces.sinfo_nodes import read_machine, selected
 from malletrain.replay.traces.trace import BUSY, IDLE
 from tests.replay.small import trace
 from tests.replay.test_command import malletrain
