@@ -18,8 +18,8 @@ from malletrain.replay.run import replay
 from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sizer import parse_policy, sizer
 from malletrain.replay.traces.trace import BUSY, IDLE
-from malletrain.replay.workload import TrainingJob, mix, shifted
-from tests.replay.small import job, trace
+from malletrain.replay.workload import TrainingJob, shifted
+from tests.replay.small import CURVES, job, trace
 
 #: A daemon as it is shipped: `malletrain.daemon.site_rules.rules_from` of an empty configuration.
 SHIPPED = Rules(
@@ -81,7 +81,8 @@ def test_both_engines_replay_the_same_daemon(seed: int, changed: dict[str, float
 
 def test_jobs_that_wait_take_turns_in_both_engines() -> None:
     rules = replace(SHIPPED, max_pilots=6, max_wait_s=300.0, turn_s=120.0)
-    quick, slow = both(busy_machine(1), list(mix("imagenet:20", ResizeCosts())), rules)
+    jobs = [job(i + 1, curve=CURVES[1], costs=ResizeCosts(), most=4) for i in range(20)]
+    quick, slow = both(busy_machine(1, seconds=3600), jobs, rules)
     assert quick.speedup_node_seconds == pytest.approx(slow.speedup_node_seconds, rel=0.005)
     assert quick.jobs_started == slow.jobs_started == 20
 
