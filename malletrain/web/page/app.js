@@ -40,6 +40,13 @@ async function look() {
   clearTimeout(waiting);
   waiting = setTimeout(look, 1000 * MOST_S);
   try {
+    if (figures === null && view.first) {
+      const soon = await view.first(ask);
+      if (mine !== round) return;
+      figures = soon;
+      draw();
+      performance.mark("figures");
+    }
     const found = await view.ask(ask, chosen, number);
     if (mine !== round) return;
     figures = found;

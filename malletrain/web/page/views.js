@@ -40,6 +40,8 @@ const buttons = (name, choices, chosen, choose) => el("div", { role: "group", "a
 
 export const machine = {
   title: "Machine",
+  // What is there soon, while the daemon makes the strip of a large machine.
+  first: async (ask) => ({ summary: await ask("summary"), figures: { rows: [], pool: {}, isComing: true } }),
   async ask(ask, state) {
     state.hours ??= "6";
     const [summary, figures] = await Promise.all([ask("summary"), ask(`machine?hours=${state.hours}`)]);
@@ -68,7 +70,7 @@ export const machine = {
         el("div", { class: "head" }, el("h2", { text: "Who had which node" }),
           buttons("Time shown", [["1", "1 hour"], ["6", "6 hours"], ["24", "24 hours"]], state.hours, (value) => { state.hours = value; again(); })),
         figures.rows.length ? strip(figures, names, (job) => { location.hash = `#/jobs/${job}`; })
-          : el("p", { class: "empty", text: me.nodes ? "No nodes have been seen yet." : "Nodes are private on this machine (Slurm's PrivateData)." }),
+          : el("p", { class: "empty", text: figures.isComing ? "Drawing…" : me.nodes ? "No nodes have been seen yet." : "Nodes are private on this machine (Slurm's PrivateData)." }),
         el("ul", { class: "legend" },
           ...drawn.slice(0, 16).map((job) => el("li", {}, badge(job), link(job, names.get(job) ? `${job} ${names.get(job)}` : `job ${job}`))),
           drawn.length > 16 ? el("li", { text: `and ${drawn.length - 16} more jobs` }) : null,
