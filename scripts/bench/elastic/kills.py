@@ -82,11 +82,19 @@ class World:
         if not self.launcher:
             self.pod.kill(task, signal.SIGKILL)
             return
+        for script in self._scripts(task):
+            os.kill(script, signal.SIGKILL)
+
+    def _scripts(self, task: int) -> list[int]:
+        """What the task's launcher runs, in a session of its own."""
         launcher = self.pod.processes[task].pid
-        script = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()[0]
-        os.kill(int(script), signal.SIGKILL)
+        children = Path(f"/proc/{launcher}/task/{launcher}/children")
+        return [int(child) for child in children.read_text().split()] if children.exists() else []
 
     def close(self) -> None:
+        if self.launcher:
+            for task in self.restarts:
+                self.kill(task)
         self.pod.end()
         self.daemon.stop()
 
