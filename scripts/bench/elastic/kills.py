@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
+from malletrain.loop.membership.state import MembershipSettings
 from scripts.bench.elastic.resize import SCRIPT
 from tests.elastic.coordinator import ARRAY, HERE, JOB, Coordinator, Pod, free_port, outside_slurm, wait_until
 
@@ -38,6 +39,7 @@ class Kill:
 
     victim: str
     into_step: float
+    step_s: float
     pause_s: float
     load: float
 
@@ -133,7 +135,7 @@ def one_kill(world: World, workers: int, chance: random.Random, *, main: bool) -
     pause = max(pause_of(world.commits(task), at) for task in survivors)
     world.pod.processes[victim].wait(30)
     world.add(victim)
-    return Kill("main" if main else "other", (at - before) / step % 1.0, pause, os.getloadavg()[0])
+    return Kill("main" if main else "other", (at - before) / step % 1.0, step, pause, os.getloadavg()[0])
 
 
 def main() -> None:
@@ -164,10 +166,10 @@ def main() -> None:
         finally:
             world.close()
     pauses = sorted(kill.pause_s for kill in found)
-    print(
-        f"{len(pauses)} kills: median {statistics.median(pauses):.3f} s, p99 "
-        f"{pauses[min(len(pauses) - 1, int(0.99 * len(pauses)))]:.3f} s, most {pauses[-1]:.3f} s"
-    )
+    p99 = pauses[min(len(pauses) - 1, int(0.99 * len(pauses)))]
+    step, limit = statistics.median(kill.step_s for kill in found), MembershipSettings().check_in_s
+    print(f"{len(pauses)} kills: median {statistics.median(pauses):.3f} s, p99 {p99:.3f} s, most {pauses[-1]:.3f} s")
+    print(f"a step {step:.3f} s: p99 is {p99 / step:.1f} of them, and {p99 / limit:.2f} of the limit of a check")
 
 
 if __name__ == "__main__":
