@@ -376,6 +376,7 @@ COMMAND_CALLS: dict[str, list[list[str]] | str] = {
     "ban": [[], ["--json"], ["root", "--reason", "x"]],
     "unban": [["root"]],
     "logs": [[str(HERS)], [str(HIS)]],
+    "wait": [[str(HERS), "--timeout", "0"], [str(HIS), "--timeout", "0"]],
     "stop": "runs scancel as the caller",
     "snapshot": "asks Slurm as the caller",
     "check": "trains on the caller's machine",
