@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import signal
@@ -45,6 +46,8 @@ _PASSING = (ClusterUnavailable, JournalInUse, DiskFull, Unavailable)
 
 _STOP, _RELOAD, _API_ENDED = "stop", "reload", "api-ended"
 
+#: Seconds after which a signal is noticed at the latest.
+SIGNAL_LATENCY_S = 1.0
 
 #: Seconds for which a thread that computes keeps Python's lock while others wait for it.
 THREAD_SWITCH_S = 0.001
@@ -209,8 +212,9 @@ class DaemonProcess:
         begun = time.monotonic()
         while True:
             try:
-                # Half of systemd's limit, as sd_watchdog_enabled(3) advises.
-                wish = self._wishes.get(timeout=watchdog_s / 2 if watchdog_s else None)
+                # Half of systemd's limit, as sd_watchdog_enabled(3) advises. A signal that the kernel gives to
+                # another thread wakes nobody here: its handler runs when this call returns.
+                wish = self._wishes.get(timeout=min(SIGNAL_LATENCY_S, watchdog_s / 2 if watchdog_s else math.inf))
             except queue.Empty:
                 if watchdog_s and makes_progress(
                     timers.since_end("tick"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -117,6 +118,17 @@ def test_it_serves_until_sigterm_and_tells_systemd(start: Callable[..., Running]
     assert running.process.wait(30) == 0
     assert "stopping" in running.events()
     assert "Traceback" not in running.log.read_text()
+
+
+@pytest.mark.slurm
+def test_a_signal_that_another_thread_gets_ends_it_too(start: Callable[..., Running], file: Path) -> None:
+    """The kernel may choose any thread; Python runs the handler in the main one, which waits."""
+    running = start("--config", str(file))
+    pid = running.process.pid
+    other = next(int(task.name) for task in Path(f"/proc/{pid}/task").iterdir() if int(task.name) != pid)
+    tgkill = ctypes.CDLL(None, use_errno=True).tgkill  # tgkill(2)
+    assert tgkill(pid, other, signal.SIGTERM) == 0
+    assert running.process.wait(30) == 0
 
 
 @pytest.mark.slurm
