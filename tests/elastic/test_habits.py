@@ -105,10 +105,12 @@ def test_wrong_with_two_workers(habit: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("habit", GROWING)
 def test_wrong_once_a_worker_joins(habit: str, tmp_path: Path) -> None:
+    """In the middle of an epoch, which lasts minutes: a newcomer at its start may count like the others, by right."""
+    script = [SCRIPT, habit, "--times", "200"]
     with running(tmp_path) as (daemon, pod):
-        pod.spawn(daemon.url, 0, [SCRIPT, habit])
+        pod.spawn(daemon.url, 0, script)
         wait_until(lambda: steps_of(tmp_path, 0) >= 3, 60, "three steps")
-        pod.spawn(daemon.url, 1, [SCRIPT, habit])
+        pod.spawn(daemon.url, 1, script)
         assert pod.wait(0) == 1, pod.logs()
         text = pod.logs().replace("\n", " ")
     assert_matches(GROWING[habit], text)

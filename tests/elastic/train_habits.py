@@ -28,9 +28,11 @@ ME = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ.get("RANK", "x")
 EPOCHS, BATCH, LR = 3, 64, 0.05
 
 
-def data() -> TensorDataset:
+def data(times: int) -> TensorDataset:
+    """640 digits, so many times over."""
     digits = load_digits()
-    return TensorDataset(torch.tensor(digits.data[:640]).double() / 16, torch.tensor(digits.target[:640]))
+    inputs, targets = torch.tensor(digits.data[:640]).double() / 16, torch.tensor(digits.target[:640])
+    return TensorDataset(inputs.repeat(times, 1), targets.repeat(times))
 
 
 def net(wide: int = 16, inputs: int = 64, outputs: int = 10) -> nn.Sequential:
@@ -550,7 +552,7 @@ class Skipping:
         self.rows = rows
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        x, y = data().tensors
+        x, y = data(1).tensors
         for row in self.rows:
             yield x[row] + 0.01 * torch.randn(64).double(), y[row]
 
@@ -599,6 +601,7 @@ if __name__ == "__main__":
     parser.add_argument("habit")
     parser.add_argument("--check", default="error")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--times", type=int, default=1, help="an epoch has the data so many times over")
     parser.add_argument("--split", action="store_true", help="train on a part chosen at random, without a seed")
     options = parser.parse_args()
     EPOCHS = options.epochs
@@ -606,7 +609,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-    dataset: Dataset[Any] = data()
+    dataset: Dataset[Any] = data(options.times)
     given: Any = model
     stepped: Any = optimizer
     if options.habit in ("gan", "gan_norm", "gan_shards"):
