@@ -18,7 +18,7 @@ from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from malletrain.cli.main import COMMANDS, cli
 from malletrain.daemon.main import command as daemon_command
-from malletrain.slurm.mtbatch_options import ALLOWED, Option, Use
+from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
 
 FOLDER = Path(__file__).resolve().parents[1] / "site-configs"
 

@@ -22,8 +22,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from malletrain.cli import monthly, render
-from malletrain.cli.monthly import SiteFigures
+from malletrain.cli import render
+from malletrain.cli.admin import monthly
+from malletrain.cli.admin.monthly import SiteFigures
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.wire import address

@@ -42,14 +42,16 @@ COMMANDS = {
     "explain": CommandEntry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
     "profile": CommandEntry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
     "report": CommandEntry("malletrain.cli.jobs", "report", "Show what was given to whom."),
-    "observed": CommandEntry("malletrain.cli.observed", "observed", "Say what --observe saw.", "daemon"),
+    "observed": CommandEntry("malletrain.cli.admin.observed", "observed", "Say what --observe saw.", "daemon"),
     "drain": CommandEntry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
-    "ban": CommandEntry("malletrain.cli.bans", "ban", "Refuse a user, and end the user's jobs (operators)."),
-    "unban": CommandEntry("malletrain.cli.bans", "unban", "Admit a user again (operators)."),
+    "ban": CommandEntry("malletrain.cli.admin.bans", "ban", "Refuse a user, and end the user's jobs (operators)."),
+    "unban": CommandEntry("malletrain.cli.admin.bans", "unban", "Admit a user again (operators)."),
     "stop": CommandEntry("malletrain.cli.jobs", "stop", "Cancel every pilot; works without the daemon."),
-    "snapshot": CommandEntry("malletrain.cli.site", "snapshot", "Print the cluster as MalleTrain sees it, as JSON."),
-    "setup": CommandEntry("malletrain.cli.setup", "setup", "Set Slurm up for harvesting, or take that back."),
-    "doctor": CommandEntry("malletrain.cli.site", "doctor", "Check a site, with a remedy for each fault."),
+    "snapshot": CommandEntry(
+        "malletrain.cli.admin.site", "snapshot", "Print the cluster as MalleTrain sees it (JSON)."
+    ),
+    "setup": CommandEntry("malletrain.cli.admin.setup", "setup", "Set Slurm up for harvesting, or take that back."),
+    "doctor": CommandEntry("malletrain.cli.admin.site", "doctor", "Check a site, with a remedy for each fault."),
     "init": CommandEntry("malletrain.cli.scripts", "init", "Propose the changes that make a script malleable."),
     "check": CommandEntry(
         "malletrain.cli.scripts", "check", "Check that a script trains alike at changing sizes.", "check"

@@ -1,4 +1,4 @@
-"""`mtbatch`: submits a malleable job. sbatch's own options and directives, read by `slurm.sbatch`; the flow is here.
+"""`mtbatch`: submits a malleable job. Options are sbatch's, read by `slurm.submission`; the flow is here.
 
     read script -> ask Slurm about the partition -> announce the job -> sbatch a held array -> tell the daemon
 
@@ -19,13 +19,13 @@ from typing import NoReturn
 
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.slurm import batch_request, directives
-from malletrain.slurm.batch_request import Defaults
 from malletrain.slurm.command import Commands
-from malletrain.slurm.mtbatch_options import ALLOWED, Option, Use
-from malletrain.slurm.sbatch import BatchRequest, InvalidBatch, Submission
-from malletrain.slurm.submit import check_nodes, check_partition, fit, node_kinds, whole_gres
-from malletrain.slurm.submit import submit as submit_request
+from malletrain.slurm.submission import batch_request, directives
+from malletrain.slurm.submission.batch_request import Defaults
+from malletrain.slurm.submission.mtbatch_options import ALLOWED, Option, Use
+from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, Submission
+from malletrain.slurm.submission.submit import check_nodes, check_partition, fit, node_kinds, whole_gres
+from malletrain.slurm.submission.submit import submit as submit_request
 from malletrain.wire import address
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient, client_at

@@ -16,14 +16,14 @@ import structlog
 
 from malletrain import __version__
 from malletrain.config import Config
-from malletrain.daemon.notify import Notifier
 from malletrain.daemon.site_rules import harvest_of, most_pilots, node_names
+from malletrain.daemon.systemd import Notifier
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm import site_facts
 from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.command import Commands
+from malletrain.slurm.site import site_facts
 
 #: A command that runs when the actuator ends has so long (seconds).
 GOODBYE_S = 3.0

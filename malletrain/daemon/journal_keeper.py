@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import structlog
 
-from malletrain.daemon.metrics import Metrics
+from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import StartPilot, TopUp
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import (

@@ -23,12 +23,12 @@ from malletrain.api.ports import Unavailable
 from malletrain.config import Config, ConfigError
 from malletrain.daemon import log
 from malletrain.daemon.actuator_main import steer
-from malletrain.daemon.describe import describe
-from malletrain.daemon.notify import Notifier
+from malletrain.daemon.systemd import Notifier
 from malletrain.daemon.timers import Timers, schedule
+from malletrain.daemon.views.describe import describe
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
-from malletrain.slurm import site_facts
 from malletrain.slurm.command import Commands
+from malletrain.slurm.site import site_facts
 from malletrain.store.errors import DiskFull, JournalInUse
 from malletrain.wire import address
 from malletrain.wire.errors import WireError

@@ -32,9 +32,9 @@ from malletrain.domain.job import Curve, MalleableJob
 from malletrain.loop.tick import Loop
 from malletrain.observe.observation import observation
 from malletrain.observe.shadow import NOBODY, ShadowCluster, ShadowWorkers
-from malletrain.slurm import site_facts
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
+from malletrain.slurm.site import site_facts
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.observed_path import observed_path
 from malletrain.store.upkeep import Upkeep

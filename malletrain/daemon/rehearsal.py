@@ -10,7 +10,7 @@ from malletrain.domain.decision import Action, CancelTasks, CutLimit, LeavePilot
 from malletrain.domain.job import task_of
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import CommandResult, Commands
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 
 
 @dataclass(frozen=True, slots=True)

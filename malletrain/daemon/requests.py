@@ -9,8 +9,8 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Role, Unavailable
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.explain import explain
-from malletrain.daemon.scalability_view import profile_row
+from malletrain.daemon.views.explain import explain
+from malletrain.daemon.views.scalability_view import profile_row
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
     ArrayAttached,
@@ -26,7 +26,7 @@ from malletrain.domain.job import Curve, DependencyKind, Elastic, JobPhase, JobV
 from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 from malletrain.wire.rows import ProfileRow
 
 #: Most jobs of one user that are announced and have no array attached.

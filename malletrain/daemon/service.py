@@ -25,13 +25,13 @@ from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.journal_keeper import JournalKeeper
-from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.run_health import RunHealth
 from malletrain.daemon.site_rules import breaker_rules, harvest_of, policy_from, proxy_secret_of, rules_from
 from malletrain.daemon.site_watch import SiteWatch
+from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Action, Decision
 from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event
 from malletrain.domain.snapshot import NodeState, Snapshot
@@ -44,12 +44,12 @@ from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
 from malletrain.loop.rollout import summary
 from malletrain.loop.tick import Loop
-from malletrain.slurm import site_facts
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import PYTHON, choose
-from malletrain.slurm.user_accounts import Charge, UserAccounts
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
 from malletrain.store.event_reader import read_events
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal

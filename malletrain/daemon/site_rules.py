@@ -9,8 +9,8 @@ from ClusterShell.NodeSet import NodeSet
 
 from malletrain.api.roles import uids_of
 from malletrain.config import BudgetSection, Config, LimitSection, WebSection
-from malletrain.decide.budgets import AccountBudget, Period
-from malletrain.decide.limits import SiteLimit
+from malletrain.decide.entitlement.budgets import AccountBudget, Period
+from malletrain.decide.entitlement.limits import SiteLimit
 from malletrain.decide.rules import NodeClasses, Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Profile
@@ -19,8 +19,8 @@ from malletrain.loop.breaker import BreakerRules
 from malletrain.sizing.objective import Objective
 from malletrain.sizing.policy import Need, Policy, require_inputs
 from malletrain.sizing.registry import policy
-from malletrain.slurm.held_task_limits import HeldTaskLimits
-from malletrain.slurm.site_facts import Harvest, SiteFacts
+from malletrain.slurm.site.held_task_limits import HeldTaskLimits
+from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
 #: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
 MAX_STARTS = 50

@@ -8,9 +8,9 @@ import structlog
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.loop.breaker import why_no_more_tasks
-from malletrain.slurm import site_facts
 from malletrain.slurm.command import Commands
-from malletrain.slurm.held_task_limits import KnownJobs
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.held_task_limits import KnownJobs
 
 #: slurm.conf is read again so often, in seconds: its partitions may change while the daemon runs.
 AGAIN_S = 300.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.decide.budgets import NodeTimeSpent
 from malletrain.decide.demand import DecisionCache, JobHoldings
+from malletrain.decide.entitlement.budgets import NodeTimeSpent
 from malletrain.decide.holes import Holes
 from malletrain.decide.multi_node_pilots import MultiNodePilots
 from malletrain.decide.profiling import ProbeChange

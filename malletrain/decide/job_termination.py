@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from malletrain.decide.budgets import affordable_nodes, job_budget_left_s
+from malletrain.decide.entitlement.budgets import affordable_nodes, job_budget_left_s
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import JobCancelled, JobFailed
 from malletrain.domain.job import JobPhase, JobView, PilotPhase

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.decide.budgets import BudgetTerms, budgets_for
 from malletrain.decide.demand import due_of, on_classes
 from malletrain.decide.draft import Draft, Inputs, Situation
-from malletrain.decide.limits import caps_of_unfit, constraints_for
+from malletrain.decide.entitlement.budgets import BudgetTerms, budgets_for
+from malletrain.decide.entitlement.limits import caps_of_unfit, constraints_for
+from malletrain.decide.entitlement.starvation_guard import starving_jobs
 from malletrain.decide.profiling import ProbeChange, advice_for, probe_changes, with_advice, within_reach
 from malletrain.decide.rules import NodeClasses, Rules
-from malletrain.decide.starvation_guard import starving_jobs
 from malletrain.domain.decision import Hole, Refusal
 from malletrain.domain.job import JobView
 from malletrain.learn.advisor import JobKnowledge

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from malletrain.decide.budgets import AccountBudget
-from malletrain.decide.limits import SiteLimit
+from malletrain.decide.entitlement.budgets import AccountBudget
+from malletrain.decide.entitlement.limits import SiteLimit
 from malletrain.learn.advisor import ProbeRules
 from malletrain.sizing.objective import Objective
 
@@ -33,7 +33,7 @@ class Rules:
         max_weight: most that users may give a job of theirs; operators may give more.
         limits: caps, guaranteed shares and resources of groups of jobs; `user_share`: most of the nodes for one user
             while others want some, as a part; `max_resizes`: most jobs that change size at one decision.
-        budgets: node-seconds of accounts for each day, week or month (`decide.budgets`).
+        budgets: node-seconds of accounts for each day, week or month (`decide.entitlement.budgets`).
         max_wait_s: a job that has had no node for so long comes before the others' gain, for `turn_s`; 0: never.
         keep_idle: nodes that stay free, or are made free again, for `srun -I`, hetjobs, reservations and bursts.
         keep_leaves: leaf switches that stay free as a whole, of those that no main job is on; their nodes count in

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from malletrain.decide.budgets import AccountBudget, NodeTimeSpent, work_left_s
+from malletrain.decide.entitlement.budgets import AccountBudget, NodeTimeSpent, work_left_s
 from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported
 from malletrain.domain.job import (
     Curve,

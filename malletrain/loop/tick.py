@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import TypeVar, cast
 
-from malletrain.decide.deadline_admission import admission_refusal
 from malletrain.decide.decision import decide, yield_now
 from malletrain.decide.demand import DecisionCache
 from malletrain.decide.draft import Situation, pilots_of
+from malletrain.decide.entitlement.deadline_admission import admission_refusal
 from malletrain.decide.job_termination import termination
 from malletrain.decide.multi_node_pilots import after_loss, co_allocated
 from malletrain.decide.profiling import ProbeChange, scale_up_jobs

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from malletrain.decide.budgets import AccountBudget
+from malletrain.decide.entitlement.budgets import AccountBudget
 from malletrain.decide.rules import Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import Event, PoolCounted

@@ -21,7 +21,7 @@ from malletrain.slurm.pilots import EndKind, EndState
 from malletrain.slurm.queries import Queries, is_gone
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.read_pyslurm import SnapshotReader
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 from malletrain.slurm.task_pinning import PinnedTask, together
 from malletrain.slurm.topology import Topology
 

@@ -11,7 +11,7 @@ from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.formats import hostlist, scalars
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 
 #: Every task is submitted with this limit, so that one that its owner releases by hand ends at once.
 SUBMITTED_LIMIT_S = 60.0

@@ -9,7 +9,7 @@ from malletrain.domain.decision import StartPilot
 from malletrain.domain.job import task_of
 from malletrain.domain.snapshot import FREE_STATES, Node
 from malletrain.slurm.formats.squeue import TaskRecord
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 
 
 @dataclass(frozen=True, slots=True)

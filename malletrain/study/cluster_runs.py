@@ -13,9 +13,16 @@ from typing import TypeVar
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
-from malletrain.slurm.held_task_limits import TooManyHeldTasks
-from malletrain.slurm.sbatch import BatchRequest, default_tasks
-from malletrain.slurm.submit import SubmissionRefused, add_tasks, check_partition, node_kinds, submit, whole_gres
+from malletrain.slurm.site.held_task_limits import TooManyHeldTasks
+from malletrain.slurm.submission.sbatch import BatchRequest, default_tasks
+from malletrain.slurm.submission.submit import (
+    SubmissionRefused,
+    add_tasks,
+    check_partition,
+    node_kinds,
+    submit,
+    whole_gres,
+)
 from malletrain.study.event_feed import EventFeed, past
 from malletrain.study.job_outcome import JobOutcome
 from malletrain.study.trial_endings import Ending, Figure, TrainingEnded, TrialEnd

@@ -243,7 +243,7 @@ def test_every_command_has_help_with_an_example_and_a_chapter_in_the_reference(n
 @pytest.mark.parametrize("program", ["mtbatch", "malletraind"])
 def test_the_other_programs_are_in_the_reference_with_all_options(program: str) -> None:
     from malletrain.daemon.main import command
-    from malletrain.slurm.mtbatch_options import ALLOWED, Use
+    from malletrain.slurm.submission.mtbatch_options import ALLOWED, Use
 
     options = (
         [f"--{option.name}" for option in ALLOWED.values() if option.use is not Use.GIVEN]

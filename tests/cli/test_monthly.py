@@ -6,7 +6,7 @@ import csv
 import io
 from html.parser import HTMLParser
 
-from malletrain.cli.monthly import SiteFigures, as_csv, as_html, columns, of_month
+from malletrain.cli.admin.monthly import SiteFigures, as_csv, as_html, columns, of_month
 from malletrain.wire.rows import UsageRow
 from tests.api.house import House
 from tests.cli.conftest import Desk

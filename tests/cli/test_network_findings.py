@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from malletrain.cli.network_findings import network_findings, reaches
+from malletrain.cli.admin.network_findings import network_findings, reaches
 from malletrain.config import Config
 from malletrain.config.sections import ApiSection
-from malletrain.slurm.site_facts import Finding, Level
+from malletrain.slurm.site.site_facts import Finding, Level
 
 
 def found(answer: bool | None = None, **api: object) -> list[Finding]:

@@ -11,7 +11,7 @@ from malletrain import config as configuration
 from malletrain.cli.replays.replayed_site import replayed_rules, shipped
 from malletrain.daemon.site_rules import rules_from
 from malletrain.decide.rules import Rules
-from malletrain.slurm.site_facts import parse
+from malletrain.slurm.site.site_facts import parse
 
 SITES = Path(__file__).resolve().parents[2] / "site-configs"
 CONFIG = """Configuration data as of 2026-11-20T12:00:00

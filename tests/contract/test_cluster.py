@@ -22,7 +22,6 @@ from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.memory import ManualClock, MemoryCluster
 from malletrain.loop.ports import Cluster
-from malletrain.slurm import site_facts
 from malletrain.slurm.actuator.audit_log import AuditLog
 from malletrain.slurm.actuator.bounds import ActuatorBounds
 from malletrain.slurm.actuator.client import ActuatorClient
@@ -30,7 +29,8 @@ from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_pyslurm import PYTHON, PyslurmReader, choose
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.site_facts import Harvest
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 

@@ -25,8 +25,8 @@ from malletrain.slurm.actuator.protocol import ActuatorRequest, write_reply, wri
 from malletrain.slurm.actuator.server import Actuator
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import CommandResult, Commands
-from malletrain.slurm.site_facts import Harvest
-from malletrain.slurm.site_facts import parse as parse_site
+from malletrain.slurm.site.site_facts import Harvest
+from malletrain.slurm.site.site_facts import parse as parse_site
 from tests.corpus import doors
 from tests.corpus.fake_slurm import FakeSlurm
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from malletrain.daemon.describe import describe, describe_action
 from malletrain.daemon.rehearsal import Rehearsed
+from malletrain.daemon.views.describe import describe, describe_action
 from malletrain.domain.decision import (
     Action,
     CancelTasks,

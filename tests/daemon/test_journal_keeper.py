@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 import structlog.testing
 
-from malletrain.cli.site import room_for_journal
+from malletrain.cli.admin.site import room_for_journal
 from malletrain.config import Config
 from malletrain.config.sections import StoreSection
 from malletrain.daemon.journal_keeper import JournalKeeper
-from malletrain.daemon.metrics import Metrics
 from malletrain.daemon.run_health import RunHealth
+from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import LeavePilot, StartPilot
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import ActionIntent, Event, JobAnnounced, JobCancelled, MetricReported
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy as policy_named
-from malletrain.slurm.site_facts import Level
+from malletrain.slurm.site.site_facts import Level
 from malletrain.store.journal import SqliteJournal
 from tests.small_disk import fill, small_disk
 from tests.world import RULES, START, World, job, main_job

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.daemon.clock import SystemClock
-from malletrain.daemon.metrics import Metrics
+from malletrain.daemon.views.metrics import Metrics
 from tests.test_house import ROOT
 
 FOLDER = ROOT / "site-configs" / "monitoring"

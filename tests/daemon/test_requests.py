@@ -10,7 +10,7 @@ from malletrain.api.ports import Conflict, Identity, NewJob
 from malletrain.daemon.requests import MAX_UNATTACHED_JOBS, LoopRequests
 from malletrain.domain.job import Profile
 from malletrain.loop.ledger import Ledger
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 from tests.world import World
 
 

@@ -6,13 +6,13 @@ import pytest
 
 from malletrain import config
 from malletrain.daemon.site_rules import rules_from, unknown_names
-from malletrain.decide.budgets import AccountBudget, Period
-from malletrain.decide.limits import SiteLimit
+from malletrain.decide.entitlement.budgets import AccountBudget, Period
+from malletrain.decide.entitlement.limits import SiteLimit
 from malletrain.decide.profiling import profile_of
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Elastic, JobPhase, JobView, Profile
 from malletrain.sizing.objective import Objective
-from malletrain.slurm.site_facts import PartitionFacts, SiteFacts
+from malletrain.slurm.site.site_facts import PartitionFacts, SiteFacts
 from tests.world import job
 
 

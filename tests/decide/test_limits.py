@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malletrain.decide.limits import SiteLimit, constraints_for
+from malletrain.decide.entitlement.limits import SiteLimit, constraints_for
 from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob
 from malletrain.sizing.constraints import check
 from malletrain.sizing.problem import JobDemand, LinearLimit, Problem, ResizeLimit

@@ -47,7 +47,7 @@ def test_each_job_that_fits_the_pools_lower_tenth_starts_in_time(
 ) -> None:
     """The pool moves between 4 nodes (its lower tenth) and 8; each job's fewest fit 4.
 
-    The bound of `malletrain.decide.starvation_guard`, with two ticks for each hand-over: leave, then start.
+    The bound of the starvation guard, with two ticks for each hand-over: leave, then start.
     """
     import numpy as np
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.slurm import doctor
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site_facts import Finding, Harvest, Level
+from malletrain.slurm.site import doctor
+from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Lab, LabConfig, UsageError, namespace
 from scripts.lab.users import Identity
 from scripts.play.site import free_port

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.slurm import doctor
-from malletrain.slurm.site_facts import Finding, Level
+from malletrain.slurm.site import doctor
+from malletrain.slurm.site.site_facts import Finding, Level
 from scripts.lab import Lab, users
 from scripts.play.site import FAST_LOOP, Site
 from tests.slurm.test_authority import HARVEST, accounted, commands_as

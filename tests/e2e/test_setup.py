@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.cli import site_setup
-from malletrain.cli.site_setup import Wanted, with_harvest, without_harvest
+from malletrain.cli.admin import site_setup
+from malletrain.cli.admin.site_setup import Wanted, with_harvest, without_harvest
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm import doctor
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site_facts import Harvest, Level
+from malletrain.slurm.site import doctor
+from malletrain.slurm.site.site_facts import Harvest, Level
 from scripts.lab import Lab, LabConfig, UsageError
 from tests.e2e.test_admin_install import MainQueue
 

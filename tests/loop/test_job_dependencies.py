@@ -12,7 +12,7 @@ from malletrain.daemon.requests import LoopRequests
 from malletrain.domain.event import Event, JobCancelled, JobCompleted, JobFailed, Payload
 from malletrain.domain.job import JobPhase
 from malletrain.loop.ledger import Ledger
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 from tests.world import World, job
 
 ADA, BOB = Identity(1001, 1001, "ada"), Identity(1002, 1002, "bob")

@@ -25,7 +25,7 @@ from malletrain.domain.job import Curve, Elastic, JobPhase, PilotEnd
 from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.ledger import Ledger
 from malletrain.loop.memory import MemoryWorkers
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 from tests.world import RULES, START, World, job, main_job
 
 

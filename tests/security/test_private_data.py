@@ -32,7 +32,7 @@ from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy as policy_named
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 from malletrain.store.journal import SqliteJournal
 from tests.api.house import URL, Caller, House
 from tests.security.two_users import Site

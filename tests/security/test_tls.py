@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from malletrain.slurm.sbatch import InvalidBatch
+from malletrain.slurm.submission.sbatch import InvalidBatch
 from malletrain.wire import tls
 from malletrain.wire.address import Address, AddressError, read, write
 from malletrain.wire.daemon import client_at

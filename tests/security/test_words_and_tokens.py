@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from malletrain.api import worker_routes
 from malletrain.api.worker_routes import MAX_TOKENS_PER_WORKER, WORKER_TOKEN_LIFETIME_S
 from malletrain.domain.event import Event, EventKind
-from malletrain.slurm.directives import from_environment
-from malletrain.slurm.mtbatch_options import FROM_ENVIRONMENT
+from malletrain.slurm.submission.directives import from_environment
+from malletrain.slurm.submission.mtbatch_options import FROM_ENVIRONMENT
 from malletrain.store.journal import SqliteJournal
 from malletrain.wire import messages
 from malletrain.wire.codec import steers_nothing

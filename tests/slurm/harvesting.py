@@ -21,10 +21,10 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.loop.memory import MemoryJournal, MemoryWorkers
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
-from malletrain.slurm import site_facts
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site_facts import Harvest, SiteFacts
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 from scripts.lab import Lab
 from tests.world import announced, data_of, event_of
 

@@ -22,7 +22,7 @@ from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.actuator.server import Actuator, ActuatorServer
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 
 HARVEST = Harvest("harvest")
 Serve = Callable[..., Path]

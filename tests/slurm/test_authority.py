@@ -14,12 +14,12 @@ import pytest
 
 from malletrain.domain.decision import CancelTasks, CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.job import MalleableJob
-from malletrain.slurm import doctor
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.pilots import EndKind
-from malletrain.slurm.site_facts import Harvest, Level
-from malletrain.slurm.user_accounts import Charge, UserAccounts
+from malletrain.slurm.site import doctor
+from malletrain.slurm.site.site_facts import Harvest, Level
+from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 

@@ -9,7 +9,7 @@ import pytest
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotPhase
 from malletrain.loop import pilot_changes
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 from scripts.lab import Change, Lab
 from tests.slurm.harvesting import Harvesting
 from tests.slurm.test_authority import accounted, commands_as

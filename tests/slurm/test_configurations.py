@@ -10,8 +10,8 @@ import pytest
 from malletrain.domain.decision import CutLimit
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm import site_facts
-from malletrain.slurm.submit import node_kinds, whole_gres
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.submission.submit import node_kinds, whole_gres
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from malletrain.domain.event import EventKind
-from malletrain.slurm import doctor, site_facts
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site_facts import Finding, Harvest, Level
+from malletrain.slurm.site import doctor, site_facts
+from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 from scripts.lab import Change, Lab, LabConfig
 from tests.slurm.harvesting import Harvesting
 from tests.slurm.test_authority import HARVEST, accounted, commands_as

@@ -14,10 +14,10 @@ from malletrain.domain.decision import LeavePilot
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotPhase
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm import doctor
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site import doctor
+from malletrain.slurm.site.site_facts import Harvest
 from scripts.lab import Lab
 from tests.munged import munged
 from tests.slurm.harvesting import Harvesting

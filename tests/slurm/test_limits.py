@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.slurm.command import Commands
-from malletrain.slurm.held_task_limits import JOB_COUNT_REFRESH_S, KnownJobs, count_jobs
+from malletrain.slurm.site.held_task_limits import JOB_COUNT_REFRESH_S, KnownJobs, count_jobs
 
 
 @st.composite

@@ -16,13 +16,14 @@ from malletrain.domain.decision import CutLimit, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.job import MalleableJob
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm import batch_request, doctor, site_facts
-from malletrain.slurm.batch_request import Defaults
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
-from malletrain.slurm.directives import BatchOptions
 from malletrain.slurm.pilots import EndKind, EndState
-from malletrain.slurm.site_facts import Harvest, Level
+from malletrain.slurm.site import doctor, site_facts
+from malletrain.slurm.site.site_facts import Harvest, Level
+from malletrain.slurm.submission import batch_request
+from malletrain.slurm.submission.batch_request import Defaults
+from malletrain.slurm.submission.directives import BatchOptions
 from scripts.lab import Lab, LabConfig
 from tests.slurm_fixtures import LabFactory
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from malletrain.slurm import site_facts
-from malletrain.slurm.main_preemption import check_main_partitions, preemptible_partitions
-from malletrain.slurm.site_facts import Finding, Harvest, Level, PartitionFacts, SiteFacts
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.main_preemption import check_main_partitions, preemptible_partitions
+from malletrain.slurm.site.site_facts import Finding, Harvest, Level, PartitionFacts, SiteFacts
 from tests.slurm.test_site import BASE
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from malletrain.domain.requirements import Requirements
-from malletrain.slurm.submit import node_kinds, whole_gres
+from malletrain.slurm.submission.submit import node_kinds, whole_gres
 from scripts.lab import Change, Lab
 from tests.slurm.harvesting import Harvesting
 

@@ -10,7 +10,7 @@ import pytest
 from malletrain.domain.decision import RecyclePilot, StartPilot
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotPhase, pilot_name
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 from scripts.lab import LabConfig
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory

@@ -10,7 +10,7 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.slurm import pilots
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.pilots import EndKind
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 
 HARVEST = Harvest("harvest", "hacct", "hqos")
 HELD = TaskRecord(

@@ -14,8 +14,8 @@ import pytest
 
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import EventKind
-from malletrain.slurm import submit
-from malletrain.slurm.sbatch import Submission
+from malletrain.slurm.submission import submit
+from malletrain.slurm.submission.sbatch import Submission
 from scripts.lab import Change, Lab
 from tests.slurm.harvesting import Harvesting
 from tests.slurm.test_authority import HARVEST, accounted, commands_as

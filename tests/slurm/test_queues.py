@@ -10,9 +10,10 @@ import pytest
 
 from malletrain.domain.event import EventKind
 from malletrain.domain.snapshot import NodeState
-from malletrain.slurm import held_task_limits, submit
 from malletrain.slurm.command import Commands
-from malletrain.slurm.sbatch import Submission
+from malletrain.slurm.site import held_task_limits
+from malletrain.slurm.submission import submit
+from malletrain.slurm.submission.sbatch import Submission
 from scripts.lab import Change, Lab, LabConfig, LabError
 from tests.slurm.harvesting import Harvesting
 from tests.slurm_fixtures import LabFactory

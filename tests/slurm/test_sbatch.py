@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malletrain.slurm import batch_request, directives
-from malletrain.slurm.batch_request import Defaults, due_at
-from malletrain.slurm.mtbatch_options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
-from malletrain.slurm.sbatch import BatchRequest, InvalidBatch
+from malletrain.slurm.submission import batch_request, directives
+from malletrain.slurm.submission.batch_request import Defaults, due_at
+from malletrain.slurm.submission.mtbatch_options import ALLOWED, REFUSED, REFUSED_SHORT, SHORT
+from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch
 
 SITE = Defaults("harvest", "hacct", "hqos", "gpu:4")
 GOOD = b"#!/bin/bash\n#SBATCH --nodes=1-8\npython train.py\n"

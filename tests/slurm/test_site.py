@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from malletrain.domain.errors import InvalidInput
-from malletrain.slurm import site_facts
 from malletrain.slurm.formats import sdiag, squeue, text
-from malletrain.slurm.site_facts import Harvest, Level, SiteFacts
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.site_facts import Harvest, Level, SiteFacts
 from tests.conftest import DATA
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from malletrain.slurm.command import Commands
-from malletrain.slurm.sbatch import BatchRequest
-from malletrain.slurm.submit import SubmissionRefused, add_tasks, set_aside
+from malletrain.slurm.submission.sbatch import BatchRequest
+from malletrain.slurm.submission.submit import SubmissionRefused, add_tasks, set_aside
 from malletrain.wire.address import Address
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.http import DaemonRefused

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.explain import explain
+from malletrain.daemon.views.explain import explain
 from malletrain.domain.decision import LeaveCause, LeavePilot
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import ActionIntent, Event, MainJobMet, PoolCounted

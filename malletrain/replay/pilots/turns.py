@@ -1,4 +1,4 @@
-"""Jobs that wait too long for nodes get their fewest, for a turn: `malletrain.decide.starvation_guard` in columns."""
+"""Jobs that wait too long for nodes get their fewest, for a turn: decide's `starvation_guard`, in columns."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from malletrain.domain.snapshot import SlurmState
 from malletrain.slurm.formats.squeue import TaskRecord
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import is_held
-from malletrain.slurm.sbatch import comment_of
+from malletrain.slurm.submission.sbatch import comment_of
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0

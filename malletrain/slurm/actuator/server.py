@@ -41,7 +41,7 @@ from malletrain.slurm.actuator.protocol import (
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
 from malletrain.slurm.queries import Queries
-from malletrain.slurm.site_facts import Harvest
+from malletrain.slurm.site.site_facts import Harvest
 
 log = logging.getLogger("malletrain.actuator")
 

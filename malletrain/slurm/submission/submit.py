@@ -21,10 +21,10 @@ from typing import NamedTuple
 from malletrain import __version__
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.domain.requirements import Requirements, has_features
-from malletrain.slurm import held_task_limits
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import text
-from malletrain.slurm.sbatch import BatchRequest, Submission, default_tasks
+from malletrain.slurm.site import held_task_limits
+from malletrain.slurm.submission.sbatch import BatchRequest, Submission, default_tasks
 from malletrain.wire.daemon import DaemonClient
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import DaemonRefused, DaemonUnavailable

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import urlsplit
 
 from malletrain.config import Config
-from malletrain.slurm.site_facts import Finding, Level
+from malletrain.slurm.site.site_facts import Finding, Level
 
 #: A port that nothing is known to listen on: a refusal says that nothing filters the way there.
 PROBED_PORT = 47_999

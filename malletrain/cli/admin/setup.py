@@ -14,12 +14,12 @@ from pathlib import Path
 
 import click
 
-from malletrain.cli import site_setup
-from malletrain.cli.site_setup import Accounts, Wanted
+from malletrain.cli.admin import site_setup
+from malletrain.cli.admin.site_setup import Accounts, Wanted
 from malletrain.domain.errors import InvalidInput, MalletrainError
-from malletrain.slurm import site_facts
 from malletrain.slurm.command import Commands
-from malletrain.slurm.site_facts import SiteFacts
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.site_facts import SiteFacts
 
 #: sacctmgr writes to a database, slurmctld may be busy (seconds).
 _COMMAND_TIMEOUT_S = 60.0

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from malletrain.slurm.mtbatch_options import ALLOWED, FROM_ENVIRONMENT, REFUSED, REFUSED_SHORT, SHORT, Use
+from malletrain.slurm.submission.mtbatch_options import ALLOWED, FROM_ENVIRONMENT, REFUSED, REFUSED_SHORT, SHORT, Use
 
 _DIRECTIVE = re.compile(r"#(SBATCH|MALLETRAIN)(?:[ \t]+(.*))?\Z")
 _SHELLS = {"sh", "bash"}

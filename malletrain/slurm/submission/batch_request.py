@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from malletrain.slurm import directives
-from malletrain.slurm.directives import BatchOptions, GivenOption
-from malletrain.slurm.mtbatch_options import ALLOWED, Use
-from malletrain.slurm.sbatch import BatchRequest, InvalidBatch, default_tasks
+from malletrain.slurm.submission import directives
+from malletrain.slurm.submission.directives import BatchOptions, GivenOption
+from malletrain.slurm.submission.mtbatch_options import ALLOWED, Use
+from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, default_tasks
 
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
 _PMI = re.compile(r"none\Z|pmi2\Z|pmix(?:_v[0-9]{1,2})?\Z")

@@ -15,14 +15,15 @@ from typing import Any
 import click
 
 from malletrain import config as configuration
-from malletrain.cli.network_findings import network_findings
+from malletrain.cli.admin.network_findings import network_findings
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import Snapshot
-from malletrain.slurm import doctor as site_doctor
-from malletrain.slurm import read_files, site_facts
+from malletrain.slurm import read_files
 from malletrain.slurm.command import Commands
 from malletrain.slurm.read_commands import CommandReader
-from malletrain.slurm.site_facts import Finding, Harvest, Level
+from malletrain.slurm.site import doctor as site_doctor
+from malletrain.slurm.site import site_facts
+from malletrain.slurm.site.site_facts import Finding, Harvest, Level
 
 #: Nodes that are tried until one says something of filters: others may be down.
 PROBED_NODES = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from malletrain.api.visibility import Visibility
-from malletrain.daemon.describe import describe_action, utc
+from malletrain.daemon.views.describe import describe_action, utc
 from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, LeavePilot, RecyclePilot, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import ActionIntent, ActionOutcome, Event, MainJobMet, MetricReported, SamplesReported

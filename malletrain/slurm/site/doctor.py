@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
-from malletrain.slurm import held_task_limits, site_facts
 from malletrain.slurm.command import Commands
 from malletrain.slurm.formats import sdiag, text
-from malletrain.slurm.main_preemption import check_main_partitions
-from malletrain.slurm.site_facts import Finding, Harvest, Level, SiteFacts
+from malletrain.slurm.site import held_task_limits, site_facts
+from malletrain.slurm.site.main_preemption import check_main_partitions
+from malletrain.slurm.site.site_facts import Finding, Harvest, Level, SiteFacts
 from malletrain.wire import munge
 from malletrain.wire.errors import WireError
 
