@@ -48,7 +48,15 @@ _MEANING = {
 }
 
 
-def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool, chance: bool = False) -> Judgement:
+def judge(
+    model: nn.Module,
+    *,
+    shards: bool,
+    fixed_batch: bool,
+    additive: bool,
+    chance: bool = False,
+    rounded: bool = False,
+) -> Judgement:
     """Assign a session to its class.
 
     Args:
@@ -57,6 +65,7 @@ def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool, 
         fixed_batch: whether the batch is the same at every size.
         additive: whether the loss is a sum or mean over samples, as the script declares.
         chance: whether steps were seen to draw random numbers outside of such layers.
+        rounded: whether gradients are rounded to bfloat16 before they are summed over workers.
     """
     because = []
     batch = [] if shards else whole_batch_layers(model)
@@ -77,6 +86,9 @@ def judge(model: nn.Module, *, shards: bool, fixed_batch: bool, additive: bool, 
     if not fixed_batch:
         because.append("the batch changes with the number of workers")
         remedies.append("a batch_size that is a number")
+    if rounded:
+        because.append("gradients are rounded before they are summed over workers (sum_dtype)")
+        remedies.append("no sum_dtype")
     if because:
         remedy = f"Where equality matters: {'; '.join(dict.fromkeys(remedies))}."
         return Judgement(Equality.STATISTICAL, tuple(because), remedy)

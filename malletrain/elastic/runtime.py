@@ -47,6 +47,7 @@ from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
+from malletrain.elastic.state.buffer_copies import BufferCopies
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.checkpointing import Checkpointing
 from malletrain.elastic.state.sharded_model import OutputScale
@@ -56,6 +57,9 @@ from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 
 log = logging.getLogger("malletrain.elastic")
+
+#: Types that gradients may be summed in. float16 overflows, and a loss scaler would not see where.
+SUM_DTYPES = (torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,7 @@ class Settings:
     additive_loss: bool
     balance: bool
     must_be_finite: bool | None
+    sum_dtype: torch.dtype | None
     world: Group | None
     loaders: int
     check: Check
@@ -100,6 +105,7 @@ class Runtime:
         mean: whether the script's loss is a mean over its samples (else a sum).
         compares: whether the script says that its loss compares samples with each other.
         shared: the values of `Session.state`.
+        buffer_copies: the model's buffers as the step under way began.
         when_joining: called on a worker that joins a training that has begun.
         calls: how many collective calls the script has made since the last step.
 
@@ -162,7 +168,8 @@ class Runtime:
         self.state.track("malletrain.values", self.shared)
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
-             settings.reduction, settings.virtual_shards, settings.balance, settings.check, dataset_digest(dataset))
+             settings.reduction, settings.virtual_shards, settings.balance, settings.check, settings.sum_dtype,
+             dataset_digest(dataset))
         )  # fmt: skip
         if streams is not None:
             self.state.track("malletrain.streams", positions)
@@ -194,8 +201,15 @@ class Runtime:
         # How a step is made: gradients, and this member's share of each batch.
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.reducer = GradientReducer(
-            trained, self.committer, mean, lambda: self.position.step, sharded=self.sharded
+            trained,
+            self.committer,
+            mean,
+            lambda: self.position.step,
+            sharded=self.sharded,
+            sum_dtype=settings.sum_dtype,
         )
+        self.state.before_capture = self.reducer.settle
+        self.buffer_copies = BufferCopies(model)
         self.guards = ScriptGuards(
             settings.check, self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
         )
@@ -277,6 +291,8 @@ class Runtime:
                 "a sharded model bears neither virtual_shards nor sync_batchnorm nor a measured noise scale (a batch "
                 "that changes measures it: noise_scale=False)"
             )
+        if settings.sum_dtype not in (None, *SUM_DTYPES):
+            raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")
         if settings.balance and settings.virtual_shards:
             raise ElasticError("balance and virtual_shards exclude each other: shards are of one size")
         if norms and settings.virtual_shards:
@@ -349,6 +365,7 @@ class Runtime:
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """Wait until every member has committed its last step, then report the result and close all connections."""
         self.join()
+        self.reducer.settle()
         self.member.finishing = True
         try:
             self.lifecycle.barrier()
@@ -384,6 +401,7 @@ class Runtime:
             shards=bool(self._settings.virtual_shards),
             fixed_batch=self.session_batch.fixed,
             additive=self._settings.additive_loss,
+            rounded=self._settings.sum_dtype is torch.bfloat16,
             chance=chance,
         )
 

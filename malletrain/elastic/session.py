@@ -67,6 +67,8 @@ class Session:
             shares are equal.
         must_be_finite: whether gradients that are nan or infinite raise an error that names the worker. Default: yes,
             unless a tracked `GradScaler` expects them.
+        sum_dtype: the type in which gradients of a wider one are summed over workers, such as `torch.bfloat16`: half
+            the bytes on the network, and sums that are rounded. Default: each gradient's own.
         world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`,
             `elastic.mpi_world`). Default: this process trains alone.
         loaders: number of processes that load batches ahead. Default: batches are loaded between steps.
@@ -106,6 +108,7 @@ class Session:
         additive_loss: bool = True,
         balance: bool = False,
         must_be_finite: bool | None = None,
+        sum_dtype: torch.dtype | None = None,
         world: Group | None = None,
         loaders: int = 0,
         check: Check = "error",
@@ -128,6 +131,7 @@ class Session:
             additive_loss=additive_loss,
             balance=balance,
             must_be_finite=must_be_finite,
+            sum_dtype=sum_dtype,
             world=world,
             loaders=loaders,
             check=check,

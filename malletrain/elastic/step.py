@@ -38,7 +38,6 @@ class Step:
         self._backwards = backwards
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
         self._watch: LossWatch | None = None
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._began = 0.0
         self._waited_s = 0.0
         self._taken = 0
@@ -49,7 +48,7 @@ class Step:
             raise ElasticError("s.step() belongs into the body of `for batch in s.batches()`, once for each batch")
         share, weight = r.share, self._weight
         self._began, self._waited_s = time.monotonic(), r.committer.waited_s
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in r.model.buffers()]
+        r.buffer_copies.take()
         r.calls = 0
         r.guards.begin_step(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
         if self._backwards > 1:
@@ -111,7 +110,7 @@ class Step:
             return True
         if error is not None:
             if not r.committed:
-                self._restore_buffers()
+                r.buffer_copies.restore()
             r.failures.report(error, whole=not made and not r.committed)
             return False
         if not r.committed or share is None:
@@ -132,13 +131,8 @@ class Step:
         r.meter.step(r.committer.world.nodes, self._taken, r.position.step, r.position.samples, parts)
         return False
 
-    def _restore_buffers(self) -> None:
-        with torch.no_grad():
-            for buffer, before in self._buffers:
-                buffer.copy_(before)
-
     def _undo(self) -> None:
-        self._restore_buffers()
+        self._runtime.buffer_copies.restore()
         if self._copy is not None:
             self._runtime.state.restore(*self._copy)
         self._runtime.reducer.reset_after_abort()

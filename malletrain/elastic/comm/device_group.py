@@ -15,7 +15,7 @@ from malletrain.elastic.comm.background import close_behind
 from malletrain.elastic.comm.group import Work, abandoned
 
 #: How often the host asks the device whether an operation is complete.
-QUERY_INTERVAL_S = 0.0005
+QUERY_INTERVAL_S = 0.0001
 
 
 class DeviceEvent(Protocol):

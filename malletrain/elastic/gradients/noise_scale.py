@@ -40,7 +40,7 @@ class NoiseScale:
         self._variance = 0.0  #: decayed sum of tr(S)
         self._signal = 0.0  #: decayed sum of |G|^2
         self._taken = 0
-        self._local = 0.0
+        self._local: list[torch.Tensor] = []
         self._earlier: tuple[float, float, list[torch.Tensor | None]] | None = None
 
     @property
@@ -59,11 +59,11 @@ class NoiseScale:
 
     def begin(self) -> None:
         """Begin a step."""
-        self._local = 0.0
+        self._local = []
 
     def add_local(self, flat: torch.Tensor) -> None:
         """Add the squared norm of a part of this member's gradient; all parts are multiplied by the same factor."""
-        self._local += _square(flat)
+        self._local.append(_square(flat))
 
     def contribution(self, factor: float, weight: float) -> torch.Tensor:
         """This member's row to be summed: |g_i|^2, 1 / w_i, and 1; zeros if it has no samples.
@@ -74,7 +74,7 @@ class NoiseScale:
         """
         row = torch.zeros(3, dtype=torch.float64)
         if weight and factor:
-            row[0], row[1], row[2] = self._local / factor**2, 1.0 / weight, 1.0
+            row[0], row[1], row[2] = _read_sum(self._local) / factor**2, 1.0 / weight, 1.0
         return row
 
     def apply_sums(
@@ -90,7 +90,7 @@ class NoiseScale:
         """
         squares, inverse, members = row.tolist()
         if members >= 2:
-            square = sum(_square(flat) for flat in sums) * ((batch if mean else 1.0) / total) ** 2
+            square = _read_sum([_square(flat) for flat in sums]) * ((batch if mean else 1.0) / total) ** 2
             self._count(squares / members, inverse / members, square, 1.0 / total, batch / total)
 
     # --- a single worker -----------------------------------------------------------------------------------------
@@ -104,13 +104,13 @@ class NoiseScale:
         if weight <= 0:
             return
         if self.measures(step):
-            square = sum(_square(g) for g in gradients if g is not None)
+            square = _read_sum([_square(g) for g in gradients if g is not None])
             self._earlier = weight, square, [None if g is None else g.detach().clone() for g in gradients]
         elif earlier is not None and earlier[0] == weight:
             _, before, kept = earlier
             pairs = [(a, b) for a, b in zip(kept, gradients, strict=True) if a is not None and b is not None]
-            both = sum(_square(a.add_(b)) for a, b in pairs) / 4.0
-            now = sum(_square(b) for _, b in pairs)
+            both = _read_sum([_square(a.add_(b)) for a, b in pairs]) / 4.0
+            now = _read_sum([_square(b) for _, b in pairs])
             small, large = (before + now) / 2.0 * factor**2, both * factor**2
             self._count(small, 1.0 / weight, large, 0.5 / weight, batch / weight)
 
@@ -135,8 +135,16 @@ class NoiseScale:
         self._taken += 1
 
 
-def _square(tensor: torch.Tensor) -> float:
+def _square(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach().reshape(-1)
     if flat.dtype in (torch.float16, torch.bfloat16):
         flat = flat.float()
-    return float(torch.dot(flat, flat))
+    return torch.dot(flat, flat).double()
+
+
+def _read_sum(squares: Sequence[torch.Tensor]) -> float:
+    """The sum of numbers, read from each device at once."""
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for each in squares:
+        by_device.setdefault(each.device, []).append(each)
+    return sum(sum(torch.stack(each).tolist()) for each in by_device.values())

@@ -20,6 +20,7 @@ import torch
 
 from malletrain.elastic.comm.background import Background
 from malletrain.elastic.comm.group import Work
+from malletrain.elastic.comm.late_read import LateRead
 from malletrain.elastic.comm.step_commit import (
     CONTROL_LENGTH,
     NONFINITE,
@@ -29,14 +30,13 @@ from malletrain.elastic.comm.step_commit import (
     total_weight,
 )
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
+from malletrain.elastic.gradients.bucket_copies import fill, spread
+from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
-
-#: Elements of a bucket that are checked for nan and infinity: a loss that is not finite spoils all of them.
-FINITE_CHECK_ELEMENTS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ class GradientReducer:
         step: returns the number of the step in progress, the same on every member.
         sharded: whether parameters are FSDP shards. FSDP reduces them over the node's processes, weighted
             already, and its backward must run to the end in all of these; only then are shards summed across nodes.
+        sum_dtype: the type in which wider gradients are summed; None: each in its own.
 
     Attributes:
         must_be_finite: whether gradients that are nan or infinite are an error.
@@ -103,8 +104,10 @@ class GradientReducer:
         step: Callable[[], int] = lambda: 0,
         *,
         sharded: bool = False,
+        sum_dtype: torch.dtype | None = None,
     ) -> None:
         self._sharded = sharded
+        self._sum_dtype = sum_dtype
         self._committer = committer
         self._mean = mean
         self.open_pass: Callable[[int], None] = lambda _: None
@@ -145,6 +148,9 @@ class GradientReducer:
         self.on_abort: Callable[[], None] | None = None
         self.aborted: Aborted | LayoutChanged | None = None
         self._clears = False
+        self._finite = FinitenessCheck()
+        self._verdict: torch.Tensor | None = None  #: of the devices of all members, once it is summed
+        self._late_verdicts = LateVerdicts()
 
     def lay_out(self, parameters: list[tuple[str, torch.nn.Parameter]]) -> None:
         """Reduce the gradients of these parameters from now on. Call it between two steps, at the same step on every
@@ -238,6 +244,15 @@ class GradientReducer:
         """Compute the norms that `noise` needs, in the steps that it measures."""
         self._noise = noise
 
+    def settle(self) -> None:
+        """Wait until the gradients of all steps so far are known to be finite. Call it before the training state is
+        saved or sent: a worker that trains alone on a device does not wait in each step.
+
+        Raises:
+            ElasticError: those of a step were not.
+        """
+        self._refuse_late(wait=True)
+
     def reset_after_abort(self) -> None:
         """Discard the gradients of an aborted round. Operations in progress may still write to its buffers, so these
         are not used again."""
@@ -254,7 +269,7 @@ class GradientReducer:
         open_ones: dict[tuple[torch.dtype, torch.device], _Bucket] = {}
         for index in reversed(range(len(self._parameters))):
             parameter = self._parameters[index]
-            key = (parameter.dtype, parameter.device)
+            key = (self._dtype_of_sums(parameter), parameter.device)
             bucket = open_ones.get(key)
             if bucket is None:
                 bucket = open_ones[key] = _Bucket([], 0, *key)
@@ -262,9 +277,14 @@ class GradientReducer:
             bucket.members.append(index)
             bucket.length += local(parameter).numel()
             limit = FIRST_BUCKET_BYTES if len(buckets) == 1 else BUCKET_BYTES
-            if bucket.length * parameter.element_size() >= limit:
+            if bucket.length * bucket.dtype.itemsize >= limit:
                 del open_ones[key]
         return buckets
+
+    def _dtype_of_sums(self, parameter: torch.nn.Parameter) -> torch.dtype:
+        wanted = self._sum_dtype
+        narrower = wanted is not None and parameter.is_floating_point() and wanted.itemsize < parameter.dtype.itemsize
+        return wanted if wanted is not None and narrower else parameter.dtype
 
     def _offsets(self) -> dict[int, tuple[int, int]]:
         home = {}
@@ -376,6 +396,7 @@ class GradientReducer:
         self._seen = set()
         self._launched = 0
         self._pending = []
+        self._finite, self._verdict = FinitenessCheck(), None
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
         if not self._alone and self._flats[self._turn] is None:
@@ -413,6 +434,7 @@ class GradientReducer:
         factor = 1.0 if self._weight or self._sharded else 0.0
         if self._mean and self._scale is None and not self._sharded:
             factor = self._weight / self._batch
+        parts, gradients = [], []
         for index in bucket.members:
             part, gradient = self._part(flat, index), self._gradient(index)
             if gradient is None or factor == 0.0:
@@ -420,7 +442,11 @@ class GradientReducer:
             elif gradient.is_sparse:
                 raise ElasticError(f"{self._names[index]}: sparse gradients cannot be summed: use sparse=False")
             else:
-                torch.mul(gradient, factor, out=part)
+                parts.append(part)
+                gradients.append(gradient)
+        fill(parts, gradients, factor)
+        if self.must_be_finite:
+            self._finite.look(flat)
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
         self._launched += 1
@@ -444,8 +470,11 @@ class GradientReducer:
             if last:
                 self._commit(self._committer.commit_received(self._given))
         elif self._alone:
+            if self.must_be_finite:
+                self._look_alone()
             control = self._control_vector()
             self._refuse_bad(control)
+            self._refuse_late()
             self.ns_per_sample = [self.own_ns_per_sample]
             for each in self._extras:
                 each.apply(each.contribute())
@@ -471,7 +500,10 @@ class GradientReducer:
         if self._noise is not None and self._measured:
             factor = float(self._weight) / (self._batch if self._mean else 1)
             extras.append(self._noise.contribution(factor, self._weight))
-        self._pending += [self._committer.start(each) for each in extras]
+        if self.must_be_finite:
+            self._verdict = self._finite.row(self._committer.world.rank, self._committer.world.size)
+        beside = extras if self._verdict is None else [*extras, self._verdict]
+        self._pending += [self._committer.start(each) for each in beside]
         sums = [*self._pass_flats(), *extras, control]
         if not last:
             self._committer.sum_pass(self._pending, control, self._refuse_bad)
@@ -489,33 +521,43 @@ class GradientReducer:
         """This member's control vector; further fields say which parameters have gradients, and how fast it was."""
         size, rank, many = self._committer.world.size, self._committer.world.rank, len(self._parameters)
         control = self._committer.control_vector(self._weight, many + size)
-        for index, parameter in enumerate(self._parameters):
-            control[CONTROL_LENGTH + index] = int(parameter.grad is not None and (self._weight > 0 or self._sharded))
+        counts = self._weight > 0 or self._sharded
+        used = [int(parameter.grad is not None and counts) for parameter in self._parameters]
+        control[CONTROL_LENGTH : CONTROL_LENGTH + many] = torch.tensor(used, dtype=torch.int64)
         control[CONTROL_LENGTH + many + rank] = self.own_ns_per_sample
-        if self.must_be_finite and (self._weight or self._sharded) and not self._looks_finite():
+        if self.must_be_finite and counts and not self._finite.is_host_finite():
             control[NONFINITE], control[NONFINITE_RANKS] = 1, rank
         return control
 
-    def _looks_finite(self) -> bool:
-        total = None
+    def _look_alone(self) -> None:
+        """Look at the gradients of this worker, which trains alone."""
         for bucket in self._buckets:
             first = next((g for index in bucket.members if (g := self._gradient(index)) is not None), None)
             if first is not None and not first.is_sparse:
-                part = first.detach().reshape(-1)[:FINITE_CHECK_ELEMENTS].sum(dtype=torch.float64)
-                total = part if total is None else total + part.to(total.device)
-        return total is None or bool(torch.isfinite(total))
+                self._finite.look(first)
+        row = self._finite.row(0, 1)
+        if row is not None:
+            self._late_verdicts.add(self._step(), row)
 
     def _refuse_bad(self, control: torch.Tensor) -> None:
-        """Raise if gradients are not finite. All members see the same control vector, so all raise, and none commits
-        the step."""
-        bad, world = int(control[NONFINITE]), self._committer.world
-        if not bad or not self.must_be_finite:
+        """Raise if gradients are not finite. All members see the same control vector and the same verdict of devices,
+        so all raise, and none commits the step."""
+        if not self.must_be_finite:
             return
-        who = world.worker_of(int(control[NONFINITE_RANKS])) if bad == 1 else f"{bad} of {world.size} workers"
-        raise ElasticError(
-            f"step {self._step()}: the gradients of {who} are not finite (nan or infinite). If that may happen, as "
-            "with a loss scaler that the session does not know, say Session(..., must_be_finite=False)"
-        )
+        world, many = self._committer.world, int(control[NONFINITE])
+        bad = [int(control[NONFINITE_RANKS])] * many if many < 2 else list(range(many))
+        if self._verdict is not None:
+            row = LateRead(self._verdict).values()
+            bad = [rank for rank, found in enumerate(row) if found != 0.0] or bad
+        if bad:
+            who = world.worker_of(bad[0]) if len(bad) == 1 else f"{len(bad)} of {world.size} workers"
+            raise _not_finite(self._step(), who)
+
+    def _refuse_late(self, *, wait: bool = False) -> None:
+        """Raise if gradients of an earlier step of this worker alone are found not to be finite."""
+        step = self._late_verdicts.first_bad(wait=wait)
+        if step is not None:
+            raise _not_finite(step, self._committer.world.worker_of(self._committer.world.rank))
 
     def _apply_sums(self, sums: list[torch.Tensor]) -> None:
         """Copy the sums of a pass into the gradients; its control vector is the last of them."""
@@ -530,19 +572,26 @@ class GradientReducer:
         if self._noise is not None and self._measured:
             self._noise.apply_sums(extras[0], sums[: len(self._buckets)], total, self._batch, self._mean)
         for bucket, flat in zip(self._buckets, sums, strict=False):
+            parts, gradients = [], []
             for index in bucket.members:
-                parameter, part = self._parameters[index], self._part(flat, index)
+                parameter = self._parameters[index]
                 if not used[index]:
                     parameter.grad = None
                     continue
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
-                if factor == 1.0:
-                    local(parameter.grad).copy_(part)
-                else:
-                    torch.mul(part, factor, out=local(parameter.grad))
+                parts.append(self._part(flat, index))
+                gradients.append(local(parameter.grad))
+            spread(parts, gradients, factor)
 
     def _commit(self, outcome: StepOutcome) -> None:
         self.disarm()
         self._closed = True
         self._on_commit(outcome)
+
+
+def _not_finite(step: int, who: str) -> ElasticError:
+    return ElasticError(
+        f"step {step}: the gradients of {who} are not finite (nan or infinite). If that may happen, as with a loss "
+        "scaler that the session does not know, say Session(..., must_be_finite=False)"
+    )

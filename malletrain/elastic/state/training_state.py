@@ -11,7 +11,7 @@ import io
 import logging
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -139,6 +139,7 @@ class TrainingState:
         has_state: whether this process holds the training state; False until a newcomer has received it.
         terms: the session's settings that the result depends on, as text.
         mesh: the device mesh of a sharded model; None if each process holds the whole model.
+        before_capture: called before the state is packed; may raise.
         layout_restored: whether `restore` has frozen or unfrozen parameters, so that gradients are to be laid out
             anew.
     """
@@ -150,6 +151,7 @@ class TrainingState:
         self.optimizers = list(optimizers)
         self.position = position
         self.layout_restored = False
+        self.before_capture: Callable[[], None] = lambda: None
         self.tracked: dict[str, Stateful] = {}
         self.has_state = False
         self.terms = ""
@@ -196,7 +198,8 @@ class TrainingState:
         self._boundary = None
 
     def capture(self) -> tuple[bytes, list[torch.Tensor]]:
-        """Pack the state; the tensors share memory with the live state."""
+        """Pack the state; the tensors share memory with the live state. Raises what `before_capture` raises."""
+        self.before_capture()
         tracked = self._boundary
         if tracked is None:
             tracked = {name: thing.state_dict() for name, thing in self.tracked.items()}

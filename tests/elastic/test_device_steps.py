@@ -1,0 +1,325 @@
+"""What a step asks of a device: nothing is read in the middle of it, buckets are filled at once, and only buffers
+that change are copied. Tensors in host memory stand for a device's (`device_stand_in`)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from malletrain import elastic
+from malletrain.elastic.comm import late_read
+from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.late_read import LateRead
+from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.gradients.bucket_copies import fill, spread
+from malletrain.elastic.gradients.finiteness import MAX_STEPS_UNREAD
+from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.state.buffer_copies import COMPARED_STEPS, BufferCopies
+from scripts.bench.elastic.overhead import Calm
+from tests.elastic import host_reads
+from tests.elastic.test_device_group import worlds
+from tests.elastic.test_transfer import run
+
+
+@pytest.fixture
+def as_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_read, "runs_ahead", lambda device: True)
+
+
+def trained(group: Group, bad_rank: int = -1, sum_dtype: torch.dtype | None = None) -> dict[str, Any]:
+    """Steps of two members; returns what the last of them gave, or the error."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    generator = torch.Generator().manual_seed(0)  # members are threads: the global one is shared
+    for parameter in model.parameters():
+        parameter.data.normal_(generator=generator)
+    committer = StepCommitter(Calm())
+    committer.world = TrainingWorld(1, tuple(f"w{rank}" for rank in range(group.size)), group)
+    reducer = GradientReducer(list(model.named_parameters()), committer, mean=True, sum_dtype=sum_dtype)
+    for step in range(3):
+        model.zero_grad()
+        reducer.arm(group.rank + 1, sum(range(1, group.size + 1)), lambda outcome: None)
+        loss = model(torch.linspace(-1, 1, 4).expand(group.rank + 1, 4) * (group.rank + step + 1)).square().mean()
+        if step == 2 and group.rank == bad_rank:
+            loss = loss * math.nan
+        try:
+            loss.backward()
+        except ElasticError as error:
+            return {"error": str(error), "committed": committer.rounds_done}
+    return {
+        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
+
+
+def of(act: Callable[[Group], object], size: int) -> list[Any]:
+    return worlds(size, act)
+
+
+@pytest.mark.usefixtures("as_a_device")
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_step_reads_nothing_of_a_device_before_its_sums_are_complete(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    with host_reads.counted(monkeypatch) as places:
+        found = of(trained, size)
+    assert all(set(each) == set(found[0]) and "error" not in each for each in found), found
+    assert not places, places[0]
+
+
+@pytest.mark.usefixtures("as_a_device")
+def test_a_verdict_of_a_device_names_the_rank_and_nobody_commits() -> None:
+    for found in of(lambda group: trained(group, bad_rank=1), 3):
+        assert "the gradients of w1 are not finite" in found["error"]
+        assert found["committed"] == 2
+
+
+@pytest.mark.usefixtures("as_a_device")
+def test_verdicts_of_several_members_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(group: Group) -> object:
+        return trained(group, bad_rank=group.rank if group.rank else -1)
+
+    for found in of(act, 3):
+        assert "the gradients of 2 of 3 workers are not finite" in found["error"]
+
+
+def test_the_device_way_and_the_hosts_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = run(2, trained)
+    monkeypatch.setattr(late_read, "runs_ahead", lambda device: True)
+    for here, there in zip(host, run(2, trained), strict=True):
+        assert isinstance(here, dict) and isinstance(there, dict)
+        assert all(torch.equal(here[name], there[name]) for name in here)
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["host", "device"])
+@given(factor=st.floats(0.01, 1.0) | st.just(1.0), wide=st.booleans(), seed=st.integers(0, 9))
+def test_buckets_are_filled_and_emptied_within_a_rounding(ahead: bool, factor: float, wide: bool, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late_read, "runs_ahead", lambda device: ahead)
+        generator = torch.Generator().manual_seed(seed)
+        gradients = [torch.randn(shape, generator=generator) for shape in ((3, 5), (7,), ())]
+        before = [gradient.clone() for gradient in gradients]
+        parts = [torch.empty_like(each, dtype=torch.float32 if wide else torch.bfloat16) for each in gradients]
+        fill(parts, gradients, factor)
+        unit = torch.finfo(parts[0].dtype).eps
+        for part, gradient in zip(parts, before, strict=True):
+            assert torch.allclose(part.float(), gradient * factor, rtol=unit, atol=0)
+        out = [torch.empty_like(each) for each in before]
+        spread(parts, out, 1 / factor)
+        for back, part in zip(out, parts, strict=True):
+            assert torch.allclose(back, part.float() / factor, rtol=1e-6, atol=0)
+
+
+# --- a worker that trains alone -----------------------------------------------------------------------------------
+
+
+class Slow(LateRead):
+    """Arrives when it is waited for, not before."""
+
+    @property
+    def is_complete(self) -> bool:
+        return False
+
+    def values(self) -> list[float]:
+        found: list[float] = self._host.tolist()
+        return found
+
+
+def alone(bad_at: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[str, int, GradientReducer]:
+    """What a worker alone raises, after how many steps."""
+    from malletrain.elastic.gradients import finiteness
+
+    monkeypatch.setattr(finiteness, "LateRead", Slow)
+    model, made = nn.Linear(3, 2), itertools.count()
+    committer = StepCommitter(Calm())
+    committer.world = TrainingWorld(0, ("alone",))
+    reducer = GradientReducer(
+        list(model.named_parameters()), committer, mean=True, step=lambda: committer.rounds_done
+    )
+    for number in range(steps):
+        model.zero_grad()
+        reducer.arm(1, 1, lambda outcome: None)
+        loss = model(torch.ones(3)).sum() * (math.nan if number == bad_at else 1.0)
+        try:
+            loss.backward()
+        except ElasticError as error:
+            return str(error), next(made), reducer
+        next(made)
+    return "", next(made), reducer
+
+
+@pytest.mark.usefixtures("as_a_device")
+def test_alone_a_bad_step_is_noticed_some_steps_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    error, made, _ = alone(3, 20, monkeypatch)
+    assert "step 3: the gradients of alone are not finite" in error
+    assert 3 < made <= 3 + MAX_STEPS_UNREAD
+
+
+@pytest.mark.usefixtures("as_a_device")
+def test_alone_a_bad_step_is_noticed_before_the_state_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    error, made, reducer = alone(3, 4, monkeypatch)
+    assert (error, made) == ("", 4)
+    with pytest.raises(ElasticError, match="step 3: the gradients of alone are not finite"):
+        reducer.settle()
+    reducer.settle()
+
+
+@pytest.mark.usefixtures("as_a_device")
+def test_a_session_saves_no_state_with_a_bad_step_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from malletrain.elastic.gradients import finiteness
+
+    monkeypatch.setattr(finiteness, "LateRead", Slow)
+    model = nn.Linear(3, 1)
+    s = elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), [torch.ones(3)] * 4, batch_size=4)
+    for _ in s.epochs(1):
+        for x in s.batches():
+            with s.step():
+                (model(x).mean() * math.nan).backward()
+    with pytest.raises(ElasticError, match="step 0: the gradients of alone are not finite"):
+        s._runtime.state.capture()
+    s.finish()
+
+
+@pytest.mark.usefixtures("as_a_device")
+def test_a_whole_step_of_a_session_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    model.register_buffer("mask", torch.ones(3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    s = elastic.Session(model, optimizer, [torch.ones(3)] * 400, batch_size=4)
+    found: list[str] = []
+    for _ in s.epochs(1):
+        batches = s.batches()
+        for number in range(100):
+            x = next(batches)
+            watched = number > COMPARED_STEPS and number % 64 not in (0, 63)
+            with host_reads.counted(monkeypatch) as places, s.step():
+                optimizer.zero_grad()
+                model(x).mean().backward()
+                optimizer.step()
+            found += places if watched else []
+        assert next(batches, None) is None
+    s.finish()
+    assert not found, found[0]
+
+
+# --- buffers ------------------------------------------------------------------------------------------------------
+
+
+class Buffers(nn.Module):
+    mask: torch.Tensor
+    mean: torch.Tensor
+    codes: torch.Tensor
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("mask", "mean", "codes", "count"):
+            self.register_buffer(name, torch.zeros(3))
+        with torch.inference_mode():
+            self.register_buffer("fixed", torch.zeros(2))
+
+    def change(self) -> None:
+        self.mean.add_(1)  # as BatchNorm
+        self.codes.data.add_(1)  # as many code books; the version counter does not tell
+        self.count = self.count + 1  # another tensor
+
+    def values(self) -> list[list[float]]:
+        return [buffer.tolist() for buffer in self.buffers()]
+
+
+def test_an_aborted_step_leaves_every_buffer_as_it_was() -> None:
+    model = Buffers()
+    copies = BufferCopies(model)
+    for number in range(3 * COMPARED_STEPS):
+        copies.take()
+        before = model.values()
+        model.change()
+        if number % 3 == 1:
+            copies.restore()
+            assert model.values() == before, number
+
+
+def test_a_buffer_that_nothing_writes_is_copied_once() -> None:
+    model = Buffers()
+    copies = BufferCopies(model)
+    copies.take()
+    mask = copies._kept[id(model.mask)]
+    written: list[int] = []
+    for _ in range(2 * COMPARED_STEPS):
+        model.change()
+        copies.take()
+        written.append(copies._kept[id(model.mask)][2]._version)
+        assert copies._kept[id(model.mask)][2] is mask[2]
+    assert set(written) == {mask[2]._version}
+    assert copies._kept[id(model.mean)][2]._version > COMPARED_STEPS
+
+
+# --- sums in bfloat16 ---------------------------------------------------------------------------------------------
+
+
+def gradient_of(rank: int) -> torch.Tensor:
+    return torch.randn(1000, generator=torch.Generator().manual_seed(rank), dtype=torch.float32)
+
+
+def summed_in_bfloat16(group: Group) -> torch.Tensor:
+    parameter = nn.Parameter(torch.zeros(1000))
+    committer = StepCommitter(Calm())
+    committer.world = TrainingWorld(1, tuple(f"w{rank}" for rank in range(group.size)), group)
+    reducer = GradientReducer([("p", parameter)], committer, mean=True, sum_dtype=torch.bfloat16)
+    reducer.arm(group.rank + 1, sum(range(1, group.size + 1)), lambda outcome: None)
+    (parameter * gradient_of(group.rank)).sum().backward()
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_sums_in_bfloat16_keep_their_error_bound(monkeypatch: pytest.MonkeyPatch, size: int, ahead: bool) -> None:
+    """Rounded are each of the n gradients, and each of the n - 1 sums of them: at most n roundings of 2^-8 of each
+    magnitude, to first order."""
+    monkeypatch.setattr(late_read, "runs_ahead", lambda device: ahead)
+    weights = [(rank + 1) / sum(range(1, size + 1)) for rank in range(size)]
+    terms = [weight * gradient_of(rank).double() for rank, weight in enumerate(weights)]
+    exact, magnitude = sum(terms), sum(term.abs() for term in terms)
+    found = run(size, summed_in_bfloat16)
+    for each in found:
+        assert isinstance(each, torch.Tensor), each
+        assert each.dtype == torch.float32
+        error = (each.double() - exact).abs()
+        assert bool((error <= size * 2**-8 * 1.01 * magnitude).all())
+        assert float(error.max()) > 2**-12, "nothing was rounded"
+        assert isinstance(found[0], torch.Tensor)
+        assert torch.equal(each, found[0])
+
+
+def test_half_the_bytes_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: dict[torch.dtype | None, int] = {}
+    for dtype in (None, torch.bfloat16, torch.float32):
+        model = nn.Linear(64, 64)
+        reducer = GradientReducer(list(model.named_parameters()), StepCommitter(Calm()), mean=True, sum_dtype=dtype)
+        reducer.allocate_buffers()
+        sizes[dtype] = sum(flat.nbytes for flats in reducer._flats if flats for flat in flats)
+    assert sizes[None] == sizes[torch.float32] == 2 * sizes[torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int32])
+def test_other_types_are_refused(dtype: torch.dtype) -> None:
+    model = nn.Linear(1, 1)
+    with pytest.raises(ElasticError, match=r"sum_dtype must be torch\.bfloat16 or torch\.float32"):
+        elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), [1.0], batch_size=1, sum_dtype=dtype)
+
+
+def test_a_session_says_that_its_sums_are_rounded() -> None:
+    model = nn.Linear(1, 1)
+    s = elastic.Session(
+        model, torch.optim.SGD(model.parameters(), 0.1), [torch.ones(1)], batch_size=1, sum_dtype=torch.bfloat16
+    )
+    assert "gradients are rounded before they are summed" in str(s._runtime.judgement)
+    s.finish()
