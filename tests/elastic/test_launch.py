@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shlex
 import signal
@@ -16,6 +17,8 @@ import pytest
 
 from malletrain.domain.event import EventKind
 from malletrain.elastic.launch import launcher
+from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
+from malletrain.loop.membership.next_world import JobTerms
 from tests.elastic.coordinator import ARRAY, HERE, JOB, free_port, outside_slurm, running, wait_until
 from tests.elastic.digits import SCRIPT
 from tests.world import data_of
@@ -39,8 +42,10 @@ def environment(url: str, directory: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def launched(url: str, directory: Path, *command: str, patience: str = "60") -> Iterator[subprocess.Popen[str]]:
+    thread = ["--thread"] * ("--thread" in command)
+    command = tuple(word for word in command if word != "--thread")
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "launched.py"), "--patience", patience, *command],
+        [sys.executable, str(HERE / "launched.py"), *thread, "--patience", patience, *command],
         env=environment(url, directory),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -126,6 +131,45 @@ def test_a_worker_that_leaves_ends_its_script_and_waits_to_be_ended(tmp_path: Pa
         saved = data_of(daemon.seen(EventKind.WORKER_LEFT)[0])["saved"]
         assert str(saved).startswith(str(tmp_path / ".malletrain" / str(JOB)))
     assert not (tmp_path / "after").exists()
+
+
+def signal_another_thread(pid: int) -> None:
+    """The kernel may give a process's signal to any of its threads."""
+    threads = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    other = next(thread for thread in threads if thread != pid)
+    assert ctypes.CDLL(None, use_errno=True).tgkill(pid, other, signal.SIGTERM) == 0  # tgkill(2)
+
+
+@pytest.mark.parametrize("mode", ["live", "restart"])
+def test_a_signal_that_another_thread_gets_reaches_the_script(tmp_path: Path, mode: str) -> None:
+    body = f"trap 'touch {tmp_path}/told; exit 143' TERM; touch {tmp_path}/runs; while :; do sleep 0.1; done"
+    terms = JobTerms(restarts=mode == "restart")
+    with (
+        running(tmp_path, terms) as (daemon, _),
+        launched(daemon.url, tmp_path, "--thread", "--", "/bin/bash", "-c", body) as process,
+    ):
+        wait_until((tmp_path / "runs").exists, 30, "the script runs")
+        signal_another_thread(process.pid)
+        wait_until((tmp_path / "told").exists, 10, "the script has the signal")
+        assert process.wait(30) == 143
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["pidfd", "without pidfd"])
+def test_the_status_of_a_child_is_known_at_once(monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
+    if old:
+        monkeypatch.delattr(os, "pidfd_open")
+    child = subprocess.Popen(["/bin/sh", "-c", "read line; exit 7"], stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    child.stdin.close()
+    assert wait_for_child(child) == 7
+    assert wait_for_child(child) == 7, "also of one that is waited for already"
+
+
+def test_a_wait_for_an_event_ends_in_time() -> None:
+    event = threading.Event()
+    assert not wait_for_event(event, 0.01)
+    event.set()
+    assert wait_for_event(event, 0.0)
 
 
 def test_a_killed_script_is_reported_at_once(tmp_path: Path) -> None:

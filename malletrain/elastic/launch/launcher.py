@@ -24,6 +24,7 @@ from malletrain.elastic import LAUNCHER, WELCOME_FD
 from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.elastic.launch.compile_cache import compile_cache_environment
 from malletrain.elastic.launch.nccl_environment import nccl_environment
+from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
 from malletrain.wire.munge import MungeUnavailable
@@ -88,10 +89,12 @@ class Launcher:
             start_new_session=True,
         )
         os.close(descriptor)
-        status = self._process.wait()
+        if self._must_end.is_set():  # the signal came before there was a process to pass it to
+            self._on_signal(signal.SIGTERM, None)
+        status = wait_for_child(self._process)
         self._say_exited(status)
         if status in (TERMINATED_STATUS, -signal.SIGTERM):
-            self._must_end.wait(REQUEUE_TIMEOUT_S)
+            wait_for_event(self._must_end, REQUEUE_TIMEOUT_S)
         self._end_group()
         return status if status >= 0 else 128 - status
 

@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 from malletrain.elastic.comm.addresses import join_address, own_host, split_address
 from malletrain.elastic.launch import REQUEUE_TIMEOUT_S, TERMINATED_STATUS
 from malletrain.elastic.launch.array_resubmit import ArrayResubmitter
+from malletrain.elastic.launch.signal_waits import wait_for_child, wait_for_event
 from malletrain.elastic.link.daemon_link import Link
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
@@ -197,7 +198,7 @@ class Restarter:
         self._link.say(messages.Left(generation, 0))
         self._link.flush(2.0)
         log.info("left: %s", reason)
-        self._must_end.wait(REQUEUE_TIMEOUT_S)
+        wait_for_event(self._must_end, REQUEUE_TIMEOUT_S)
         return TERMINATED_STATUS
 
     def _stop(self) -> None:
@@ -211,7 +212,7 @@ class Restarter:
         except subprocess.TimeoutExpired:
             log.warning("the script did not end within %g s of %s: killed", self._grace_s, self._signal.name)
         self._kill_rest()
-        self._process.wait()
+        wait_for_child(self._process)
         self._process = None
 
     def _kill_rest(self) -> None:

@@ -1,0 +1,47 @@
+"""Waits of the main thread during which a signal is handled soon, whichever thread the kernel gives it to.
+
+Python runs handlers in the main thread, between two of its instructions. A system call there is interrupted only by a
+signal that this very thread gets (signal(7)); so no wait here is longer than `SIGNAL_LATENCY_S`. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import threading
+import time
+
+#: Seconds after which a signal is handled at the latest.
+SIGNAL_LATENCY_S = 1.0
+
+
+def wait_for_child(process: subprocess.Popen[bytes]) -> int:
+    """Wait until a child has ended; returns its status as `Popen.wait` does."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (OSError, AttributeError):  # Linux before 5.3: looked for every 50 ms
+        descriptor = -1
+    try:
+        ended = select.poll()
+        if descriptor >= 0:
+            ended.register(descriptor, select.POLLIN)
+        while (status := process.poll()) is None:
+            if descriptor >= 0:
+                ended.poll(SIGNAL_LATENCY_S * 1000)
+            else:
+                time.sleep(0.05)
+        return status
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def wait_for_event(event: threading.Event, seconds: float) -> bool:
+    """Wait for an event; returns whether it is set."""
+    end = time.monotonic() + seconds
+    while not event.wait(max(0.0, min(SIGNAL_LATENCY_S, end - time.monotonic()))):
+        if time.monotonic() >= end:
+            return False
+    return True
