@@ -1,8 +1,8 @@
 """How near curves come to published measurements, and what not knowing them costs.
 
     python -m scripts.bench.advisor [--data ../shared/data] [--only curves|waves] [--runs 5] [--hours 2] [--seed 0]
-        [--tick 10] [--mix NAME] [--guess NAME ...] [--steady NODES] [--rescale GROW,SHRINK,ACTIVATE]
-        [--json FILE] [--also FILE ...]
+        [--tick 10] [--mix NAME] [--guess NAME ...] [--steady NODES [--phase SECONDS]]
+        [--rescale GROW,SHRINK,ACTIVATE] [--json FILE] [--also FILE ...]
 
 curves: mean absolute error on sizes that were not given, coverage of the band, and its interval score (Gneiting and
 Raftery, 2007, at 90 %, relative to the truth) over that of the one constant width that covers 90 % of the same
@@ -15,7 +15,8 @@ ratio to that of each baseline (paired), and the share of node time that measuri
 from where they would have been, and nodes that wait while their job is measured on its way up.
 
 With `--steady NODES` the pool does not change and all jobs are there from the start: nothing is learnt by chance.
-Printed is then the share from the tenth minute on, too.
+Printed is then the share from the tenth minute on, too. With `--phase SECONDS` every other job changes what it does
+then, and hardly scales any more; printed is the share from ten minutes after that on.
 
 `passive` learns from what comes anyway; `climb` begins small with one job of each unknown application
 (`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall); `descend` is MalleTrain's order, from
@@ -468,6 +469,11 @@ def mixes(random: np.random.Generator, data: Path) -> Iterator[tuple[str, list[t
         yield f"HPO of {', '.join(trio)}", [(f"{trio[i % 3]}-{i}", table[trio[i % 3]], most) for i in range(21)]
 
 
+def changed(curve: Curve) -> Curve:
+    """What a job does after its phase has changed: half the samples/s on one node, and hardly more on many."""
+    return Curve(tuple((n, 0.5 * curve.throughput(1) * n**0.2) for n, _ in curve.points))
+
+
 def idle_windows(data: Path, hours: float, random: np.random.Generator) -> list[int]:
     """Idle nodes of Summit in a random window, every tick, at most 600."""
     from datetime import datetime
@@ -482,10 +488,16 @@ def idle_windows(data: Path, hours: float, random: np.random.Generator) -> list[
 
 
 def waves(
-    data: Path, seeds: Sequence[int], hours: float, only: str, guesses: Sequence[str], steady: int = 0
+    data: Path,
+    seeds: Sequence[int],
+    hours: float,
+    only: str,
+    guesses: Sequence[str],
+    steady: int = 0,
+    phase: float = 0.0,
 ) -> dict[str, dict[str, list[list[float]]]]:
-    """By mix and guess, for each run: what was trained over the oracle's, in all, in each sixth of the time, and on a
-    steady pool from the tenth minute on."""
+    """By mix and guess, for each run: what was trained over the oracle's, in all, in each sixth of the time, on a
+    steady pool from the tenth minute on, and with phases from the tenth minute after their change on."""
     results: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     for seed in seeds:
         random = np.random.default_rng(seed)
@@ -499,7 +511,10 @@ def waves(
                 given = []
                 for i, (name, curve, most) in enumerate(models):  # noqa: B023
                     job = MalleableJob(i + 1, name, "user", 1, "", 1, most, 0.0)
-                    given.append((0.0 if steady else hours * 900.0 * (i // 7), Training(job, curve)))
+                    training = Training(job, curve)
+                    if phase and i % 2 == 0:
+                        training.later = phase, changed(curve)
+                    given.append((0.0 if steady else hours * 900.0 * (i // 7), training))
                 return given
 
             best, _ = run("oracle", arrivals(), idle, seed)
@@ -508,6 +523,9 @@ def waves(
                 sixths = zip(np.array_split(trained, 6), np.array_split(best, 6), strict=True)
                 parts = [float(sum(own) / max(sum(ideal), 1e-9)) for own, ideal in sixths]
                 late = [sum(trained[settled:]) / sum(best[settled:])] if steady else []
+                if phase:
+                    again = int((phase + 600) / TICK_S)
+                    late.append(sum(trained[again:]) / sum(best[again:]))
                 results[mix][name].append([sum(trained) / sum(best), *parts, *late])
                 if name in ("active", "climb", "descend", "probes"):
                     results[mix][f"{name}: cost"].append([moved])
@@ -534,11 +552,12 @@ def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
             if name != other and name in named and other in named:
                 gains = [a[0] / b[0] for a, b in zip(named[name], named[other], strict=True)]
                 print(f"{mix}: {name} over {other} {cell(gains)}")
-    print("\n| mix | guess | by sixth of the time | from the tenth minute (steady pool) |\n|---|---|---|---|")
+    late_column = "from the tenth minute (steady pool); after the change"
+    print(f"\n| mix | guess | by sixth of the time | {late_column} |\n|---|---|---|---|")
     for mix, named in results.items():
         for name in (each for each in LEARN if each in named):
             parts = [f"{fmean(run[i] for run in named[name]):.3f}" for i in range(1, 7)]
-            late = cell([run[7] for run in named[name]]) if len(named[name][0]) > 7 else ""
+            late = "; ".join(cell([run[i] for run in named[name]]) for i in range(7, len(named[name][0])))
             print(f"| {mix} | {name} | {', '.join(parts)} | {late} |")
 
 
@@ -553,6 +572,8 @@ def main() -> int:
     parser.add_argument("--guess", action="append", choices=tuple(GUESSES), help="these only")
     parser.add_argument("--tick", type=float, default=TICK_S, help="seconds between two decisions")
     parser.add_argument("--steady", type=int, default=0, metavar="NODES", help="a pool that does not change")
+    parser.add_argument("--phase", type=float, default=0.0, metavar="SECONDS",
+                        help="then every other job hardly scales any more (with --steady)")  # fmt: skip
     parser.add_argument("--noise", type=float, default=NOISE, help="of a window, relative")
     parser.add_argument("--rescale", metavar="GROW,SHRINK,ACTIVATE", help="seconds of a resize [0.5,0.2,10]")
     parser.add_argument("--also", type=Path, action="append", default=[], help="earlier runs' --json, for the table")
@@ -603,6 +624,7 @@ def main() -> int:
             options.mix,
             options.guess or tuple(GUESSES),
             options.steady,
+            options.phase,
         )
         for file in options.also:
             for mix, named in json.loads(file.read_text())["waves"].items():

@@ -75,6 +75,33 @@ def malletrain(data: Path, runs: int) -> list[Row]:
     return rows
 
 
+def aims(data: Path, runs: int) -> list[tuple[str, str, str, str]]:
+    """What must hold of jobs whose curves nobody knows, as parts of an oracle's training: aim, data, and how much."""
+    rows: list[tuple[str, str, str, str]] = []
+
+    def add(aim: str, what: str, shares: list[float], least: float) -> None:
+        rows.append((what, aim, cell(shares), "met" if fmean(shares) >= least else "**not met**"))
+
+    mix_name = "ImageNet"
+    for hours, tick, least in ((2.0, 30.0, 0.99), (0.5, 20.0, 0.985)):
+        advisor.TICK_S = tick
+        named = advisor.waves(data, range(4, 4 + runs), hours, mix_name, ("active",))
+        for found in named.values():
+            what = f"ImageNet models, Summit's windows of {hours:g} h, {runs} runs"
+            add(f"{least:g}", what, [run[0] for run in found["active"]], least)
+    advisor.TICK_S = 30.0
+    for mix_name in ("ImageNet", "Pollux", "Opposites, 4"):
+        for nodes in (64, 256):
+            named = advisor.waves(data, range(max(2, runs // 4)), 1.5, mix_name, ("active",), nodes, 2700.0)
+            for mixed, found in named.items():
+                # The second sixth of an hour and a half: after the tenth minute, before the change.
+                before = [run[2] for run in found["active"]]
+                add("0.98", f"{mixed}, {nodes} nodes that stay, minutes 15 to 30", before, 0.98)
+                add("0.95", f"{mixed}, {nodes} nodes, ten minutes after half of the jobs changed what they do",
+                    [run[8] for run in found["active"]], 0.95)  # fmt: skip
+    return rows
+
+
 def others(args: Namespace) -> list[Row]:
     """Saxena et al., Liu et al., Li et al., Or et al. by `policies`."""
     text = policies.text
@@ -113,6 +140,11 @@ def table(rows: list[Row]) -> str:
     return head + "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
+def aims_table(rows: list[tuple[str, str, str, str]]) -> str:
+    head = "| jobs whose curves nobody knows | aim | share of the oracle's training | |\n|---|---|---|---|\n"
+    return head + "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[3] / "shared" / "data")
@@ -129,7 +161,7 @@ def main() -> int:
         markets="10x24", workloads=few, scale=1.0,
     )  # fmt: skip
     rows = [*malletrain(options.data, few), *bftrainer(options.data, 2 * few), *others(args)]
-    found = table(rows)
+    found = f"{table(rows)}\n{aims_table(aims(options.data, 2 if options.quick else 16))}"
     print(found)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

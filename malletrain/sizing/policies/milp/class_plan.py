@@ -18,6 +18,8 @@ from malletrain.sizing.values import Floats, Ints, ValueTable
 MAX_NEAR_ROWS = 12_000
 #: Of that many rows in all, exchanges are tried so often; with more rows less often.
 MAX_EXCHANGE_WORK = 3_000_000
+#: Most rows that one exchange chooses from, those that gain most first.
+MAX_WANTED_ROWS = 64
 _TOLERANCE = 1e-9
 
 
@@ -41,6 +43,14 @@ def _rounded(table: ValueTable, looked: Looked) -> Ints:
     part = np.searchsorted(edges, at * edges[-1]).clip(max=len(edges) - 1)
     rows: Ints = chosen[part, np.arange(jobs)]
     return rows
+
+
+def _largest(values: Floats, count: int) -> Ints:
+    """Places of the `count` largest values, the largest first, of equal ones the first: as a stable sort has it."""
+    if len(values) <= count:
+        return np.argsort(-values, kind="stable")
+    among = np.flatnonzero(values >= np.partition(values, -count)[-count])
+    return among[np.argsort(-values[among], kind="stable")][:count]
 
 
 class _Exchanges:
@@ -69,18 +79,21 @@ class _Exchanges:
         value, use = self._table.value, self._limits.coefficient
         while np.any(spare < -self._slack):
             over = np.maximum(-spare, 0.0)
-            now = plan[self._job]
-            more = self._use - use[:, now]
+            exceeded = np.flatnonzero(spare < -self._slack)
+            # Rows of jobs that use what is exceeded: no others free any of it.
+            using = np.flatnonzero(np.any(use[np.ix_(exceeded, plan)] > 0, axis=0)[self._job])
+            now = plan[self._job[using]]
+            more = self._use[:, using] - use[:, now]
             frees = np.minimum(-more, over[:, None]).clip(min=0.0).sum(axis=0)
             # What makes another limit worse is no way out.
             frees[np.any(more > np.maximum(spare, 0.0)[:, None] + self._slack[:, None], axis=0)] = 0.0
-            worse = value[now] - self._value
+            worse = value[now] - self._value[using]
             cost = np.where(frees > 0, worse / np.maximum(frees, 1e-300), np.inf)
-            best = int(np.argmin(cost))
-            if not np.isfinite(cost[best]):
+            best = int(np.argmin(cost)) if len(cost) else 0
+            if not len(cost) or not np.isfinite(cost[best]):
                 return self._table.start[:-1].copy()
             spare = spare - more[:, best]
-            plan[self._job[best]] = self._rows[best]
+            plan[self._job[using[best]]] = self._rows[using[best]]
         return plan
 
     def filled(self, plan: Ints) -> Ints:
@@ -111,7 +124,7 @@ class _Exchanges:
             now = plan[self._job]
             nearer = self._loss_now(plan)[self._job] - self._loss
             nearer[self._rows == now] = -np.inf
-            order = np.argsort(-nearer, kind="stable")[:64]
+            order = _largest(nearer, MAX_WANTED_ROWS)
             wanted = next((int(i) for i in order if int(i) not in refused and nearer[i] > self._small), None)
             if wanted is None:
                 return plan
@@ -136,9 +149,10 @@ class _Exchanges:
 
     def _repaired_around(self, plan: Ints, job: int) -> Ints:
         """As `repaired`, but that job keeps its row if others can make room."""
-        kept = self._value[self._job == job]
-        self._value[self._job == job] = -np.inf
+        mine = slice(*np.searchsorted(self._job, (job, job + 1)))
+        kept = self._value[mine].copy()
+        self._value[mine] = -np.inf
         try:
             return self.repaired(plan)
         finally:
-            self._value[self._job == job] = kept
+            self._value[mine] = kept
