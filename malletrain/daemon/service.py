@@ -295,7 +295,9 @@ class Service:
         clock, release = self._clock.now, self._site.facts.release
         reader, why = choose(commands, clock, harvest.partition, bf_interval_s, release, os.environ.get(PYTHON, ""))
         self._log.info("reader", what=why)
-        here = SlurmCluster(commands, harvest, self._owner_of, clock, bf_interval_s, reader)
+        here = SlurmCluster(
+            commands, harvest, self._owner_of, clock, bf_interval_s, reader, self._site.facts.min_job_age_s
+        )
         socket_path = self._config.actuator.socket
         if not socket_path:
             return here

@@ -65,6 +65,7 @@ class EventKind(StrEnum):
     CLUSTER_UNAVAILABLE = "cluster_unavailable"
     MAIN_STARTED = "main_started"
     MAIN_MET = "main_met"
+    MAIN_UNSEEN = "main_unseen"
     POOL = "pool"
     HOLES_OPENED = "holes_opened"
     HOLES_ENDED = "holes_ended"
@@ -404,6 +405,17 @@ class MainJobMet:
     started_at: float | None = None
     left_at: float | None = None
     preempted: bool = False
+    #: It had ended before the daemon looked; None: it was still there.
+    ended_at: float | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class MainJobsUnseen:
+    """Slurm could not say which main jobs ended from `since` to `until` on nodes that pilots had left."""
+
+    kind: ClassVar[EventKind] = EventKind.MAIN_UNSEEN
+    since: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +489,8 @@ Payload = (
     | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost
     | GenerationPublished | GenerationSwitched | SamplesReported | MetricReported | ProbeBegun | ProbeEnded
     | DaemonStarted | DaemonStopped | SizesDecided | BreakerSwitched | NodeAils | SlurmUnavailable
-    | MainJobsStarted | MainJobMet | PoolCounted | HolesOpened | HolesEnded | OperatorRequest | UnknownFact
+    | MainJobsStarted | MainJobMet | MainJobsUnseen | PoolCounted | HolesOpened | HolesEnded | OperatorRequest
+    | UnknownFact
 )  # fmt: skip
 
 

@@ -5,14 +5,14 @@ Replay and tests use them; they pass the same contract tests as the live ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable
 from malletrain.domain.event import Event, WorkerLeft
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
-from malletrain.domain.snapshot import Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import EndedJobs, Node, NodeState, Reservation, SlurmJob, SlurmState, Snapshot
 
 
 class ManualClock:
@@ -80,6 +80,7 @@ class MemoryCluster:
         self.clock = clock
         self.partition = partition
         self.main: tuple[SlurmJob, ...] = ()
+        self.ended: EndedJobs | None = None  #: what `ended_main_jobs` answers; None: no main job has ended unseen
         self.reservations: tuple[Reservation, ...] = ()
         self.down = ""
         self.tasks: dict[str, _Task] = {}
@@ -143,6 +144,10 @@ class MemoryCluster:
         if task is None:
             return PilotEnd(SlurmState.UNKNOWN, detail="vanished")
         return task.end or PilotEnd(task.state, held=task.held)
+
+    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
+        self._answer()
+        return self.ended or EndedJobs((), since)
 
     def start(self, actions: Sequence[StartPilot]) -> Sequence[Outcome]:
         self._answer()

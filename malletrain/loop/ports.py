@@ -5,13 +5,13 @@ Every call of `Cluster` may take seconds and may raise `ClusterUnavailable`; non
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import Event
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.snapshot import EndedJobs, Snapshot
 
 
 class Clock(Protocol):
@@ -55,6 +55,15 @@ class Cluster(Protocol):
 
     def end_of(self, pilot: str) -> PilotEnd:
         """What became of a pilot that the queue no longer shows.
+
+        Raises:
+            ClusterUnavailable: as `snapshot`.
+        """
+        ...
+
+    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
+        """Jobs of other partitions that ended on any of `nodes`, from `since` on (Unix seconds) as far as Slurm
+        remembers; what the answer covers is in it.
 
         Raises:
             ClusterUnavailable: as `snapshot`.

@@ -198,6 +198,7 @@ class Loop:
             signs = [*self.ledger.signs.look(snapshot, pilots, now), *self.ledger.main_jobs.look(snapshot, part, now)]
             if signs:
                 self.record(signs)
+            self._record_ended(now)
             self._end_the_hopeless()
         situation = self._situation(snapshot)
         decided = decide(situation, self.policy, self._rules_now(), self._memo)
@@ -432,6 +433,17 @@ class Loop:
         wanted = {each.main_job for each in actions if isinstance(each, LeavePilot | RecyclePilot) and each.main_job}
         if met := self.ledger.main_jobs.given(wanted, snapshot, self._clock.now()):
             self.record(met)
+
+    def _record_ended(self, now: float) -> None:
+        """Main jobs that began and ended between two looks on nodes that pilots had left; of what Slurm does not
+        answer, the next look asks again."""
+        question = self.ledger.main_jobs.to_ask(now)
+        if question is None:
+            return
+        nodes, since = question
+        answer = self._ask(lambda: self._cluster.ended_main_jobs(nodes, since))
+        if answer is not None and (found := self.ledger.main_jobs.ended(answer, since, now)):
+            self.record(found)
 
     def _record_probes(self, probes: Iterable[ProbeChange]) -> None:
         """What the advisor begins and ends; the next decision keeps to it."""

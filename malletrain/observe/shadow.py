@@ -6,13 +6,13 @@ them. Nothing is asked of Slurm but to be looked at, so the right to look is all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, LeavePilot, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.event import ArrayAttached, Event, WorkerLeft
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
-from malletrain.domain.snapshot import FREE_STATES, Node, NodeState, SlurmJob, SlurmState, Snapshot
+from malletrain.domain.snapshot import FREE_STATES, EndedJobs, Node, NodeState, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.ports import Cluster
 
 #: What users see as the owner of imagined pilots.
@@ -72,6 +72,9 @@ class ShadowCluster:
     def inspect(self, array_id: int, job: MalleableJob) -> ArrayReport:
         own = (pilot.partition("_") for pilot in self._tasks)
         return ArrayReport(array_id, tuple(sorted(int(task) for array, _, task in own if array == str(array_id))))
+
+    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
+        return self._real.ended_main_jobs(nodes, since)
 
     def end_of(self, pilot: str) -> PilotEnd:
         task = self._tasks.get(pilot)

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd, task_of
-from malletrain.domain.snapshot import Node, SlurmState, Snapshot
+from malletrain.domain.snapshot import EndedJobs, Node, SlurmState, Snapshot
 from malletrain.slurm import pilots
 from malletrain.slurm.command import MAX_ERROR_CHARS, Commands, is_unreachable
 from malletrain.slurm.formats import squeue, text
 from malletrain.slurm.formats.states import job_state
 from malletrain.slurm.pilots import EndKind, EndState
-from malletrain.slurm.queries import Queries, is_gone
+from malletrain.slurm.queries import EndedMainJobs, Queries, is_gone
 from malletrain.slurm.read_commands import CommandReader
 from malletrain.slurm.read_pyslurm import SnapshotReader
 from malletrain.slurm.site.site_facts import Harvest
@@ -51,6 +51,7 @@ class SlurmCluster:
         now: Unix seconds.
         bf_interval_s: bf_interval of SchedulerParameters.
         reader: who looks at the whole; None: Slurm's commands.
+        min_job_age_s: Slurm's MinJobAge, for how long squeue shows jobs that have ended.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class SlurmCluster:
         now: Callable[[], float] = time.time,
         bf_interval_s: float = 30.0,
         reader: SnapshotReader | None = None,
+        min_job_age_s: float = 300.0,
     ) -> None:
         self._commands = commands
         self._harvest = harvest
         self._owner_of = owner_of
         self._now = now
         self._queries = Queries(commands, harvest.partition)
+        self._ended_jobs = EndedMainJobs(commands, harvest.partition, min_job_age_s, now)
         self._reader: SnapshotReader = reader or CommandReader(commands, now, harvest.partition, bf_interval_s)
         self._topology = Topology(commands, now, harvest.partition)
 
@@ -118,6 +121,14 @@ class SlurmCluster:
             ClusterUnavailable: Slurm did not answer.
         """
         return pilots.end_state(self._queries.task(pilot))
+
+    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
+        """Jobs of other partitions that have ended on any of `nodes`, from `since` on as far as Slurm remembers.
+
+        Raises:
+            ClusterUnavailable: Slurm did not answer.
+        """
+        return self._ended_jobs.on(nodes, since)
 
     # Steering
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import task_of
-from malletrain.domain.snapshot import Node
+from malletrain.domain.snapshot import EndedJobs, Node, SlurmJob, SlurmState
 from malletrain.slurm import pilots
 from malletrain.slurm.command import Commands
-from malletrain.slurm.formats import normalise, squeue, text
+from malletrain.slurm.formats import hostlist, normalise, scalars, squeue, text
+from malletrain.slurm.formats.states import job_state
 
 #: Slurm's words for "there is no such job any more": what was to be ended has ended.
 _GONE = (
@@ -117,3 +118,86 @@ class Queries:
 
 def _by_name(rows: Sequence[squeue.TaskRecord]) -> dict[str, squeue.TaskRecord]:
     return {f"{row.array_id}_{task}": row for row in rows if row.array_id is not None for task in row.tasks}
+
+
+class EndedMainJobs:
+    """Which main jobs have ended on given nodes: squeue shows them for MinJobAge, accounting has those before.
+
+    squeue alone is asked as a rule; sacct only for a time that MinJobAge does not reach (the daemon was away).
+    """
+
+    def __init__(
+        self, commands: Commands, harvest_partition: str, min_job_age_s: float, now: Callable[[], float]
+    ) -> None:
+        self._commands = commands
+        self._partition = harvest_partition
+        self._min_job_age_s = min_job_age_s
+        self._now = now
+
+    def on(self, nodes: Collection[str], since: float) -> EndedJobs:
+        """Those that ended on any of `nodes` from `since` on, and from when on none is missing.
+
+        Raises:
+            ClusterUnavailable: squeue did not answer, or with what cannot be right.
+        """
+        now = self._now()
+        shown = float("-inf") if self._min_job_age_s <= 0 else now - self._min_job_age_s  # 0: none is ever forgotten
+        try:
+            jobs = {job.id: job for job in self._remembered(nodes)}
+            if since < shown and (accounted := self._accounted(nodes, now - since)) is not None:
+                jobs = {job.id: job for job in accounted} | jobs
+                shown = since
+        except InvalidInput as error:
+            raise ClusterUnavailable(f"Slurm's answer cannot be right: {error}") from error
+        ended = (
+            job
+            for job in jobs.values()
+            if job.partition != self._partition and job.end_time is not None and int(since) <= job.end_time <= now
+        )
+        wanted = set(nodes)
+        return EndedJobs(tuple(job for job in ended if wanted.intersection(job.nodes)), max(since, shown))
+
+    def _remembered(self, nodes: Collection[str]) -> list[SlurmJob]:
+        mark = self._commands.mark()
+        ask = ["squeue", "-a", "-h", "-t", "all", "-o", squeue.queue_format(mark)]
+        answer = self._commands.run([*ask, "-w", ",".join(sorted(nodes))])
+        if "Invalid node name" in answer.error:  # one of them is no longer in Slurm
+            answer = self._commands.run(ask)
+        if not answer.ok:
+            raise ClusterUnavailable(f"squeue: {answer.error}")
+        warnings = normalise.Warnings()
+        rows = (row for row in squeue.parse_queue(answer.output, mark) if row.partition != self._partition)
+        jobs = (normalise.job(row, warnings) for row in rows)
+        return [job for job in jobs if not job.holds_nodes and job.state is not SlurmState.PENDING]
+
+    def _accounted(self, nodes: Collection[str], seconds: float) -> list[SlurmJob] | None:
+        """By accounting; None: there is none, or it does not answer."""
+        fields = "JobID,User,Partition,State,Submit,Start,End,NodeList"
+        try:
+            answer = self._commands.run(
+                ["sacct", "-a", "-X", "-D", "-n", "-P", "-S", f"now-{int(seconds) + 1}seconds", "-E", "now",
+                 "-N", ",".join(sorted(nodes)), "-o", fields]
+            )  # fmt: skip
+        except ClusterUnavailable:
+            return None
+        return [_accounted_job(line) for line in answer.output.splitlines() if line.strip()] if answer.ok else None
+
+
+def _accounted_job(line: str) -> SlurmJob:
+    cells = line.split("|")
+    if len(cells) != 8:
+        raise InvalidInput("sacct", f"a row of {len(cells)} cells, not 8: {line[:80]!r}")
+    identity, user, partition, state, submit, start, end, nodes = cells
+    return SlurmJob(
+        id=identity,
+        raw_id=0,
+        user=user,
+        account="",
+        partition=partition,
+        qos="",
+        state=job_state(state.partition(" ")[0]),
+        submit_time=scalars.moment(submit),
+        start_time=scalars.moment(start),
+        end_time=scalars.moment(end),
+        nodes=hostlist.expand(nodes),
+    )

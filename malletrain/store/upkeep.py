@@ -42,6 +42,7 @@ _NOTE_KINDS = (
     EventKind.POOL.value,
     EventKind.MAIN_STARTED.value,
     EventKind.MAIN_MET.value,
+    EventKind.MAIN_UNSEEN.value,
     EventKind.HOLES_OPENED.value,
     EventKind.HOLES_ENDED.value,
     EventKind.CLUSTER_UNAVAILABLE.value,

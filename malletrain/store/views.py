@@ -40,6 +40,9 @@ OPEN_KINDS = tuple(
 MAX_JOBS = 10_000
 MAX_EVENTS = 5_000
 
+#: Times that Slurm could say nothing of, the latest: so many are told of.
+MAX_UNSEEN = 100
+
 #: A main job meets pilots within so many seconds: those asked to leave, until it has the nodes.
 _MEETING_S = 86_400.0
 
@@ -173,7 +176,8 @@ class StoreViews:
 
     def of_main_job(self, main_job: str) -> tuple[Event, ...]:
         """The events that name this job of the main queue, a part of it or a task: when pilots were asked to leave
-        for it, and which nodes of pilots it then had. Empty where it met none, or where notes are archived by now."""
+        for it, and which nodes of pilots it then had. Where it met none, or where notes are archived by now: the
+        times that Slurm could say nothing of, which may hold such a job."""
         if not (main_job.isascii() and main_job[:1].isdigit()):
             return ()
         of, part = func.json_extract(t.event.c.data, "$.main_job"), main_job.replace("_", "\\_")
@@ -183,7 +187,9 @@ class StoreViews:
         with storage_errors(self._path), self._engine.begin() as connection:
             found = list(connection.execute(met.limit(MAX_EVENTS)).all())
             if not found:
-                return ()
+                unseen = select(t.event).where(t.event.c.kind == EventKind.MAIN_UNSEEN.value)
+                rows = connection.execute(unseen.order_by(t.event.c.seq.desc()).limit(MAX_UNSEEN)).all()[::-1]
+                return tuple(map(row_event, rows))
             # Intents are many: only those about the time at which it met pilots are looked through.
             begin, end = found[0].at - _MEETING_S, found[-1].at + _MEETING_S
             intents = select(t.event).where(

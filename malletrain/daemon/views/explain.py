@@ -8,7 +8,15 @@ from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.describe import describe_action, utc
 from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, LeavePilot, RecyclePilot, TopUp
 from malletrain.domain.errors import InvalidInput
-from malletrain.domain.event import ActionIntent, ActionOutcome, Event, MainJobMet, MetricReported, SamplesReported
+from malletrain.domain.event import (
+    ActionIntent,
+    ActionOutcome,
+    Event,
+    MainJobMet,
+    MainJobsUnseen,
+    MetricReported,
+    SamplesReported,
+)
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import SlurmJob, Snapshot
 
@@ -163,11 +171,17 @@ def _main_job(subject: str, snapshot: Snapshot | None, events: Sequence[Event], 
     if not about:
         yield f"  no pilot was asked to leave for job {job_id}, and none had been on its nodes shortly before it"
         if not rows:
-            first = f" since {utc(events[0].at)}" if events else ""
             yield (
-                f"  the journal does not name job {job_id}{first}: it has those that pilots met in the last 30 days; "
-                "one that began and ended between two looks is not in it"
+                f"  the journal does not name job {job_id}: it has those that pilots met in the last 30 days, "
+                "of a job that Slurm requeued the last run"
             )
+            for event in events:
+                if isinstance(event.payload, MainJobsUnseen):
+                    begin, end = utc(event.payload.since), utc(event.payload.until)
+                    yield (
+                        f"  not known: Slurm could not say which jobs ended from {begin} to {end} "
+                        "on nodes that pilots had left; this job may be one of them"
+                    )
 
 
 def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
@@ -177,8 +191,12 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
         case ActionIntent(action=LeavePilot() | RecyclePilot()):
             yield f"  {utc(event.at)} {pilot} was asked to leave {event.node} for it"
         case MainJobMet(left_at=left_at, started_at=started_at, preempted=preempted) if event.node:
+            ended_at = event.payload.ended_at
             began = f", which it has since {utc(started_at)}" if started_at is not None else ", which it has then"
             went = "was preempted on" if preempted else "had left"
+            if ended_at is not None:
+                from_on = "" if started_at is None else f" from {utc(started_at)}"
+                began = f", which it had{from_on} until {utc(ended_at)}"
             yield f"  {utc(event.at if left_at is None else left_at)} {pilot} {went} {event.node}{began}"
 
 

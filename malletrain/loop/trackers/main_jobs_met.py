@@ -1,52 +1,99 @@
-"""Which main jobs pilots made room for, or met: noted while Slurm shows them, so that it can be told days later."""
+"""Which main jobs pilots made room for, or met: noted while Slurm shows them, so that it can be told days later.
+
+A look at the queue shows those that run. One that began and ended between two looks is asked for by the nodes that
+pilots left: Slurm shows ended jobs for a while (`EndedJobs`).
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TypeVar
 
-from malletrain.domain.event import Event, MainJobMet, PilotEnded, PilotHeld, PilotStarted
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.event import (
+    DaemonStarted,
+    Event,
+    MainJobMet,
+    MainJobsUnseen,
+    PilotEnded,
+    PilotHeld,
+    PilotStarted,
+)
+from malletrain.domain.snapshot import EndedJobs, Snapshot
+
+Key = TypeVar("Key")
 
 #: A main job that takes a node so long after a pilot has left it (seconds) has to do with the pilot, perhaps: an
 #: epilog and a backfill cycle or two fit in.
 AFTER_S = 300.0
 
+#: Ended jobs are asked for no more often (seconds): slurmctld shows them for MinJobAge, 300 s by default.
+MAX_ASK_INTERVAL_S = 30.0
+
 #: So many main jobs are remembered as noted already.
 _MAX_NOTED = 10_000
 
+#: So many nodes that pilots left are kept until they have been asked about, while the journal is folded.
+_MAX_LEFT = 50_000
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Left:
-    """A node's last pilot; `at`: when it was seen to be gone."""
+    """A node's last pilot, there since `since`; `at`: when it was seen to be gone. `until`: when the node had
+    its next holder."""
 
+    node: str
     pilot: str
     job: int | None
+    since: float | None
     at: float
     preempted: bool
+    until: float | None = None
+
+    def had(self, started_at: float | None, ended_at: float) -> bool:
+        """Whether a main job of these times had the node after the pilot, and before whoever came next. Slurm's
+        times are whole seconds."""
+        begun = ended_at if started_at is None else started_at
+        after = self.at - AFTER_S if self.since is None else self.since
+        before = self.at + AFTER_S if self.until is None else self.until
+        return ended_at >= int(after) and int(after) <= begun <= before
 
 
 class MainJobsMet:
     """Folds pilots that leave nodes, and says which main jobs have these nodes then."""
 
     def __init__(self) -> None:
-        self._left: dict[str, _Left] = {}  # by node
+        self._left: dict[str, _Left] = {}  # by node; no holder has been seen since
+        self._unasked: deque[_Left] = deque(maxlen=_MAX_LEFT)
+        self._started: dict[str, float] = {}  # by node: its running pilot's start
         self._noted: OrderedDict[str, None] = OrderedDict()
+        self._noted_on: OrderedDict[tuple[str, str], None] = OrderedDict()  # with a node
+        self._last_at = float("-inf")
+        self._interval_s = MAX_ASK_INTERVAL_S
+        self._asked_at: float | None = None  #: ended jobs are known up to here
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
         match event.payload:
-            case PilotStarted() if event.node:
-                self._left.pop(event.node, None)
+            case DaemonStarted():
+                self._restart(event.at)
+            case PilotStarted(started_at=begun) if event.node:
+                self._close(event.node, event.at)
+                self._started[event.node] = begun or event.at
             case PilotHeld(preempted=preempted) | PilotEnded(preempted=preempted) if event.node and event.pilot:
-                self._left[event.node] = _Left(event.pilot, event.job, event.at, preempted)
+                self._close(event.node, event.at)
+                since = self._started.pop(event.node, None)
+                left = _Left(event.node, event.pilot, event.job, since, event.at, preempted)
+                self._left[event.node] = left
+                self._unasked.append(left)
             case MainJobMet(main_job=main_job):
                 if event.node:
-                    self._left.pop(event.node, None)
-                self._noted[main_job] = None
-                if len(self._noted) > _MAX_NOTED:
-                    self._noted.popitem(last=False)
+                    if event.payload.ended_at is None:
+                        self._close(event.node, event.payload.started_at or event.at)
+                    _note(self._noted_on, (main_job, event.node))
+                _note(self._noted, main_job)
+        self._last_at = event.at
 
     def given(self, main_jobs: Collection[str], snapshot: Snapshot, now: float) -> list[Event]:
         """Those of the main jobs that pilots leave for which are not in the journal yet."""
@@ -71,3 +118,56 @@ class MainJobsMet:
         for node in [name for name, left in self._left.items() if now - left.at > AFTER_S]:
             del self._left[node]
         return events
+
+    def to_ask(self, now: float) -> tuple[tuple[str, ...], float] | None:
+        """The nodes on which main jobs may have ended unseen, and from when on; None: nothing is to be asked now."""
+        if not self._unasked:
+            self._asked_at = now  # no pilot has left: nothing is missed
+            return None
+        since = min(left.at if left.since is None else left.since for left in self._unasked)
+        since = since if self._asked_at is None else max(since, self._asked_at)
+        if now - max(since, min(left.at for left in self._unasked)) < min(self._interval_s, MAX_ASK_INTERVAL_S):
+            return None
+        return tuple(sorted({left.node for left in self._unasked})), since
+
+    def ended(self, answer: EndedJobs, since: float, now: float) -> list[Event]:
+        """What follows from the answer to `to_ask`: the main jobs that had a node after its pilot, each with each
+        node once, and the time that Slurm could say nothing of."""
+        events: list[Event] = []
+        for left in self._unasked:
+            for job in answer.jobs:
+                key = (job.id, left.node)
+                if job.end_time is None or left.node not in job.nodes or key in self._noted_on:
+                    continue
+                if left.had(job.start_time, job.end_time):
+                    met = MainJobMet(
+                        job.id, job.user, job.submit_time, job.start_time, left.at, left.preempted, job.end_time
+                    )
+                    _note(self._noted_on, key)
+                    events.append(Event(now, met, left.job, left.pilot, left.node))
+        if answer.since > since + 1.0:
+            events.append(Event(now, MainJobsUnseen(since, answer.since)))
+        self._asked_at = now
+        self._interval_s = max(0.0, (now - answer.since) / 2) if answer.since > since else MAX_ASK_INTERVAL_S
+        kept = [left for left in self._unasked if left.until is None and now - left.at <= AFTER_S]
+        self._unasked = deque(kept, maxlen=_MAX_LEFT)
+        return events
+
+    def _restart(self, now: float) -> None:
+        """A daemon begins: what its predecessor asked about is not asked again; what it had no time for, is."""
+        known = self._last_at - MAX_ASK_INTERVAL_S
+        kept = [left for left in self._unasked if left.until is None or left.until > known]
+        kept = [left for left in kept if left.at > known - AFTER_S]
+        self._unasked = deque(kept, maxlen=_MAX_LEFT)
+        self._asked_at = min(known, now)
+
+    def _close(self, node: str, at: float) -> None:
+        left = self._left.pop(node, None)
+        if left is not None:
+            left.until = at
+
+
+def _note(noted: OrderedDict[Key, None], key: Key) -> None:
+    noted[key] = None
+    if len(noted) > _MAX_NOTED:
+        noted.popitem(last=False)

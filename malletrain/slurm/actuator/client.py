@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
-from malletrain.domain.snapshot import Snapshot
+from malletrain.domain.snapshot import EndedJobs, Snapshot
 from malletrain.slurm.actuator.protocol import ActuatorReply, ActuatorRequest, read_answer, write_request
 from malletrain.slurm.actuator.server import read_line
 from malletrain.slurm.cluster import SlurmCluster
@@ -48,6 +48,9 @@ class ActuatorClient:
 
     def end_of(self, pilot: str) -> PilotEnd:
         return self._looks.end_of(pilot)
+
+    def ended_main_jobs(self, nodes: Collection[str], since: float) -> EndedJobs:
+        return self._looks.ended_main_jobs(nodes, since)
 
     # -- acting, through the actuator --------------------------------------------------------------------------
 
