@@ -68,6 +68,8 @@ class NewJob:
     budget_node_hours: float | None = None
     after: tuple[tuple[str, int], ...] = ()
     output: tuple[str, ...] = ()
+    mail: tuple[str, ...] = ()
+    mail_user: str = ""
 
 
 class Requests(Protocol):

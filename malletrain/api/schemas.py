@@ -30,6 +30,11 @@ SlurmName = Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-
 #: An absolute path with sbatch's patterns, such as %A.
 FilePattern = Annotated[str, Field(max_length=4096, pattern=r"^/"), AfterValidator(_printable)]
 
+#: A user's name or one address. It goes into the arguments of a site's program, and never begins with a dash.
+MailAddress = Annotated[
+    str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}(@[A-Za-z0-9][A-Za-z0-9.-]{0,252})?)?$")
+]
+
 #: Samples of a step, of all nodes together.
 Batch = Annotated[int, Field(ge=1, le=2**31)]
 
@@ -72,6 +77,8 @@ class JobBody(Body):
         list[Annotated[str, Field(pattern=r"^after(any|ok|notok)?:[1-9][0-9]{0,17}$")]], Field(max_length=64)
     ] = []
     output: Annotated[list[FilePattern], Field(max_length=2)] = []
+    mail: Annotated[list[Literal["begin", "end", "fail"]], Field(max_length=3)] = []
+    mail_user: MailAddress = ""
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -116,6 +123,8 @@ class JobBody(Body):
             budget_node_hours=self.budget_node_hours,
             after=tuple((kind, int(job)) for kind, _, job in (each.partition(":") for each in self.after)),
             output=tuple(self.output),
+            mail=tuple(dict.fromkeys(self.mail)),
+            mail_user=self.mail_user,
         )
 
 

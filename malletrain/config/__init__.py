@@ -14,7 +14,16 @@ from malletrain.config.load import (
     parse,
     user_state_dir,
 )
-from malletrain.config.sections import SECTIONS, TABLES, BudgetSection, Config, LimitSection, Section, WebSection
+from malletrain.config.sections import (
+    SECTIONS,
+    TABLES,
+    BudgetSection,
+    Config,
+    LimitSection,
+    NotifySection,
+    Section,
+    WebSection,
+)
 
 __all__ = [
     "SECTIONS",
@@ -26,6 +35,7 @@ __all__ = [
     "ConfigError",
     "ConfigFault",
     "LimitSection",
+    "NotifySection",
     "Section",
     "WebSection",
     "doubts",

@@ -24,6 +24,7 @@ from malletrain.domain.event import (
     JobAnnounced,
     JobCancelled,
     JobHeld,
+    JobNotified,
     JobReleased,
     MetricReported,
     OperatorRequest,
@@ -159,6 +160,8 @@ def _binds(event: Event) -> bool:
             return True
         case JobHeld(by=by) | JobReleased(by=by) | JobCancelled(by=by):
             return bool(by)
+        case JobNotified(failed=failed):
+            return not failed
         case JobAnnounced() | ArrayAttached() | OperatorRequest():
             return True
         case _:

@@ -126,6 +126,9 @@ class Observing:
     def flush(self) -> None:
         """Nothing is kept: a run whose facts cannot be written fails, and the log says so."""
 
+    def tell_owners(self) -> None:
+        """There are no jobs of anybody's."""
+
     def skipped(self, task: str) -> None:
         """Nobody counts them here; the log has a line."""
 

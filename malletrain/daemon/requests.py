@@ -22,7 +22,7 @@ from malletrain.domain.event import (
     OperatorRequest,
     Payload,
 )
-from malletrain.domain.job import Curve, DependencyKind, Elastic, JobPhase, JobView, MalleableJob, Profile
+from malletrain.domain.job import Curve, DependencyKind, Elastic, JobPhase, JobView, MailType, MalleableJob, Profile
 from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
@@ -47,6 +47,8 @@ class LoopRequests:
         next_id: a job number never given before.
         account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
         of_main_job: the events of the journal that name a job of the main queue.
+        mail_address: the full address of a user (first argument), who may have given one (second); None: nobody is
+            told anything here. Raises `Refused` for one that is not permitted.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class LoopRequests:
         next_id: Callable[[], int],
         of_main_job: Callable[[str], Sequence[Event]] = lambda _: (),
         account_of: Callable[[str], str] | None = None,
+        mail_address: Callable[[str, str], str] | None = None,
     ) -> None:
         self._loop = loop
         self._facts = facts
@@ -68,6 +71,7 @@ class LoopRequests:
         self._next_id = next_id
         self._of_main_job = of_main_job
         self._account_of = account_of
+        self._mail_address = mail_address
 
     def announce(self, job: NewJob, identity: Identity) -> int:
         for what, given, ours in (
@@ -82,6 +86,7 @@ class LoopRequests:
                 f"--weight={job.weight:g} is more than users may give here (sizing.max_weight = {most:g}): give the "
                 "lesser ones of your jobs less, or ask an operator"
             )
+        mail_user = self._address_for(job, identity)
         # Asked before the lock is taken: slurmdbd may be slow.
         account = self._account_of(identity.user) if self._account_of else job.account or self._harvest.account
         with self._facts:
@@ -114,6 +119,8 @@ class LoopRequests:
                 budget_node_s=None if job.budget_node_hours is None else 3600.0 * job.budget_node_hours,
                 after=tuple((DependencyKind(kind), other) for kind, other in job.after),
                 output=job.output,
+                mail=tuple(map(MailType, job.mail)),
+                mail_user=mail_user,
             )
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)
@@ -122,6 +129,17 @@ class LoopRequests:
             if waits:
                 self._record(JobHeld(identity.user, waits=True), number, waits)
         return number
+
+    def _address_for(self, job: NewJob, identity: Identity) -> str:
+        """Where the owner of a new job is told of it, if that was asked for."""
+        if not job.mail:
+            return ""
+        if self._mail_address is None:
+            raise Refused(
+                "--mail-type: the daemon of this site sends nothing (its configuration has no [notify]): leave it "
+                "out; `malletrain wait JOB; mail -s 'it has ended' ADDRESS </dev/null` waits for the end"
+            )
+        return self._mail_address(identity.user, job.mail_user)
 
     def _waits(self, job: MalleableJob, identity: Identity) -> str:
         """For what a new job waits, or "". Whether another user's job exists is not told."""

@@ -24,16 +24,25 @@ from malletrain.api.roles import Roles, uids_of
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.job_mail import JobMail
 from malletrain.daemon.journal_keeper import JournalKeeper
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
 from malletrain.daemon.run_health import RunHealth
-from malletrain.daemon.site_rules import breaker_rules, harvest_of, policy_from, proxy_secret_of, rules_from
+from malletrain.daemon.site_rules import (
+    breaker_rules,
+    harvest_of,
+    policy_from,
+    proxy_secret_of,
+    rules_from,
+    webhook_token_of,
+)
 from malletrain.daemon.site_watch import SiteWatch
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.decision import Action, Decision
-from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event
+from malletrain.domain.errors import JournalUnavailable
+from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, JobNotified
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import Admission, Claim, admit
@@ -156,6 +165,7 @@ class Service:
         )
         events = self._loop.restore()
         self._harvest = harvest
+        self._mail = JobMail(config.notify, webhook_token_of(config.notify), self._clock.elapsed)
         self._views: StoreViews | None = None
         self._history: StoreHistory | None = None
         self._server: HttpServer | None = None
@@ -237,6 +247,26 @@ class Service:
             with self._runs.run("journal"):
                 self._keeper.flush()
 
+    def tell_owners(self) -> None:
+        """Tell owners what they asked to be told: written down first, so that a message is never sent twice."""
+        if not self._mail.is_on:
+            return
+        with self._facts:
+            due = self._loop.ledger.notices_due(self._clock.now())
+        for notice in due:
+            if self._closed.is_set():
+                return
+            try:
+                self._record([Event(self._clock.now(), JobNotified(notice.what), notice.job.id)])
+            except JournalUnavailable:
+                return  # said by what looks after the journal
+            why = self._mail.send(notice)
+            if why:
+                self._log.warning("message not sent", job=notice.job.id, what=notice.what.value, why=why)
+                self._record(
+                    [Event(self._clock.now(), JobNotified(notice.what, failed=True), notice.job.id, reason=why)]
+                )
+
     def skipped(self, task: str) -> None:
         """A run of a timer was left out: the one before is still going."""
         self.metrics.run_skipped(task)
@@ -269,6 +299,7 @@ class Service:
 
     def hurry(self) -> None:
         """The end is near: a round that Slurm keeps waiting is not waited for any longer than this."""
+        self._mail.end()
         self._commands.end_within(GOODBYE_S)
         if self._apart is not None:
             self._apart.end_within(GOODBYE_S)
@@ -324,7 +355,7 @@ class Service:
         views = self._views
         requests = LoopRequests(
             self._loop, self._facts, self._clock, self._harvest, latest, views.next_job_id, views.of_main_job,
-            self._accounts.of,
+            self._accounts.of, self._mail.address_of if self._mail.is_on else None,
         )  # fmt: skip
         connection_limits = ConnectionLimits()
         connections = ConnectionTable(connection_limits, connection_limits.within_descriptors())

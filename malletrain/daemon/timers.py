@@ -29,6 +29,10 @@ class Periodic(Protocol):
         """Write what the journal refused before, and look at its room."""
         ...
 
+    def tell_owners(self) -> object:
+        """Tell owners of jobs' begin and end."""
+        ...
+
     def upkeep(self) -> object:
         """Keep the journal small and sound."""
         ...
@@ -47,7 +51,7 @@ class Timers:
         failed: Callable[[str, BaseException], None],
         late: Callable[[str], None],
         elapsed: Callable[[], float],
-        threads: int = 4,
+        threads: int = 5,
     ) -> None:
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(threads)},
@@ -96,9 +100,11 @@ def schedule(
     watch_s: float,
     upkeep_s: float = 3600.0,
     flush_s: float = 5.0,
+    messages_s: float = 5.0,
 ) -> None:
     """Put the service's work on the timers. What workers say it answers by itself, at once."""
     timers.every("tick", tick_s, service.tick)
     timers.every("watch", watch_s, service.watch, at_once=False)
     timers.every("journal", flush_s, service.flush, at_once=False)
+    timers.every("messages", messages_s, service.tell_owners, at_once=False)
     timers.every("upkeep", upkeep_s, service.upkeep, at_once=False)

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from malletrain.domain.decision import SPARSE, Action
-from malletrain.domain.job import MalleableJob
+from malletrain.domain.job import MailType, MalleableJob
 from malletrain.domain.snapshot import SlurmState
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
@@ -35,6 +35,7 @@ class EventKind(StrEnum):
     JOB_CANCELLED = "job_cancelled"
     JOB_COMPLETED = "job_completed"
     JOB_FAILED = "job_failed"
+    JOB_NOTIFIED = "job_notified"
     # What the daemon meant to do, and what became of it
     INTENT = "intent"
     OUTCOME = "outcome"
@@ -144,6 +145,16 @@ class JobFailed:
 
     kind: ClassVar[EventKind] = EventKind.JOB_FAILED
     step: int | None = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobNotified:
+    """The job's owner is about to be told of its begin or end, which is not done again; or (`failed`) it failed, and
+    the reason says how."""
+
+    kind: ClassVar[EventKind] = EventKind.JOB_NOTIFIED
+    what: MailType
+    failed: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +494,7 @@ class UnknownFact:
 
 Payload = (
     JobAnnounced | ArrayAttached | ArrayRefused | TasksAdded
-    | JobHeld | JobReleased | JobCancelled | JobCompleted | JobFailed
+    | JobHeld | JobReleased | JobCancelled | JobCompleted | JobFailed | JobNotified
     | ActionIntent | ActionOutcome
     | StartsRefused | PilotStarted | PilotHeld | PilotSetAside | PilotWaits | PilotEnded
     | WorkerJoined | WorkerWarm | WorkerLeft | WorkerLost

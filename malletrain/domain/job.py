@@ -44,6 +44,14 @@ class DependencyKind(StrEnum):
     AFTER_NOT_OK = "afternotok"  #: it has failed or was cancelled
 
 
+class MailType(StrEnum):
+    """Of what its owner is told; the words are Slurm's."""
+
+    BEGIN = "begin"  #: it has begun to train
+    END = "end"  #: it is over, however
+    FAIL = "fail"  #: it has failed
+
+
 class Profile(StrEnum):
     """How a job's scalability is learnt."""
 
@@ -111,6 +119,9 @@ class MalleableJob:
     #: Patterns of its tasks' output files as in sbatch(1), as absolute paths: of standard output, and of standard
     #: error where that is another.
     output: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    #: Of what its owner is told, and at which address.
+    mail: tuple[MailType, ...] = field(default=(), metadata=SPARSE)
+    mail_user: str = field(default="", metadata=SPARSE)
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run on so many nodes. Zero is always permitted."""

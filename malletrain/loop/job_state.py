@@ -18,6 +18,7 @@ from malletrain.domain.event import (
     JobCompleted,
     JobFailed,
     JobHeld,
+    JobNotified,
     JobReleased,
     PilotEnded,
     PilotHeld,
@@ -37,6 +38,7 @@ from malletrain.domain.job import (
     Curve,
     JobPhase,
     JobView,
+    MailType,
     MalleableJob,
     Pilot,
     PilotPhase,
@@ -96,6 +98,8 @@ class JobState:
     waited_s: float = 0.0
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     waits: bool = False  #: held until other jobs have come so far
+    begun_at: float | None = None  #: when it first had a world
+    notified: set[MailType] = field(default_factory=set)  #: of what its owner has been told
     view: JobView | None = None
 
     @property
@@ -136,6 +140,8 @@ def fold(record: JobState, event: Event) -> bool:
             _turn(record, event, JobPhase.COMPLETED)
         case JobFailed():
             _turn(record, event, JobPhase.FAILED)
+        case JobNotified(what=what):
+            record.notified.add(what)
         case ActionIntent(action=TopUp()):
             record.topped_up_at = event.at
         case ActionOutcome(action=CancelTasks(pilots=names)):
@@ -212,6 +218,8 @@ def _generation(record: JobState, event: Event, published: GenerationPublished) 
     members = published.members
     record.world = World(record.job.id, published.generation, members, event.at) if members else None
     record.world_sizes.append(len(members))
+    if members and record.begun_at is None:
+        record.begun_at = event.at
     for name in members:
         _trains(record, name)
     if record.probe is not None and len(members) == record.probe.nodes:

@@ -27,6 +27,7 @@ from malletrain.learn.class_curves import fits_by_class
 from malletrain.learn.curve import fit_curve, shared_evidence
 from malletrain.learn.given_curve import plausible
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
+from malletrain.loop.job_notices import JobNotice, notices_due
 from malletrain.loop.job_state import JobState, fold
 from malletrain.loop.trackers.budget_usage import BudgetUsage
 from malletrain.loop.trackers.conduct import Conduct
@@ -241,6 +242,10 @@ class Ledger:
     def samples(self, job_id: int) -> tuple[ThroughputSample, ...]:
         """The windows of training that a job has reported lately."""
         return tuple(self._records[job_id].samples)
+
+    def notices_due(self, now: float) -> tuple[JobNotice, ...]:
+        """What owners of jobs are to be told and have not been."""
+        return tuple(notices_due(self._records.values(), now))
 
     def forget_over(self, before: float) -> None:
         """Drop jobs that ended before `before`, and all but the last `MAX_OVER_JOBS` that ended, unless they have an

@@ -311,7 +311,13 @@ def _pilot_row(row: Row[Any]) -> PilotRow:
 
 
 def _event_row(row: Row[Any]) -> EventRow:
-    return EventRow(row.seq, row.at, row.kind, row.job, row.pilot, row.node, row.reason, json.loads(row.data))
+    return EventRow(row.seq, row.at, row.kind, row.job, row.pilot, row.node, row.reason, _shown(json.loads(row.data)))
+
+
+def _shown(data: dict[str, Any]) -> dict[str, Any]:
+    """What people see of an event: addresses are between a job's owner and the site."""
+    data.pop("mail_user", None)
+    return data
 
 
 def _pool_row(row: Row[Any] | None) -> PoolRow:

@@ -225,6 +225,23 @@ def test_dependencies_and_output_files_are_announced() -> None:
     assert plain.announcement()["output"] == [f"{plain.chdir}/slurm-%A_%a.out"]
 
 
+def test_mail_is_announced_in_slurms_words() -> None:
+    head = b"#!/bin/bash\n#SBATCH -N 1-4\n"
+    request = ask(head + b"#SBATCH --mail-type=END,fail --mail-user=ada.l+x@example.org\n")
+    announced = request.announcement()
+    assert (announced["mail"], announced["mail_user"]) == (["end", "fail"], "ada.l+x@example.org")
+    assert b"mail" not in request.materialize(42, "http://head:1", "/usr/bin/python3", {}).script.split(b"# ")[0]
+    assert ask(head, "--mail-type=ALL").announcement()["mail"] == ["begin", "end", "fail"]
+    for silent in ("--mail-type=NONE", "--mail-user=ada@example.org"):
+        assert "mail" not in ask(head, silent).announcement()
+    for wrong in (
+        "--mail-type=TIME_LIMIT", "--mail-user=-X", "--mail-user=a@b@c", "--mail-user=a b", "--mail-user=a,b",
+        "--mail-user=a@-b", "--mail-user=$(id)",
+    ):  # fmt: skip
+        with pytest.raises(InvalidBatch, match=wrong.partition("=")[0]):
+            ask(head, wrong)
+
+
 def test_deadlines_are_read_as_sbatch_writes_them() -> None:
     noon = datetime(2026, 11, 1, 12, tzinfo=timezone(timedelta(hours=1)))
     assert due_at("2026-11-01T12:00", noon) == noon.timestamp()

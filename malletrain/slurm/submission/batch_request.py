@@ -13,6 +13,8 @@ from malletrain.slurm.submission.mtbatch_options import ALLOWED, Use
 from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, default_tasks
 
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
+#: A user's name or one address. It goes into the arguments of a site's program, and never begins with a dash.
+_ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}(?:@[A-Za-z0-9][A-Za-z0-9.-]{0,252})?\Z")
 _PMI = re.compile(r"none\Z|pmi2\Z|pmix(?:_v[0-9]{1,2})?\Z")
 
 
@@ -78,6 +80,7 @@ def request(
     if resume is not None and elastic == "restart":
         reader.fault("resume", "a script that is restarted loads its own checkpoint: leave it out")
     after = reader.after()
+    mail, mail_user = reader.mail()
     curve, profile = reader.curve(), reader.text("profile", "")
     if profile not in ("", "none", "passive", "active", "given"):
         reader.fault("profile", f"{profile[:40]!r} is none of none, passive, active, given")
@@ -111,6 +114,8 @@ def request(
         mpi=mpi,
         resume=resume,
         after=after,
+        mail=mail,
+        mail_user=mail_user if mail else "",
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
         reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
@@ -212,6 +217,23 @@ class _Reader:
                     return ()
                 found.append(f"{kind}:{int(job)}")
         return tuple(found)
+
+    def mail(self) -> tuple[tuple[str, ...], str]:
+        """Of what the owner is told, as `begin`, `end` and `fail`; and where, "" by default."""
+        user = self.text("mail-user", "")
+        if user and not _ADDRESS.match(user):
+            self.fault("mail-user", f"{user[:80]!r} is neither a user nor one address such as ada@example.org")
+        words = [word for word in self.text("mail-type", "").upper().split(",") if word]
+        for word in words:
+            if word not in ("NONE", "BEGIN", "END", "FAIL", "ALL"):
+                self.fault(
+                    "mail-type", f"{word[:40]!r} is none of BEGIN, END, FAIL, ALL, NONE: a malleable job has no more"
+                )
+                return (), ""
+        kinds = ("begin", "end", "fail")
+        if "NONE" in words:
+            return (), user
+        return kinds if "ALL" in words else tuple(kind for kind in kinds if kind.upper() in words), user
 
     def curve(self) -> tuple[tuple[int, float], ...]:
         text = self.text("curve", "")

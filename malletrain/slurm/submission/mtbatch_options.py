@@ -63,6 +63,8 @@ ALLOWED: dict[str, Option] = {
             "deadline", Use.OURS, help="by when --total-samples are to be trained; refused where that is unlikely"
         ),
         Option("elastic", Use.OURS, help="live (resized in process) or restart (by checkpoint)"),
+        Option("mail-type", Use.OURS, help="of what the daemon tells you: BEGIN, END, FAIL, ALL or NONE"),
+        Option("mail-user", Use.OURS, help="where it tells you: an address (you at this site by default)"),
         Option("mpi", Use.OURS, help="PMI for the processes on the nodes of one pilot: none, pmi2 or pmix"),
         Option("profile", Use.OURS, help="how its scalability is learnt: none, passive, active, or given (--curve)"),
         Option(
@@ -114,8 +116,6 @@ REFUSED: dict[str, str] = {
     "ignore-pbs": "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out",
     "kill-on-invalid-dep": "a job whose dependency can never be met stays held: `malletrain cancel` it",
     "licenses": "licences are not supported: they would be taken from the main queue",
-    "mail-type": "every pilot would send a mail: `malletrain wait JOB; mail ...` sends one as the job ends",
-    "mail-user": "every pilot would send a mail: `malletrain wait JOB; mail ...` sends one as the job ends",
     "mem": _NODE_WHOLE,
     "mem-per-cpu": _NODE_WHOLE,
     "mem-per-gpu": _NODE_WHOLE,

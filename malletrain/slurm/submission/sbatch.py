@@ -79,6 +79,8 @@ class BatchRequest:
     mpi: str = "none"  # srun --mpi
     resume: int | None = None  # the job whose checkpoint this one begins with
     after: tuple[str, ...] = ()  # such as afterok:3
+    mail: tuple[str, ...] = ()  # of begin, end, fail
+    mail_user: str = ""
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
@@ -104,6 +106,8 @@ class BatchRequest:
             body["budget_node_hours"] = self.budget_node_hours
         if self.after:
             body["after"] = list(self.after)
+        if self.mail:
+            body |= {"mail": list(self.mail), "mail_user": self.mail_user}
         body["output"] = list(self.output_patterns())
         return body
 
