@@ -70,6 +70,7 @@ class NewJob:
     output: tuple[str, ...] = ()
     mail: tuple[str, ...] = ()
     mail_user: str = ""
+    class_min: tuple[tuple[str, int], ...] = ()
 
 
 class Requests(Protocol):

@@ -79,6 +79,9 @@ class JobBody(Body):
     output: Annotated[list[FilePattern], Field(max_length=2)] = []
     mail: Annotated[list[Literal["begin", "end", "fail"]], Field(max_length=3)] = []
     mail_user: MailAddress = ""
+    class_min: Annotated[
+        list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]{1,64}:[1-9][0-9]{0,5}$")]], Field(max_length=32)
+    ] = []
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -125,6 +128,7 @@ class JobBody(Body):
             output=tuple(self.output),
             mail=tuple(dict.fromkeys(self.mail)),
             mail_user=self.mail_user,
+            class_min=tuple((word, int(n)) for word, _, n in (each.rpartition(":") for each in self.class_min)),
         )
 
 

@@ -121,6 +121,7 @@ class LoopRequests:
                 output=job.output,
                 mail=tuple(map(MailType, job.mail)),
                 mail_user=mail_user,
+                class_min=job.class_min,
             )
             if why := self._loop.refusal(wanted):
                 raise Conflict(why)

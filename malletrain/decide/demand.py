@@ -7,6 +7,7 @@ job's view is: with a `DecisionCache` or without, the answer is the same.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -195,20 +196,34 @@ def on_classes(
 ) -> OnClasses:
     """How a job runs on each class, in the units of its demand: speed-ups over one node as its curve has it.
 
-    A live job may train on several classes at once, with equal shares: the slowest class gates it.
+    A live job may train on several classes at once: with equal shares the slowest class gates it, with shares that
+    follow speed it trains what its nodes do together.
     """
     current = Counter(class_of[pilot.node] for pilot in stays)
     fits = known.by_class if known is not None else {}
     main = known.fit.node_class if known is not None and known.fit is not None else ""
     one = _rate_of_one(view)
     scaled = Curve(tuple((n, rate * one) for n, rate in demand.curve.points))
-    curves = curves_on_classes(classes, scaled, main, fits, speeds, demand.max)
+    curves = curves_on_classes(classes, scaled, main, fits, speeds, demand.max, balanced=view.balanced)
     return OnClasses(
         {name: Curve(tuple((n, rate / one) for n, rate in curve.points)) for name, curve in curves.items()},
         dict(sorted(current.items())),
+        least_on(view.job.class_min, classes),
         spans=rules.classes is NodeClasses.MIX,
-        equal_shares=True,
+        equal_shares=not view.balanced,
     )
+
+
+def least_on(given: Sequence[tuple[str, int]], classes: Sequence[str]) -> Mapping[str, int]:
+    """The fewest nodes of each of `classes`, by `given` words with a number: a word names every class that has it, or
+    has it as a part of its GRES (`k80` the class `gpu:k80:4 64 cpus`)."""
+    found: dict[str, int] = {}
+    for name in classes:
+        words = {*name.split(), *(part for word in name.split() for part in re.split("[:,]", word))}
+        least = max((nodes for word, nodes in given if word in words), default=0)
+        if least:
+            found[name] = least
+    return found
 
 
 def due_of(view: JobView, now: float) -> Due | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from malletrain.decide.demand import due_of, on_classes
+from malletrain.decide.demand import due_of, least_on, on_classes
 from malletrain.decide.draft import Draft, Inputs, Situation
 from malletrain.decide.entitlement.budgets import BudgetTerms, budgets_for
 from malletrain.decide.entitlement.limits import caps_of_unfit, constraints_for
@@ -84,7 +84,7 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         supply=situation.supply,
     )
     advice = advice_for(problem, training, known, now, rules, cache.rows)
-    class_of = _classes_of_nodes(draft, inputs)
+    class_of = _classes_of_nodes(draft, inputs, training)
     advised = _by_class(with_advice(problem, advice), draft, class_of, known, training, barred, rules)
     answer, put_off = cache.sized(inputs.policy, advised)
     draft.refusals += [Refusal(name, "cannot be kept by any sizes now, and is put off") for name in put_off]
@@ -139,15 +139,17 @@ def _lifetimes(
     return lifetimes_of_holes(holes, situation.open_holes, situation.forecast, situation.now, nodes)
 
 
-def _classes_of_nodes(draft: Draft, inputs: Inputs) -> Mapping[str, str]:
-    """The class of each node that is shared out; nothing where they are all of one, or are not told apart."""
+def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]) -> Mapping[str, str]:
+    """The class of each node that is shared out; nothing where they are all of one that no job asks more nodes of, or
+    are not told apart."""
     rules, node = inputs.rules, inputs.snapshot.node
     if rules.classes is NodeClasses.OFF or rules.max_nodes > 1 or inputs.tasks.shared:
         return {}
     held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
     shared = {*held, *(hole.node for hole in draft.free), *draft.coming}
     found = {name: node[name].kind_with(rules.class_features) for name in sorted(shared) if name in node}
-    return found if len(set(found.values())) > 1 and len(found) == len(shared) else {}
+    told_apart = len(set(found.values())) > 1 or any(view.job.class_min for view in views.values())
+    return found if told_apart and len(found) == len(shared) else {}
 
 
 def _by_class(
@@ -169,7 +171,12 @@ def _by_class(
     # Pilots of jobs that do not train now hold nodes that are not to be had; all the same they count, as ever.
     if sum(classes.values()) != problem.nodes:
         return problem
-    speeds = class_speeds(each.by_class for each in known.values() if each.by_class)
+    if len(classes) == 1:
+        return replace(problem, jobs=tuple([_least_of(each, views, tuple(classes)) for each in problem.jobs]))
+    speeds = class_speeds(
+        (each.by_class for each in known.values() if each.by_class),
+        (each.worker_speeds for each in known.values() if each.worker_speeds),
+    )
     jobs = []
     for demand in problem.jobs:
         job = int(demand.id)
@@ -178,3 +185,15 @@ def _by_class(
         on = on_classes(demand, draft.staying[job], known.get(job), open_to, class_of, speeds, views[job], rules)
         jobs.append(replace(demand, on_classes=on))
     return replace(problem, jobs=tuple(jobs), classes=classes)
+
+
+def _least_of(demand: JobDemand, views: Mapping[int, JobView], only: Sequence[str]) -> JobDemand:
+    """The demand on nodes of one class, with the fewest nodes that its job has there."""
+    least = least_on(views[int(demand.id)].job.class_min, only).get(only[0], 0)
+    if least <= demand.min:
+        return demand
+    least = min(least, demand.max)
+    locked = demand.locked if demand.locked is None or demand.locked >= least else None
+    bonus = tuple(each for each in demand.bonus if each[0] >= least)
+    sizes = tuple(size for size in demand.sizes if size >= least) or ((0,) if demand.sizes else ())
+    return replace(demand, min=least, sizes=sizes, locked=locked, bonus=bonus)

@@ -122,6 +122,8 @@ class MalleableJob:
     #: Of what its owner is told, and at which address.
     mail: tuple[MailType, ...] = field(default=(), metadata=SPARSE)
     mail_user: str = field(default="", metadata=SPARSE)
+    #: Its fewest nodes of classes of nodes, by a word of the class (`malletrain.decide.demand.least_on`).
+    class_min: tuple[tuple[str, int], ...] = field(default=(), metadata=SPARSE)
 
     def permits(self, nodes: int) -> bool:
         """Whether the job may run on so many nodes. Zero is always permitted."""
@@ -307,6 +309,7 @@ class JobView:
     waited_s: float = 0.0  #: how long it had waited for the nodes that it has now
     batches: tuple[tuple[int, Curve], ...] = ()  #: samples/s by batch, where the daemon chooses it and knows enough
     noise_scale: float | None = None  #: the gradient noise scale that it reports, in samples
+    balanced: bool = False  #: its workers' shares of the batch follow their speeds
     curve_refuted: str = ""  #: how measurements contradict the curve that its owner gave
     committed_at: float | None = None  #: when steps were last reported (Unix seconds)
     waits: bool = False  #: held until other jobs have come so far

@@ -82,7 +82,7 @@ class JobKnowledge:
     """What has been learnt of one job. `probes`: when they were begun (Unix seconds), and of which size; `ignored`:
     samples that were not believed, by reason; `since`: when it was first seen to train; `phase_began`: when its
     throughput last changed at one size, None where it never has; `by_class`: its curve on each class of nodes, where
-    it has trained on several."""
+    it has trained on several; `worker_speeds`: of a world on several, what one worker computes (samples/s)."""
 
     fit: CurveFit | None = None
     prior_jobs: PriorJobs | None = None
@@ -93,6 +93,7 @@ class JobKnowledge:
     since: float | None = None
     phase_began: float | None = None
     by_class: Mapping[str, CurveFit] = field(default_factory=dict)
+    worker_speeds: Mapping[str, float] = field(default_factory=dict)
 
     def tries(self, now: float) -> Counter[int]:
         """Probes by size that count at `now` (Unix seconds)."""

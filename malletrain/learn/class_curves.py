@@ -3,7 +3,9 @@
 A job's windows on one class of nodes are fitted with those on other classes as evidence about the shape
 (`malletrain.learn.curve.fit_curve`). On a class where it has not trained it is taken to have its present shape, at
 the level that other jobs have shown: the median over jobs of how much faster they train on the one class than on the
-other, at the sizes that they were measured on in both.
+other, at the sizes that they were measured on in both. Where no job was measured on both, worlds that span them tell
+how much faster one worker computes on the one than on the other; waiting for the exchange is not in that, so it is an
+upper bound. A world of several classes with equal shares trains at the level of its slowest class.
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ def fits_by_class(samples: Sequence[ThroughputSample], prior_jobs: PriorJobs | N
     return found
 
 
-def class_speeds(jobs: Iterable[Mapping[str, CurveFit]]) -> Mapping[tuple[str, str], float]:
+def class_speeds(
+    jobs: Iterable[Mapping[str, CurveFit]], workers: Iterable[Mapping[str, float]] = ()
+) -> Mapping[tuple[str, str], float]:
     """How many times faster jobs train on one class than on another: by (class, other class), the median over jobs
-    that were measured on both."""
+    that were measured on both; else over `workers`, the speeds of one worker by class in worlds that span them."""
     ratios: dict[tuple[str, str], list[float]] = {}
     for fits in jobs:
         for one in fits:
@@ -52,7 +56,14 @@ def class_speeds(jobs: Iterable[Mapping[str, CurveFit]]) -> Mapping[tuple[str, s
                 ratio = _ratio(fits[one], fits[other])
                 if ratio is not None:
                     ratios.setdefault((one, other), []).append(ratio)
-    return {pair: median(found) for pair, found in sorted(ratios.items())}
+    spanning: dict[tuple[str, str], list[float]] = {}
+    for speeds in workers:
+        for one, fast in speeds.items():
+            for other, slow in speeds.items():
+                if one != other and fast > 0 and slow > 0:
+                    ratio = min(max(fast / slow, 1 / MAX_SPEED_RATIO), MAX_SPEED_RATIO)
+                    spanning.setdefault((one, other), []).append(ratio)
+    return {pair: median(found) for pair, found in sorted((spanning | ratios).items())}
 
 
 def _ratio(one: CurveFit, other: CurveFit) -> float | None:
@@ -70,9 +81,15 @@ def curves_on_classes(
     fits: Mapping[str, CurveFit],
     speeds: Mapping[tuple[str, str], float],
     max_nodes: int,
+    *,
+    balanced: bool = False,
 ) -> Mapping[str, Curve]:
-    """Samples/s over nodes of each of `classes`: measured, or the `present` curve at the level of that class."""
+    """Samples/s over nodes of each of `classes`: measured, or the `present` curve at the level of that class.
+    `present_class` may name several, joined; the slowest gates them unless shares are `balanced`."""
     found = {}
+    mix = present_class.split(MIXED)
+    if len(mix) > 1 and not balanced:
+        present_class = min(mix, key=lambda name: (max(speeds.get((name, other), 1.0) for other in mix), name))
     for name in classes:
         if name in fits:
             found[name] = fits[name].curve(max_nodes)

@@ -93,6 +93,7 @@ class JobState:
     batches: tuple[tuple[int, Curve], ...] = ()
     batches_at: int = 0  #: `samples_taken` when `batches` was fitted
     noise_scale: float | None = None
+    balanced: bool = False
     active: int = 0  #: pilots that hold a node or are about to
     turned_at: float = 0.0
     waited_s: float = 0.0
@@ -253,6 +254,7 @@ def _samples(record: JobState, event: Event, window: SamplesReported) -> None:
     for name in record.world.members if record.world is not None else ():  # the main worker speaks for all
         _trains(record, name)
     noise, total = window.noise_scale, window.total
+    record.balanced = window.balanced
     record.noise_scale = record.noise_scale if noise is None or noise < 0 else noise
     # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
     record.samples_done = record.samples_done + window.samples if total is None else max(record.samples_done, total)

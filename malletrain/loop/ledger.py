@@ -192,6 +192,7 @@ class Ledger:
         """What was learnt of every job that is not over, for the advisor; nothing of those whose curve was given."""
         found: dict[int, JobKnowledge] = {}
         pools: dict[tuple[str, str], PriorJobs | None] = {}
+        worker_speeds = self.paces.speeds_by_class()
         for job_id, record in sorted(self._records.items()):
             if record.phase.is_over or record.given_curve is not None:
                 continue
@@ -210,6 +211,7 @@ class Ledger:
                 record.first_sample_at,
                 record.phase_began,
                 record.by_class,
+                worker_speeds.get(job_id, {}),
             )
         return found
 
@@ -283,6 +285,7 @@ class Ledger:
                 waited_s=record.waited_s,
                 batches=self._batch_curves(record),
                 noise_scale=record.noise_scale,
+                balanced=record.balanced,
                 curve_refuted=record.curve_refuted,
                 committed_at=record.committed_at,
                 waits=record.waits and phase is JobPhase.HELD,

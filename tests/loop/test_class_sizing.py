@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from malletrain.decide.demand import least_on
 from malletrain.decide.rules import NodeClasses, Rules
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.job import Curve, Profile, ThroughputSample
@@ -31,8 +32,10 @@ def world_of(new: int, old: int, rules: Rules = PLAIN) -> World:
 class Training:
     """Workers with equal shares: the slowest of a world gates it."""
 
-    def __init__(self, world: World, jobs: Mapping[int, Speeds], shape: Callable[[int], float]) -> None:
-        self.world, self.jobs, self.shape = world, jobs, shape
+    def __init__(
+        self, world: World, jobs: Mapping[int, Speeds], shape: Callable[[int], float], *, balanced: bool = False
+    ) -> None:
+        self.world, self.jobs, self.shape, self.balanced = world, jobs, shape, balanced
         self.members: dict[int, tuple[str, ...]] = {}
         self.generation = 0
 
@@ -45,6 +48,9 @@ class Training:
 
     def rate(self, job_id: int) -> float:
         held = self.counts(job_id)
+        if self.balanced and held:
+            nodes = sum(held.values())
+            return sum(n * self.jobs[job_id][kind] for kind, n in held.items()) / nodes * self.shape(nodes)
         return min(self.jobs[job_id][kind] for kind in held) * self.shape(sum(held.values())) if held else 0.0
 
     def tick(self) -> None:
@@ -57,7 +63,15 @@ class Training:
                 data: dict[str, JsonValue] = {"generation": self.generation, "members": list(members)}
                 events.append(event_of(now, EventKind.GENERATION, job_id, data=data))
             elif members:
-                rated = {"nodes": len(members), "samples": 10 * self.rate(job_id), "seconds": 10.0, "steps": 20}
+                kinds = {
+                    p.id: self.world.cluster.nodes[p.node].kind
+                    for p in self.world.loop.ledger.views()[job_id].staying
+                }
+                rates: dict[str, JsonValue] = {f"{m}.0": self.jobs[job_id][kinds[m]] for m in members}
+                rated: dict[str, JsonValue] = {
+                    "nodes": len(members), "samples": 10 * self.rate(job_id), "seconds": 10.0, "steps": 20,
+                    "rates": rates, "balanced": self.balanced,
+                }  # fmt: skip
                 events.append(event_of(now, EventKind.SAMPLES, job_id, members[0], data=rated))
             self.members[job_id] = members
         self.world.workers.report(*events)
@@ -166,3 +180,73 @@ def test_classes_are_gres_processors_and_the_features_that_the_site_names() -> N
     assert node.kind_with({"big"}) == "gpu:a100:4 64 cpus big"
     assert node.kind_with({"memory"}) == "gpu:a100:4 64 cpus 512 GiB"
     assert replace(node, memory_mib=191_000).kind_with({"memory"}).endswith("192 GiB")
+
+
+def test_a_world_of_two_classes_teaches_how_fast_they_are() -> None:
+    """Nobody was measured on each class alone: workers' own speeds tell, and new nodes alone train more than all."""
+    world = world_of(4, 2)
+    world.submit(job(1, most=6), tasks=60)
+    training = Training(world, {1: {NEW: 400.0, OLD: 100.0}}, shape)
+    training.tick()
+    seen = [training.counts(1)]
+    for _ in range(25):
+        training.tick()
+        seen.append(training.counts(1))
+    assert {NEW: 4, OLD: 2} in seen, "it began on whatever there was"
+    assert world.loop.ledger.known()[1].worker_speeds == {NEW: 400.0, OLD: 100.0}
+    assert seen[-1] == {NEW: 4} and seen[-10:] == [{NEW: 4}] * 10
+
+
+def test_a_job_whose_shares_follow_speed_keeps_the_slow_nodes() -> None:
+    world = world_of(4, 2)
+    world.submit(job(1, most=6), tasks=60)
+    training = Training(world, {1: {NEW: 400.0, OLD: 100.0}}, lambda n: float(n), balanced=True)
+    for _ in range(25):
+        training.tick()
+    assert training.counts(1) == {NEW: 4, OLD: 2}
+    assert world.loop.ledger.views()[1].balanced
+
+
+def test_worlds_that_span_classes_count_where_no_job_was_measured_on_both() -> None:
+    speeds = class_speeds(
+        [], [{"new": 400.0, "old": 100.0}, {"new": 300.0, "old": 100.0}, {"new": 200.0, "old": 100.0}]
+    )
+    assert speeds == {("new", "old"): 3.0, ("old", "new"): pytest.approx(1 / 3)}
+    present = Curve(((6, 600.0),))
+    gated = curves_on_classes(["new", "old"], present, "new + old", {}, speeds, 8)
+    assert gated["old"].throughput(6) == pytest.approx(600.0), (
+        "equal shares: the world trains at the level of the slowest"
+    )
+    assert gated["new"].throughput(6) == pytest.approx(1800.0)
+    measured = fits_by_class([
+        ThroughputSample(0.0, n, 10 * level * n, 10.0, 20, kind)
+        for kind, level in (("new", 500.0), ("old", 100.0)) for n in (1, 2, 4) for _ in range(3)
+    ])  # fmt: skip
+    assert class_speeds([measured], [{"new": 400.0, "old": 100.0}])["new", "old"] == pytest.approx(5.0, rel=0.02)
+
+
+def test_a_job_has_its_fewest_nodes_of_each_class() -> None:
+    """Four of the old nodes or one of the new: with three old ones and a new one it trains on the new one alone."""
+    world = world_of(1, 3, replace(PLAIN, classes=NodeClasses.ONE))
+    world.submit(replace(job(1, most=8), class_min=(("v100", 4),)), tasks=60)
+    training = Training(world, {1: {NEW: 100.0, OLD: 100.0}}, shape)
+    for _ in range(10):
+        training.tick()
+    assert training.counts(1) == {NEW: 1}
+
+
+def test_fewest_nodes_count_where_all_nodes_are_of_the_class() -> None:
+    for old, held in ((3, {}), (4, {OLD: 4})):
+        world = world_of(0, old)
+        world.submit(replace(job(1, most=8), class_min=(("v100", 4),)), tasks=60)
+        training = Training(world, {1: {OLD: 100.0}}, shape)
+        for _ in range(5):
+            training.tick()
+        assert training.counts(1) == held
+
+
+def test_a_word_names_the_classes_that_have_it() -> None:
+    classes = ["gpu:k80:4 64 cpus", "gpu:v100:4 64 cpus big 192 GiB", "64 cpus"]
+    assert least_on((("k80", 4), ("big", 2)), classes) == {classes[0]: 4, classes[1]: 2}
+    assert least_on((("gpu", 2), ("gpu:k80:4", 3)), classes) == {classes[0]: 3, classes[1]: 2}
+    assert least_on((("k8", 4),), classes) == {}

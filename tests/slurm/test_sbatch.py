@@ -242,6 +242,14 @@ def test_mail_is_announced_in_slurms_words() -> None:
             ask(head, wrong)
 
 
+def test_fewest_nodes_of_a_class_are_announced() -> None:
+    request = ask(b"#!/bin/bash\n#SBATCH -N 1-8\n#MALLETRAIN min-on=k80:4,big:2\n")
+    assert request.class_min == (("big", 2), ("k80", 4))
+    assert request.announcement()["class_min"] == ["big:2", "k80:4"]
+    assert "is not CLASS:NODES" in faults(b"#!/bin/bash\n#SBATCH -N 1-8\n#MALLETRAIN min-on=k80\n")
+    assert "more than the 8 nodes" in faults(b"#!/bin/bash\n#SBATCH -N 1-8\n#MALLETRAIN min-on=k80:9\n")
+
+
 def test_deadlines_are_read_as_sbatch_writes_them() -> None:
     noon = datetime(2026, 11, 1, 12, tzinfo=timezone(timedelta(hours=1)))
     assert due_at("2026-11-01T12:00", noon) == noon.timestamp()

@@ -60,4 +60,12 @@ class Reports:
             name: sum(by_process[n * world.local_size : (n + 1) * world.local_size])
             for n, name in enumerate(world.workers)
         }
-        self.hold(replace(window, noise_scale=self._noise_scale(), rates=rates, memory_bytes=memory_bytes()))
+        self.hold(
+            replace(
+                window,
+                noise_scale=self._noise_scale(),
+                rates=rates,
+                memory_bytes=memory_bytes(),
+                balanced=self._proportional_shares.balance,
+            )
+        )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 from malletrain.domain.decision import LeaveCause, LeavePilot, StartPilot
 from malletrain.domain.event import (
@@ -42,7 +43,8 @@ class _JobPaces:
 
     `speed`, `rank`, `node`, `node_class`: by pilot; `slow_nodes`: by rank, where and when it was slow last;
     `of_script`: ranks that are slow wherever they run; `resting`: by node, until when, why, and the rank that it had;
-    `stand_ins`: pilots that replaced one; `futile`: how many of these were slow; `paused_until`: Unix seconds.
+    `stand_ins`: pilots that replaced one; `futile`: how many of these were slow; `paused_until`: Unix seconds;
+    `class_speed`: the median worker's samples/s on each class of the last world that spanned several.
     """
 
     speed: dict[str, WorkerSpeed] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class _JobPaces:
     futile: int = 0
     paused_until: float = 0.0
     slow: tuple[Straggler, ...] = ()
+    class_speed: Mapping[str, float] = field(default_factory=dict)
 
     def started(self, pilot: str, node: str, node_class: str) -> None:
         self.node[pilot], self.node_class[pilot] = node, node_class
@@ -78,6 +81,12 @@ class _JobPaces:
         # A worker is called after its pilot and restart, `123_4.0`. Who is not in the world any more is forgotten.
         by_pilot = {worker.rpartition(".")[0]: rate for worker, rate in rates.items()}
         self.speed = {p: self.speed.get(p, WorkerSpeed()).after(rate) for p, rate in sorted(by_pilot.items())}
+        by_class: dict[str, list[float]] = {}
+        for pilot, speed in self.speed.items():
+            if self.node_class.get(pilot) and speed.windows:
+                by_class.setdefault(self.node_class[pilot], []).append(speed.rate)
+        if len(by_class) > 1:  # it stays known once the job has left all classes but one
+            self.class_speed = {**self.class_speed, **{name: median(of) for name, of in sorted(by_class.items())}}
         self.judge(at)
 
     def judge(self, at: float) -> None:
@@ -132,6 +141,10 @@ class StragglerHistory:
     def slow(self, now: float) -> Mapping[int, tuple[Straggler, ...]]:
         """The stragglers of each job that has some to replace at `now` (Unix seconds), the slowest first."""
         return {job: each.slow for job, each in self._jobs.items() if each.slow and each.paused_until <= now}
+
+    def speeds_by_class(self) -> Mapping[int, Mapping[str, float]]:
+        """By job that has trained on several classes of nodes at once, how fast a worker was on each (samples/s)."""
+        return {job: each.class_speed for job, each in self._jobs.items() if each.class_speed}
 
     def avoided(self, now: float) -> Mapping[int, Mapping[str, str]]:
         """By job, the nodes that it avoids at `now` (Unix seconds) for a slow worker, with the reason."""

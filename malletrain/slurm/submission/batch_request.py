@@ -116,6 +116,7 @@ def request(
         after=after,
         mail=mail,
         mail_user=mail_user if mail else "",
+        class_min=reader.class_min(most),
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
         reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
@@ -234,6 +235,20 @@ class _Reader:
         if "NONE" in words:
             return (), user
         return kinds if "ALL" in words else tuple(kind for kind in kinds if kind.upper() in words), user
+
+    def class_min(self, most: int) -> tuple[tuple[str, int], ...]:
+        """Fewest nodes by a word of a class of nodes."""
+        text = self.text("min-on", "")
+        found: dict[str, int] = {}
+        for part in text.split(",") if text else ():
+            name, _, nodes = part.rpartition(":")
+            if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,64}", name) or not re.fullmatch(r"[1-9][0-9]{0,5}", nodes):
+                self.fault("min-on", f"{part[:40]!r} is not CLASS:NODES, as k80:4")
+                return ()
+            if int(nodes) > most:
+                self.fault("min-on", f"{part[:40]!r} is more than the {most} nodes of --nodes")
+            found[name] = int(nodes)
+        return tuple(sorted(found.items()))
 
     def curve(self) -> tuple[tuple[int, float], ...]:
         text = self.text("curve", "")

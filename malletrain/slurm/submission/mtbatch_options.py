@@ -65,6 +65,7 @@ ALLOWED: dict[str, Option] = {
         Option("elastic", Use.OURS, help="live (resized in process) or restart (by checkpoint)"),
         Option("mail-type", Use.OURS, help="of what the daemon tells you: BEGIN, END, FAIL, ALL or NONE"),
         Option("mail-user", Use.OURS, help="where it tells you: an address (you at this site by default)"),
+        Option("min-on", Use.OURS, help="fewest nodes of a class of nodes, CLASS:NODES,... as k80:4"),
         Option("mpi", Use.OURS, help="PMI for the processes on the nodes of one pilot: none, pmi2 or pmix"),
         Option("profile", Use.OURS, help="how its scalability is learnt: none, passive, active, or given (--curve)"),
         Option(

@@ -81,6 +81,7 @@ class BatchRequest:
     after: tuple[str, ...] = ()  # such as afterok:3
     mail: tuple[str, ...] = ()  # of begin, end, fail
     mail_user: str = ""
+    class_min: tuple[tuple[str, int], ...] = ()
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
@@ -108,6 +109,8 @@ class BatchRequest:
             body["after"] = list(self.after)
         if self.mail:
             body |= {"mail": list(self.mail), "mail_user": self.mail_user}
+        if self.class_min:
+            body["class_min"] = [f"{name}:{nodes}" for name, nodes in self.class_min]
         body["output"] = list(self.output_patterns())
         return body
 
