@@ -21,7 +21,8 @@ from malletrain.elastic.comm.carrier import find_carrier
 from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
-from malletrain.elastic.comm.static_rendezvous import environment_world
+from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
+from malletrain.elastic.comm.world_group import with_device
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.proportional_shares import ProportionalShares
@@ -30,7 +31,7 @@ from malletrain.elastic.data.sampler import Sampler, Share
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers, whole_batch_layers
-from malletrain.elastic.errors import ElasticError, JobOver, Released
+from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released
 from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
@@ -244,6 +245,7 @@ class Runtime:
         self.recovery = StateRecovery(self.member, self.state, self.checkpointing.load, store_server)
         fixed = self.session_batch.fixed and self.session_batch.noise is None
         self.recovery.can_overlap = fixed and not (settings.virtual_shards or norms or self.sharded or streams)
+        self._carrier = find_carrier(model, environ)
         self.reconfigurer = Reconfigurer(
             self.member,
             self.state,
@@ -254,7 +256,7 @@ class Runtime:
             prepare=self.reducer.allocate_buffers,
             top_up=self._top_up,
             store_server=store_server,
-            carrier=find_carrier(model, environ),
+            carrier=self._carrier,
         )
         self.lifecycle = WorkerLifecycle(
             self.member,
@@ -417,7 +419,13 @@ class Runtime:
         """Enter the world of processes that were started together, or train alone."""
         if self._static_world is not None and self._static_world.size > 1:
             self._warm_up()
-            self.reconfigurer.enter_static_world(self._static_world)
+            world = self._static_world
+            if self._carrier is not None:
+                try:
+                    world = with_device(world, self._carrier, step_host(os.environ), RENDEZVOUS_TIMEOUT)
+                except PeerLost as lost:
+                    raise ElasticError(f"the devices of these processes cannot be connected: {lost}") from lost
+            self.reconfigurer.enter_static_world(world)
         else:
             self.checkpointing.load()
             self.state.has_state = True

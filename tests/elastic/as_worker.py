@@ -49,6 +49,7 @@ PLACES: dict[str, tuple[ModuleType | type, str]] = {
     "roll": (state_recovery.StateRecovery, "recover"),
     "give": (state_recovery, "send_state"),
     "lent": (OverlappedSnapshot, "changed"),
+    "broadcast": (state_recovery, "broadcast_state"),
     "take": (state_recovery, "receive_state"),
     "step": (GradientReducer, "arm"),
     "backward": (GradientReducer, "_begin"),

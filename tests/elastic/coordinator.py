@@ -136,7 +136,7 @@ class Pod:
             "MALLETRAIN_JOB": str(JOB),
             "MALLETRAIN_CHECKPOINT_DIR": str(self.directory / "checkpoints"),
             "MALLETRAIN_TEST_DIR": str(self.directory),
-            "SLURM_JOB_ID": str(1000 + task),
+            "SLURM_JOB_ID": f"{os.getpid()}{task:03}",
             "SLURM_ARRAY_JOB_ID": str(ARRAY),
             "SLURM_ARRAY_TASK_ID": str(task),
             "SLURM_RESTART_COUNT": str(restart),

@@ -57,6 +57,14 @@ class StandInCollectives:
     def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> Completion:
         return self._enqueue(lambda: self._group.all_gather(into, tensor), into)
 
+    def broadcast(self, tensor: torch.Tensor, root: int) -> Completion:
+        def begin() -> Work:
+            if self._group.rank != root:
+                tensor.zero_()
+            return self._group.all_reduce(tensor)
+
+        return self._enqueue(begin, (tensor,))
+
     def abort(self) -> None:
         self._aborted.set()
         time.sleep(0.05)  # returns later than the operations end, as NCCL's
@@ -84,7 +92,7 @@ class StandInCollectives:
             self._aborted.wait(self._delay_s)
             if self._aborted.is_set():
                 for tensor in tensors:
-                    tensor.mul_(0.5)
+                    tensor.copy_(tensor // 2 if not tensor.is_floating_point() else tensor * 0.5)
             done.set()
 
 
@@ -116,4 +124,4 @@ def connect(store: Any, rank: int, size: int, timeout: timedelta) -> StandInColl
 
 
 def carrier(beside_limit: timedelta | None = timedelta(seconds=20)) -> DeviceCarrier:
-    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, beside_limit)
+    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, torch.device("cpu"), beside_limit)

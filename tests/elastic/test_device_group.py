@@ -14,7 +14,7 @@ import torch
 from malletrain.elastic.comm import carrier as carriers
 from malletrain.elastic.comm.background import all_closed
 from malletrain.elastic.comm.carrier import DeviceCarrier, find_carrier
-from malletrain.elastic.comm.device_group import DeviceGroup
+from malletrain.elastic.comm.device_group import DeviceGroup, DeviceParts
 from malletrain.elastic.comm.group import Group
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.paired_group import PairedGroup
@@ -80,7 +80,9 @@ def test_all_members_drop_what_one_could_not_connect_beside() -> None:
             raise PeerLost("no route")
         return device_stand_in.connect(store, rank, size, min(timeout, timedelta(seconds=3)))
 
-    failing = DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, timedelta(seconds=3))
+    failing = DeviceCarrier(
+        lambda tensor: tensor.is_floating_point(), connect, torch.device("cpu"), timedelta(seconds=3)
+    )
     assert worlds(3, contract, failing) == ["kept"] * 3
     assert sorted(tried) == ["0", "0", "1", "1", "2", "2"], "each tried beside training, and again at the boundary"
 
@@ -124,6 +126,9 @@ def test_the_event_comes_before_the_flag_is_looked_at() -> None:
         def all_gather(self, into: Any, tensor: torch.Tensor) -> Completion:
             return event
 
+        def broadcast(self, tensor: torch.Tensor, root: int) -> Completion:
+            return event
+
         def abort(self) -> None:
             pass
 
@@ -134,15 +139,16 @@ def test_the_event_comes_before_the_flag_is_looked_at() -> None:
 
 
 def test_a_device_that_is_connected_too_late_is_given_up() -> None:
-    made: list[DeviceGroup] = []
+    made: list[DeviceParts] = []
     begun, go_on = threading.Event(), threading.Event()
 
     def act(group: Group) -> str:
-        def connect(attempt: str, limit: timedelta) -> DeviceGroup:
+        def connect(attempt: str, limit: timedelta) -> DeviceParts:
             if attempt == "beside" and group.rank == 0:
                 begun.set()
                 go_on.wait(30)
-            device = DeviceGroup(StandInCollectives(group), group.rank, group.size)
+            flat = DeviceGroup(StandInCollectives(group), group.rank, group.size)
+            device = DeviceParts(flat, torch.device("cpu"))
             if attempt == "beside" and group.rank == 0:
                 made.append(device)
             return device
@@ -154,7 +160,7 @@ def test_a_device_that_is_connected_too_late_is_given_up() -> None:
         return "dropped"
 
     assert run(2, act) == ["dropped"] * 2
-    wait_until(lambda: bool(made) and made[0].given_up, 10, "the late communicator is given up")
+    wait_until(lambda: bool(made) and made[0].flat.given_up, 10, "the late communicator is given up")
 
 
 def model_on(*devices: str) -> Any:

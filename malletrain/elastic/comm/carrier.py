@@ -40,11 +40,13 @@ class DeviceCarrier:
     Attributes:
         takes: whether a tensor is one of them.
         connect: makes the communicator from a store, rank, size and time limit; blocks. Raises `PeerLost`.
+        device: of this process.
         beside_limit: how long connecting may take while another communicator trains; None: connect between steps.
     """
 
     takes: Callable[[torch.Tensor], bool]
     connect: Callable[[Any, int, int, timedelta], Collectives]
+    device: torch.device
     beside_limit: timedelta | None = BESIDE_LIMIT
 
 
@@ -86,6 +88,7 @@ def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCa
     return DeviceCarrier(
         takes=lambda tensor: tensor.device == device,
         connect=functools.partial(connect_nccl, device=device),
+        device=device,
         beside_limit=BESIDE_LIMIT if when == "beside" else None,
     )
 

@@ -83,6 +83,11 @@ class NcclCollectives:
     def all_gather(self, into: Sequence[torch.Tensor], tensor: torch.Tensor) -> DeviceEvent:
         return self._queue(lambda: self._group.allgather([list(into)], [tensor], _c10d.AllgatherOptions()))
 
+    def broadcast(self, tensor: torch.Tensor, root: int) -> DeviceEvent:
+        options = _dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        return self._queue(lambda: self._group.broadcast([tensor], options))
+
     def abort(self) -> None:
         self._group.abort()
 

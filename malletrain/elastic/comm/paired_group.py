@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 
 from malletrain.elastic.comm.background import Background
-from malletrain.elastic.comm.device_group import DeviceGroup
+from malletrain.elastic.comm.device_group import DeviceGroup, DeviceParts
 from malletrain.elastic.comm.group import Group, Work
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.errors import ElasticError, PeerLost
@@ -31,16 +31,25 @@ class PairedGroup:
         self,
         host: Group,
         takes: Callable[[torch.Tensor], bool],
-        connect: Callable[[str, timedelta], DeviceGroup],
+        connect: Callable[[str, timedelta], DeviceParts],
     ) -> None:
         self.rank = host.rank
         self.size = host.size
         self.host = host
         self._takes = takes
         self._connect = connect
-        self._device: DeviceGroup | None = None
+        self._device: DeviceParts | None = None
         self._abandoned = False
         self._lock = threading.Lock()
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is carried by the device part."""
+        return self._takes(tensor)
+
+    @property
+    def parts(self) -> DeviceParts | None:
+        """The device part, once it is connected; the same at all members."""
+        return self._device
 
     @property
     def is_connected(self) -> bool:
@@ -103,8 +112,10 @@ class PairedGroup:
         self.host.receive(tensor, source, tag)
 
     def all_reduce_across(self, tensor: torch.Tensor) -> Work:
-        """Sum over the processes of this local rank only, over the host's carrier: for tensors that are sharded over
-        a node of several processes."""
+        """Sum over the processes of this local rank only: for tensors that are sharded over a node of several
+        processes."""
+        if self._device is not None and self._device.across is not None and self._takes(tensor):
+            return self._device.across.all_reduce(tensor)
         if not isinstance(self.host, NodeGroup):
             raise ElasticError("a model is sharded over the processes of a node, and this node has one")
         return self.host.all_reduce_across(tensor)
@@ -121,9 +132,9 @@ class PairedGroup:
             return self.host
         if self._device is None:
             raise ElasticError("device tensors cannot be summed before connect_beside or connect_now")
-        return self._device
+        return self._device.flat
 
-    def _keep(self, device: DeviceGroup) -> None:
+    def _keep(self, device: DeviceParts) -> None:
         with self._lock:
             self._device = device
             late = self._abandoned
@@ -134,9 +145,9 @@ class PairedGroup:
 class _Attempt:
     """A device part that is being connected. If it is dropped first, it is given up as soon as it is made."""
 
-    def __init__(self, connect: Callable[[], DeviceGroup]) -> None:
+    def __init__(self, connect: Callable[[], DeviceParts]) -> None:
         self._connect = connect
-        self._made: DeviceGroup | None = None
+        self._made: DeviceParts | None = None
         self._dropped = False
         self._lock = threading.Lock()
         self._work = Background(self._run, "connect-device")
@@ -153,7 +164,7 @@ class _Attempt:
         """Whether it is made within `seconds`. Raises what connecting raised."""
         return self._work.wait(seconds)
 
-    def take(self) -> DeviceGroup:
+    def take(self) -> DeviceParts:
         """The device part, after `wait` returned True."""
         if self._made is None:
             raise ElasticError("the device part is not made yet")

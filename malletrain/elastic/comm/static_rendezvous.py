@@ -131,6 +131,15 @@ def rendezvous_address(environ: Mapping[str, str]) -> str:
     return join_address(host, int(port))
 
 
+def step_host(environ: Mapping[str, str]) -> str:
+    """The address at which the processes of this step reach this one."""
+    try:
+        place = split_address(rendezvous_address(environ))[0]
+    except ElasticError:  # under MPI nothing has to name it
+        place = None
+    return own_host(place, environ.get("MALLETRAIN_ADDRESS"))
+
+
 def first_node(nodes: str) -> str:
     """The first name of a Slurm host list: `n003` of `n[003-010,12],login`, "" of an empty list."""
     name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)

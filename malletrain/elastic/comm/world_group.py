@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections.abc import Callable
 from datetime import timedelta
 
+import torch
+
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.carrier import DeviceCarrier
-from malletrain.elastic.comm.device_group import DeviceGroup
+from malletrain.elastic.comm.device_group import DeviceGroup, DeviceParts
 from malletrain.elastic.comm.gloo_group import make_group
-from malletrain.elastic.comm.group import Group
+from malletrain.elastic.comm.group import Group, wait_complete
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.paired_group import PairedGroup
+from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.torch_store import generation_store
 from malletrain.elastic.errors import PeerLost
+
+#: Room for an address and a secret.
+MAX_MEETING_BYTES = 512
 
 
 def make_world_group(
@@ -25,11 +33,15 @@ def make_world_group(
     host: str,
     timeout: timedelta,
     carrier: DeviceCarrier | None = None,
+    *,
+    sharded: bool = False,
 ) -> Group:
     """Make the group of a world of `nodes` nodes with `local_rank.size` processes each; blocks until all have come.
 
     Args: as of `gloo_group.make_group`, and
         carrier: of device tensors. NCCL finds the nodes' topology itself, so its part is flat over all processes.
+        sharded: whether the model is sharded over the processes of a node, so that its gradients are summed over
+            those of one local rank.
 
     Raises:
         PeerLost: not all peers came within `timeout`, or the store is gone.
@@ -39,9 +51,18 @@ def make_world_group(
     if carrier is None or group.size == 1:
         return group
 
-    def connect(attempt: str, limit: timedelta) -> DeviceGroup:
+    def connect(attempt: str, limit: timedelta) -> DeviceParts:
         store = generation_store(meeting, f"-device-{attempt}", limit)
-        return DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
+        flat = DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
+        if not sharded or nodes == 1:
+            return DeviceParts(flat, carrier.device)
+        try:
+            store = generation_store(meeting, f"-device-{attempt}-place-{local_rank.rank}", limit)
+            across = DeviceGroup(carrier.connect(store, node, nodes, limit), node, nodes)
+            return DeviceParts(flat, carrier.device, across)
+        except BaseException:
+            flat.abandon()
+            raise
 
     paired = PairedGroup(group, carrier.takes, connect)
     if carrier.beside_limit is not None:
@@ -50,6 +71,44 @@ def make_world_group(
         except BaseException:
             paired.abandon()
             raise
+    return paired
+
+
+def with_device(group: Group, carrier: DeviceCarrier, host: str, limit: timedelta) -> Group:
+    """Add a device part to the group of processes that were started together; blocks until all have it.
+
+    Rank 0 serves a store for that, and the group tells the others where it is and what it asks for.
+
+    Args:
+        group: of these processes; one that has a device part already is returned as it is.
+        carrier: of device tensors.
+        host: the address at which peers reach this process.
+        limit: how long to wait for the peers.
+
+    Raises:
+        PeerLost: not all came within `limit`.
+        ElasticError: the device of this process has failed.
+    """
+    if group.size == 1 or isinstance(group, PairedGroup):
+        return group
+    server = StoreServer(host) if group.rank == 0 else None
+    word = torch.zeros(MAX_MEETING_BYTES, dtype=torch.int64)
+    if server is not None:
+        meeting = Meeting(server.address, 1, secrets.token_hex())
+        server.trust(meeting)
+        text = json.dumps([meeting.address, meeting.secret]).encode()
+        word[: len(text)] = torch.tensor(list(text))
+    wait_complete(group.all_reduce(word))
+    address, secret = json.loads(bytes(word.tolist()).rstrip(b"\0"))
+    meeting = Meeting(address, 1, secret)
+
+    def connect(attempt: str, limit: timedelta) -> DeviceParts:
+        store = generation_store(meeting, f"-device-{attempt}", limit)
+        flat = DeviceGroup(carrier.connect(store, group.rank, group.size, limit), group.rank, group.size)
+        return DeviceParts(flat, carrier.device)
+
+    paired = PairedGroup(group, carrier.takes, connect)
+    paired.connect_now(limit, lambda: None)
     return paired
 
 

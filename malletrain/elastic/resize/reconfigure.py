@@ -91,6 +91,7 @@ class Reconfigurer:
     ) -> None:
         self._member = member
         self._carrier = carrier
+        recovery.by_device = carrier is not None
         self._committer = member.committer
         self._pending_groups = member.pending_groups
         self._state = state
@@ -141,6 +142,7 @@ class Reconfigurer:
             member.host,
             BUILD_PATIENCE,
             self._carrier,
+            sharded=self._state.mesh is not None,
         )
 
     # --- 3. members vote at each step boundary ----------------------------------------------------------------

@@ -11,22 +11,27 @@ receiving ranks hold the state.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from malletrain.elastic.comm.authentication import Meeting
 from malletrain.elastic.comm.background import Background
+from malletrain.elastic.comm.device_group import DeviceGroup
 from malletrain.elastic.comm.group import Group, Work
 from malletrain.elastic.comm.local_rank import LocalRank
+from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.comm.peer_store import PeerStore, StoreServer
 from malletrain.elastic.comm.step_commit import POLL_INTERVAL_S, TrainingWorld
 from malletrain.elastic.errors import ElasticError, PeerLost
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.recovery_plan import MemberState, RecoveryPlan, plan_recovery
 from malletrain.elastic.state.buffer_pool import BufferPool, specs_from_text, specs_to_text
+from malletrain.elastic.state.device_transfer import broadcast_state, bytes_of, join_state, split_state
 from malletrain.elastic.state.overlapped_recovery import OverlappedSnapshot
 from malletrain.elastic.state.training_state import TrainingState, pack, unpack
 from malletrain.elastic.state.transfer import receive_state, send_state
@@ -51,6 +56,7 @@ class StateRecovery:
         store_server: of this worker, if it serves one.
 
     Attributes:
+        by_device: whether the state is expected from device to device, so that no memory is allocated beforehand.
         can_overlap: whether this member may send its state while it trains on, provided that the script changes the
             state only after backward. The first change seen at another time clears it.
     """
@@ -65,6 +71,7 @@ class StateRecovery:
         self._store_server = store_server
         self._described = False
         self._buffer_pool: BufferPool | None = None
+        self.by_device = False
         self._snapshot: OverlappedSnapshot | None = None
         self.can_overlap = False
         self._committer.overlapped_state_changed = self._sent_state_changed
@@ -84,6 +91,8 @@ class StateRecovery:
         Raises:
             ElasticError: its node has another number of processes than the others.
         """
+        if self.by_device:
+            return  # what is large is received on the device
         if not self._state.has_state and self._buffer_pool is None and plan.members[0].worker != self._member.worker:
             self._buffer_pool = _find_buffer_pool(
                 Meeting.of(plan), self._member.local_rank, pinned=self._state.is_on_gpu
@@ -127,8 +136,9 @@ class StateRecovery:
             )
         if recovery.behind and local_size > 1:
             self._share_control_vector(plan, group, recovery)
-        overlapped = recovery.overlapped and not plan.urgent
-        self._transfer(plan, group, recovery, overlapped=overlapped)
+        route = _device_route(group, recovery)
+        overlapped = recovery.overlapped and not plan.urgent and route is None
+        self._transfer(plan, group, recovery, route, overlapped=overlapped)
         if not recovery.behind:
             committer.last_sums = []  # all members have committed the same round, so its sums are not needed again
             committer.complete_sums = []
@@ -180,9 +190,20 @@ class StateRecovery:
                 self._member.release("the sums of a round that others have committed are not here")
             self._committer.received_sums = [*self._committer.complete_sums[:-1], control]
 
-    def _transfer(self, plan: messages.Plan, group: Group, recovery: RecoveryPlan, *, overlapped: bool) -> None:
+    def _transfer(
+        self,
+        plan: messages.Plan,
+        group: Group,
+        recovery: RecoveryPlan,
+        route: _DeviceRoute | None,
+        *,
+        overlapped: bool,
+    ) -> None:
         """Send and receive in parallel: the state down a tree to fresh ranks, the last sums to ranks behind. If
-        `overlapped`, donors do not wait until the state is sent."""
+        `overlapped`, donors do not wait until the state is sent. With a `route`, what lies on the device goes that
+        way, and the tree carries the rest."""
+        began = time.monotonic()
+        on_device: list[torch.Tensor] | None = None
         work: list[Background] = []
         got: list[tuple[bytes, list[torch.Tensor]]] = []
         receivers, donors = recovery.receivers(), recovery.donors
@@ -191,10 +212,13 @@ class StateRecovery:
         source |= {taker: donors[n % len(donors)] for n, taker in enumerate(behind)}
         late = [taker for taker in behind if source[taker] == group.rank]
         onward = receivers.get(group.rank, [])
-        if group.rank in donors and onward:
+        sends_device = route is not None and route.root == route.group.rank and group.rank in donors
+        if group.rank in donors and (onward or sends_device):
             self._state.position.rounds = self._committer.rounds_done
             self._snapshot = OverlappedSnapshot(self._state) if overlapped else None
             state = (self._snapshot.skeleton, self._snapshot.tensors) if self._snapshot else self._state.capture()
+            if route is not None:
+                state, on_device = split_state(*state, route.takes)
             sending = Background(lambda: send_state(group, onward, *state), "give")
             if not overlapped:  # else the receiving rank reports a fault
                 work.append(sending)
@@ -209,14 +233,35 @@ class StateRecovery:
             )
         for each in work:
             self._wait(each, plan, met=True)
+        if route is not None:
+            if got and group.rank in recovery.fresh:
+                skeleton, tensors, on_device = join_state(got[0], route.device)
+                got[0] = skeleton, tensors
+            self._broadcast(plan, group, route, on_device)
         if not got:
             return
         if group.rank in recovery.fresh:
+            size, took_s = bytes_of(got[0][1]), time.monotonic() - began
+            way = "from device to device" if route else "by host memory"
+            log.info("the training state has come %s: %s", way, rate(size, took_s))
             self._state.restore(*got[0])
             self._committer.rounds_done = self._state.position.rounds
             self._state.has_state, self._buffer_pool = not overlapped, None
         else:
             self._committer.received_sums = list(unpack(*got[0]))
+
+    def _broadcast(
+        self, plan: messages.Plan, group: Group, route: _DeviceRoute, tensors: list[torch.Tensor] | None
+    ) -> None:
+        """Take part in the broadcast of what lies on devices. Every member of the world does."""
+        local_rank = self._member.local_rank
+        totals = torch.zeros(local_rank.size, dtype=torch.int64)
+        place = group.rank % local_rank.size if route.sharded else 0
+        if route.group.rank == route.root and tensors is not None:
+            totals[place] = bytes_of(tensors)
+        self._wait(group.all_reduce(totals), plan, met=True)
+        wait = functools.partial(self._wait, plan=plan, met=True)
+        broadcast_state(route.group, route.root, int(totals[place]), tensors, route.device, wait)
 
     def _wait(self, operation: Work, plan: messages.Plan, *, met: bool = False) -> None:
         """Wait for an operation. Once all members have `met`, they leave the plan only if its world fails."""
@@ -229,6 +274,42 @@ class StateRecovery:
             if time.monotonic() > limit:
                 self._member.fault(plan.generation, "stalled", "in the roll call")
                 limit = time.monotonic() + self._committer.stall_timeout_s()
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceRoute:
+    """The way of what lies on devices: broadcast in `group` by its rank `root`.
+
+    Attributes:
+        sharded: whether each local rank has a group of its own.
+        takes: whether a tensor goes this way.
+        device: of this process.
+    """
+
+    group: DeviceGroup
+    root: int
+    sharded: bool
+    takes: Callable[[torch.Tensor], bool]
+    device: torch.device
+
+
+def _device_route(group: Group, recovery: RecoveryPlan) -> _DeviceRoute | None:
+    """The way from device to device, where all members have one and somebody needs the state; else None."""
+    parts = group.parts if isinstance(group, PairedGroup) else None
+    if not isinstance(group, PairedGroup) or parts is None or not recovery.fresh:
+        return None
+    if not recovery.sharded:
+        return _DeviceRoute(parts.flat, recovery.donors[0], False, group.takes, parts.device)
+    size, place = recovery.local_size, group.rank % recovery.local_size
+    donors = [rank // size for rank in recovery.donors if rank % size == place]
+    if parts.across is None or len({rank % size for rank in recovery.donors}) < size:
+        return None
+    return _DeviceRoute(parts.across, donors[0], True, group.takes, parts.device)
+
+
+def rate(size: int, seconds: float) -> str:
+    """A transfer in words: bytes, seconds, and bytes a second."""
+    return f"{size / 1e6:.1f} MB in {seconds:.3f} s, {size / max(seconds, 1e-9) / 1e9:.2f} GB/s"
 
 
 def _find_buffer_pool(meeting: Meeting, local_rank: LocalRank, *, pinned: bool) -> BufferPool | None:
