@@ -1,8 +1,8 @@
 """Models and images for train.py and train_elastic.py.
 
 `--images DIR` reads `DIR/train/CLASS/*.jpeg` and `DIR/val/CLASS/*.jpeg`, as ImageNet is unpacked; without it images
-are made up, a pattern for each class with noise over it. Models are torchvision's (`--model resnet50`); `tiny`, a small
-residual network, needs no torchvision.
+are made up, a pattern for each class with noise over it. Models are torchvision's (`--model resnet50`); `tiny`, a
+small residual network, needs no torchvision.
 """
 
 from __future__ import annotations
