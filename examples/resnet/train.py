@@ -33,7 +33,8 @@ def main() -> None:
     folders = [options.images / part if options.images else None for part in ("train", "val")]
     train, test = Images(folders[0], options.size, train=True), Images(folders[1], options.size, train=False)
     model = model_named(options.model, train.classes)
-    model = model.to(options.device, torch.float64 if options.float64 else None, memory_format=torch.channels_last)
+    model = model.double() if options.float64 else model
+    model = model.to(options.device).to(memory_format=torch.channels_last)
     run = torch.compile(model) if options.compile else model
     optimizer = torch.optim.SGD(model.parameters(), options.rate, momentum=0.9, weight_decay=1e-4, nesterov=True)
     steps = options.epochs * math.ceil(len(train) / options.batch_size)
@@ -45,7 +46,8 @@ def main() -> None:
     def forward(images: torch.Tensor) -> torch.Tensor:
         images = images.to(options.device, next(model.parameters()).dtype, memory_format=torch.channels_last)
         with torch.autocast(options.device, torch.bfloat16, enabled=not options.float64):
-            return run(images)
+            out: torch.Tensor = run(images)
+        return out
 
     def metrics(batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         with torch.no_grad():

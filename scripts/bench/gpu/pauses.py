@@ -4,8 +4,8 @@
         [--gpus 4] [--fabric hdr200] [--json]
 
 The default is GPT-2 with 124 million parameters in float32 with AdamW. Constants come from one H100 with several
-ranks (`FACTS`) and from data sheets (`FABRICS`); what more nodes do to them is arithmetic. `scripts/test-gpu` measures what
-one GPU can show.
+ranks (`FACTS`) and from data sheets (`FABRICS`); what more nodes do to them is arithmetic.
+`scripts/test-gpu` measures what one GPU can show.
 """
 
 from __future__ import annotations
