@@ -1,4 +1,4 @@
-"""Models and images for train.py and train_elastic.py.
+"""Models and images for train_resnet.py and train_resnet_elastic.py.
 
 `--images DIR` reads `DIR/train/CLASS/*.jpeg` and `DIR/val/CLASS/*.jpeg`, as ImageNet is unpacked; without it images
 are made up, a pattern for each class with noise over it. Models are torchvision's (`--model resnet50`); `tiny`, a

@@ -13,7 +13,7 @@ from tests.elastic.digits import assert_equal, diary, run_alone
 EXAMPLE = str(Path(__file__).parent / "example.py")
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "resnet"
 OPTIONS = [
-    str(FOLDER / "train_elastic.py"), "--epochs", "2", "--model", "tiny", "--size", "16", "--device", "cpu",
+    str(FOLDER / "train_resnet_elastic.py"), "--epochs", "2", "--model", "tiny", "--size", "16", "--device", "cpu",
     "--float64", "--batch-size", "32",
 ]  # fmt: skip
 
@@ -21,7 +21,7 @@ OPTIONS = [
 def test_the_plain_script_becomes_malleable_in_fifteen_lines() -> None:
     plain, elastic = (
         [line.strip() for line in (FOLDER / name).read_text().splitlines() if line.strip()]
-        for name in ("train.py", "train_elastic.py")
+        for name in ("train_resnet.py", "train_resnet_elastic.py")
     )
     added = [line for line in difflib.ndiff(plain, elastic) if line.startswith("+ ")]
     assert 5 < len(added) <= 15, "\n".join(added)

@@ -1,4 +1,4 @@
-"""train.py with MalleTrain; `diff -w train.py train_elastic.py` shows what a script needs for it."""
+"""train_resnet.py with MalleTrain; `diff -w train_resnet.py train_resnet_elastic.py` shows what a script needs for it."""
 
 from __future__ import annotations
 
