@@ -34,7 +34,7 @@ def main() -> None:
     train, test = Images(folders[0], options.size, train=True), Images(folders[1], options.size, train=False)
     model = model_named(options.model, train.classes)
     model = model.double() if options.float64 else model
-    model = model.to(options.device).to(memory_format=torch.channels_last)
+    model = model.to(options.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     run = torch.compile(model) if options.compile else model
     optimizer = torch.optim.SGD(model.parameters(), options.rate, momentum=0.9, weight_decay=1e-4, nesterov=True)
     steps = options.epochs * math.ceil(len(train) / options.batch_size)
