@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import functools
 import logging
 import os
@@ -138,6 +139,8 @@ class Runtime:
         self.when_main: list[Callable[[], object]] = []
         self.when_joining: list[Callable[[int, int], object]] = []
         self._was_main = False
+        self._drawn, self._seen = False, dict[str, str]()
+        self._kept: tuple[dict[str, Any], list[list[dict[str, Any]]]] | None = None
 
         # What is trained: data, batch, state.
         self.session_batch = SessionBatch(as_rule(settings.batch_size), settings.learning_rate, settings.noise_scale)
@@ -352,6 +355,7 @@ class Runtime:
         Raises:
             Released: this worker's part is over.
         """
+        self._take_back()
         self.lifecycle.between_steps()
         began = time.monotonic()
         world = self.committer.world
@@ -390,21 +394,54 @@ class Runtime:
 
     def note_chance(self) -> None:
         """A step has drawn random numbers, which depend on how samples lie on workers."""
+        self._drawn = True
+        self._judge_again()
+
+    def note_seen(self, found: Mapping[str, str]) -> None:
+        """A step does this with the samples that a worker has together, at these lines."""
+        new = {what: line for what, line in found.items() if what not in self._seen}
+        if new:
+            self._seen |= new
+            self._judge_again()
+
+    def _judge_again(self) -> None:
         if self.shards is not None or self.judgement.equality is Equality.STATISTICAL:
             return
-        self.judgement = self._judge(chance=True)
+        self.judgement = self._judge()
         log.warning("equality with a static run is %s", self.judgement)
+
+    def keep_tracked(self) -> None:
+        """A step is to be repeated: the script's code after its block runs now, and once more after the repetition.
+        What it does to tracked things is taken back before that."""
+        if not self.state.has_state:
+            return
+        groups = [
+            [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in each]
+            for each in (optimizer.param_groups for optimizer in self.state.optimizers)
+        ]
+        self._kept = {name: copy.deepcopy(thing.state_dict()) for name, thing in self.state.tracked.items()}, groups
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _judge(self, *, chance: bool = False) -> Judgement:
+    def _take_back(self) -> None:
+        if self._kept is None:
+            return
+        (tracked, groups), self._kept = self._kept, None
+        for name, thing in self.state.tracked.items():
+            thing.load_state_dict(tracked[name])
+        for optimizer, of_optimizer in zip(self.state.optimizers, groups, strict=True):
+            for group, values in zip(optimizer.param_groups, of_optimizer, strict=False):
+                group.update(values)
+
+    def _judge(self) -> Judgement:
         return judge(
             self.model,
             shards=bool(self._settings.virtual_shards),
             fixed_batch=self.session_batch.fixed,
             additive=self._settings.additive_loss,
             rounded=self._settings.sum_dtype is torch.bfloat16,
-            chance=chance,
+            chance=self._drawn,
+            seen=[f"{what}{f' ({line})' if line else ''}" for what, line in self._seen.items()],
         )
 
     def _call_joining(self) -> None:

@@ -11,6 +11,7 @@ import torch
 from malletrain.elastic.comm.step_commit import StepOutcome
 from malletrain.elastic.data.sampler import mix
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
+from malletrain.elastic.guards.batch_watch import BatchWatch
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.runtime import Runtime
 
@@ -38,6 +39,7 @@ class Step:
         self._backwards = backwards
         self._copy: tuple[bytes, list[torch.Tensor]] | None = None
         self._watch: LossWatch | None = None
+        self._batch_watch: BatchWatch | None = None
         self._began = 0.0
         self._waited_s = 0.0
         self._taken = 0
@@ -62,10 +64,16 @@ class Step:
             r.output_scale.begin(counts, share.batch)
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)
         self._watch = r.guards.watch_losses(
-            mean=r.mean, weighted=weight is not None, pairs=r.compares or r.shards is not None
+            mean=r.mean,
+            weighted=weight is not None,
+            pairs=r.compares or r.shards is not None,
+            samples=share.weight if r.shards is None and r.streams is None else 0,
         )
         if self._watch is not None:
+            self._batch_watch = self._watch.batch = r.guards.watch_batch(share.weight) if r.shards is None else None
             self._watch.__enter__()
+        if self._batch_watch is not None:
+            self._batch_watch.__enter__()
         r.lifecycle.step_began = self._began
 
     def _commit(self, outcome: StepOutcome) -> None:
@@ -76,6 +84,8 @@ class Step:
             raise ElasticError("a step was committed outside `with s.step():`: a fault of malletrain")
         if r.guards.chance.committed():
             r.note_chance()
+        if self._batch_watch is not None:
+            self._batch_watch.over = True
         r.lifecycle.step_began = None
         r.position.step += 1
         self._taken = share.batch if r.streams is None else r.streams.taken
@@ -91,6 +101,10 @@ class Step:
     ) -> bool:
         r = self._runtime
         share, r.share = r.share, None
+        if self._batch_watch is not None:
+            self._batch_watch.__exit__(kind, error, trace)
+            self._batch_watch.finish()
+            r.note_seen(self._batch_watch.found)
         if self._watch is not None:
             self._watch.__exit__(kind, error, trace)
         r.lifecycle.step_began = None
@@ -107,6 +121,8 @@ class Step:
         if isinstance(error, Aborted):
             self._undo()
             r.lifecycle.broken()
+            if r.reducer.on_abort is None:
+                r.keep_tracked()
             return True
         if error is not None:
             if not r.committed:

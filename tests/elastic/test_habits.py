@@ -27,6 +27,9 @@ ALONE = {
     "norm_after_backward": r"called after the last backward\(\) of a step: put the model into eval mode",
     "contrastive": r"train_habits.py:\d+\) compares the samples of a batch with each other.*virtual_shards=N",
     "partner_first": r"train_habits.py:\d+\) compares the samples of a batch with each other",
+    "masked_mean": r"train_habits.py:\d+\) is a sum divided by \d+, and this worker has 64 samples.*s.step\(weight=",
+    "rows_left_out": r"train_habits.py:\d+\) is a mean over \d+ values, and this worker has 64 samples.*weight=",
+    "hardest": r"is a mean over 16 values, and this worker has 64 samples",
     "agrees_inside": r"after the `with s.step\(\):` block",
 }
 
@@ -60,7 +63,19 @@ EQUAL = [
     "streams",
     "gan_norm",
     "gan_shards",
+    "penalised",
+    "scheduler_outside",
 ]
+
+#: What a step does that makes its result depend on how samples lie on workers.
+WEAKER = {
+    "statistic": r"a statistic over the samples that a worker has \(train_habits.py:\d+\)",
+    "whitened": r"a statistic over the samples that a worker has \(train_habits.py:\d+\)",
+    "root_of_mean": r"a function of a worker's loss that is not linear",
+    "inner_gradients": r"gradients by torch.autograd.grad",
+    "other_loader": r"a tensor from outside that is neither of the batch nor of the training state and changes",
+    "running_mean": r"a tensor from outside that is neither of the batch nor of the training state and changes",
+}
 
 
 def run_together(directory: Path, *options: str, size: int = 2) -> tuple[list[int], str]:
@@ -150,6 +165,22 @@ def test_random_numbers_of_a_step_weaken_what_is_claimed(tmp_path: Path) -> None
     statuses, text = run_together(tmp_path, "draws")
     assert statuses == [0, 0], text
     assert "equality with a static run is statistical" in text
+
+
+@pytest.mark.parametrize("habit", WEAKER)
+def test_what_depends_on_the_workers_is_not_called_equal(habit: str, tmp_path: Path) -> None:
+    log = tmp_path / "alone.log"
+    assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60) == 0
+    text = log.read_text()
+    assert text.count("equality with a static run is statistical") == 1, text
+    assert_matches(WEAKER[habit], text)
+
+
+def test_a_plain_loss_with_penalties_is_called_equal(tmp_path: Path) -> None:
+    log = tmp_path / "alone.log"
+    for habit in ("penalised", "unfreezes", "sam", "gan", "weighted"):
+        assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60) == 0
+        assert "statistical" not in log.read_text(), habit
 
 
 def test_findings_are_logged_where_the_script_asks_for_that(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import logging
 import os
 import random
@@ -576,6 +577,132 @@ def streams() -> None:
                 plain(x, y)
             tick()
         assert s.samples_done == 640 * (epoch + 1), (s.samples_done, epoch)
+
+
+def masked_mean() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        mask = x[:, 20] > 0.5
+        (functional.cross_entropy(model(x), y, reduction="none") * mask).sum().div(mask.sum()).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def rows_left_out() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        kept = x[:, 20] > 0.5
+        functional.cross_entropy(model(x[kept]), y[kept]).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def hardest() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y, reduction="none").topk(len(x) // 4).values.mean().backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def _with_loss(loss_of: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss_of(x, y).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def statistic() -> None:
+    """The entropy of the mean prediction."""
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> Any:
+        out = model(x)
+        mean = out.softmax(1).mean(0)
+        return functional.cross_entropy(out, y) + (mean * mean.log()).sum()
+
+    _with_loss(loss_of)
+
+
+def whitened() -> None:
+    _with_loss(lambda x, y: functional.cross_entropy(model((x - x.mean(0)) / (x.std(0) + 0.1)), y))
+
+
+def root_of_mean() -> None:
+    _with_loss(lambda x, y: functional.mse_loss(model(x)[:, 0], y.double()).sqrt())
+
+
+def inner_gradients() -> None:
+    """Meta-learning: an inner step with the gradients of this worker's samples."""
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> Any:
+        given: dict[str, torch.Tensor] = dict(model.named_parameters())
+        call = torch.func.functional_call
+        inner = functional.cross_entropy(call(model, given, x), y)
+        gradients = torch.autograd.grad(inner, list(given.values()), create_graph=True)
+        moved = {name: p - 0.1 * g for (name, p), g in zip(given.items(), gradients, strict=True)}
+        return functional.cross_entropy(call(model, moved, x), y)
+
+    _with_loss(loss_of)
+
+
+def other_loader() -> None:
+    """Each worker reads another loader by itself."""
+    loader = torch.utils.data.DataLoader(dataset, batch_size=50, shuffle=True, generator=torch.Generator())
+    other = iter(itertools.cycle(loader))
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            also = next(other)[0][:, :32]
+            with s.step():
+                optimizer.zero_grad()
+                wide = functional.pad(also, (0, 32))
+                (functional.cross_entropy(model(x), y) + model(wide).square().mean()).backward()
+                optimizer.step()
+            tick()
+
+
+def running_mean() -> None:
+    center = torch.zeros(10).double()
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                out = model(x)
+                functional.cross_entropy(out - center, y).backward()
+                optimizer.step()
+            center = 0.9 * center + 0.1 * out.detach().mean(0)
+            tick()
+
+
+def penalised() -> None:
+    """Nothing of this depends on how samples lie on workers."""
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> Any:
+        penalty = sum(p.square().sum() for p in model.parameters())
+        distance = torch.cat([p.flatten() for p in model.parameters()]).norm()
+        each = functional.cross_entropy(model(x), y, reduction="none")
+        return each.sum() / len(x) + 0.01 * penalty / 2 + 0.01 * distance + 0.1 * each.square().mean()
+
+    _with_loss(loss_of)
+
+
+def scheduler_outside() -> None:
+    """The scheduler counts steps after the block, which is run again where a step is repeated."""
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
+    s.track(scheduler=scheduler)
+    s.state["seen"] = 0
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            scheduler.step()
+            s.state["seen"] += 1
+            tick()
+    assert s.state["seen"] == s.steps_done, (s.state["seen"], s.steps_done)
 
 
 def joins() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -18,7 +20,8 @@ def model_with(*layers: nn.Module) -> nn.Module:
 
 
 def judged(model: nn.Module, **more: bool) -> Equality:
-    return judge(model, **{"shards": False, "fixed_batch": True, "additive": True, **more}).equality
+    given: dict[str, Any] = {"shards": False, "fixed_batch": True, "additive": True, **more}
+    return judge(model, **given).equality
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ class ChanceWatch:
         """Whether the step that has begun is one of those that are watched."""
         return self._steps <= FIRST_STEPS or self._steps % EVERY == 0
 
+    def begin_world(self) -> None:
+        """A world is entered: watch the next steps."""
+        self._steps = 0
+
     def begin(self, seed: int) -> None:
         """Begin a step: seed torch's, Python's and, where it is loaded, numpy's global generator."""
         seed_all(seed)

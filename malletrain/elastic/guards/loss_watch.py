@@ -11,16 +11,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
 import torch
+
+from malletrain.elastic.guards.batch_watch import BatchWatch
 
 #: Nodes of a loss's graph that are looked at, nearest first: a loss is a few terms, and its model lies behind them.
 MAX_NODES = 32
 
 #: Pairs of a contrastive loss from which it is told by its targets: fewer may be so by chance.
 MIN_PAIRS = 8
+
+#: Nodes that a penalty on parameters has not, and how many are looked at for one of them.
+_MODEL_NODES = ("Addmm", "Mm", "Bmm", "Convolution", "Embedding", "NativeLayerNorm", "ScaledDot", "NativeBatchNorm")
+MAX_MODEL_NODES = 256
 
 #: Reductions as the nodes keep them (torch.nn._reduction).
 _MEAN, _SUM = 1, 2
@@ -34,33 +41,58 @@ class LossWatch:
         mean: whether the session expects a mean (else a sum).
         weighted: whether the script has said over how much the loss is a mean.
         pairs: whether samples of a part may be compared with each other: in virtual shards, or as the script says.
+        samples: of this worker in the step; 0 where its losses are of parts of them.
+        in_parts: returns whether a loss is of a part of the step's samples (accumulation).
         may_wait: whether to look at values that a GPU has yet to compute.
     """
 
     def __init__(
-        self, object_to: Callable[[str], None], *, mean: bool, weighted: bool, pairs: bool, may_wait: bool
+        self,
+        object_to: Callable[[str], None],
+        *,
+        mean: bool,
+        weighted: bool,
+        pairs: bool,
+        may_wait: bool,
+        samples: int = 0,
+        in_parts: Callable[[], bool] = lambda: False,
     ) -> None:
         self._object_to = object_to
         self._mean = mean
         self._weighted = weighted
         self._pairs = pairs
         self._may_wait = may_wait
+        self._samples = samples
+        self._in_parts = in_parts
         self._backward: Any = None
+        self._grad: Any = None
+        self.batch: BatchWatch | None = None  #: looks away while backward runs
 
     def __enter__(self) -> None:
         self._backward = backward = torch.autograd.backward
 
         def watched(tensors: Any, *args: Any, **more: Any) -> None:
-            for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
-                self._look(tensor)
-            backward(tensors, *args, **more)
+            # (Without its mode: there, numbers in the graph are no tensors.)
+            with nullcontext() if self.batch is None else self.batch.looking_away():
+                for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+                    self._look(tensor)
+                backward(tensors, *args, **more)
+
+        self._grad = grad = torch.autograd.grad
+
+        def watched_grad(outputs: Any, inputs: Any, *args: Any, **more: Any) -> Any:
+            if self.batch is not None:
+                self.batch.look_at_gradients(inputs)
+            return grad(outputs, inputs, *args, **more)
 
         torch.autograd.backward = watched
+        torch.autograd.grad = watched_grad
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         torch.autograd.backward = self._backward
+        torch.autograd.grad = self._grad
 
     def _look(self, loss: torch.Tensor) -> None:
         for node in _terms(loss.grad_fn):
@@ -74,6 +106,8 @@ class LossWatch:
         if self._mean and not self._weighted:
             for node in _nll_nodes(loss.grad_fn):
                 self._judge_divisor(node)
+            if self._samples and self._may_wait and not self._in_parts():
+                self._judge_counts(loss.grad_fn)
         if not self._pairs:
             for node in _nll_nodes(loss.grad_fn):
                 self._judge_pairs(node)
@@ -88,6 +122,27 @@ class LossWatch:
             ignored = _signed(node._saved_ignore_index)
             self._object_to(_over("the targets that it does not ignore", f"(y != {ignored}).sum()"))
 
+    def _judge_counts(self, root: Any) -> None:
+        """A mean must be over as many values for each sample, and a sum must be divided by a number of these."""
+        for node in _linear_terms(root):
+            name = node.name()
+            if name == "DivBackward0":
+                divisor = node._saved_other
+                known = isinstance(divisor, torch.Tensor) and divisor.ndim == 0 and not divisor.requires_grad
+                if known and _sums_data(node.next_functions[0][0]) and float(divisor) % self._samples:
+                    self._object_to(
+                        f"is a sum divided by {float(divisor):g}, and this worker has {self._samples} samples: if it "
+                        "is a mean over something else, say how much of it is here, `with s.step(weight=...):`; "
+                        'if the divisor is one number for all workers, Session(..., reduction="sum")'
+                    )
+                continue
+            values = _mean_over(node)
+            if values and values % self._samples and _is_of_data(node):
+                self._object_to(
+                    f"is a mean over {values} values, and this worker has {self._samples} samples: some count and "
+                    "others do not. Say how many count here, `with s.step(weight=mask.sum()):`"
+                )
+
     def _judge_pairs(self, node: Any) -> None:
         """A sample's partner is its target: as many classes as samples (InfoNCE, CLIP), or one less with the partner
         first (SimCLR)."""
@@ -101,6 +156,58 @@ class LossWatch:
                 "Session(..., virtual_shards=N) each is compared with those of its shard at every number of workers; "
                 "with additive_loss=False the result depends on it"
             )
+
+
+def _linear_terms(root: Any) -> Iterator[Any]:
+    """Divisions, and whatever is no sum, difference or multiple, on the way from a loss to its terms."""
+    queue = deque([root])
+    for _ in range(MAX_NODES):
+        if not queue:
+            return
+        node = queue.popleft()
+        if node is None:
+            continue
+        if node.name() in ("AddBackward0", "SubBackward0", "RsubBackward1", "NegBackward0", "MulBackward0"):
+            queue.extend(following for following, _ in node.next_functions)
+            continue
+        yield node
+        if node.name() == "DivBackward0":
+            queue.append(node.next_functions[0][0])
+
+
+def _sums_data(root: Any) -> bool:
+    """Whether a term is a sum over samples."""
+    return any(
+        (node.name() == "SumBackward0" or getattr(node, "_saved_reduction", None) == _SUM) and _is_of_data(node)
+        for node in _linear_terms(root)
+    )
+
+
+def _mean_over(node: Any) -> int:
+    """Over how many values a node is a mean: of one loss a value, or of targets; 0 if it is none."""
+    if node.name() == "MeanBackward0":
+        sizes = tuple(node._saved_self_sym_sizes)
+        return int(sizes[0]) if len(sizes) == 1 else 0
+    if getattr(node, "_saved_reduction", None) == _MEAN:
+        target = getattr(node, "_saved_target", None)
+        if isinstance(target, torch.Tensor) and target.ndim:
+            return target.numel() if node.name().startswith("NllLoss") else int(target.shape[0])
+    return 0
+
+
+def _is_of_data(root: Any) -> bool:
+    """Whether a model is behind a node: no penalty on parameters alone."""
+    queue: deque[Any] = deque([root])
+    seen: set[Any] = set()
+    while queue and len(seen) < MAX_MODEL_NODES:
+        node = queue.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name().startswith(_MODEL_NODES):
+            return True
+        queue.extend(following for following, _ in node.next_functions)
+    return False
 
 
 def _over(what: str, weight: str) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
-from malletrain.elastic.gradients.reducer import GradientReducer
+from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
 from malletrain.elastic.guards.agreement import Agreement, Sources, digest_of_text
+from malletrain.elastic.guards.batch_watch import BatchWatch
 from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.digest import Digests, digest
 from malletrain.elastic.guards.loss_watch import LossWatch
@@ -73,6 +74,7 @@ class ScriptGuards:
         sources = Sources(lambda: self._layout_digest, self._rates, lambda: self._script_values, self._values)
         self.agreement = Agreement(committer, state.position, sources, check)
         self.chance = ChanceWatch()
+        self._batch_watch: BatchWatch | None = None
         self._copies = CopyWatch(state)
         self._step_guard = StepGuard(reducer, in_step, self._objections.raise_or_warn) if check != "off" else None
         reducer.strict = check == "error"
@@ -87,6 +89,8 @@ class ScriptGuards:
         """Training begins in a world; every member is at the same place of the script. Those that hold the state have
         sent newcomers what is trained now."""
         self.agreement.want_digest()
+        self.chance.begin_world()
+        self._batch_watch = None
         if self._find_layout() != self._layout:
             self.lay_out_again()
 
@@ -117,18 +121,40 @@ class ScriptGuards:
                     self._objections.raise_or_warn(str(error))
         self.chance.begin(seed)
 
-    def watch_losses(self, *, mean: bool, weighted: bool, pairs: bool) -> LossWatch | None:
+    def watch_losses(self, *, mean: bool, weighted: bool, pairs: bool, samples: int) -> LossWatch | None:
         """Look at the losses of a step while the result is active.
 
         Args:
             mean: whether the session expects a mean over samples.
             weighted: whether the script has said over how much the loss is a mean.
             pairs: whether a loss may compare samples with each other.
+            samples: of this worker in the step; 0 where its losses are of parts of them.
         """
         if self._check == "off":
             return None
         may_wait = self.chance.is_watching
-        return LossWatch(self._object_to_loss, mean=mean, weighted=weighted, pairs=pairs, may_wait=may_wait)
+        return LossWatch(
+            self._object_to_loss,
+            mean=mean,
+            weighted=weighted,
+            pairs=pairs,
+            may_wait=may_wait,
+            samples=samples,
+            in_parts=lambda: self._reducer.accumulating or self._reducer.phase is GradientPhase.LOCAL,
+        )
+
+    def watch_batch(self, samples: int) -> BatchWatch | None:
+        """Look at what a step of so many samples does with them together, in the first steps of a world."""
+        if not self.chance.is_early or self._state.mesh is not None or not BatchWatch.is_possible(self._state.model):
+            self._batch_watch = None
+            return None
+        state: list[torch.Tensor] = [*self._state.model.parameters(), *self._state.model.buffers()]
+        state += [tensor for _, tensor in self._shared.tensors()]
+        for thing in self._state.tracked.values():
+            if isinstance(thing, torch.nn.Module):
+                state += [*thing.parameters(), *thing.buffers()]
+        self._batch_watch = BatchWatch(samples, state, self._changing, self._batch_watch)
+        return self._batch_watch
 
     def lay_out_again(self) -> None:
         """Train the parameters that require gradients now.
@@ -148,6 +174,13 @@ class ScriptGuards:
         self._step_guard = None
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _changing(self) -> Iterator[torch.Tensor]:
+        """Gradients, and what optimizers keep."""
+        yield from (parameter.grad for parameter in self._state.model.parameters() if parameter.grad is not None)
+        for optimizer in self._state.optimizers:
+            for kept in optimizer.state.values():
+                yield from (each for each in kept.values() if isinstance(each, torch.Tensor))
 
     def _object_to_loss(self, message: str) -> None:
         line = current_line()

@@ -1,0 +1,177 @@
+"""Notices steps in which samples of a worker's part meet: results then depend on how a batch lies on workers.
+
+Statistics over the samples (a mean of embeddings, whitening), pairs of samples, functions of the whole loss that are
+not linear (a root, a ratio), and tensors that come from outside the step and change from step to step (another
+loader, a running mean in a plain tensor). What is found is no error: the session says that it no longer holds a
+result to be equal to that of a static run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from malletrain.elastic.guards.script_place import current_line
+
+#: Of fewer samples a size may be theirs by accident.
+MIN_SAMPLES = 4
+
+_OVER_SAMPLES = frozenset(
+    {"mean", "sum", "var", "std", "var_mean", "std_mean", "amax", "amin", "max", "min", "median", "logsumexp",
+     "_softmax", "_log_softmax", "sort", "topk", "cumsum", "linalg_vector_norm"}
+)  # fmt: skip
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "_cdist_forward", "_euclidean_dist"})
+_BENDS = frozenset(
+    {"sqrt", "rsqrt", "log", "log1p", "log2", "exp", "pow", "reciprocal", "clamp", "clamp_min", "clamp_max", "relu",
+     "sigmoid", "tanh", "softplus", "maximum", "minimum", "square"}
+)  # fmt: skip
+
+STATISTIC = "a statistic over the samples that a worker has"
+PAIRS = "a comparison of the samples that a worker has"
+BENT = "a function of a worker's loss that is not linear (a root, a ratio of sums)"
+OUTSIDE = "a tensor from outside that is neither of the batch nor of the training state and changes (another loader, "
+OUTSIDE += "a running mean)"
+GRADIENTS = "gradients by torch.autograd.grad, which are of a worker's own samples"
+
+
+class BatchWatch(TorchDispatchMode):
+    """While active, looks at each operation of a step's forward pass.
+
+    Args:
+        samples: of this worker in the step.
+        state: tensors of the training state: parameters, buffers, tracked things.
+        changing: returns gradients and the state of optimizers.
+        earlier: of the watch of the step before, or None.
+
+    Attributes:
+        found: what was seen, with the script's line.
+        over: whether the step is committed.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        state: Iterable[torch.Tensor],
+        changing: Callable[[], Iterable[torch.Tensor]],
+        earlier: BatchWatch | None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._samples = samples
+        self._own = {_storage(tensor) for tensor in state}
+        self._changing = changing
+        self._earlier = None if earlier is None else earlier._outside
+        self._outside: dict[int, tuple[torch.Tensor, int]] = {}
+        self._made: dict[int, torch.Tensor] = {}
+        self._of_state: set[int] = set()
+        self._losses: set[int] = set()
+        self.found: dict[str, str] = {}
+        self.over = False
+
+    @staticmethod
+    def is_possible(model: torch.nn.Module) -> bool:
+        """Whether nothing of a model is compiled: compiled parts cannot be looked into."""
+        return not any(hasattr(module, "_orig_mod") for module in model.modules())
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.over:
+            return func(*args, **(kwargs or {}))
+        inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        for tensor in inputs:
+            self._look_outside(tensor)
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.rpartition("::")[2]
+        outs = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
+        if outs and inputs:
+            self._judge(name, args, inputs, outs[0])
+        for tensor in outs:
+            self._made[id(tensor)] = tensor
+            if inputs and all(self._is_of_state(each) for each in inputs):
+                self._of_state.add(id(tensor))
+            elif tensor.ndim == 0 and tensor.is_floating_point() and any(each.requires_grad for each in inputs):
+                self._losses.add(id(tensor))
+        return out
+
+    def looking_away(self) -> AbstractContextManager[Any]:
+        """A context manager around what is none of the script's forward passes."""
+        away: AbstractContextManager[Any] = _disable_current_modes()
+        return away
+
+    def look_at_gradients(self, inputs: Any) -> None:
+        """`torch.autograd.grad` is called for these tensors."""
+        if any(_storage(each) in self._own for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)):
+            self._note(GRADIENTS)
+
+    def finish(self) -> None:
+        """The step is over: forget what it made."""
+        self._made.clear()
+        self._earlier = None
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _judge(self, name: str, args: Any, inputs: list[torch.Tensor], out: torch.Tensor) -> None:
+        samples, first = self._samples, inputs[0]
+        if samples < MIN_SAMPLES or self._is_of_state(first):
+            return
+        if name in _OVER_SAMPLES and first.ndim and first.shape[0] == samples and first.is_floating_point():
+            one = first.ndim == 1 and name in ("_softmax", "_log_softmax", "sort", "topk", "cumsum")
+            if one or (first.ndim > 1 and out.numel() > 1 and 0 in _dims(name, args, first.ndim)):
+                self._note(STATISTIC)
+        elif name in _PRODUCTS and out.ndim >= 2 and out.shape[-1] == out.shape[-2] == samples:
+            if not any(self._is_of_state(each) for each in inputs):
+                self._note(PAIRS)
+        elif out.ndim == 0:
+            losses = [each for each in inputs if id(each) in self._losses]
+            ratio = name == "div" and len(inputs) > 1 and id(inputs[1]) in self._losses
+            if losses and (name in _BENDS or ratio or (name == "mul" and len(losses) > 1)):
+                self._note(BENT)
+
+    def _look_outside(self, tensor: torch.Tensor) -> None:
+        if tensor.ndim == 0 or not tensor.is_floating_point() or id(tensor) in self._made:
+            return
+        if self._samples in tensor.shape or self._is_of_state(tensor) or id(tensor) in self._outside:
+            return
+        self._outside[id(tensor)] = tensor, tensor._version
+        if self._earlier is not None:
+            before = self._earlier.get(id(tensor))
+            same = before is not None and before[0] is tensor and before[1] == tensor._version
+            if not same and _storage(tensor) not in {_storage(each) for each in self._changing()}:
+                self._note(OUTSIDE)
+
+    def _is_of_state(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._of_state or _storage(tensor) in self._own
+
+    def _note(self, what: str) -> None:
+        self.found.setdefault(what, current_line())
+
+
+def _dims(name: str, args: Any, ndim: int) -> set[int]:
+    place = 2 if name == "linalg_vector_norm" else 1
+    given = args[place] if len(args) > place else None
+    if name == "topk":
+        given = args[2] if len(args) > 2 else -1
+    if name == "sort" and given is None:
+        given = -1
+    dims = [given] if isinstance(given, int) else given if isinstance(given, list | tuple) else range(ndim)
+    return {dim % ndim for dim in dims}
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # of a kind without one
+        return id(tensor)
