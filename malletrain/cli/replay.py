@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
+from malletrain import __version__
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay.assumed_placement import AssumedPlacement
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
 _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+#: Seconds of a replay up to which the report replays a dozen more without being asked.
+MAX_UNASKED_REPLAY_S = 5.0
 
 #: Bytes read of a site's configuration.
 MAX_CONFIG_BYTES = 1 << 20
@@ -231,9 +236,15 @@ Examples:
     help="Write index.html, which needs no network, and its data as CSV.",
 )  # fmt: skip
 @click.option(
-    "--sensitivity",
-    is_flag=True,
-    help="Say in the report how the first policy does with other horizons, costs and placements: a dozen replays.",
+    "--sensitivity/--no-sensitivity",
+    default=None,
+    help="Say in the report how the first policy does with other horizons, costs and placements: a dozen replays. "
+    "[default: where one takes less than 5 s]",
+)
+@click.option("--price", type=click.FloatRange(min=0), help="What a node-hour is worth, for the report.")
+@click.option("--currency", default="EUR", show_default=True, help="Of the price.")
+@click.option(
+    "--grams-per-kwh", type=click.FloatRange(min=0), help="Carbon dioxide of the site's electricity; needs --watts."
 )
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
@@ -247,7 +258,7 @@ def replay(
     gpu: str | None, include: tuple[str, ...], exclude: tuple[str, ...],
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
-    sensitivity: bool,
+    sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None,
 ) -> None:  # fmt: skip
     """Say what idle nodes would have trained.
 
@@ -263,6 +274,10 @@ def replay(
         raise click.UsageError("give --jobs or --mix, not both")
     if sensitivity and report_dir is None:
         raise click.UsageError("--sensitivity is told in the report: give --report DIR too")
+    if (price is not None or grams_per_kwh is not None) and report_dir is None:
+        raise click.UsageError("--price and --grams-per-kwh are told in the report: give --report DIR too")
+    if grams_per_kwh is not None and watts is None:
+        raise click.UsageError("--grams-per-kwh needs --watts TRAINING,IDLE")
     if ideal and (config_file is not None or max_pilots is not None or pilot_nodes is not None):
         raise click.UsageError("--ideal has no daemon: leave out --config, --max-pilots and --pilot-nodes")
     if engine == "loop" and report_dir is not None:
@@ -276,6 +291,7 @@ def replay(
     from malletrain.replay.likely_outages import likely_outages as outages_in
     from malletrain.replay.likely_outages import without_outages
     from malletrain.replay.options import EngineKind, NodeOrder, Options
+    from malletrain.replay.report.director import Origin, SitePrices
     from malletrain.replay.report.page import write_report
     from malletrain.replay.report.summary import best, summary
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
@@ -359,6 +375,13 @@ def replay(
     for warning in answer.warnings[len(before) :]:
         click.echo(f"warning: {warning}", err=True)
     settings: tuple[Setting, ...] = ()
+    took_s = next(iter(answer.scores.values())).wall_s
+    left_out = "Left out: asked for by --no-sensitivity."
+    if sensitivity is None and report_dir is not None:
+        sensitivity = took_s <= MAX_UNASKED_REPLAY_S
+        left_out = f"Left out: a dozen more replays of {took_s:.0f} s each; --sensitivity makes them."
+        if not sensitivity:
+            click.echo(f"sensitivity: {left_out[0].lower()}{left_out[1:]}", err=True)
     if sensitivity:
         placed = None
         if isinstance(log, JobRecords) and not log.has_node_lists:
@@ -370,7 +393,10 @@ def replay(
             settings = sensitivities(answer, placed, window.placement, tell)
     try:
         if report_dir is not None:
-            write_report(answer, report_dir, settings)
+            prices = SitePrices(price, currency, power, grams_per_kwh)
+            workload_text = str(jobs_file) if jobs_file is not None else f"mix {mix_text or 'imagenet:100'}"
+            origin = Origin(shlex.join(["malletrain", *sys.argv[1:]]), __version__, seed, workload_text, zone)
+            write_report(answer, report_dir, settings, prices, origin, left_out)
             click.echo(f"report: {report_dir / 'index.html'}", err=True)
         if json_file is not None:
             text = json.dumps(answer.as_json(), indent=2, allow_nan=False) + "\n"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import gzip
 import json
+import math
 import re
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from malletrain import __version__
 from malletrain.cli.replay import replay as command
 from malletrain.replay.loop_engine import replay_through_loop
 from malletrain.replay.scoring.journal_score import score_journal
@@ -166,7 +169,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log.write_text("\n".join(EVENTS).replace("n03", "<script>alert(1)</script>"))
     done = malletrain(
         "replay", str(log), "--policy", "auto,equal", "--mix", "hpo:2,imagenet:3", "--report", str(folder / "r"),
-        "--sensitivity",
+        "--watts", "1800,400", "--price", "1.25", "--grams-per-kwh", "300", "--timezone", "Europe/Oslo",
+        "--seed", "7",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder / "r"
@@ -183,11 +187,10 @@ def test_the_report_opens_without_network_at_two_widths(
         r"In 3\.8 hours .* dedicated nodes", browser.run("return document.getElementById('answer').innerText")
     )
     assert browser.run("return document.querySelectorAll('#policies tbody tr').length") == 2
-    drawn = "return [...document.querySelectorAll('.js-plotly-plot')].filter(p => p.querySelector('.main-svg'))"
-    plots = set(browser.run(f"{drawn}.map(p => p.id)"))
+    plots = set(browser.run("return [...document.querySelectorAll('figure [id^=plot-]')].map(p => p.id)"))
     assert {"plot-timeline", "plot-spending", "plot-holes", "plot-nodes", "plot-sensitivity"} <= plots
     # Horizons, activations and stalls; the log says where jobs ran, so no placements.
-    told = browser.run("return [...document.querySelectorAll('#sensitivity tbody tr')].map(r => r.innerText)")
+    told = browser.run("return [...document.querySelectorAll('#sensitivity tbody tr')].map(r => r.textContent)")
     assert len(told) == 3 + 5 + 5
     assert sum("as replayed" in line for line in told) == 3
     assert (
@@ -199,12 +202,58 @@ def test_the_report_opens_without_network_at_two_widths(
     assert browser.run("return document.body.innerHTML.includes('<script>alert(1)')") is False
 
 
-def test_the_report_zooms(browser: Browser, report: Path) -> None:
+def test_the_report_prints_on_two_pages(browser: Browser, report: Path) -> None:
     browser.open((report / "index.html").as_uri())
-    zoom = "Plotly.relayout('plot-nodes', {'xaxis.range': ['2021-02-10 01:00', '2021-02-10 02:00']});"
-    assert browser.run(f"{zoom} return document.getElementById('plot-nodes').layout.xaxis.range[0]").startswith(
-        "2021-02-10 01:00"
-    )
+    for form in ({"pageWidth": 21.0, "pageHeight": 29.7}, {"pageWidth": 21.59, "pageHeight": 27.94}):
+        page = {"page": {"width": form["pageWidth"], "height": form["pageHeight"]}, "background": True}
+        pdf = base64.b64decode(browser.call("POST", "/print", page))
+        assert pdf.startswith(b"%PDF")
+        assert len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 2
+    assert "Method and limits" in browser.run("return document.body.innerText")
+
+
+def test_the_report_needs_no_script_and_tells_those_who_do_not_see_it(report: Path) -> None:
+    page = (report / "index.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert all('aria-label="' in tag or 'aria-hidden="true"' in tag for tag in re.findall(r"<svg[^>]*>", page))
+    assert all(re.search(r'alt="[^"]{20,}"', tag) for tag in re.findall(r"<img[^>]*>", page))
+    assert all("scope=" in tag for tag in re.findall(r"<th\b[^>]*>", page))
+    tables = len(re.findall(r"<table\b", page))
+    assert len(re.findall(r"<caption>", page)) >= tables - 1, "all but the facts, which have a heading"
+    assert len(page) < 200_000
+
+
+def test_the_report_says_what_it_is_worth_and_how_it_was_made(report: Path) -> None:
+    page = (report / "index.html").read_text(encoding="utf-8")
+    worth = re.search(r'id="worth">(.*?)</p>', page)
+    assert worth is not None
+    for word in ("node-hours", "EUR", "kWh", "carbon dioxide"):
+        assert word in worth[1]
+    with (report / "facts.csv").open() as file:
+        facts = {row["what"]: row["value"] for row in csv.DictReader(file)}
+    assert facts["seed"] == "7"
+    assert facts["training jobs"] == "mix hpo:2,imagenet:3"
+    assert facts["command"].startswith("malletrain replay ")
+    assert "--price 1.25" in facts["command"]
+    assert facts["version"] == __version__
+    assert facts["counted in"].startswith("nodes, by the names")
+    with (report / "policies.csv").open() as file:
+        policies = {row["policy"]: row for row in csv.DictReader(file)}
+    best = max(policies.values(), key=lambda row: float(row["speedup_node_seconds"]))
+    with (report / "months.csv").open() as file:
+        (month,) = csv.DictReader(file)
+    assert month["month"] == "2021-02"
+    assert float(month["idle_node_hours"]) * 3600 == pytest.approx(float(best["idle_node_seconds"]))
+    assert float(month["held_node_hours"]) * 3600 == pytest.approx(float(best["occupied_node_seconds"]))
+    assert float(month["worth_node_hours"]) * 3600 == pytest.approx(float(best["speedup_node_seconds"]))
+    assert float(month["worth_eur"]) == pytest.approx(float(month["worth_node_hours"]) * 1.25)
+    assert float(month["kwh"]) == pytest.approx(float(best["energy_kwh"]))
+    assert float(month["kg_co2"]) == pytest.approx(float(month["kwh"]) * 0.3)
+    with (report / "week.csv").open() as file:
+        week = {row.pop("weekday"): [float(cell) for cell in row.values()] for row in csv.DictReader(file)}
+    known = [(day, hour) for day, cells in week.items() for hour, cell in enumerate(cells) if not math.isnan(cell)]
+    assert {day for day, _ in known} == {"Wed"}
+    assert [hour for _, hour in known] == list(range(known[0][1], known[0][1] + len(known)))
 
 
 def test_each_figure_is_traceable_to_a_csv_row(report: Path) -> None:
@@ -236,8 +285,9 @@ def test_each_figure_is_traceable_to_a_csv_row(report: Path) -> None:
             assert row["speedup_node_seconds"] == policies["auto"]["speedup_node_seconds"]
         assert f"<td>{row['value']}" in page.partition('id="sensitivity"')[2]
     best = max(policies, key=lambda name: float(policies[name]["speedup_node_seconds"]))
-    pilots = sum(float(p["end"]) - float(p["start"]) for p in rows("pilots.csv"))
-    assert pilots == pytest.approx(float(policies[best]["occupied_node_seconds"]), rel=1e-6)
+    with gzip.open(report / "pilots.csv.gz", "rt") as file:
+        pilots = [float(row["seconds"]) for row in csv.DictReader(file)]
+    assert sum(pilots) == pytest.approx(float(policies[best]["occupied_node_seconds"]), abs=len(pilots))
 
 
 def numbers(text: str) -> list[tuple[float, float]]:
@@ -263,7 +313,7 @@ def test_every_number_of_the_page_stands_in_a_csv_file(report: Path) -> None:
                 known.update(float(row[key]) / 3600 for key in ("mean_wait_s", "mean_jct_s") if row.get(key))
     page = (report / "index.html").read_text(encoding="utf-8")
     parts = {
-        "answer": r'id="answer">(.*?)</p>', "policies": r'id="policies">(.*?)</div>',
+        "answer": r'id="answer">(.*?)</p>', "key": r'id="key">(.*?)</div>', "policies": r'id="policies">(.*?)</div>',
         "method": r'id="method">(.*?)</p>', "delay": r'id="main-delay">(.*?)<h2>',
         "sensitivity": r'id="sensitivity">(.*?)</table>', "log": r'class="facts">(.*?)</table>',
     }  # fmt: skip

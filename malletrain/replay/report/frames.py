@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -189,17 +189,19 @@ def jobs(answer: Replay) -> ColumnTable:
     return ColumnTable({key: np.array(column) for key, column in rows.items()})
 
 
-def pilots(answer: Replay, name: str) -> ColumnTable:
-    """Every pilot of a policy."""
-    log = answer.results[name].log
-    names, causes = np.array(answer.trace.nodes), np.array([cause.name.lower() for cause in Cause])
-    titles = np.array([each.job.name for each in answer.jobs])
-    return ColumnTable(
-        {
-            "node": names[log.pilot_node], "start": log.pilot_start, "end": log.pilot_end,
-            "job": titles[log.pilot_job], "ended_by": causes[log.pilot_cause],
-        }
-    )  # fmt: skip
+def pilots(answer: Replay, name: str, at_once: int) -> Iterator[tuple[str, int, int, str, str]]:
+    """Every pilot of a policy: node, start (Unix seconds), how long (seconds), job, why it ended. Made `at_once` rows
+    at a time."""
+    log, nodes = answer.results[name].log, answer.trace.nodes
+    causes = [cause.name.lower() for cause in Cause]
+    titles = [each.job.name for each in answer.jobs]
+    for begin in range(0, len(log.pilot_node), at_once):
+        part = slice(begin, begin + at_once)
+        start = np.rint(log.pilot_start[part]).astype(np.int64)
+        lasts = np.rint(log.pilot_end[part]).astype(np.int64) - start
+        rows = (log.pilot_node[part], start, lasts, log.pilot_job[part], log.pilot_cause[part])
+        for node, at, seconds, job, cause in zip(*(column.tolist() for column in rows), strict=True):
+            yield nodes[node], at, seconds, titles[job], causes[cause]
 
 
 @dataclass(frozen=True, slots=True)

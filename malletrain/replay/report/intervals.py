@@ -70,3 +70,17 @@ def intervals(answer: Replay, day_s: float = DAY_S) -> tuple[Interval, ...]:
             Interval(name, share, float(low), float(high), share - first_share, float(less), float(more), count)
         )
     return tuple(found)
+
+
+def nodes_interval(answer: Replay, policy: str, day_s: float = DAY_S) -> tuple[float, float] | None:
+    """95 % interval of the dedicated nodes that would have trained as much as `policy` did; None: too few days. By
+    drawing the window's days anew, as for shares."""
+    trace = answer.trace
+    edges = np.append(np.arange(trace.start, trace.end - 1.0, day_s), trace.end)
+    lasts = np.diff(edges)
+    if len(lasts) < MIN_DAYS:
+        return None
+    trained, _ = by_day(trace.start, trace.end, answer.results[policy], day_s)
+    drawn = np.random.default_rng(1).integers(0, len(lasts), (BOOTSTRAP_DRAWS, len(lasts)))
+    low, high = np.quantile(trained[drawn].sum(axis=1) / lasts[drawn].sum(axis=1), [0.025, 0.975])
+    return float(low), float(high)

@@ -1,36 +1,41 @@
-"""The report: one HTML file that needs no network, and the data of every plot as CSV beside it."""
+"""The report: one HTML file that needs neither network nor script, and the data of every drawing as CSV beside it."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import html
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, tzinfo
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
-from malletrain.replay.report import frames
+from malletrain.replay.report import director, drawings, frames
+from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
 from malletrain.replay.report.facts import facts
 from malletrain.replay.report.intervals import MIN_DAYS
 from malletrain.replay.report.summary import best, headline, limits, table
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import Setting
 
-#: Colour-blind safe (Okabe and Ito, 2008).
-MAIN, IDLE, TRAIN, DOWN = "#d9d9d9", "#e69f00", "#009e73", "#555555"
-STALL, ACTIVATE = "#cc79a7", "#56b4e9"
-_LINES = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#56b4e9", "#e69f00")
+#: Rows of pilots.csv.gz that are made at a time: a year of a large machine has tens of millions.
+_PILOTS_AT_ONCE = 100_000
 
 
-def write_report(answer: Replay, folder: Path, settings: Sequence[Setting] = ()) -> Path:
+def write_report(
+    answer: Replay,
+    folder: Path,
+    settings: Sequence[Setting] = (),
+    prices: SitePrices = SitePrices(),  # noqa: B008 - frozen
+    origin: Origin = Origin(),  # noqa: B008 - frozen
+    left_out: str = "",
+) -> Path:
     """Writes `folder`/index.html and its CSV files; returns the page's path. `settings`: what came out with other
-    assumptions, where that was asked for.
+    assumptions; none, and `left_out` says why.
 
     Raises:
         OSError: the folder cannot be written.
@@ -42,54 +47,77 @@ def write_report(answer: Replay, folder: Path, settings: Sequence[Setting] = ())
         "spending": frames.spending(answer),
         "holes": frames.holes(answer),
         "jobs": frames.jobs(answer),
-        "pilots": frames.pilots(answer, name),
+        "months": director.months(answer, prices, origin.zone),
     }
     for title, data in tables.items():
         _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
+    with gzip.open(folder / "pilots.csv.gz", "wt", compresslevel=6, newline="", encoding="utf-8") as file:
+        _write_rows(
+            file, ["node", "start", "seconds", "job", "ended_by"], frames.pilots(answer, name, _PILOTS_AT_ONCE)
+        )
     _write_csv(folder / "policies.csv", *_policies(answer))
-    _write_csv(folder / "facts.csv", ["what", "value"], list(facts(answer)))
+    key = list(director.key_figures(answer, prices))
+    said = [*facts(answer), *(("key figure: " + what, value) for what, value in key)]
+    _write_csv(folder / "facts.csv", ["what", "value"], [*said, *_origin(answer, origin)])
     shares = frames.shares(answer)
     _write_csv(folder / "intervals.csv", list(shares.columns), shares.rows())
     changed = frames.sensitivities(settings)
     if settings:
         _write_csv(folder / "sensitivity.csv", list(changed.columns), changed.rows())
+    week = director.hours_of_week(answer, origin.zone)
+    _write_csv(
+        folder / "week.csv", ["weekday", *(f"{hour:02d}" for hour in range(24))],
+        [(day, *row) for day, row in zip(WEEKDAYS, week.tolist(), strict=True)],
+    )  # fmt: skip
     node_map = frames.node_map(answer, name)
     _write_csv(
         folder / "nodes.csv",
         ["node", *(f"{t:.0f}" for t in node_map.time.tolist())],
         [(node, *row) for node, row in zip(node_map.nodes, node_map.state.tolist(), strict=True)],
     )
-    figures = {
-        "timeline": _timeline(answer, tables["timeline"]),
-        "spending": _spending(tables["spending"]),
-        "holes": _holes(answer, tables["holes"]),
-        "nodes": _node_map(node_map),
-        "jct": _jct(answer),
-    }
+    ticks = _ticks(answer, origin.zone)
     page = Template(files("malletrain.replay.report").joinpath("report.html").read_text(encoding="utf-8")).substitute(
         headline=html.escape(headline(answer)),
-        policies=_html_table(table(answer.scores)),
+        worth=html.escape(director.worth(answer, prices)),
+        trainings=html.escape(director.trainings(answer)),
+        key=_key(key),
+        policies=_html_table(table(answer.scores), "Policies side by side"),
         intervals=_intervals(shares),
         warnings=_warnings(answer),
-        trace=_trace(answer),
+        trace=_trace(answer, origin),
         best=html.escape(name),
         method=_method(answer),
         main_delay=_main_delay(answer),
-        sensitivity=_sensitivity(answer, settings),
-        plot_sensitivity=_html(_settings(settings), "sensitivity") if settings else "",
-        plotly=get_plotlyjs(),
-        **{f"plot_{key}": _html(figure, key) for key, figure in figures.items()},
-    )
+        sensitivity=_sensitivity(answer, settings, left_out),
+        plot_sensitivity=_tornado(answer, settings),
+        zone=html.escape(str(origin.zone)),
+        week=drawings.grid("Mean idle nodes", WEEKDAYS, [f"{hour:02d}" for hour in range(24)], week),
+        months=_html_table(_rows(tables["months"]), "By month"),
+        plot_timeline=_timeline(answer, tables["timeline"], ticks),
+        plot_spending=_spending(tables["spending"]),
+        plot_holes=_holes(answer, tables["holes"]),
+        holes=_html_table(_rows(tables["holes"]), "Holes by length, node-hours"),
+        spending=_html_table(_rows(tables["spending"]), "Node-hours by use"),
+        plot_nodes=drawings.node_map(
+            f"What {len(node_map.nodes)} nodes did over time: main jobs, idle, training, down; the data is nodes.csv",
+            node_map.state, ticks,
+        ),
+        plot_jct=_jct(answer),
+    )  # fmt: skip
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
     return path
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+        _write_rows(file, header, rows)
+
+
+def _write_rows(file: Any, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
 
 
 def _policies(answer: Replay) -> tuple[list[str], list[list[Any]]]:
@@ -105,128 +133,99 @@ def _policies(answer: Replay) -> tuple[list[str], list[list[Any]]]:
     return header, rows
 
 
-# -- figures ---------------------------------------------------------------------------------------------------------
+# -- drawings --------------------------------------------------------------------------------------------------------
 
 
-def _times(seconds: Any) -> list[datetime]:
-    return [datetime.fromtimestamp(t, UTC).replace(tzinfo=None) for t in seconds.tolist()]
+def _ticks(answer: Replay, zone: tzinfo) -> list[tuple[float, str]]:
+    """Seven moments of the window, as a share of it and in words."""
+    trace = answer.trace
+    form = "%Y-%m-%d" if trace.seconds >= 7 * 86_400 else "%m-%d %H:%M"
+    shares = [each / 6 for each in range(7)]
+    return [(s, datetime.fromtimestamp(trace.start + s * trace.seconds, zone).strftime(form)) for s in shares[:-1]]
 
 
-def _base(**layout: Any) -> go.Figure:
-    figure = go.Figure()
-    figure.update_layout(
-        template="plotly_white", margin={"l": 48, "r": 8, "t": 34, "b": 40}, height=400, font={"size": 13},
-        legend={"orientation": "h", "y": -0.18, "yanchor": "top", "x": 0}, **layout,
-    )  # fmt: skip
-    return figure
+def _timeline(answer: Replay, data: frames.ColumnTable, ticks: Sequence[tuple[float, str]]) -> str:
+    series = [drawings.Series("idle, pilots or not", data.columns["idle"].tolist())]
+    names = list(answer.scores)[:3]
+    series += [drawings.Series(f"held ({name})", data.columns[f"held_{name}"].tolist()) for name in names]
+    said = "Idle nodes over time, and of these held by pilots; the data is timeline.csv"
+    return drawings.lines("timeline", said, ticks, series)
 
 
-def _timeline(answer: Replay, data: frames.ColumnTable) -> go.Figure:
-    when = _times(data.columns["time"])
-    figure = _base(yaxis_title="nodes", hovermode="x unified")
-    figure.add_scatter(
-        x=when, y=data.columns["idle"].round(1), name="idle, pilots or not", fill="tozeroy",
-        line={"color": IDLE, "width": 0}, fillcolor="rgba(230,159,0,.45)",
-    )  # fmt: skip
-    for i, name in enumerate(answer.scores):
-        color = _LINES[i % len(_LINES)]
-        shown = True if i == 0 else "legendonly"
-        figure.add_scatter(
-            x=when, y=data.columns[f"held_{name}"].round(1), name=f"held ({name})", visible=shown,
-            line={"color": color, "width": 1.2},
-        )  # fmt: skip
-        figure.add_scatter(
-            x=when, y=data.columns[f"speedup_{name}"].round(1), name=f"worth in nodes ({name})", visible=shown,
-            line={"color": color, "width": 1.2, "dash": "dot"},
-        )  # fmt: skip
-    return figure
-
-
-def _spending(data: frames.ColumnTable) -> go.Figure:
-    figure = _base(barmode="stack", xaxis_title="node-hours")
+def _spending(data: frames.ColumnTable) -> str:
     names = data.columns["policy"].tolist()
-    for key, color in (("productive", TRAIN), ("stalled", STALL), ("activating", ACTIVATE), ("unused", IDLE)):
-        figure.add_bar(y=names, x=data.columns[key].round(2), name=key, orientation="h", marker_color=color)
-    figure.update_layout(height=200 + 44 * len(names), legend_y=-0.5 / len(names) - 0.2)
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    return figure
+    series = [
+        drawings.Series(key, data.columns[key].tolist()) for key in ("productive", "stalled", "activating", "unused")
+    ]
+    return drawings.bars("spending", "Idle node-hours by use, for each policy", names, series, stacked=True)
 
 
-def _holes(answer: Replay, data: frames.ColumnTable) -> go.Figure:
-    figure = _base(barmode="group", yaxis_title="node-hours", xaxis_title="length of the hole")
-    x = data.columns["length"].tolist()
-    figure.add_bar(
-        x=x, y=data.columns["node_hours"].round(2), name="idle", marker_color=IDLE,
-        customdata=data.columns["holes"], hovertemplate="%{y:,.0f} node-hours in %{customdata:,} holes",
-    )  # fmt: skip
-    for i, name in enumerate(answer.scores):
-        figure.add_bar(
-            x=x, y=data.columns[f"used_{name}"].round(2), name=f"held ({name})", marker_color=_LINES[i % len(_LINES)]
-        )
-    figure.update_layout(legend_y=-0.4)
-    return figure
+def _holes(answer: Replay, data: frames.ColumnTable) -> str:
+    series = [drawings.Series("idle", data.columns["node_hours"].tolist())]
+    names = list(answer.scores)[:3]
+    series += [drawings.Series(f"held ({name})", data.columns[f"used_{name}"].tolist()) for name in names]
+    said = "Idle node-hours by length of the hole, and of these held by pilots"
+    return drawings.bars("holes", said, data.columns["length"].tolist(), series)
 
 
-def _node_map(data: frames.NodeMap) -> go.Figure:
-    figure = _base()
-    steps = [MAIN, IDLE, TRAIN, DOWN]
-    scale = [[edge / 4, color] for i, color in enumerate(steps) for edge in (i, i + 1)]
-    figure.add_heatmap(
-        x=_times(data.time), y=data.nodes, z=data.state, zmin=-0.5, zmax=3.5, colorscale=scale,
-        colorbar={"tickvals": [0, 1, 2, 3], "ticktext": ["main", "idle", "train", "down"], "thickness": 10},
-        hovertemplate="%{y} at %{x}<extra></extra>",
-    )  # fmt: skip
-    figure.update_layout(height=520)
-    figure.update_yaxes(type="category", nticks=12, automargin=True)
-    return figure
+def _tornado(answer: Replay, settings: Sequence[Setting]) -> str:
+    if not settings:
+        return ""
+    rows = []
+    for what in dict.fromkeys(each.what for each in settings):
+        mine = sorted((s for s in settings if s.what == what), key=lambda each: each.score.equivalent_nodes)
+        low, high = mine[0], mine[-1]
+        rows.append((what, low.value, low.score.equivalent_nodes, high.value, high.score.equivalent_nodes))
+    said = "How far the nodes won move with each assumption; the figures stand in the table below"
+    return drawings.tornado("sensitivity", said, answer.scores[answer.choices[0].name].equivalent_nodes, rows)
 
 
-def _settings(settings: Sequence[Setting]) -> go.Figure:
-    figure = _base(xaxis_title="dedicated nodes that would have trained as much")
-    for i, what in enumerate(dict.fromkeys(s.what for s in settings)):
-        mine = [s for s in settings if s.what == what]
-        figure.add_bar(
-            y=[[s.what for s in mine], [s.value for s in mine]],
-            x=[round(s.score.equivalent_nodes, 3) for s in mine], name=what, orientation="h", showlegend=False,
-            marker_color=_LINES[i % len(_LINES)],
-            marker_line={"color": "#1a1a1a", "width": [2 if s.asked else 0 for s in mine]},
-        )  # fmt: skip
-    figure.update_layout(height=160 + 26 * len(settings))
-    figure.update_yaxes(autorange="reversed", automargin=True)
-    return figure
-
-
-def _jct(answer: Replay) -> go.Figure | None:
-    figure = _base(xaxis_title="hours from submission to end", yaxis_title="share of jobs done")
-    some = False
-    for i, (name, result) in enumerate(answer.results.items()):
+def _jct(answer: Replay) -> str:
+    curves = []
+    for name, result in answer.results.items():
         hours = np.sort((result.finished - result.submitted)[np.isfinite(result.finished)]) / 3600
         if len(hours):
-            some = True
-            share = np.arange(1, len(hours) + 1) / len(answer.jobs)
-            figure.add_scatter(
-                x=hours.round(4), y=share.round(4), name=name, line={"shape": "hv", "color": _LINES[i % len(_LINES)]}
-            )
-    return figure if some else None
-
-
-def _html(figure: go.Figure | None, key: str) -> str:
-    if figure is None:
-        return "<p>No job came to its end: the jobs are endless, or the window too short.</p>"
-    text: str = figure.to_html(
-        full_html=False, include_plotlyjs=False, div_id=f"plot-{key}",
-        config={"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]},
-    )  # fmt: skip
-    return text
+            curves.append((name, hours))
+    if not curves:
+        return ""
+    said = "Share of the finished jobs over hours from submission to end, for each policy; the data is jobs.csv"
+    drawn = drawings.steps("jct", said, "hours from submission to end", curves)
+    return (
+        '<section class="analyst"><h2>Job completion times</h2><figure>' + drawn + "</figure>"
+        '<p><a class="csv" href="jobs.csv">jobs.csv</a></p></section>'
+    )
 
 
 # -- words -----------------------------------------------------------------------------------------------------------
 
 
-def _html_table(rows: list[list[str]]) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def _rows(data: frames.ColumnTable) -> list[list[str]]:
+    """A table's columns as text: their names, then rows with numbers of few digits."""
+    cells = [
+        [each if isinstance(each, str) else f"{each:,.0f}" if abs(each) >= 100 else f"{each:,.1f}" for each in row]
+        for row in data.rows()
+    ]
+    return [[name.replace("_", " ") for name in data.columns], *cells]
+
+
+def _key(figures: Sequence[tuple[str, str]]) -> str:
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(what)}</th><td>{html.escape(value)}</td></tr>' for what, value in figures
+    )
+    return f'<table class="key"><caption>In figures</caption><tbody>{body}</tbody></table>'
+
+
+def _html_table(rows: list[list[str]], caption: str) -> str:
+    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in rows[0])
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(row[0])}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows[1:]
+    )
+    return (
+        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
 
 
 def _intervals(shares: frames.ColumnTable) -> str:
@@ -241,7 +240,7 @@ def _intervals(shares: frames.ColumnTable) -> str:
         more = [f"{row['difference']:+.2%}", paired] if row is not rows[0] else ["", ""]
         said.append([row["policy"], f"{row['share']:.2%}", own, *more])
     words = f"<p>By drawing the window's {rows[0]['days']} days anew; differences pair the same days.</p>"
-    return _html_table(said) + words
+    return _html_table(said, "Share of the ideal, and how sure it is") + words
 
 
 def _warnings(answer: Replay) -> str:
@@ -251,7 +250,19 @@ def _warnings(answer: Replay) -> str:
     return '<ul class="warnings">' + "".join(f"<li>{html.escape(text)}</li>" for text in warnings) + "</ul>"
 
 
-def _trace(answer: Replay) -> str:
+def _origin(answer: Replay, origin: Origin) -> list[tuple[str, str]]:
+    """Where the report comes from: command, version, seed, mix, units."""
+    named = answer.trace.names_are_real or answer.trace.account.kind == "node events"
+    units = (
+        "nodes, by the names that the log gives" if named
+        else "nodes as counted from the log, which says on how many processors a job ran and not on which nodes "
+        "(--procs-per-node, --nodes)"
+    )  # fmt: skip
+    rows = [("training jobs", origin.mix), ("command", origin.command), ("version", origin.version)]
+    return [("counted in", units), ("seed", str(origin.seed)), *((what, value) for what, value in rows if value)]
+
+
+def _trace(answer: Replay, origin: Origin) -> str:
     said = answer.trace_json()
     moments = [
         datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S") for t in (answer.trace.start, answer.trace.end)
@@ -269,15 +280,16 @@ def _trace(answer: Replay) -> str:
         ["window", f"{moments[0]} to {moments[1]} UTC"],
         ["nodes", f"{said['nodes']:,}; {said['changes']:,} changes in {said['steps']:,} steps"],
         ["training jobs", f"{len(answer.jobs):,}"],
+        *(list(each) for each in _origin(answer, origin)),
     ]
-    body = "".join(f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in rows[1:])
+    body = "".join(f"<tr><th scope='row'>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in rows[1:])
     return f'<table class="facts"><tbody>{body}</tbody></table>'
 
 
-def _sensitivity(answer: Replay, settings: Sequence[Setting]) -> str:
+def _sensitivity(answer: Replay, settings: Sequence[Setting], left_out: str) -> str:
     """What came out where one assumption is another, and the rest as asked for."""
     if not settings:
-        return "<p>Not asked for: <code>--sensitivity</code> replays a dozen times more.</p>"
+        return f"<p>{html.escape(left_out or 'Left out.')}</p>"
     rows = [["assumption", "value", "of ideal", "used", "dedicated nodes"]]
     for each in settings:
         score = each.score
@@ -289,7 +301,8 @@ def _sensitivity(answer: Replay, settings: Sequence[Setting]) -> str:
         ])  # fmt: skip
     words = f"Policy {answer.choices[0].name}, one assumption changed at a time."
     link = '<a class="csv" href="sensitivity.csv">sensitivity.csv</a>'
-    return f'<div class="scroll">{_html_table(rows)}</div><p>{html.escape(words)} {link}</p>'
+    told = _html_table(rows, "One assumption changed at a time")
+    return f'<div class="scroll">{told}</div><p>{html.escape(words)} {link}</p>'
 
 
 def _main_delay(answer: Replay) -> str:
@@ -311,7 +324,8 @@ def _main_delay(answer: Replay) -> str:
         f"a worker has left, an epilog of {assumed.epilog_s:g} s, a backfill cycle every {assumed.cycle_s:g} s. "
         "Means are over all main starts; a cycle is paid by starts that backfill makes, of those that met a pilot."
     )
-    return f'<div class="scroll">{_html_table(rows)}</div><p>{html.escape(words)}</p>'
+    told = _html_table(rows, "Main jobs, as modelled")
+    return f'<div class="scroll">{told}</div><p>{html.escape(words)}</p>'
 
 
 def _method(answer: Replay) -> str:
