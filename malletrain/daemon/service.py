@@ -385,6 +385,7 @@ class Service:
         settings = PageSettings(
             session_s=3600.0 * config.web.session_hours,
             is_https=self.url.startswith("https:"),
+            daemon=self.url,
             proxy_header=config.web.proxy_header.lower(),
             proxy_address=config.web.proxy_address,
             proxy_secret=proxy_secret_of(config.web),

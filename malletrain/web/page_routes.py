@@ -27,7 +27,7 @@ from malletrain.store.history_views import StoreHistory
 from malletrain.web import overviews, series
 from malletrain.web.machine_strip import Axis, strip
 from malletrain.web.page_files import page_files
-from malletrain.web.sign_in import COOKIE, LINK_LIFETIME_S, SignIn
+from malletrain.web.sign_in import LINK_LIFETIME_S, SignIn
 
 #: Seconds for which an answer is given again to whoever may see the same: many viewers cost one look. One that took
 #: long is kept so many times as long as it took, too.
@@ -201,7 +201,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         answer = JSONResponse({"key": session.key}, headers={"Cache-Control": "no-store"})
         settings = pages.sign_in.settings
         answer.set_cookie(
-            COOKIE, session.cookie, max_age=int(settings.session_s), path="/", secure=settings.is_https,
+            settings.cookie, session.cookie, max_age=int(settings.session_s), path="/", secure=settings.is_https,
             httponly=True, samesite="strict",
         )  # fmt: skip
         return answer
@@ -211,7 +211,7 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         """The session ends, in this browser and here."""
         pages.sign_in.close_session(request.scope)
         answer = Response(status_code=204)
-        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        answer.delete_cookie(pages.sign_in.settings.cookie, path="/", httponly=True, samesite="strict")
         return answer
 
     # -- figures -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ on one, and gets a half that is worth nothing.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import pwd
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ PROXY_SECRET_HEADER = "x-malletrain-proxy-secret"  # noqa: S105
 @dataclass(frozen=True, slots=True)
 class PageSettings:
     """`session_s`: seconds that a browser stays signed in. `is_https`: callers reach the page by TLS alone.
+    `daemon`: what tells this daemon from others (its address for callers): a browser that reaches several through
+    tunnels to one localhost keeps a cookie for each.
 
     Behind a proxy: the lower-case name of the header in which it names the user, its address, and a secret that it
     sends as `PROXY_SECRET_HEADER`; without all three no header is believed.
@@ -43,9 +46,15 @@ class PageSettings:
 
     session_s: float = 8 * 3600.0
     is_https: bool = False
+    daemon: str = ""
     proxy_header: str = ""
     proxy_address: str = ""
     proxy_secret: str = ""
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie."""
+        return f"{COOKIE}_{hashlib.sha256(self.daemon.encode()).hexdigest()[:8]}" if self.daemon else COOKIE
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +90,13 @@ class SignIn:
 
     def close_session(self, scope: Scope) -> None:
         """End the request's session. Idempotent."""
-        self._sessions.take(_session_token(scope))
+        self._sessions.take(_session_token(scope, self.settings.cookie))
 
     def identify(self, scope: Scope) -> Identity | None:
         """Who sends the request; None for anybody without a session whom no proxy vouches for."""
         if (user := self._proxied_user(scope)) is not None:
             return self._identity_of(user)
-        identity = self._sessions.identity(_session_token(scope))
+        identity = self._sessions.identity(_session_token(scope, self.settings.cookie))
         return None if identity is None or self._roles.is_banned(identity.uid) else identity
 
     def _proxied_user(self, scope: Scope) -> str | None:
@@ -110,7 +119,7 @@ class SignIn:
             return None
 
 
-def _session_token(scope: Scope) -> str:
+def _session_token(scope: Scope, name: str) -> str:
     """Both halves of the request's session, joined."""
     cookies: SimpleCookie = SimpleCookie()
     for value in _values(scope, "cookie"):
@@ -118,7 +127,7 @@ def _session_token(scope: Scope) -> str:
             cookies.load(value)
         except CookieError:
             continue
-    cookie, keys = cookies.get(COOKIE), _values(scope, KEY_HEADER)
+    cookie, keys = cookies.get(name), _values(scope, KEY_HEADER)
     return cookie.value + keys[0] if cookie is not None and len(keys) == 1 else ""
 
 

@@ -221,6 +221,24 @@ def test_the_log_has_no_link_and_no_session(house: House, caplog: pytest.LogCapt
         assert secret not in told
 
 
+def test_two_daemons_behind_one_localhost_keep_a_cookie_each(new_house: Callable[..., House]) -> None:
+    names = []
+    for url in ("http://login1:6780", "http://login2:6780"):
+        settings = PageSettings(daemon=url)
+        house = new_house(page=settings)
+        with browser(house) as http:
+            opened = http.post("/web/session", json={"link": link_of(house)})
+            (name,) = http.cookies.keys()
+            assert name == settings.cookie
+            http.headers[KEY_HEADER] = opened.json()["key"]
+            assert http.get("/web/data/me").status_code == 200
+            assert http.delete("/web/session").status_code == 204
+            assert name not in http.cookies
+            assert http.get("/web/data/me").status_code == 401
+        names.append(name)
+    assert len(set(names)) == 2
+
+
 def test_tls_makes_the_cookie_secure(new_house: Callable[..., House]) -> None:
     house = new_house(page=PageSettings(is_https=True))
     answer = browser(house).post("/web/session", json={"link": link_of(house)})
