@@ -143,3 +143,17 @@ def test_a_profile_that_the_site_names_is_every_jobs(named: Profile) -> None:
     found = rules(f'[sizing]\nprofile = "{named}"')
     for how in (Elastic.LIVE, Elastic.RESTART):
         assert profile_of(JobView(job(1, elastic=how), JobPhase.QUEUED), found) is named
+
+
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [
+        ("", False),
+        ("[loop]\nforecast = true", True),
+        ('[loop]\nhorizon_s = "auto"', True),
+        ("[pilot]\nmax_nodes = 4", True),
+        ('[sizing]\npolicy = "ladder"', True),
+    ],
+)
+def test_nodes_are_chosen_by_forecast_only_where_that_is_asked_for_or_needed(text: str, used: bool) -> None:
+    assert rules(text).forecast is used

@@ -68,7 +68,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         leave_lead_s=lead_s,
         leave_patience_s=config.pilot.leave_patience_s,
         start_patience_s=max(20.0, 2 * interval_s + 10.0) if patience == "auto" else patience,
-        forecast=True,
+        forecast=config.loop.forecast or config.loop.horizon_s == "auto" or config.pilot.max_nodes > 1,
         include_nodes=_names(pool.include),
         exclude_nodes=_names(pool.exclude),
     )
