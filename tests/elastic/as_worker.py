@@ -1,11 +1,11 @@
 """Runs a training script as a worker does, with a credential that the tests' coordinator knows.
 
 Environment, to make what cannot be timed from outside: LAG_AT=N[,M]: in round N this worker takes its group for
-broken, once M others have committed it, which COMMITTED=N,NAME has them tell; TROUBLE=freeze|kill|term@PLACE[#N]: it
-signals itself when it comes to a place of `PLACES` for the Nth time (by default the first). PATIENCE=S: for how long
-it waits for a daemon in a broken world. APART=S: for how long the processes of a node may be in two steps at once.
-LONG=S: what is a long step. STANDIN=S: gradients are summed by the stand-in for NCCL (`device_stand_in`), connected
-within S seconds beside training (0: between two steps).
+broken, once M others have committed it, which COMMITTED=N,NAME has them tell; TROUBLE=freeze|kill|term|memory@PLACE
+[#N]: it signals itself, or has no memory left, when it comes to a place of `PLACES` for the Nth time (by default the
+first). PATIENCE=S: for how long it waits for a daemon in a broken world. APART=S: for how long the processes of a
+node may be in two steps at once. LONG=S: what is a long step. STANDIN=S: gradients are summed by the stand-in for
+NCCL (`device_stand_in`), connected within S seconds beside training (0: between two steps).
 """
 
 from __future__ import annotations
@@ -111,6 +111,8 @@ def trouble(what: str) -> None:
 
     def troubled(*args: Any, **more: Any) -> Any:
         calls.append(None)
+        if len(calls) == int(number or 1) and kind == "memory":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         if len(calls) == int(number or 1):
             os.kill(os.getpid(), SIGNALS[kind])
         return original(*args, **more)

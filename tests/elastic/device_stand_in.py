@@ -22,18 +22,24 @@ import torch.distributed
 from malletrain.elastic.comm.carrier import DeviceCarrier
 from malletrain.elastic.comm.gloo_group import GlooGroup
 from malletrain.elastic.comm.group import Group, Work
+from malletrain.elastic.comm.nccl import _translated
 from malletrain.elastic.errors import PeerLost
 
 _dist: Any = torch.distributed
 
 
 class Completion:
-    """The end of an operation."""
+    """The end of an operation. STANDIN_FAILS=N: the device is lost as soon as N have begun, at this process."""
+
+    made = 0
 
     def __init__(self) -> None:
+        Completion.made += 1
         self._done = threading.Event()
 
     def query(self) -> bool:
+        if Completion.made >= int(os.environ.get("STANDIN_FAILS", "0")) > 0:
+            raise _translated(RuntimeError("CUDA error: unspecified launch failure"), torch.device("cuda:0"))
         return self._done.is_set()
 
     def set(self) -> None:

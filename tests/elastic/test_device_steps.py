@@ -323,3 +323,15 @@ def test_a_session_says_that_its_sums_are_rounded() -> None:
     )
     assert "gradients are rounded before they are summed" in str(s._runtime.judgement)
     s.finish()
+
+
+def test_a_model_that_is_changed_after_session_is_named() -> None:
+    """Another device is found in the same way as another type."""
+    model = nn.Linear(2, 1, bias=False)
+    s = elastic.Session(model, torch.optim.SGD(model.parameters(), 0.1), [torch.ones(2)] * 8, batch_size=4)
+    model.double()
+    says = "weight was float32 on cpu as Session was made, and is float64 on cpu now: move the model"
+    batch = next(s.batches())
+    with pytest.raises(ElasticError, match=says), s.step():
+        model(batch.double()).sum().backward()
+    s.finish()

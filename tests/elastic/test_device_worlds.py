@@ -3,6 +3,7 @@ middle of a transfer."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -75,4 +76,31 @@ def test_a_kill_in_the_middle_of_a_transfer_costs_that_worker_alone(tmp_path: Pa
         (tmp_path / "go").touch()
         assert [pod.wait(task) for task in rest] == [0, 0]
     assert_every_sample_once(diary(tmp_path), int(EPOCHS))
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"TROUBLE": "memory@backward#9"}, r"100_1\.0: OutOfMemoryError: CUDA out of memory"),
+        ({"STANDIN_FAILS": "60"}, r"100_1\.0: ElasticError: cuda:0 of this process has failed: CUDA error: .* Xid"),
+    ],
+    ids=["out of memory", "the device is lost"],
+)
+def test_a_device_that_fails_is_named_and_the_others_go_on(
+    tmp_path: Path, static: Static, environ: dict[str, str], says: str
+) -> None:
+    given = ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go"), "--wait-for", "3"]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(3):
+            more = environ if task == 1 else {}
+            pod.spawn(daemon.url, task, [SCRIPT, *given], STANDIN="20", **more)  # type: ignore[arg-type]  # text only
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 60, "one is lost")
+        daemon.wait_world([0, 2])
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(2) == 0
+        assert pod.wait(1) not in (0, 143)
+        reason = daemon.seen(EventKind.WORKER_LOST)[0].reason
+    assert re.search(says, reason), reason
+    # The others may have committed the step in which the device was lost, with this worker's part of it.
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)

@@ -162,6 +162,7 @@ class GradientReducer:
         self.layout_number += 1
         self._covered = {id(parameter) for parameter in self._parameters}
         self._buckets = self._lay_out()
+        self._made_for = [(parameter.dtype, parameter.device) for parameter in self._parameters]
         #: Bucket and offset of each parameter's gradient.
         self._home = self._offsets()
         self._flats, self._spare = [None, None], None
@@ -399,12 +400,22 @@ class GradientReducer:
         self._finite, self._verdict = FinitenessCheck(), None
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
+            self._check_place(bucket.members[0])
         if not self._alone and self._flats[self._turn] is None:
             self._find_flats()
         if not self._alone and not self._sharded:
             self.open_pass(self._pass)
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._complete)
+
+    def _check_place(self, index: int) -> None:
+        """Raise `ElasticError` if a parameter is not where it was when buckets were laid out."""
+        parameter, (dtype, device) = self._parameters[index], self._made_for[index]
+        if parameter.device != device or parameter.dtype != dtype:
+            raise ElasticError(
+                f"{self._names[index]} was {_place_of(dtype, device)} as Session was made, and is "
+                f"{_place_of(parameter.dtype, parameter.device)} now: move the model and change its type before"
+            )
 
     def _pass_flats(self) -> list[torch.Tensor]:
         """The buffers of this backward pass."""
@@ -595,3 +606,7 @@ def _not_finite(step: int, who: str) -> ElasticError:
         f"step {step}: the gradients of {who} are not finite (nan or infinite). If that may happen, as with a loss "
         "scaler that the session does not know, say Session(..., must_be_finite=False)"
     )
+
+
+def _place_of(dtype: torch.dtype, device: torch.device) -> str:
+    return f"{str(dtype).removeprefix('torch.')} on {device}"
