@@ -205,3 +205,9 @@ def test_a_worker_that_joins_is_told_where_training_is(tmp_path: Path) -> None:
     assert int(step) >= 3
     assert int(epoch) == int(step) // 10
     assert not (tmp_path / "joined-0").exists()
+
+
+def test_synchronised_batchnorm_is_called_equal(tmp_path: Path) -> None:
+    statuses, text = run_together(tmp_path, "gan_norm")
+    assert statuses == [0, 0], text
+    assert "statistical" not in text

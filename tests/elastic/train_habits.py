@@ -680,11 +680,15 @@ def running_mean() -> None:
 
 def penalised() -> None:
     """Nothing of this depends on how samples lie on workers."""
+    teacher = net(64)
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> Any:
         penalty = sum(p.square().sum() for p in model.parameters())
         distance = torch.cat([p.flatten() for p in model.parameters()]).norm()
         each = functional.cross_entropy(model(x), y, reduction="none")
+        with torch.no_grad():
+            known = teacher(x).sum(1)  # whose layers are as wide as a batch is long
+        each = each + 0.0 * known
         return each.sum() / len(x) + 0.01 * penalty / 2 + 0.01 * distance + 0.1 * each.square().mean()
 
     _with_loss(loss_of)

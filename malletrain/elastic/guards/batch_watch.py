@@ -8,15 +8,17 @@ result to be equal to that of a static run.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from malletrain.elastic.gradients import sync_batchnorm
 from malletrain.elastic.guards.script_place import current_line
 
 #: Of fewer samples a size may be theirs by accident.
@@ -132,7 +134,8 @@ class BatchWatch(TorchDispatchMode):
             if one or (first.ndim > 1 and out.numel() > 1 and 0 in _dims(name, args, first.ndim)):
                 self._note(STATISTIC)
         elif name in _PRODUCTS and out.ndim >= 2 and out.shape[-1] == out.shape[-2] == samples:
-            if not any(self._is_of_state(each) for each in inputs):
+            # (Attention over as many places as there are samples has a matrix for each of them.)
+            if not (any(self._is_of_state(each) for each in inputs) or (out.ndim > 2 and out.shape[0] == samples)):
                 self._note(PAIRS)
         elif out.ndim == 0:
             losses = [each for each in inputs if id(each) in self._losses]
@@ -141,6 +144,9 @@ class BatchWatch(TorchDispatchMode):
                 self._note(BENT)
 
     def _look_outside(self, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, torch.nn.Parameter):
+            self._own.add(_storage(tensor))  # of a teacher, for example
+            return
         if tensor.ndim == 0 or not tensor.is_floating_point() or id(tensor) in self._made:
             return
         if self._samples in tensor.shape or self._is_of_state(tensor) or id(tensor) in self._outside:
@@ -156,7 +162,18 @@ class BatchWatch(TorchDispatchMode):
         return id(tensor) in self._of_state or _storage(tensor) in self._own
 
     def _note(self, what: str) -> None:
+        if _in_sync_batchnorm():
+            return  # it sums over all workers
         self.found.setdefault(what, current_line())
+
+
+def _in_sync_batchnorm() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == sync_batchnorm.__name__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _dims(name: str, args: Any, ndim: int) -> set[int]:
