@@ -188,3 +188,28 @@ def test_a_horizon_shorter_than_a_start_is_doubted() -> None:
     (said,) = doubts(parse("[loop]\nhorizon_s = 12", "test"))
     assert "loop.horizon_s = 12" in said
     assert "never given any" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('proxy_header = "X-Remote-User"', "a proxy needs proxy_address and proxy_secret_file, too"),
+        ('proxy_header = "X-Remote-User"\nproxy_address = "10.0.0.1"', "a proxy needs proxy_secret_file, too"),
+        ('proxy_secret_file = "/etc/malletrain/proxy"', "a proxy needs proxy_header and proxy_address, too"),
+        ('proxy_address = "portal.example.org"', "web.proxy_address"),
+        ('proxy_header = "X-Remote-User: root"', "web.proxy_header"),
+        ('proxy_secret_file = "secret"', "web.proxy_secret_file"),
+        ("session_hours = 0", "web.session_hours"),
+        ("session_hours = 169", "web.session_hours"),
+    ],
+)
+def test_half_a_proxy_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse(f"[slurm]\npartition = 'harvest'\n[web]\n{text}\n", "f.toml")
+    assert said in str(refused.value)
+
+
+def test_a_whole_proxy_is_taken() -> None:
+    text = 'proxy_header = "X-Remote-User"\nproxy_address = "10.0.0.1"\nproxy_secret_file = "/etc/malletrain/proxy"'
+    found = parse(f"[web]\n{text}\n", "f.toml").web
+    assert (found.proxy_header, found.proxy_address) == ("X-Remote-User", "10.0.0.1")
