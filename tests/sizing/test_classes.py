@@ -232,6 +232,27 @@ def test_ten_thousand_nodes_of_four_classes_are_shared_out_at_once() -> None:
     assert sum(answer.sizes.values()) >= 9990
 
 
+def test_of_very_many_jobs_those_that_span_classes_keep_their_mixtures_and_get_no_new_ones() -> None:
+    """With all mixtures 1,000 jobs on four classes took 1.3 s, and their plan was worse."""
+    names = [f"class{q}" for q in range(4)]
+    curves = {name: Curve(tuple((k, (1 + q) * k**0.9) for k in range(1, 65))) for q, name in enumerate(names)}
+    held = {"class0": 2, "class1": 3}
+    jobs = [
+        JobDemand(i, 5 if i == 0 else 0, 1, 64, curves["class0"], grow_s=299.0, shrink_s=299.0, activate_s=299.0,
+                  on_classes=OnClasses(curves, held if i == 0 else {}, spans=True))
+        for i in range(300)
+    ]  # fmt: skip
+    wide = JobDemand(300, 0, 150, 200, Curve(((200, 2e5),)), on_classes=OnClasses(
+        {name: Curve(((200, 2e5),)) for name in names}, spans=True))  # fmt: skip
+    problem = Problem(300.0, 400, (*jobs, wide), classes=dict.fromkeys(names, 100))
+    table = class_table(problem)
+    mixed = np.flatnonzero((table.counts > 0).sum(axis=0) > 1)
+    assert set(table.values.row_job[mixed].tolist()) == {0, 300} and not table.whole
+    assert policy("auto").size(problem).sizes[300] >= 150, "no class has room for it alone"
+    answer = policy("auto").size(replace(problem, jobs=tuple(jobs)))
+    assert dict(answer.classes[0]) == held, "what it has costs nothing to keep"
+
+
 def test_plan_takes_curves_by_class(tmp_path: Path) -> None:
     file = tmp_path / "problem.json"
     on = {"curves": {"a100": {"1": 90, "4": 300}, "v100": {"1": 40, "4": 150}}, "current": {"v100": 2}}
