@@ -45,7 +45,7 @@ from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStopped, Event, JobNotified
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
-from malletrain.loop.membership.admission import Admission, Claim, admit
+from malletrain.loop.membership.admission import Admission, Claim, admit, holding
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import last_generations
 from malletrain.loop.membership.state import MembershipSettings
@@ -136,6 +136,7 @@ class Service:
             last_generations(journal.read()),
             self._refused_worker,
             functools.partial(secrets.token_hex, SECRET_BYTES),
+            lambda job: holding(self._loop.views, job),
         )
         budget = ReportBudget(RateLimits(), self._clock, self.metrics.figures_dropped)
         self._roles = Roles(

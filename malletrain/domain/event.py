@@ -260,9 +260,12 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
+    """A worker is given up. `fenced`: its node is to be taken back, since it may train where it is not heard."""
+
     kind: ClassVar[EventKind] = EventKind.WORKER_LOST
     worker: str = ""
     how: str = ""
+    fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,8 @@ def _started(pilot: Pilot, event: Event, started: PilotStarted) -> Pilot:
         node=event.node or pilot.node,
         started_at=started.started_at,
         ends_at=started.ends_at,
-        idle_since=event.at if phase is not pilot.phase else pilot.idle_since,
+        # A look may show the start only after the worker has been heard.
+        idle_since=event.at if phase is not pilot.phase and not pilot.ready else pilot.idle_since,
         node_class=(pilot.node_class if same_node else "") if started.node_class is None else started.node_class,
     )
 

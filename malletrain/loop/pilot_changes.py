@@ -38,8 +38,8 @@ def observe(
     events: list[Event] = []
     for job_id, view in sorted(views.items()):
         for pilot_id, pilot in sorted(view.pilots.items()):
-            if pilot.phase is PilotPhase.ENDED or pilot.since >= snapshot.taken_at:
-                continue
+            if pilot.phase is PilotPhase.ENDED or snapshot.taken_at <= pilot.since <= now:
+                continue  # (one that changed after `now` did so before the clock was set back)
             seen = _seen(pilot, rows.get(pilot.task), end_once, now, partition)
             if seen is not None:
                 payload, reason = _of_part(seen) if pilot.is_part else _with_preemption(seen, pilot)

@@ -242,9 +242,11 @@ class Loop:
             if not isinstance(event.payload, WorkerLeft | WorkerLost) or view is None or event.job in over:
                 continue
             pilot = view.pilots.get(event.pilot or "")
-            if pilot is None or pilot.phase not in (PilotPhase.RUNNING, PilotPhase.LEAVING):
+            fenced = isinstance(event.payload, WorkerLost) and event.payload.fenced
+            phases = (PilotPhase.RUNNING, PilotPhase.LEAVING, *((PilotPhase.RELEASED,) if fenced else ()))
+            if pilot is None or pilot.phase not in phases:
                 continue
-            left = isinstance(event.payload, WorkerLeft)
+            left = fenced or isinstance(event.payload, WorkerLeft)
             asked = pilot.reason if pilot.phase is PilotPhase.LEAVING else ""
             reason = asked or event.reason or "its worker has left"
             if co_allocated(pilot.id, view):

@@ -126,3 +126,12 @@ def test_laws(
     assert len(leaving) <= 1, "at most the one that hands over"
     staying = [name for name in world if name in alive and alive[name].leaving_since is None]
     assert chosen[: len(staying)] == staying or leaving, "whoever stays keeps its rank"
+
+
+def test_a_first_plan_is_not_replaced_because_a_member_is_to_leave() -> None:
+    """It may train already; a plan without it would begin a second world beside it."""
+    first = WorkerCandidate(Seat("9_0.0", "n0:1"), warm_at=1.0, leaving_since=2.0)
+    other = WorkerCandidate(Seat("9_1.0", "n1:1"), warm_at=2.0)
+    assert next_world((), ("9_0.0",), (first, other), JobTerms(), 3.0, 0.2).seats is None
+    gone = next_world((), ("9_0.0",), (other,), JobTerms(), 3.0, 0.2)
+    assert gone.seats == (other.seat,)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from malletrain.domain.event import EventKind
+from malletrain.domain.decision import StartPilot
+from malletrain.domain.event import ActionIntent, Event, EventKind, WorkerWarm
 from malletrain.domain.job import PilotPhase
-from malletrain.loop.membership.admission import Claim, admit
+from malletrain.loop.membership.admission import Claim, admit, holding
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import last_generations
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
-from malletrain.wire.messages import Seat, Standing
+from malletrain.wire.messages import Plan, Seat, Standing, Warm
 from tests.world import RULES, World, job, main_job
 
 PILOTS = 3
@@ -83,3 +84,101 @@ def test_an_intent_that_the_daemon_before_had_only_written_is_carried_out() -> N
     again = Membership(MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim), {})
     again.hello(Claim(1, leaver, 0, daemon.nodes[leaver], 1001))
     assert "main job 9" in (again.directive_for(f"{leaver}.0").end or "")
+
+
+class Unheard:
+    """A daemon restarted over three pilots whose workers train, and hear nothing of it; a fourth's worker is new."""
+
+    def __init__(self) -> None:
+        self.world = world = World(nodes=PILOTS + 1)
+        world.submit(job(1, most=PILOTS))
+        world.tick()
+        self.trainers = sorted(world.running().values())
+        assert len(self.trainers) == PILOTS
+        now = world.clock.now()
+        world.loop.record([Event(now, WorkerWarm(f"{pilot}.0"), 1, pilot) for pilot in self.trainers])
+        world.clock.advance(10.0)
+        world.tick()  # the look shows the starts only now
+        self.members = Membership(
+            MembershipSettings(),
+            world.clock,
+            lambda claim: admit(self.loop.views, claim),
+            {1: 4},
+            holding=lambda job: holding(self.loop.views, job),
+        )
+        self.loop = Loop(world.cluster, self.members, world.journal, world.clock, policy("exact"), RULES)
+        self.loop.restore()
+        free = next(name for name in world.cluster.nodes if name not in world.running())
+        new = next(p.id for p in self.loop.views[1].pilots.values() if p.phase is PilotPhase.HELD)
+        start = StartPilot(1, new, free, 600.0, "another hole")
+        world.cluster.start([start])
+        self.loop.record([Event(world.clock.now(), ActionIntent(start), 1, new, free)])
+        self.newcomer = f"{new}.0"
+        self.members.hello(Claim(1, new, 0, free, 1001))
+        self.members.report(self.newcomer, Warm(f"{free}:1", {}))
+
+    def pass_time(self, seconds: float) -> None:
+        self.world.clock.advance(seconds)
+        self.members.polled(self.newcomer)
+        self.members.tick()
+        self.loop.react()
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.members.directive_for(self.newcomer).plan
+
+    def begun(self) -> tuple[str, ...]:
+        return self.plan.workers if self.plan else ()
+
+    def still_running(self) -> set[str]:
+        return set(self.trainers) & set(self.world.running().values())
+
+
+def test_a_look_that_shows_a_start_after_its_worker_was_heard_does_not_call_the_pilot_idle() -> None:
+    daemon = Unheard()
+    pilots = daemon.loop.views[1].pilots
+    assert all(pilots[name].phase is PilotPhase.RUNNING and pilots[name].ready for name in daemon.trainers)
+    assert all(pilots[name].idle_since is None for name in daemon.trainers)
+
+
+def test_no_world_begins_beside_one_that_the_restarted_daemon_has_not_heard() -> None:
+    daemon = Unheard()
+    for _ in range(11):
+        daemon.pass_time(5.0)
+        assert daemon.plan is None, "two worlds of one job would train"
+    assert daemon.still_running() == set(daemon.trainers), "they have a minute to say hello"
+
+
+def test_workers_that_stay_unheard_give_up_their_nodes_before_another_world_begins() -> None:
+    daemon = Unheard()
+    daemon.pass_time(MembershipSettings().adopt_s + 1.0)
+    assert daemon.still_running() == set()
+    assert daemon.begun() == (), "their processes may not have ended"
+    daemon.pass_time(10.0)
+    assert daemon.loop.tick() is not None  # sees that they have
+    daemon.pass_time(2.0)
+    assert daemon.begun() == (daemon.newcomer,)
+
+
+def test_a_world_that_is_brought_in_time_takes_the_newcomer_in() -> None:
+    daemon = Unheard()
+    daemon.pass_time(30.0)
+    nodes = {pilot: node for node, pilot in daemon.world.running().items()}
+    seats = tuple(Seat(f"{pilot}.0", f"{nodes[pilot]}:1") for pilot in daemon.trainers)
+    for pilot in daemon.trainers:
+        daemon.members.hello(Claim(1, pilot, 0, nodes[pilot], 1001), Standing(3, seats, 40, "", 4))
+    daemon.pass_time(0.5)
+    assert daemon.plan is not None
+    assert not daemon.plan.urgent
+    assert set(daemon.plan.workers) >= {seat.worker for seat in seats}
+
+
+def test_nodes_that_are_not_given_back_do_not_hold_the_job_up_for_ever() -> None:
+    daemon = Unheard()
+    daemon.world.cluster.down = "slurmctld does not answer"
+    daemon.pass_time(MembershipSettings().adopt_s + 1.0)
+    for _ in range(23):
+        daemon.pass_time(5.0)
+        assert daemon.plan is None
+    daemon.pass_time(10.0)
+    assert daemon.plan is not None

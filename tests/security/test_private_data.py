@@ -42,7 +42,17 @@ ALICE, MALLORY, OPERATOR = 1001, 1002, 1003
 HERS, HIS, MAIN = 3, 880066, 990177
 
 #: What nobody but its owner and operators may read.
-HIDDEN = ("880066", "mallory", "hush", "secret-account", "77007700", "990177", "carol", "staff-meeting", "operator-bob")
+HIDDEN = (
+    "880066",
+    "mallory",
+    "hush",
+    "secret-account",
+    "770077",
+    "990177",
+    "carol",
+    "staff-meeting",
+    "operator-bob",
+)
 
 PRIVATE = ("jobs", "usage", "nodes", "reservations", "accounts", "users", "partitions")
 
@@ -58,7 +68,7 @@ class Stage:
         curve = Curve(((1, 100.0), (4, 390.0)))
         for number, user, uid, name, account, array in (
             (HERS, "alice", ALICE, "digits", "harvest", 40),
-            (HIS, "mallory", MALLORY, "hush", "secret-account", 77007700),
+            (HIS, "mallory", MALLORY, "hush", "secret-account", 770077),
         ):
             wanted = MalleableJob(number, name, user, uid, account, 1, 4, START, given_curve=curve)
             self.cluster._next_array = array

@@ -92,6 +92,18 @@ def admit(views: Mapping[int, JobView], claim: Claim) -> Admission:
     return Admission(terms, (pilot.reason or "its pilot was asked to leave") if leaves else "")
 
 
+#: In these phases a pilot may hold a node.
+_HOLDS_NODE = (*_HAS_WORKER, PilotPhase.RECYCLING)
+
+
+def holding(views: Mapping[int, JobView], job: int) -> Mapping[str, bool]:
+    """The job's pilots that may hold a node, and whether a worker has been warm there, by the journal: one that was
+    lost may train on where it is not heard."""
+    view = views.get(job)
+    pilots = view.pilots.values() if view is not None else ()
+    return {each.id: each.ready for each in pilots if each.phase in _HOLDS_NODE}
+
+
 def _nodes(view: JobView, pilot: Pilot) -> tuple[str, ...]:
     """The nodes of the pilot's task: which of several is whose is known only once Slurm shows that it runs."""
     together = view.co_allocated.get(pilot.task, ()) or (pilot,)

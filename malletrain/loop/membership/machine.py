@@ -7,7 +7,7 @@ urgent generation, so that a repair never waits for a worker that holds no state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.event import Event, GenerationPublished, Payload, WorkerJoined, WorkerLeft, WorkerLost
@@ -19,6 +19,9 @@ from malletrain.wire.messages import Plan, Seat
 
 #: Superseded plans that are kept, since members may have agreed on one of them: far more than can be under way.
 PLANS_KEPT = 16
+
+#: Seconds between two looks at whether nodes have been given back.
+UNHEARD_POLL_S = 1.0
 
 #: Seconds from the second failure to make a group to the next try, doubled at each failure up to a limit.
 FIRST_BUILD_DELAY_S, MAX_BUILD_DELAY_S = 0.1, 5.0
@@ -51,6 +54,7 @@ class JobMachine:
         outbox: receives the events, and the next due time.
         up_since: when the daemon started (`Clock.elapsed`).
         make_secret: returns the secret of a generation.
+        holding: the job's pilots that may hold a node, and whether a worker has been warm there, by the journal.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class JobMachine:
         outbox: Outbox,
         up_since: float,
         make_secret: Callable[[], str],
+        holding: Callable[[], Mapping[str, bool]],
     ) -> None:
         self.job = job
         self.settings = settings
@@ -68,6 +73,7 @@ class JobMachine:
         self._outbox = outbox
         self._up_since = up_since
         self._make_secret = make_secret
+        self._holding = holding
 
     # --- Time -----------------------------------------------------------------------------------------------------
 
@@ -277,10 +283,14 @@ class JobMachine:
         if not candidates:
             self._dissolve()
             return
-        if job.world is not None and not any(job.workers[name].phase.lives for name in job.world.workers):
+        if job.world is not None and not self._any_lives(job.world):
             pending = job.pending
             self._dissolve()
             job.pending = pending if pending is not None and pending.members else None
+        if job.world is None and job.pending is not None and not self._any_lives(job.pending):
+            self._dissolve()  # its members may have begun to train in it
+        if job.world is None and job.pending is None and self._awaits_the_unheard(now):
+            return
         verdict = next_world(
             job.world.workers if job.world else (),
             job.pending.workers if job.pending else None,
@@ -296,6 +306,41 @@ class JobMachine:
             self.publish(verdict.seats, verdict.reason)
         elif job.pending is not None and not job.all_live(job.pending):
             job.pending = None  # it cannot be taken any more, and no other is possible yet
+
+    def _awaits_the_unheard(self, now: float) -> bool:
+        """Whether no world may begin yet: workers that hold the state may train where they are not heard, and two
+        worlds of one job must not.
+
+        After a restart of the daemon they have `adopt_s` to say hello. Then their nodes are taken back; another world
+        begins once these are free, and after `fence_s` at the latest: by then Slurm has killed what ran there.
+        """
+        job = self.job
+        silent = {each.pilot: each for each in job.workers.values() if each.may_return}
+        warm = {pilot for pilot, has_been_warm in self._holding().items() if has_been_warm}
+        job.fenced &= warm  # one that was started again has had no warm worker yet
+        unheard = sorted(warm - ({each.pilot for each in job.workers.values() if not each.may_return} - job.fenced))
+        if not unheard:
+            job.fenced_at = None
+            return False
+        self.look_at(now + UNHEARD_POLL_S)
+        if job.fenced_at is None:
+            if now < self._up_since + self.settings.adopt_s and any(pilot not in silent for pilot in unheard):
+                return True
+            job.fenced_at = now
+        for pilot in unheard:
+            if pilot not in job.fenced:
+                self._fence(pilot, silent.get(pilot))
+        return now < job.fenced_at + self.settings.fence_s
+
+    def _fence(self, pilot: str, worker: Worker | None) -> None:
+        """Gives up a worker that may train where it is not heard, for good, and its node with it."""
+        self.job.fenced.add(pilot)
+        how = "not heard, and others are to train on from the last save: its node is taken back"
+        name = f"{pilot}.0" if worker is None else worker.id
+        if worker is not None:
+            worker.may_return, worker.end = False, f"given up: {how}"
+        lost = WorkerLost(name, how, fenced=True)
+        self._outbox.events.append(Event(self.clock.now(), lost, self.job.id, pilot, None, how))
 
     def _settle_check(self, check: Check) -> None:
         job = self.job
@@ -333,11 +378,15 @@ class JobMachine:
         If only the network failed they train on, and may bring the world back.
         """
         job = self.job
-        for name in job.world.workers if job.world else ():
+        last = job.world or job.pending
+        for name in last.workers if last is not None else ():
             worker = job.workers[name]
             worker.may_return = worker.phase is Phase.LOST and worker.silent
         job.world = job.pending = None
         job.void_before = job.generation + 1
+
+    def _any_lives(self, plan: Plan) -> bool:
+        return any(self.job.workers[name].phase.lives for name in plan.workers)
 
     def _all_arrived(self, world: Plan, now: float) -> bool:
         """Whether the next change may begin.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from malletrain.domain.decision import LeavePilot
 from malletrain.domain.errors import Refused
@@ -35,6 +36,8 @@ class Membership:
         refused: called with job and reason when a hello, or a seat that it names, is refused.
         make_secret: returns an unpredictable text; each generation gets one. Workers do not connect to each other
             without.
+        holding: the pilots of a job that may hold a node, and whether a worker has been warm there, by the journal
+            (`malletrain.loop.membership.admission.holding`).
     """
 
     def __init__(
@@ -45,12 +48,14 @@ class Membership:
         generations: Mapping[int, int] | None = None,
         refused: Callable[[int, str], None] = lambda job, why: None,
         make_secret: Callable[[], str] = lambda: "",
+        holding: Callable[[int], Mapping[str, bool]] = lambda job: {},
     ) -> None:
         self.settings = settings
         self._clock = clock
         self._admit = admit
         self._refused = refused
         self._make_secret = make_secret
+        self._holding = holding
         self._journalled = dict(generations or {})
         self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
         self._climbers: frozenset[int] = frozenset()
@@ -222,7 +227,10 @@ class Membership:
         last = self._journalled.get(job_id, 0)
         generation = last + GENERATION_GAP if job_id in self._journalled else 0
         job = JobMembership(job_id, terms, generation, last)
-        return JobMachine(job, self.settings, self._clock, self._outbox, self._up_since, self._make_secret)
+        return JobMachine(
+            job, self.settings, self._clock, self._outbox, self._up_since, self._make_secret,
+            partial(self._holding, job_id),
+        )  # fmt: skip
 
     def report(self, name: str, message: Message) -> None:
         """Applies a report of a worker that `worker` knows."""

@@ -120,7 +120,11 @@ def _while_pending(
     terms: JobTerms,
     leaving: list[WorkerCandidate],
 ) -> Verdict:
-    withdrawn = [name for name in pending if name not in alive or alive[name].leaving_since is not None]
+    # Without a world the members begin by themselves, and may have begun: another plan would make a second world.
+    may_begin = not staying and not leaving
+    withdrawn = [
+        name for name in pending if name not in alive or (alive[name].leaving_since is not None and not may_begin)
+    ]
     hands_over = not staying and newcomers and withdrawn == [each.seat.worker for each in leaving[:1]]
     if not withdrawn or hands_over:
         return Verdict(None, "the last plan is not taken yet")

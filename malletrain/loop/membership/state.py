@@ -23,6 +23,7 @@ class MembershipSettings:
         return_s: to notice that the daemon is back.
         warm_up_s: from hello to warm.
         silence_s: between two signs of life.
+        fence_s: for the nodes of workers to be given back that may train where they are not heard.
         stop_s: at a measurement size without a window of training, before profiling on the way up is given up.
     """
 
@@ -35,6 +36,7 @@ class MembershipSettings:
     return_s: float = 5.0
     warm_up_s: float = 600.0
     silence_s: float = 120.0
+    fence_s: float = 120.0
     stop_s: float = 15.0
 
 
@@ -124,6 +126,10 @@ class JobMembership:
     failed_at: int | None = None  #: the step at which a script raised last
     climbs: bool = False  #: its world grows in stages, to be measured
     seen: dict[int, float] = field(default_factory=dict)  #: samples/s of the stages so far
+    fenced_at: float | None = (
+        None  #: since when nodes of workers are taken back that hold the state, and are not heard
+    )
+    fenced: set[str] = field(default_factory=set)  #: their pilots
     over: str | None = None  #: why it ended
     over_since: float = 0.0
 

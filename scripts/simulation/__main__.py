@@ -1,0 +1,119 @@
+"""Searches for histories that break a law: `python -m scripts.simulation`.
+
+    python -m scripts.simulation                             1,000 histories with all faults, from seed 0
+    python -m scripts.simulation --histories 100000 --jobs 2
+    python -m scripts.simulation --crash-points 10000        each boundary of quiet histories, one crash each
+    python -m scripts.simulation --seed 1449 --histories 1   one history again
+
+Prints each seed that breaks a law, and a summary; exit status 1 when any does. docs/reliability.md has the laws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from scripts.simulation.faults import ALL_FAULTS, NO_FAULTS
+from scripts.simulation.world import SHORT, History, play
+
+#: Histories that one process plays before it hands its answer back.
+_CHUNK = 25
+
+
+@dataclass
+class Found:
+    """What a search came to."""
+
+    histories: int = 0
+    crash_points: int = 0
+    kills: int = 0
+    simulated_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    broken: dict[str, list[str]] = field(default_factory=dict)  #: by what would play it again
+
+    def add(self, again: str, history: History) -> None:
+        """One more history; `again`: the options that play it again."""
+        self.histories += 1
+        self.crash_points += history.crash_points
+        self.kills += len(history.kills)
+        self.simulated_s += history.seconds
+        self.faults += history.faults
+        if history.violations:
+            self.broken[again] = history.violations
+
+    def merge(self, other: Found) -> None:
+        """All of another search too."""
+        self.histories += other.histories
+        self.crash_points += other.crash_points
+        self.kills += other.kills
+        self.simulated_s += other.simulated_s
+        self.faults += other.faults
+        self.broken |= other.broken
+
+
+def random_histories(begin: int, end: int) -> Found:
+    """Histories of these seeds; the higher a seed modulo 4, the more often something fails."""
+    found = Found()
+    for seed in range(begin, end):
+        found.add(f"--seed {seed} --histories 1", play(seed, ALL_FAULTS.scaled(1 + seed % 4)))
+    return found
+
+
+def crash_points(begin: int, end: int) -> Found:
+    """Crashes `begin` to `end`: one at each boundary of quiet histories; with every fourth a second soon after."""
+    found = Found()
+    for number, (seed, boundary) in enumerate(itertools.islice(_boundaries(), end)):
+        if number < begin:
+            continue
+        at = {boundary} if number % 4 else {boundary, boundary + 1 + number % 7}
+        again = f"--crash-points {number + 1} --first {number}"
+        found.add(again, play(seed, NO_FAULTS, SHORT, frozenset(at)))
+    return found
+
+
+def _boundaries() -> Iterator[tuple[int, int]]:
+    for seed in itertools.count():
+        for boundary in range(1, play(seed, NO_FAULTS, SHORT).crash_points + 1):
+            yield seed, boundary
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m scripts.simulation", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--histories", type=int, default=1000, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the first one's (default: %(default)s)")
+    parser.add_argument("--crash-points", type=int, default=0, metavar="N", help="crash at N boundaries instead")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="the first of these (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="the summary as JSON")
+    asked = parser.parse_args()
+    search = crash_points if asked.crash_points else random_histories
+    first, last = (
+        (asked.first, asked.crash_points) if asked.crash_points else (asked.seed, asked.seed + asked.histories)
+    )
+    began, found = time.monotonic(), Found()
+    starts = range(first, last, _CHUNK)
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for part in pool.map(search, starts, (min(last, start + _CHUNK) for start in starts)):
+            found.merge(part)
+            for again, why in part.broken.items():
+                print(f"{again}: {'; '.join(why)}", flush=True)
+            if sys.stderr.isatty():
+                print(f"\r{found.histories} of {last - first}", end="", file=sys.stderr, flush=True)
+    summary = {
+        "histories": found.histories, "broken": len(found.broken), "crash_points_passed": found.crash_points,
+        "daemons_killed": found.kills, "simulated_hours": round(found.simulated_s / 3600, 1),
+        "faults": dict(sorted(found.faults.items())), "seconds": round(time.monotonic() - began, 1),
+    }  # fmt: skip
+    print(json.dumps(summary) if asked.json else "\n".join(f"{name}: {value}" for name, value in summary.items()))
+    return 1 if found.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

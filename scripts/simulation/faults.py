@@ -1,0 +1,95 @@
+"""What may go wrong, and how often: rates of random faults, and crashes at chosen points."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+class DaemonKilled(BaseException):
+    """The simulated daemon has died here. Not an `Exception`: nothing that the daemon does may catch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRates:
+    """Faults a simulated second, and chances where the name says so.
+
+    Attributes:
+        daemon_kill: chance at each crash point: before and after each write to the journal and each call of Slurm.
+        daemon_away_s: longest time until the next daemon is started.
+        lost_answer: chance that Slurm does what it was asked, and its answer is lost.
+        slurm_silent: slurmctld stops answering, for up to 20 s.
+        node_down: a node fails with all on it, for up to 60 s.
+        worker_kill, worker_term, worker_freeze: of one running process; a frozen one goes on after up to 200 s.
+        cut: one worker cannot reach the daemon, for up to 150 s.
+        delay: chance, at each step of the simulation, that a worker's reports stay on their way.
+        doubled: chance that a report arrives twice.
+        main_job: a main job is submitted.
+        clock_step: the wall clock is set, by up to 90 s either way.
+        cancel: an owner cancels a job.
+    """
+
+    daemon_kill: float = 0.0
+    daemon_away_s: float = 20.0
+    lost_answer: float = 0.0
+    slurm_silent: float = 0.0
+    node_down: float = 0.0
+    worker_kill: float = 0.0
+    worker_term: float = 0.0
+    worker_freeze: float = 0.0
+    cut: float = 0.0
+    delay: float = 0.0
+    doubled: float = 0.0
+    main_job: float = 0.0
+    clock_step: float = 0.0
+    cancel: float = 0.0
+
+    def scaled(self, factor: float) -> FaultRates:
+        """All faults but the main queue's `factor` times as often."""
+        return FaultRates(
+            self.daemon_kill * factor, self.daemon_away_s, min(0.5, self.lost_answer * factor),
+            self.slurm_silent * factor, self.node_down * factor, self.worker_kill * factor,
+            self.worker_term * factor, self.worker_freeze * factor, self.cut * factor, min(0.9, self.delay * factor),
+            min(0.9, self.doubled * factor), self.main_job, self.clock_step * factor, self.cancel * factor,
+        )  # fmt: skip
+
+
+#: Everything at once, so often that two faults regularly meet.
+ALL_FAULTS = FaultRates(
+    daemon_kill=0.01, daemon_away_s=30.0, lost_answer=0.02, slurm_silent=0.01, node_down=0.005, worker_kill=0.02,
+    worker_term=0.01, worker_freeze=0.01, cut=0.01, delay=0.2, doubled=0.05, main_job=0.04, clock_step=0.003,
+    cancel=0.001,
+)  # fmt: skip
+#: A busy main queue, and nothing that breaks.
+NO_FAULTS = FaultRates(main_job=0.04)
+
+
+class CrashPoints:
+    """Every boundary of the daemon where a crash tells something new: before and after each write and each order.
+
+    Args:
+        at: the daemon dies when the boundaries with these numbers are reached, counted from 1 over all daemons.
+        chance: draws a further crash; called at every boundary.
+    """
+
+    def __init__(self, at: frozenset[int] = frozenset(), chance: Callable[[], bool] = lambda: False) -> None:
+        self._at, self._chance = at, chance
+        self.reached = 0
+        self.killed: list[str] = []  #: at which boundaries
+
+    def pass_by(self, name: str) -> None:
+        """One boundary.
+
+        Raises:
+            DaemonKilled: this is the end of the daemon.
+        """
+        self.reached += 1
+        if self.reached in self._at or self._chance():
+            self.killed.append(f"{self.reached}: {name}")
+            raise DaemonKilled(name)
+
+
+def drawn(rng: random.Random, rate: float, seconds: float) -> bool:
+    """Whether a fault of this rate (per second) happens within `seconds`."""
+    return rate > 0.0 and rng.random() < rate * seconds

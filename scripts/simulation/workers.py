@@ -1,0 +1,383 @@
+"""Workers as the daemon and their peers see them: processes in pilots that follow the protocol.
+
+A step of training takes one step of the simulation and is committed by all members of a world at once. Reports are
+delivered in order, at least once; directives are what the daemon said last.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from malletrain.domain.errors import Refused
+from malletrain.loop.membership.admission import Claim
+from malletrain.wire.messages import (
+    CheckedIn,
+    Directive,
+    Fault,
+    Finished,
+    Left,
+    Message,
+    Plan,
+    Samples,
+    Seat,
+    Standing,
+    Switched,
+    ToppedUp,
+    Warm,
+)
+from scripts.simulation.daemon import SimulatedDaemon
+from scripts.simulation.faults import FaultRates
+
+#: Seconds without a step until a member says that a peer is late.
+STALL_S = 2.5
+#: Seconds until a member has noticed that a peer's connection broke.
+CLOSED_S = 0.25
+#: Seconds that members of a broken world look for the daemon before they vote (`malletrain.elastic.resize.quorum`).
+QUORUM_AFTER_S = 4.0
+QUORUM_GENERATION_GAP = 500
+#: A worker reports a window of training so often, in steps.
+STEPS_A_WINDOW = 20
+#: A worker that has left waits for the daemon to take its node back; after so long (seconds) its script ends.
+WAITS_TO_BE_RECYCLED_S = 60.0
+
+
+@dataclass(eq=False)
+class Process:
+    """One worker's process. Times are those of `SimulatedClock.elapsed`."""
+
+    job: int
+    uid: int
+    pilot: str
+    restart: int
+    node: str
+    hello_at: float
+    warm_at: float
+    alive: bool = True
+    frozen_until: float = 0.0
+    cut_until: float = 0.0
+    daemon: int = 0  #: the number of the daemon that it has said hello to
+    has_greeted: bool = False
+    warm: bool = False
+    told: Directive | None = None
+    at: Plan | None = None
+    entering: Plan | None = None
+    tried: int = 0
+    ready: Plan | None = None  #: of the next world, whose group is made beside training
+    waits_s: float = 0.0
+    away_s: float = 0.0  #: for how long its world is broken and the daemon not heard
+    seen: int = 0
+    step: int = 0
+    holds_state: bool = False
+    left_at: float | None = None
+    ends: bool = False  #: it ends once its reports are delivered
+    asked_for: int = 0
+    outbox: deque[Message] = field(default_factory=deque)
+
+    @property
+    def name(self) -> str:
+        return f"{self.pilot}.{self.restart}"
+
+    @property
+    def address(self) -> str:
+        return f"{self.node}:{1 + self.restart}"
+
+    def standing(self) -> Standing | None:
+        """The world that it trains in, for its hello."""
+        if self.at is None:
+            return None
+        return Standing(
+            self.at.generation, self.at.members, self.step, self.address, max(self.seen, self.at.generation)
+        )
+
+
+@dataclass(eq=False)
+class JobProgress:
+    """What one job has trained, and the laws of it.
+
+    Attributes:
+        committed: steps whose result is in the training state; goes back when all who held it are gone.
+        saved: steps in the last checkpoint.
+        trains_in: the generation that committed last; `ended`: those that trained before it and must not again.
+    """
+
+    total: int
+    committed: int = 0
+    saved: int = 0
+    trains_in: int = 0
+    ended: set[int] = field(default_factory=set)
+    violations: list[str] = field(default_factory=list)
+
+    def commit(self, plan: Plan, step: int) -> None:
+        """One step is committed by the world of `plan`, whose members have done `step` before it."""
+        if plan.generation in self.ended:
+            self.violations.append(f"two worlds train: {plan.generation} beside {self.trains_in}")
+        if plan.generation != self.trains_in:
+            self.ended.add(self.trains_in)
+            self.trains_in = plan.generation
+        if step != self.committed:
+            self.violations.append(
+                f"generation {plan.generation} does step {step + 1}, committed are {self.committed}"
+            )
+        self.committed = step + 1
+
+
+class Workers:
+    """All processes, and what they do in one step of the simulation.
+
+    Args:
+        rng: draws delays.
+        rates: of delays and doubled reports.
+        step_s: length of a step of the simulation.
+        end: called with a process that ends by itself, and its exit status.
+        top_up: called with a job and a number of tasks: submits them; returns the array's id.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        rates: FaultRates,
+        step_s: float,
+        end: Callable[[Process, int], None],
+        top_up: Callable[[int, int], int],
+    ) -> None:
+        self.rng, self.rates, self.step_s = rng, rates, step_s
+        self._end, self._top_up = end, top_up
+        self.by_name: dict[str, Process] = {}
+        self.progress: dict[int, JobProgress] = {}
+        self._now = 0.0
+
+    def living(self) -> list[Process]:
+        """In the order of their names."""
+        return [each for _, each in sorted(self.by_name.items()) if each.alive]
+
+    def runs(self, process: Process) -> bool:
+        """Whether it lives and is not frozen."""
+        return process.alive and self._now >= process.frozen_until
+
+    def step(self, now: float, daemon: SimulatedDaemon | None) -> None:
+        """One step of every process. Raises `DaemonKilled` where the daemon dies of a call."""
+        self._now = now
+        for process in self.living():
+            if self.runs(process) and now >= process.hello_at:
+                self._act(process)
+        if daemon is not None:
+            for process in self.living():
+                if self.runs(process) and now >= max(process.hello_at, process.cut_until):
+                    self._talk(process, daemon)
+
+    # -- the daemon --------------------------------------------------------------------------------------------
+
+    def _talk(self, me: Process, daemon: SimulatedDaemon) -> None:
+        if me.left_at is not None and not me.outbox and me.daemon == daemon.number:
+            return  # its link is closed
+        if me.daemon != daemon.number or not daemon.knows(me.name):
+            claim = Claim(me.job, me.pilot, me.restart, me.node, me.uid)
+            try:
+                daemon.hello(claim, me.standing())
+            except Refused:
+                self._end(me, 143)
+                return
+            if me.has_greeted and me.warm and me.at is None and me.left_at is None:
+                me.outbox.appendleft(Warm(me.address))
+            me.daemon, me.has_greeted, me.told = daemon.number, True, None
+        me.away_s = 0.0
+        if self.rng.random() < self.rates.delay:
+            return
+        if me.outbox:
+            said = list(me.outbox)
+            daemon.report(me.name, said)
+            if self.rng.random() < self.rates.doubled:
+                daemon.report(me.name, said)  # its answer was lost, and it is sent again
+            me.outbox.clear()
+        if daemon.knows(me.name):
+            me.told = daemon.poll(me.name)
+            if me.told.plan is not None:
+                me.seen = max(me.seen, me.told.plan.generation)
+
+    # -- the protocol ------------------------------------------------------------------------------------------
+
+    def _act(self, me: Process) -> None:
+        if me.left_at is not None:
+            if (me.ends and not me.outbox) or self._now > me.left_at + WAITS_TO_BE_RECYCLED_S:
+                self._end(me, 0)
+            return
+        if not me.warm and self._now >= me.warm_at and me.has_greeted:
+            me.warm = True
+            me.outbox.append(Warm(me.address))
+        told = me.told
+        plan = told.plan if told is not None else None
+        if told is not None:
+            if told.end is not None:
+                self._end(me, 143)
+                return
+            if told.check_in is not None and not any(isinstance(each, CheckedIn) for each in me.outbox):
+                generation = me.at.generation if me.at is not None else 0
+                me.outbox.append(CheckedIn(told.check_in, generation, me.step, me.at is not None))
+            if told.top_up > me.asked_for:
+                me.outbox.append(ToppedUp(self._top_up(me.job, told.top_up), told.top_up))
+            me.asked_for = told.top_up
+        if me.entering is not None:
+            self._enter(me, me.entering, plan)
+        elif plan is not None and me.warm and plan.generation > me.tried:
+            self._consider(me, plan)
+        if me.alive and me.left_at is None and me.entering is None and me.at is not None:
+            self._train(me, me.at)
+
+    def _consider(self, me: Process, plan: Plan) -> None:
+        if me.at is None or plan.urgent:
+            me.tried = plan.generation
+            if plan.has(me.name):
+                me.entering, me.ready, me.waits_s = plan, None, 0.0
+            elif me.at is not None:
+                self._leave(me, plan.generation)
+        elif not plan.has(me.name) or all(self._sees(name, plan) for name in plan.workers):
+            me.ready = plan
+
+    def _sees(self, name: str, plan: Plan) -> bool:
+        other = self.by_name.get(name)
+        if other is None or not self.runs(other) or not other.warm or other.told is None or other.told.plan is None:
+            return False
+        return other.told.plan.generation == plan.generation
+
+    def _leave(self, me: Process, generation: int) -> None:
+        me.outbox.append(Left(generation, me.step))
+        self._out(me)
+
+    def _out(self, me: Process) -> None:
+        me.at = me.entering = me.ready = None
+        me.left_at, me.holds_state = self._now, False
+
+    def _enter(self, me: Process, mine: Plan, plan: Plan | None) -> None:
+        if plan is not None and plan.generation > mine.generation and (plan.urgent or me.at is None):
+            me.entering, me.tried = None, mine.generation
+            self._consider(me, plan)
+            return
+        seats = self._seats(mine)
+        if seats is not None and all(
+            self.runs(each) and each.entering is not None and each.entering.generation == mine.generation
+            for each in seats
+        ):
+            self._begin(mine, seats)
+            return
+        self._wait(me, mine, "stalled" if seats is not None else "closed")
+
+    def _seats(self, plan: Plan) -> list[Process] | None:
+        """The members' processes; None where one is gone."""
+        found = [self.by_name.get(name) for name in plan.workers]
+        living = [each for each in found if each is not None and each.alive and each.left_at is None]
+        return living if len(living) == len(found) else None
+
+    def _begin(self, plan: Plan, seats: list[Process]) -> None:
+        """All have made the group: the state goes from those that hold it to those that do not."""
+        job = self.progress[seats[0].job]
+        donors = [each for each in seats if each.holds_state]
+        step = max((each.step for each in donors), default=job.saved)
+        for each in self.living():
+            heard = self.runs(each) and self._now >= each.cut_until
+            if each.job == seats[0].job and each.holds_state and each not in seats and heard and each.step > step:
+                job.violations.append(f"generation {plan.generation} begins at {step}, {each.name} holds {each.step}")
+        job.committed = step  # whoever had done more is dead, or was given up
+        grew = len(donors) < len(seats)
+        for each in seats:
+            each.at, each.entering, each.ready = plan, None, None
+            each.tried, each.waits_s = max(each.tried, plan.generation), 0.0
+            each.step, each.holds_state, each.seen = step, True, max(each.seen, plan.generation)
+            each.outbox.append(Switched(plan.generation, step, len(seats), 0.1 if donors else 0.0, grew))
+
+    def _train(self, me: Process, world: Plan) -> None:
+        peers = self._seats(world)
+        together = peers is not None and all(
+            self.runs(each)
+            and each.at is not None
+            and each.at.generation == world.generation
+            and each.entering is None
+            for each in peers
+        )
+        if not together or peers is None:
+            self._wait(me, world, "closed" if peers is None else "stalled")
+            return
+        me.waits_s = me.away_s = 0.0
+        if me is not peers[0]:
+            return  # the step is the whole world's: its first member does it for all
+        job = self.progress[me.job]
+        if me.step >= job.total:
+            self._finish(peers)
+            return
+        job.commit(world, me.step)
+        for each in peers:
+            each.step += 1
+        if me.step % STEPS_A_WINDOW == 0:
+            window = STEPS_A_WINDOW
+            me.outbox.append(Samples(me.step, len(peers), window, window * self.step_s, window, me.step))
+        self._switch_if_all_are_ready(me, world, peers)
+
+    def _switch_if_all_are_ready(self, me: Process, world: Plan, peers: list[Process]) -> None:
+        next_plan = me.ready
+        if next_plan is None or next_plan.generation <= world.generation:
+            return
+        if any(each.ready is None or each.ready.generation != next_plan.generation for each in peers):
+            return
+        for each in peers:
+            each.tried, each.ready = next_plan.generation, None
+            if next_plan.has(each.name):
+                each.entering, each.waits_s = next_plan, 0.0
+                continue
+            if not next_plan.members and each is peers[0]:
+                self.progress[me.job].saved = each.step  # the last to leave saves
+            self._leave(each, next_plan.generation)
+
+    def _finish(self, peers: list[Process]) -> None:
+        peers[0].outbox.append(Finished({}))
+        for each in peers:
+            self._out(each)
+            each.ends = True
+
+    def _wait(self, me: Process, world: Plan, how: str) -> None:
+        me.waits_s += self.step_s
+        me.away_s += self.step_s
+        if me.waits_s >= (CLOSED_S if how == "closed" else STALL_S):
+            me.waits_s = 0.0
+            if not any(isinstance(each, Fault) and each.generation == world.generation for each in me.outbox):
+                me.outbox.append(Fault(world.generation, me.step, how, "a peer"))
+            if me.away_s > QUORUM_AFTER_S:
+                self._vote(me)
+
+    def _vote(self, me: Process) -> None:
+        """Members of a broken world that do not hear the daemon: a strict majority goes on without it."""
+        world = me.at
+        if world is None or len(world.members) < 2:
+            return
+        voters = [
+            each
+            for name in world.workers
+            if (each := self.by_name.get(name)) is not None
+            and self.runs(each)
+            and each.at is not None
+            and each.at.generation == world.generation
+            and each.holds_state
+            and each.away_s > CLOSED_S
+            and (each.entering.generation if each.entering else 0) == (me.entering.generation if me.entering else 0)
+        ]
+        if 2 * len(voters) <= len(world.members):
+            return
+        number = max(max(each.seen, each.tried) for each in voters) + QUORUM_GENERATION_GAP
+        seats = tuple(Seat(each.name, each.address) for each in voters)
+        plan = Plan(number, seats, seats[0].address, "a quorum", urgent=True, void_before=number)
+        for each in voters:
+            each.entering, each.ready, each.tried, each.seen = plan, None, number, number
+            each.waits_s = each.away_s = 0.0
+            each.daemon = 0  # it says hello with its new standing
+
+    # -- what happens to them ----------------------------------------------------------------------------------
+
+    def spawn(self, process: Process) -> None:
+        """A pilot's script starts."""
+        self.by_name[process.name] = process
+
+    def dead(self, process: Process) -> None:
+        """Its process is gone, and what it held with it."""
+        process.alive, process.holds_state = False, False
+        process.at = process.entering = process.ready = None

@@ -1,0 +1,404 @@
+"""One history: a machine, its main queue, jobs, a daemon and the next, and what goes wrong; then calm, and laws."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, fields, replace
+
+from malletrain.decide.rules import Rules
+from malletrain.domain.event import ArrayAttached, Event, JobAnnounced, JobCancelled, JobCompleted
+from malletrain.domain.job import JobPhase, MalleableJob, PilotEnd, PilotPhase
+from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
+from malletrain.loop.ledger import Ledger
+from malletrain.loop.memory import ManualClock, MemoryCluster, MemoryJournal
+from malletrain.wire.messages import Exited, Leaving
+from scripts.simulation.daemon import SimulatedDaemon
+from scripts.simulation.faults import CrashPoints, DaemonKilled, FaultRates, drawn
+from scripts.simulation.ports import DaemonsJournal, DaemonsSlurm, SimulatedClock
+from scripts.simulation.workers import JobProgress, Process, Workers
+
+START = 1_000_000.0
+STEP_S = 0.25
+USER, UID = "ada", 1001
+#: Slurm preempts pilots for a main job that has waited so long (seconds): its backfill interval.
+PREEMPTS_AFTER_S = 30.0
+#: All must be over so long (simulated seconds) after the last fault.
+CALM_S = 2400.0
+
+RULES = Rules(margin_s=10.0, min_hole_s=70.0, max_pilot_s=300.0, max_failures=10**9, max_faults=10**9, join_s=120.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is played: `seconds` with faults on `nodes` nodes with `jobs` jobs of `steps` steps, then calm."""
+
+    nodes: int = 4
+    jobs: int = 2
+    steps: int = 240
+    seconds: float = 90.0
+    tasks: int = 10
+
+
+#: A history that is soon over, for a crash at each of its boundaries.
+SHORT = Setting(nodes=3, steps=60, seconds=45.0, tasks=6)
+
+
+@dataclass(slots=True)
+class History:
+    """What came of one seed: broken laws, and counts of what happened."""
+
+    seed: int
+    violations: list[str]
+    crash_points: int
+    kills: list[str]
+    seconds: float
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+#: Fields of a job's view that hold more than its own events: costs are of all jobs together, and a curve is fitted
+#: anew only after so many samples more.
+_NOT_OF_THE_JOURNAL_ALONE = {"costs", "curve", "batches"}
+#: Seconds after the end of all jobs until the daemon must have seen it.
+SEEN_AFTER_S = 60.0
+
+
+class _World:
+    def __init__(self, seed: int, rates: FaultRates, setting: Setting, crash_at: frozenset[int]) -> None:
+        self.rng, self.rates, self.setting = random.Random(seed), rates, setting
+        self.clock = SimulatedClock(START)
+        slurms_clock = ManualClock(START)
+        self.slurms_clock = slurms_clock
+        names = [f"n{number}" for number in range(setting.nodes)]
+        self.slurm = MemoryCluster([Node(n, NodeState.IDLE, ("batch", "harvest")) for n in names], slurms_clock)
+        self.disk = MemoryJournal()
+        self.points = CrashPoints(crash_at, lambda: self.faulty and self.rng.random() < self.rates.daemon_kill)
+        self.faulty = True
+        self.daemons = 0
+        self.daemon: SimulatedDaemon | None = None
+        self.daemons_slurm: DaemonsSlurm | None = None
+        self.daemon_due = 0.0
+        self.workers = Workers(self.rng, rates, STEP_S, self._ended, self._top_up)
+        self.acknowledged: set[int] = set()
+        self.array_of: dict[int, int] = {}
+        self.attached: set[int] = set()
+        self.submit_at = {number: 2.0 * number for number in range(1, setting.jobs + 1)}
+        self.cancelled: set[int] = set()
+        self.job_of_array: dict[int, int] = {}
+        self.runs: Counter[str] = Counter()  #: of pilots
+        self.process_of: dict[str, Process] = {}
+        self.main_since: dict[str, float] = {}
+        self.main_ends: dict[str, float] = {}
+        self.down_until: dict[str, float] = {}
+        self.silent_until = 0.0
+        self.happened: Counter[str] = Counter()
+        self.violations: list[str] = []
+
+    # -- one step ----------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        self.clock.passed += STEP_S
+        # Slurm's machine keeps its own time.
+        self.slurms_clock.advance(STEP_S)
+        self.slurm.down = "simulated: slurmctld is silent" if self.clock.passed < self.silent_until else ""
+        try:
+            if self.faulty:
+                self._let_things_go_wrong()
+            self._main_queue()
+            self._nodes_come_back()
+            self._pilots()
+            self._run_daemon()
+            self.workers.step(self.clock.passed, self.daemon)
+        except DaemonKilled:
+            self.daemon = None
+            self.happened["daemon killed"] += 1
+            self.daemon_due = self.clock.passed + self.rng.uniform(0.0, self.rates.daemon_away_s)
+        self.violations += [v for job in self.workers.progress.values() for v in job.violations]
+
+    def _run_daemon(self) -> None:
+        if self.daemon is None:
+            if self.clock.passed < self.daemon_due:
+                return
+            self.daemons += 1
+            lost_answer = self.rates.lost_answer if self.faulty else 0.0
+            slurm = self.daemons_slurm = DaemonsSlurm(self.slurm, self.clock, self.points, self.rng, lost_answer)
+            journal = DaemonsJournal(self.disk, self.points)
+            self.daemon = SimulatedDaemon(self.daemons, slurm, journal, self.clock, RULES)
+            self._nothing_is_lost(self.daemon)
+        self._owners(self.daemon)
+        self.daemon.run()
+
+    def _nothing_is_lost(self, daemon: SimulatedDaemon) -> None:
+        lost = [job for job in self.acknowledged if job not in daemon.loop.views]
+        if lost:
+            self.violations.append(f"acknowledged jobs {lost} are not known any more")
+
+    # -- owners ------------------------------------------------------------------------------------------------
+
+    def _owners(self, daemon: SimulatedDaemon) -> None:
+        now = self.clock.now()
+        for number, at in self.submit_at.items():
+            if self.clock.passed < at:
+                continue
+            if number not in self.acknowledged:
+                most = self.rng.randint(1, self.setting.nodes)
+                job = MalleableJob(number, f"job{number}", USER, UID, "harvest", 1, most, now)
+                self.workers.progress.setdefault(number, JobProgress(self.setting.steps))
+                if number not in daemon.loop.views:  # sent again after a lost answer: the job is there
+                    daemon.loop.record([Event(now, JobAnnounced(job), number)])
+                self.acknowledged.add(number)
+            if number not in self.attached:  # a client repeats this until it is answered
+                if number not in self.array_of:
+                    self.array_of[number] = self._submit(number, self.setting.tasks)
+                array = self.array_of[number]
+                daemon.loop.record([Event(now, ArrayAttached(array, self.setting.tasks), number)])
+                self.attached.add(number)
+        if self.faulty and drawn(self.rng, self.rates.cancel, STEP_S):
+            job_id = self.rng.choice(sorted(self.submit_at))
+            view = daemon.loop.views.get(job_id)
+            if view is not None and not view.phase.is_over:
+                self.cancelled.add(job_id)
+                self.happened["cancelled"] += 1
+                daemon.loop.record([Event(now, JobCancelled(), job_id, reason="its owner")])
+
+    def _submit(self, job: int, tasks: int) -> int:
+        array = self.slurm.submit_array(USER, tasks)
+        self.job_of_array[array] = job
+        return array
+
+    def _top_up(self, job: int, tasks: int) -> int:
+        """What `elastic.launch.array_resubmit` does: the array is cancelled where the daemon does not take it."""
+        array = self._submit(job, tasks)
+        daemon, taken = self.daemon, False
+        try:
+            if daemon is not None and not daemon.loop.views[job].phase.is_over:
+                daemon.loop.record([Event(self.clock.now(), ArrayAttached(array, tasks), job)])
+                taken = True
+        finally:
+            if not taken:
+                for pilot in [name for name in self.slurm.tasks if name.startswith(f"{array}_")]:
+                    self.slurm.end_pilot(pilot, PilotEnd(SlurmState.CANCELLED))
+        return array if taken else 0
+
+    # -- Slurm's side ------------------------------------------------------------------------------------------
+
+    def _main_queue(self) -> None:
+        now = self.clock.passed
+        jobs = [job for job in self.slurm.main if self.main_ends.get(job.id, now + 1) > now]
+        if self.faulty and drawn(self.rng, self.rates.main_job, STEP_S):
+            number = 50_000 + len(self.main_since)
+            jobs.append(_main(number, self.rng.randint(1, max(1, self.setting.nodes - 1))))
+            self.main_since[str(number)] = now
+        if jobs == list(self.slurm.main) and not any(job.state is SlurmState.PENDING for job in jobs):
+            return
+        up = [name for name in sorted(self.slurm.nodes) if name not in self.down_until]
+        held = {name for job in jobs for name in job.nodes}
+        pilots = {name for task in self.slurm.tasks.values() for name in task.nodes}
+        placed = []
+        for job in jobs:
+            if job.state is SlurmState.PENDING:
+                free = [n for n in up if n not in held and n not in pilots]
+                rest = [n for n in up if n not in held and n in pilots]
+                if len(free) < job.node_count and now >= self.main_since[job.id] + PREEMPTS_AFTER_S:
+                    free += rest
+                if len(free) >= job.node_count:
+                    nodes = tuple(free[: job.node_count])
+                    job = replace(job, state=SlurmState.RUNNING, nodes=nodes, reason="None")
+                    held |= set(nodes)
+                    self.main_ends[job.id] = now + self.rng.uniform(20.0, 120.0)
+            placed.append(job)
+        for pilot in self.slurm.set_main(placed):
+            self.happened["preempted"] += 1
+            self._kill_of(pilot)
+
+    def _pilots(self) -> None:
+        """Scripts start and end with their pilots."""
+        for pilot, task in sorted(self.slurm.tasks.items()):
+            running = self.process_of.get(pilot)
+            if task.start is not None and self.slurms_clock.now() >= task.start + task.limit_s and task.end is None:
+                self.slurm.end_pilot(pilot, PilotEnd(SlurmState.TIMEOUT))
+            if task.state is SlurmState.RUNNING and running is None:
+                self._start(pilot, task.node)
+            elif task.state is not SlurmState.RUNNING and running is not None:
+                self._kill(running, told=True)
+
+    def _start(self, pilot: str, node: str) -> None:
+        now = self.clock.passed
+        hello_at = now + self.rng.uniform(0.2, 3.0)
+        process = Process(
+            self.job_of_array[int(pilot.split("_")[0])], UID, pilot, self.runs[pilot], node, hello_at,
+            hello_at + self.rng.uniform(0.5, 5.0),
+        )  # fmt: skip
+        self.runs[pilot] += 1
+        self.process_of[pilot] = process
+        self.workers.spawn(process)
+
+    def _kill_of(self, pilot: str) -> None:
+        if pilot in self.process_of:
+            self._kill(self.process_of[pilot], told=False)
+
+    def _kill(self, process: Process, *, told: bool) -> None:
+        """The process is gone; its connection breaks where its node is there to break it."""
+        self.process_of.pop(process.pilot, None)
+        self.workers.dead(process)
+        reaches = self.clock.passed >= process.cut_until
+        if told and self.daemon is not None and reaches and process.daemon == self.daemon.number:
+            self.daemon.hung_up(process.name)
+
+    def _ended(self, process: Process, status: int) -> None:
+        """A process ends by itself, and its script with it."""
+        self.process_of.pop(process.pilot, None)
+        self.workers.dead(process)
+        task = self.slurm.tasks[process.pilot]
+        if task.state is SlurmState.RUNNING:
+            state = SlurmState.COMPLETED if status == 0 else SlurmState.FAILED
+            self.slurm.end_pilot(process.pilot, PilotEnd(state, exit_code=status))
+        daemon = self.daemon
+        reaches = self.clock.passed >= process.cut_until
+        if daemon is not None and reaches and process.daemon == daemon.number and daemon.knows(process.name):
+            daemon.report(process.name, [Exited(status)])
+
+    def _nodes_come_back(self) -> None:
+        for name, until in list(self.down_until.items()):
+            if self.clock.passed >= until:
+                del self.down_until[name]
+                self.slurm.nodes[name] = replace(self.slurm.nodes[name], state=NodeState.IDLE)
+
+    # -- faults ------------------------------------------------------------------------------------------------
+
+    def _let_things_go_wrong(self) -> None:
+        rng, rates, now = self.rng, self.rates, self.clock.passed
+        if drawn(rng, rates.slurm_silent, STEP_S):
+            self.silent_until = now + rng.uniform(1.0, 20.0)
+            self.happened["slurmctld silent"] += 1
+        if drawn(rng, rates.clock_step, STEP_S):
+            self.clock.offset = rng.uniform(-90.0, 90.0)
+            self.happened["clock set"] += 1
+        if drawn(rng, rates.node_down, STEP_S):
+            self._fail_node(rng.choice(sorted(self.slurm.nodes)))
+        processes = self.workers.living()
+        if not processes:
+            return
+        if drawn(rng, rates.worker_kill, STEP_S):
+            self.happened["worker killed"] += 1
+            victim = rng.choice(processes)
+            self.slurm.end_pilot(victim.pilot, PilotEnd(SlurmState.FAILED, exit_code=137))
+            self._kill(victim, told=True)
+        elif drawn(rng, rates.worker_term, STEP_S):
+            self.happened["worker terminated"] += 1
+            rng.choice(processes).outbox.append(Leaving("SIGTERM"))
+        elif drawn(rng, rates.worker_freeze, STEP_S):
+            self.happened["worker frozen"] += 1
+            rng.choice(processes).frozen_until = now + rng.choice([1.0, 4.0, 20.0, 200.0])
+        elif drawn(rng, rates.cut, STEP_S):
+            self.happened["worker cut off"] += 1
+            victim = rng.choice(processes)
+            victim.cut_until = now + rng.choice([1.0, 4.0, 20.0, 150.0])
+            if self.daemon is not None and victim.daemon == self.daemon.number and rng.random() < 0.5:
+                self.daemon.hung_up(victim.name)
+
+    def _fail_node(self, name: str) -> None:
+        if name in self.down_until or any(name in job.nodes for job in self.slurm.main):
+            return
+        self.happened["node failed"] += 1
+        self.down_until[name] = self.clock.passed + self.rng.uniform(5.0, 60.0)
+        self.slurm.nodes[name] = replace(self.slurm.nodes[name], state=NodeState.DOWN)
+        for pilot, task in sorted(self.slurm.tasks.items()):
+            if name in task.nodes:
+                self.slurm.end_pilot(pilot, PilotEnd(SlurmState.NODE_FAIL))
+                self._kill_of(pilot)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def calm_down(self) -> None:
+        """No fault comes any more, and what was frozen, cut off or silent is well again."""
+        self.faulty = False
+        self.workers.rates = FaultRates()
+        self.silent_until = 0.0
+        self.daemon_due = min(self.daemon_due, self.clock.passed + STEP_S)
+        if self.daemons_slurm is not None:
+            self.daemons_slurm.lost_answer = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every job has ended, and nothing of any is left in Slurm."""
+        if self.daemon is None or len(self.attached) < len(self.submit_at):
+            return False
+        views = self.daemon.loop.views
+        return all(views[job].phase.is_over for job in self.acknowledged) and not self._left_in_slurm()
+
+    def _left_in_slurm(self) -> list[str]:
+        return [pilot for pilot, task in sorted(self.slurm.tasks.items()) if task.end is None]
+
+    def laws(self) -> list[str]:
+        """Each law that does not hold at the end."""
+        broken = []
+        daemon = self.daemon
+        if daemon is None:
+            return ["no daemon runs"]
+        self._nothing_is_lost(daemon)
+        views = daemon.loop.views
+        for job, view in sorted(views.items()):
+            progress = self.workers.progress[job]
+            if not view.phase.is_over:
+                broken.append(f"job {job} is {view.phase.value}: step {progress.committed} of {progress.total}")
+            elif job in self.cancelled:
+                if view.phase not in (JobPhase.CANCELLED, JobPhase.COMPLETED):
+                    broken.append(f"job {job} was cancelled, and is {view.phase.value}: {view.reason}")
+            elif view.phase is not JobPhase.COMPLETED:
+                broken.append(f"job {job} is {view.phase.value}: {view.reason}")
+            elif progress.committed != progress.total:
+                broken.append(f"job {job} is completed at step {progress.committed} of {progress.total}")
+            active = [pilot.id for pilot in view.pilots.values() if pilot.phase is not PilotPhase.ENDED]
+            if view.phase.is_over and active:
+                broken.append(f"the ledger has pilots of job {job}, which is over: {active}")
+        ended = Counter(e.job for e in self.disk.events if isinstance(e.payload, JobCompleted))
+        broken += [f"job {job} completed {times} times" for job, times in ended.items() if times > 1]
+        if left := self._left_in_slurm():
+            broken.append(f"left in Slurm: {left}")
+        if living := [process.name for process in self.workers.living()]:
+            broken.append(f"processes live: {living}")
+        again = Ledger()
+        again.apply(self.disk.events)
+        for job, view in again.views().items():
+            other = [f.name for f in fields(view) if getattr(view, f.name) != getattr(views[job], f.name)]
+            if set(other) - _NOT_OF_THE_JOURNAL_ALONE:
+                broken.append(f"the journal folded anew differs for job {job}: {other}")
+        return broken
+
+
+def play(
+    seed: int,
+    rates: FaultRates,
+    setting: Setting | None = None,
+    crash_at: frozenset[int] = frozenset(),
+) -> History:
+    """One history, from its seed: the same arguments give the same history.
+
+    Args:
+        seed: of every draw.
+        rates: of random faults, for `setting.seconds`; then all is calm.
+        setting: the machine and its jobs.
+        crash_at: boundaries at which the daemon dies, besides those drawn (`CrashPoints`).
+    """
+    world = _World(seed, rates, setting or Setting(), crash_at)
+    while world.clock.passed < world.setting.seconds and not world.violations:
+        world.step()
+    world.calm_down()
+    end = world.clock.passed + CALM_S
+    while not world.is_over and world.clock.passed < end and not world.violations:
+        world.step()
+    end = world.clock.passed + SEEN_AFTER_S
+    while world.clock.passed < end and not world.violations:
+        world.step()
+        if world.daemon is None:
+            end = world.clock.passed + SEEN_AFTER_S
+    violations = list(dict.fromkeys(world.violations)) or world.laws()
+    return History(seed, violations, world.points.reached, world.points.killed, world.clock.passed, world.happened)
+
+
+def _main(number: int, nodes: int) -> SlurmJob:
+    return SlurmJob(
+        str(number), number, "bob", "main", "batch", "normal", SlurmState.PENDING, reason="Resources",
+        node_count=nodes, time_limit_s=600.0, priority=100,
+    )  # fmt: skip
