@@ -47,7 +47,7 @@ from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import Admission, Claim, admit, holding
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import last_generations
+from malletrain.loop.membership.next_world import last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
@@ -129,14 +129,16 @@ class Service:
         if self._disk is not None:
             self._keeper = JournalKeeper(self._disk, self.metrics, min_free, self._clock.elapsed)
         journal = self._keeper or _copy_of(path)
+        generations, taken = last_worlds(journal.read())
         self._membership = Membership(
             MembershipSettings(),
             self._clock,
             self._admit,
-            last_generations(journal.read()),
+            generations,
             self._refused_worker,
             functools.partial(secrets.token_hex, SECRET_BYTES),
             lambda job: holding(self._loop.views, job),
+            taken,
         )
         budget = ReportBudget(RateLimits(), self._clock, self.metrics.figures_dropped)
         self._roles = Roles(

@@ -13,7 +13,7 @@ from malletrain.domain.event import DaemonStarted
 from malletrain.domain.event import Event as JournalEvent
 from malletrain.loop.membership.admission import Claim, admit, holding
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import last_generations
+from malletrain.loop.membership.next_world import last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
@@ -33,9 +33,11 @@ class SimulatedDaemon:
     ) -> None:
         self.number = number  #: tells daemons apart: a worker that knows another one says hello again
         self._clock = clock
+        generations, taken = last_worlds(journal.read())
         self.members = Membership(
             MembershipSettings(), clock, lambda claim: admit(self.loop.views, claim),
-            last_generations(journal.read()), holding=lambda job: holding(self.loop.views, job),
+            generations, holding=lambda job: holding(self.loop.views, job),
+            taken=taken,
         )  # fmt: skip
         self.gate = WorkersGate(
             self.members, nullcontext(), self._persist, clock, ReportBudget(_UNBOUNDED, clock)

@@ -330,6 +330,15 @@ class _World:
     def _left_in_slurm(self) -> list[str]:
         return [pilot for pilot, task in sorted(self.slurm.tasks.items()) if task.end is None]
 
+    def _used_up(self, job: int) -> bool:
+        """Whether every task of the job has ended of something else than the job's own end: faults used it up."""
+        ends = [
+            task.end.state
+            for pilot, task in self.slurm.tasks.items()
+            if self.job_of_array.get(int(pilot.split("_")[0])) == job and task.end is not None
+        ]
+        return len(ends) >= self.setting.tasks and SlurmState.CANCELLED not in ends
+
     def laws(self) -> list[str]:
         """Each law that does not hold at the end."""
         broken = []
@@ -345,9 +354,9 @@ class _World:
             elif job in self.cancelled:
                 if view.phase not in (JobPhase.CANCELLED, JobPhase.COMPLETED):
                     broken.append(f"job {job} was cancelled, and is {view.phase.value}: {view.reason}")
-            elif view.phase is not JobPhase.COMPLETED:
+            elif view.phase is not JobPhase.COMPLETED and not self._used_up(job):
                 broken.append(f"job {job} is {view.phase.value}: {view.reason}")
-            elif progress.committed != progress.total:
+            elif view.phase is JobPhase.COMPLETED and progress.committed != progress.total:
                 broken.append(f"job {job} is completed at step {progress.committed} of {progress.total}")
             active = [pilot.id for pilot in view.pilots.values() if pilot.phase is not PilotPhase.ENDED]
             if view.phase.is_over and active:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from malletrain.domain.decision import StartPilot
-from malletrain.domain.event import ActionIntent, Event, EventKind, WorkerWarm
+from malletrain.domain.errors import Refused
+from malletrain.domain.event import (
+    ActionIntent,
+    Event,
+    EventKind,
+    GenerationPublished,
+    GenerationSwitched,
+    WorkerWarm,
+)
 from malletrain.domain.job import PilotPhase
 from malletrain.loop.membership.admission import Claim, admit, holding
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import last_generations
+from malletrain.loop.membership.next_world import last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
@@ -32,7 +42,7 @@ class Restarted:
             MembershipSettings(),
             world.clock,
             lambda claim: admit(self.loop.views, claim),
-            last_generations(world.journal.read()),
+            last_worlds(world.journal.read())[0],
         )
         self.loop = Loop(world.cluster, self.members, world.journal, world.clock, policy("exact"), RULES)
         self.loop.restore()
@@ -182,3 +192,39 @@ def test_nodes_that_are_not_given_back_do_not_hold_the_job_up_for_ever() -> None
         assert daemon.plan is None
     daemon.pass_time(10.0)
     assert daemon.plan is not None
+
+
+def _left_behind() -> tuple[Restarted, str, list[str]]:
+    """The journal has a second generation without the first pilot, which trained; the daemon is another one."""
+    daemon = Restarted()
+    first, *others = sorted(daemon.nodes)
+    now = daemon.world.clock.now()
+    daemon.world.loop.record(
+        [
+            Event(now, GenerationPublished(6, tuple(sorted(daemon.nodes))), 1),
+            Event(now, GenerationSwitched(6, 3), 1, first),
+            Event(now, GenerationPublished(7, tuple(others), "fault"), 1),
+            Event(now, GenerationSwitched(7, 2), 1, others[0]),
+        ]
+    )
+    generations, taken = last_worlds(daemon.world.journal.read())
+    assert generations == {1: 7}
+    daemon.members = Membership(
+        MembershipSettings(), daemon.world.clock, lambda claim: admit(daemon.loop.views, claim), generations,
+        taken=taken,
+    )  # fmt: skip
+    return daemon, first, others
+
+
+def test_a_worker_whose_world_trained_on_without_it_is_refused_after_a_restart() -> None:
+    daemon, first, _ = _left_behind()
+    claim = Claim(1, first, 0, daemon.nodes[first], 1001)
+    with pytest.raises(Refused, match="trained on in generation 7 without it"):
+        daemon.members.hello(claim, Standing(6, daemon.seats, 40, "", 6))
+
+
+def test_a_member_of_the_newest_world_that_is_still_in_the_one_before_does_not_bring_that_back() -> None:
+    daemon, _, others = _left_behind()
+    claim = Claim(1, others[0], 0, daemon.nodes[others[0]], 1001)
+    daemon.members.hello(claim, Standing(6, daemon.seats, 40, "", 6))
+    assert daemon.members.directive_for(f"{others[0]}.0").plan is None

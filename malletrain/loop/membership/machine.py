@@ -315,10 +315,12 @@ class JobMachine:
         begins once these are free, and after `fence_s` at the latest: by then Slurm has killed what ran there.
         """
         job = self.job
-        silent = {each.pilot: each for each in job.workers.values() if each.may_return}
+        latest = {each.pilot: each for each in sorted(job.workers.values(), key=lambda each: each.restart)}
+        silent = {pilot: each for pilot, each in latest.items() if each.may_return}
         warm = {pilot for pilot, has_been_warm in self._holding().items() if has_been_warm}
         job.fenced &= warm  # one that was started again has had no warm worker yet
-        unheard = sorted(warm - ({each.pilot for each in job.workers.values() if not each.may_return} - job.fenced))
+        heard = latest.keys() - silent.keys() - job.fenced
+        unheard = sorted(warm - heard)
         if not unheard:
             job.fenced_at = None
             return False

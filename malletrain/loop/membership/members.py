@@ -17,7 +17,7 @@ from malletrain.domain.event import Event, WorkerJoined
 from malletrain.loop.membership import reports
 from malletrain.loop.membership.admission import Admission, Claim, NotItsPilot
 from malletrain.loop.membership.machine import JobMachine, Outbox
-from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.next_world import JobTerms, TakenWorld
 from malletrain.loop.membership.standing import GENERATION_GAP, members_of, take_standing
 from malletrain.loop.membership.state import JobMembership, MembershipSettings, Worker
 from malletrain.loop.ports import Clock
@@ -38,6 +38,7 @@ class Membership:
             without.
         holding: the pilots of a job that may hold a node, and whether a worker has been warm there, by the journal
             (`malletrain.loop.membership.admission.holding`).
+        taken: the newest world of each job in the journal that trained; a worker that it left behind is refused.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Membership:
         refused: Callable[[int, str], None] = lambda job, why: None,
         make_secret: Callable[[], str] = lambda: "",
         holding: Callable[[int], Mapping[str, bool]] = lambda job: {},
+        taken: Mapping[int, TakenWorld] | None = None,
     ) -> None:
         self.settings = settings
         self._clock = clock
@@ -57,6 +59,7 @@ class Membership:
         self._make_secret = make_secret
         self._holding = holding
         self._journalled = dict(generations or {})
+        self._taken = dict(taken or {})
         self._batches: dict[int, tuple[tuple[int, int], ...]] = {}  #: by job
         self._climbers: frozenset[int] = frozenset()
         self._machines: dict[int, JobMachine] = {}
@@ -226,7 +229,7 @@ class Membership:
     def _new_machine(self, job_id: int, terms: JobTerms) -> JobMachine:
         last = self._journalled.get(job_id, 0)
         generation = last + GENERATION_GAP if job_id in self._journalled else 0
-        job = JobMembership(job_id, terms, generation, last)
+        job = JobMembership(job_id, terms, generation, last, self._taken.get(job_id))
         return JobMachine(
             job, self.settings, self._clock, self._outbox, self._up_since, self._make_secret,
             partial(self._holding, job_id),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from malletrain.domain.event import Event, GenerationPublished
+from malletrain.domain.event import Event, GenerationPublished, GenerationSwitched
 from malletrain.wire.messages import Seat
 
 
@@ -169,10 +169,32 @@ def _why(newcomers: list[WorkerCandidate], leaving: list[WorkerCandidate], gone:
     return "; ".join(parts)
 
 
-def last_generations(events: Iterable[Event]) -> dict[int, int]:
-    """The highest generation of each job in the journal. Numbers are never reused."""
+@dataclass(frozen=True, slots=True)
+class TakenWorld:
+    """The newest world in the journal that a member has taken: an older one has been given up by its members."""
+
+    generation: int
+    pilots: frozenset[str]
+
+
+def last_worlds(events: Iterable[Event]) -> tuple[dict[int, int], dict[int, TakenWorld]]:
+    """Of each job in the journal, the highest generation (never used again), and the newest world that trained.
+
+    A world whose members the journal does not name is left out.
+    """
     highest: dict[int, int] = {}
+    published: dict[int, dict[int, frozenset[str]]] = {}
+    taken: dict[int, TakenWorld] = {}
     for event in events:
-        if isinstance(event.payload, GenerationPublished) and event.job is not None:
-            highest[event.job] = max(highest.get(event.job, 0), event.payload.generation)
-    return highest
+        if event.job is None:
+            continue
+        worlds = published.setdefault(event.job, {})
+        match event.payload:
+            case GenerationPublished(generation=number, members=members):
+                highest[event.job] = max(highest.get(event.job, 0), number)
+                worlds[number] = frozenset(members)
+            case GenerationSwitched(generation=number) if number in worlds:
+                taken[event.job] = TakenWorld(number, worlds[number])
+                for older in [each for each in worlds if each <= number]:
+                    del worlds[older]
+    return highest, taken

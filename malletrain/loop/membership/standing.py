@@ -73,6 +73,14 @@ def members_of(
             absent.append(f"no seat for {seat.worker[:80]}, which {claim.worker} names: {error}")
     if not _is_possible(job, claim.job, said):
         return None
+    if job.taken is not None and said.generation < job.taken.generation:
+        # Others have trained on since, and may do so still where the daemon does not hear them.
+        if claim.pilot in job.taken.pilots:
+            return None
+        raise Refused(
+            f"worker {claim.worker} was given up: job {claim.job} trained on in generation {job.taken.generation} "
+            "without it: end this process"
+        )
     for why in absent:
         refused(claim.job, why)
     return members

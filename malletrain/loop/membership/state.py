@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from malletrain.loop.membership.next_world import JobTerms
+from malletrain.loop.membership.next_world import JobTerms, TakenWorld
 from malletrain.wire.messages import Directive, Plan, Seat
 
 
@@ -109,6 +109,7 @@ class JobMembership:
     terms: JobTerms
     generation: int  #: the highest number given
     journalled: int = 0  #: the highest that was published before the daemon started
+    taken: TakenWorld | None = None  #: the newest that trained before the daemon started
     workers: dict[str, Worker] = field(default_factory=dict)  #: by name; lost and departed ones until forgotten
     void_before: int = 0  #: generations that are broken, as far as is known: all older ones
     world: Plan | None = None
