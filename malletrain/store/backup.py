@@ -60,6 +60,19 @@ def write_durably(path: Path, content: bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
+def make_folder_durably(path: Path) -> None:
+    """Make a folder for its owner's eyes only, and its parents; their names are on the disk when this returns.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if path.is_dir():
+        return
+    make_folder_durably(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    _sync(path.parent)
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Row, delete, func, or_, select, update
 
 from malletrain.domain.event import EventKind
 from malletrain.store import schema as t
-from malletrain.store.backup import copy, verify, write_durably
+from malletrain.store.backup import copy, make_folder_durably, verify, write_durably
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.projections import SHORTEST_WINDOW_S
@@ -221,7 +221,7 @@ class Upkeep:
         path = self._archive / month / f"{rows[0].seq:012d}-{rows[-1].seq:012d}-{what}.jsonl.gz"
         lines = "".join(json.dumps({**row._mapping, "data": json.loads(row.data)}) + "\n" for row in rows)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder_durably(path.parent)
             write_durably(path, gzip.compress(lines.encode(), mtime=0))
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}: make room, or let malletraind's user write there") from error
