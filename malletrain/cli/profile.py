@@ -15,6 +15,9 @@ from malletrain.domain.errors import InvalidInput
 from malletrain.wire.daemon import connect
 from malletrain.wire.rows import ProfileRow
 
+#: Stages that run while others do: making the GPU's context, loading NCCL.
+_BESIDE = ("cuda", "nccl")
+
 #: Columns of the longest bar.
 _BAR_COLUMNS = 32
 
@@ -65,7 +68,10 @@ def lines(row: ProfileRow) -> list[str]:
     if row.costs:
         out.append("a change of size costs: " + ", ".join(f"{name} {took:.2g} s" for name, took in row.costs.items()))
     if row.stages:
-        out.append("an activation is: " + ", ".join(f"{name} {took:.2g} s" for name, took in row.stages.items()))
+        told = {name: f"{name} {took:.2g} s" for name, took in row.stages.items()}
+        out.append("an activation is: " + ", ".join(text for name, text in told.items() if name not in _BESIDE))
+        if beside := [text for name, text in told.items() if name in _BESIDE]:
+            out.append("beside these: " + ", ".join(beside))
     out += [f"left out: {count} samples: {reason}" for reason, count in sorted(row.ignored.items())]
     if row.next:
         out.append(row.next)

@@ -2,7 +2,8 @@
 
 The names below are the public interface. Importing the package is cheap: torch is imported with the first name that
 needs it. If torch is imported already, and in a pilot's workers, the import of torch's compiler is deferred until
-something is compiled (see `launch.lazy_dynamo`).
+something is compiled (see `launch.lazy_dynamo`). In a pilot's workers the GPU's context is made beside the imports
+(see `launch.early_cuda`).
 """
 
 from __future__ import annotations
@@ -55,5 +56,7 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
+if WELCOME_FD in os.environ:
+    importlib.import_module("malletrain.elastic.launch.early_cuda").begin(os.environ)
 if "torch" in sys.modules or WELCOME_FD in os.environ:
     importlib.import_module("malletrain.elastic.launch.lazy_dynamo").defer_import()

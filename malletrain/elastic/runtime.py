@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -41,7 +42,10 @@ from malletrain.elastic.guards.dataset_digest import dataset_digest
 from malletrain.elastic.guards.objections import Check
 from malletrain.elastic.guards.script_guards import ScriptGuards
 from malletrain.elastic.launch import worker_start
+from malletrain.elastic.launch.compile_cache import SHARED_VARIABLE
+from malletrain.elastic.launch.compiled_code import MIN_COMPILE_S, CompiledCode
 from malletrain.elastic.launch.failure_report import FLUSH_TIMEOUT_S, FailureReporter
+from malletrain.elastic.launch.start_stages import StartStages
 from malletrain.elastic.link import standalone_record
 from malletrain.elastic.link.throughput_meter import Meter
 from malletrain.elastic.link.training_reports import Reports
@@ -125,7 +129,7 @@ class Runtime:
         environ, mean = os.environ, settings.reduction == "mean"
         self.mean = mean
         self.compares = not settings.additive_loss
-        self._began = time.monotonic()
+        self._stages = StartStages()
         self._settings = settings
         local_rank = worker_start.find_own_local_rank(environ) if settings.world is None else LocalRank()
         self.model = model
@@ -199,6 +203,9 @@ class Runtime:
         part = (local_rank.rank, local_rank.size) if self.sharded else None
         resumed = worker_start.resumed_directory(environ, directory) if directory else None
         checkpoints = CheckpointStore(directory, settings.checkpoint_s, part, resumed) if directory else None
+        self._compiled: CompiledCode | None = None
+        if pilot is not None and directory and environ.get(SHARED_VARIABLE):
+            self._compiled = CompiledCode(Path(environ[SHARED_VARIABLE]), directory)
         self.checkpointing = Checkpointing(checkpoints, self.state, self.committer, sharded=self.sharded)
         self.committer.save_is_due = self.checkpointing.is_due
 
@@ -249,6 +256,8 @@ class Runtime:
         fixed = self.session_batch.fixed and self.session_batch.noise is None
         self.recovery.can_overlap = fixed and not (settings.virtual_shards or norms or self.sharded or streams)
         self._carrier = find_carrier(model, environ)
+        if pilot is not None and self._carrier is not None and self._carrier.load is not None:
+            self._stages.load_beside(self._carrier.load)
         self.reconfigurer = Reconfigurer(
             self.member,
             self.state,
@@ -317,10 +326,17 @@ class Runtime:
             return
         weak = self.judgement.equality is Equality.STATISTICAL
         log.log(logging.WARNING if weak else logging.INFO, "equality with a static run is %s", self.judgement)
-        imported = time.monotonic() - self._began
-        began = time.monotonic()
-        self._warm_up()
-        stages = {"build": imported, "warm_up": time.monotonic() - began, **worker_start.stages()}
+        if self._compiled is not None and self._compiled.fetch():
+            log.info("what another pilot of the job has compiled is here")
+        with self._stages.warming():
+            self._warm_up()
+        if (
+            self._compiled is not None
+            and self._pilot.local_rank.is_leader
+            and self._stages.compile_s >= MIN_COMPILE_S
+        ):
+            self._compiled.share_behind()
+        stages = self._stages.told(worker_start.stages())
         self.member.link = link = self._pilot.open(self.reconfigurer)
         link.say(messages.Warm(self._pilot.wait_warm(), stages))
         self.reconfigurer.join()

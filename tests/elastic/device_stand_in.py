@@ -130,4 +130,9 @@ def connect(store: Any, rank: int, size: int, timeout: timedelta) -> StandInColl
 
 
 def carrier(beside_limit: timedelta | None = timedelta(seconds=20)) -> DeviceCarrier:
-    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, torch.device("cpu"), beside_limit)
+    return DeviceCarrier(lambda tensor: tensor.is_floating_point(), connect, torch.device("cpu"), beside_limit, load)
+
+
+def load() -> None:
+    """As `load_nccl`."""
+    threading.Thread(target=connect(_dist.HashStore(), 0, 1, timedelta(seconds=30)).abort, daemon=True).start()

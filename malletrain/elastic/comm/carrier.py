@@ -14,7 +14,7 @@ import torch.distributed
 
 from malletrain.elastic.comm.addresses import missing_interface
 from malletrain.elastic.comm.device_group import Collectives
-from malletrain.elastic.comm.nccl import connect_nccl
+from malletrain.elastic.comm.nccl import connect_nccl, load_nccl
 from malletrain.elastic.errors import ElasticError
 
 log = logging.getLogger("malletrain.elastic")
@@ -42,12 +42,15 @@ class DeviceCarrier:
         connect: makes the communicator from a store, rank, size and time limit; blocks. Raises `PeerLost`.
         device: of this process.
         beside_limit: how long connecting may take while another communicator trains; None: connect between steps.
+        load: loads what the first communicator of a process needs, so that joining a world is not kept waiting by
+            it; blocks. None where there is nothing to load.
     """
 
     takes: Callable[[torch.Tensor], bool]
     connect: Callable[[Any, int, int, timedelta], Collectives]
     device: torch.device
     beside_limit: timedelta | None = BESIDE_LIMIT
+    load: Callable[[], None] | None = None
 
 
 def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCarrier | None:
@@ -90,6 +93,7 @@ def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCa
         connect=functools.partial(connect_nccl, device=device),
         device=device,
         beside_limit=BESIDE_LIMIT if when == "beside" else None,
+        load=functools.partial(load_nccl, device),
     )
 
 

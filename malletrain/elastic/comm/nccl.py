@@ -25,6 +25,9 @@ HIGH_PRIORITY = -1
 #: NCCL's own limit on an operation. Callers wait in short slices, and the daemon says who is gone.
 OPERATION_TIMEOUT = timedelta(hours=2)
 
+#: Limit on the communicator of one process that loads NCCL.
+LOAD_LIMIT = timedelta(seconds=60)
+
 
 def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: torch.device) -> NcclCollectives:
     """Make a communicator of all processes and run a first sum in it. May run beside training in another one.
@@ -62,6 +65,17 @@ def connect_nccl(store: Any, rank: int, size: int, timeout: timedelta, device: t
             raise PeerLost(f"the first sum over NCCL was not complete within {timeout.total_seconds():g} s")
         time.sleep(QUERY_INTERVAL_S)
     return collectives
+
+
+def load_nccl(device: torch.device) -> None:
+    """Make a communicator of this process alone, and give it up: the first one of a process loads NCCL's kernels and
+    finds the network, which takes some .4 s. Blocks.
+
+    Raises:
+        PeerLost, ElasticError: as `connect_nccl`.
+    """
+    collectives = connect_nccl(_dist.HashStore(), 0, 1, LOAD_LIMIT, device)
+    close_behind(collectives.abort, "abort-loaded")
 
 
 class NcclCollectives:

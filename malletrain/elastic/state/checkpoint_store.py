@@ -33,6 +33,9 @@ MAX_KEPT_CHECKPOINTS = 2
 #: The file of a checkpoint; and that by which one of an earlier release is known, whose metadata was a pickle.
 STATE_FILE, PICKLED_FILE = "state.safetensors", ".metadata"
 
+#: Names of compiled code that lies beside checkpoints (`launch/compiled_code.py`) begin so.
+COMPILED_PREFIX = "compiled-"
+
 #: The tensor that holds the skeleton, and the text with names and checksums, as JSON.
 _SKELETON, _INDEX = "malletrain.skeleton", "malletrain.index"
 
@@ -145,6 +148,10 @@ class CheckpointStore:
         self.confirm()
         if self._writer is not None:
             self._writer.join()
+        with contextlib.suppress(OSError, ElasticError), self._opened("") as folder:
+            for name in folder.names():
+                if name.startswith(COMPILED_PREFIX):
+                    _remove(folder, name)
         for part in self._parts or [""]:
             with contextlib.suppress(OSError, ElasticError), self._opened(part) as folder:
                 for step in _steps(folder):

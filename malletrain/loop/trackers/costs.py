@@ -2,7 +2,8 @@
 
 - *start*: what Slurm takes from a pilot's release until it runs; the site's.
 - *activation*: from there until the worker is warm; by stage as the worker tells: before (batch script), import
-  (Python, torch), script (data, model), build (the session), warm_up (first step, compiling).
+  (Python, torch), script (data, model), build (the session), compile, warm_up (the rest of the first step); and what
+  runs beside these: cuda (the GPU's context), nccl (loading it).
 - *stalls* of the whole world: at growing, by newcomers and by the bytes that each is sent; at shrinking; at a loss.
 
 What the job has shown counts, else what its application has, else what the site has, else what was assumed. A stall
@@ -31,6 +32,10 @@ _COMPARED = 16
 _SCOPES_KEPT = 4000
 #: Worlds of a job whose plan is remembered until somebody trains in them.
 _PLANS_KEPT = 16
+
+#: Stages of an activation as they follow each other, and those that run beside them.
+STAGES_BESIDE = ("cuda", "nccl")
+STAGE_ORDER = ("before", "import", "script", "build", "compile", "warm_up", *STAGES_BESIDE)
 
 #: Events that `Costs.apply` takes in.
 TELLING_COSTS = (WorkerWarm, GenerationPublished, GenerationSwitched)
@@ -111,12 +116,13 @@ class Costs:
             case GenerationSwitched() as switched:
                 self._switched(event.job, switched, application)
 
-    def _activated(self, job: int, told: Mapping[str, float], application: Application, seconds: float) -> None:
-        stages = {name: float(took) for name, took in told.items() if math.isfinite(took) and took >= 0.0}
+    def _activated(self, job: int, said: Mapping[str, float], application: Application, seconds: float) -> None:
+        stages = {name: float(took) for name, took in said.items() if math.isfinite(took) and took >= 0.0}
         if "all" in stages:
             # `all` is the worker's process from its start on: before it the batch script ran, within it the script.
             whole = stages.pop("all")
-            stages |= {"script": max(0.0, whole - sum(stages.values())), "before": max(0.0, seconds - whole)}
+            told = sum(took for name, took in stages.items() if name not in STAGES_BESIDE)
+            stages |= {"script": max(0.0, whole - told), "before": max(0.0, seconds - whole)}
         for shown in self._scopes(job, application):
             shown.activations.append(seconds)
             if stages:
@@ -162,10 +168,12 @@ class Costs:
         return costs
 
     def stages(self, job: int, application: Application) -> Mapping[str, float]:
-        """Seconds of each stage of an activation, the median of each, of the nearest that tells; by name."""
+        """Seconds of each stage of an activation, the median of each, of the nearest that tells; by name,
+        in their order."""
         for shown in self._known(job, application):
             if shown.stages:
-                names = sorted({name for each in shown.stages for name in each})
+                found = {name for each in shown.stages for name in each}
+                names = [*(name for name in STAGE_ORDER if name in found), *sorted(found.difference(STAGE_ORDER))]
                 return {n: median_of([each[n] for each in shown.stages if n in each], 0.0) for n in names}
         return {}
 
