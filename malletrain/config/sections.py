@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 
 def _word(value: str) -> str:
@@ -33,6 +42,17 @@ def _absolute(value: str) -> str:
     return value
 
 
+def _seconds(value: object) -> object:
+    """A duration with its unit, "2s", "500ms", "1min", or a number of seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|min)", value.strip()) if isinstance(value, str) else None
+    if match is not None:
+        return float(match[1]) * {"ms": 0.001, "s": 1.0, "min": 60.0}[match[2]]
+    if isinstance(value, str):
+        raise ValueError('give seconds as a number, or a duration such as "2s", "500ms" or "1min"')  # noqa: TRY004 - pydantic's word
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
 Word = Annotated[str, AfterValidator(_word)]
 NonEmptyWord = Annotated[Word, Field(min_length=1)]
 NodeList = Annotated[str, AfterValidator(_node_list)]
@@ -114,6 +134,30 @@ class PoolSection(Section):
     """Only these nodes; empty: all nodes of the harvest partition."""
     exclude: list[NodeList] = []
     """Never these nodes."""
+
+
+class PromiseSection(Section):
+    """What the main queue is promised; the daemon keeps as few nodes idle, and as many pilots, as keep it."""
+
+    main_delay_p95: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
+    """95 % of main jobs start at most so much later than without pilots: seconds, or "2s", "500ms"; unset: none."""
+    main_delay_mean: Annotated[Seconds, Field(ge=0, le=3600)] | None = None
+    """Main jobs start at most so much later in the mean; unset: no such promise."""
+    immediate_refusals: Annotated[float, Field(ge=0, le=1)] | None = None
+    """At most this share of jobs that start at once or never (srun -I) meets pilots; unset: no such promise."""
+    controller_cycle: Literal["off", "auto"] | Annotated[float, Field(ge=1.05, le=100)] = "off"
+    """slurmctld's main cycle takes at most so many times as long as without pilots; `auto`: 1.5."""
+    chance: Annotated[float, Field(ge=0.5, le=0.999)] = 0.9
+    """Statistical certainty with which the reserve keeps the promise, by the arrivals that are known."""
+    starts_per_minute: Annotated[int, Field(ge=1, le=3000)] = 60
+    """Most pilots started in a minute while `controller_cycle` is on, spread over the looks."""
+
+    @property
+    def cycle_ratio(self) -> float | None:
+        """The longest main cycle, as a multiple of one without pilots; None: no such promise."""
+        if isinstance(self.controller_cycle, int | float):
+            return self.controller_cycle
+        return 1.5 if self.controller_cycle == "auto" else None
 
 
 class PilotSection(Section):
@@ -373,6 +417,7 @@ class Config(Section):
     charging: ChargingSection = ChargingSection()
     actuator: ActuatorSection = ActuatorSection()
     pool: PoolSection = PoolSection()
+    promise: PromiseSection = PromiseSection()
     pilot: PilotSection = PilotSection()
     loop: LoopSection = LoopSection()
     sizing: SizingSection = SizingSection()

@@ -56,6 +56,7 @@ from malletrain.loop.tick import Loop
 from malletrain.slurm.actuator.client import ActuatorClient
 from malletrain.slurm.cluster import SlurmCluster
 from malletrain.slurm.command import Commands
+from malletrain.slurm.past_arrivals import past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
@@ -174,8 +175,17 @@ class Service:
         self._server: HttpServer | None = None
         self.url = ""
         self._log.info("journal read", events=events, jobs=len(self._loop.views))
+        self._learn_arrivals(commands, facts)
         if self._disk is not None:
             self._begin(self._disk)
+
+    def _learn_arrivals(self, commands: Commands, facts: site_facts.SiteFacts) -> None:
+        """How main jobs have arrived lately, by accounting, where the site promises them anything."""
+        promise = self._loop.rules.promise
+        if promise is None or not promise.holds_nodes or not facts.accounting:
+            return
+        found = self._loop.ledger.promise.learn(past_arrivals(commands, self._config.slurm.partition))
+        self._log.info("main jobs by accounting", arrivals=found)
 
     # -- what timers call --------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from malletrain.api.roles import uids_of
 from malletrain.config import BudgetSection, Config, LimitSection, NotifySection, WebSection
 from malletrain.decide.entitlement.budgets import AccountBudget, Period
 from malletrain.decide.entitlement.limits import SiteLimit
+from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.decide.rules import NodeClasses, Rules
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Profile
@@ -24,6 +25,9 @@ from malletrain.slurm.site.site_facts import Harvest, SiteFacts
 
 #: Pins are 10 to 40 ms of slurmctld each (docs/adr/0005-batched-deeds.md): so many are two seconds at most.
 MAX_STARTS = 50
+
+#: No more pilots are learnt to be borne by slurmctld: the bound of pool.max_pilots.
+MAX_LEARNT_PILOTS = 5000
 
 #: Beyond this Slurm has had every chance to start a released pilot, whatever the backfill interval says.
 LEAST_PATIENCE_S = 20.0
@@ -39,6 +43,23 @@ def most_pilots(config: Config) -> int:
     """How many pilots the site's stage allows at a time."""
     pool = config.pool
     return min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots
+
+
+def most_starts(config: Config) -> int:
+    """How many pilots may start at one look: a minute's, spread over its looks, where the site says how many."""
+    if config.promise.cycle_ratio is None:
+        return MAX_STARTS
+    return max(1, min(MAX_STARTS, int(config.promise.starts_per_minute * config.loop.tick_s / 60.0)))
+
+
+def promise_of(config: Config) -> MainPromise | None:
+    """What the main queue is promised; None: nothing."""
+    given = config.promise
+    most = config.pool.few_pilots if config.pool.stage == "few" else MAX_LEARNT_PILOTS
+    found = MainPromise(
+        given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, given.cycle_ratio, given.chance, most
+    )
+    return found if found.holds_nodes or found.cycle_ratio is not None else None
 
 
 def node_names(lists: Sequence[str]) -> frozenset[str]:
@@ -121,7 +142,8 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         keep_idle=config.pool.keep_idle,
         keep_leaves=config.pool.keep_leaves,
         max_pilots=most_pilots(config),
-        max_starts=MAX_STARTS,
+        max_starts=most_starts(config),
+        promise=promise_of(config),
         max_nodes=config.pilot.max_nodes,
         max_pilot_s=longest,
         margin_s=margin_s,

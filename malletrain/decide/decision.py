@@ -56,7 +56,7 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
         horizon_s=draft.horizon_s,
         status=sizing.answer.status,
         objective=sizing.answer.objective,
-        reason="; ".join((sizing.answer.reason, *sizing.budgets.binding(sizing.sizes))),
+        reason="; ".join((sizing.answer.reason, *sizing.budgets.binding(sizing.sizes), *_promised(rules))),
         holes=draft.holes.values(),
         actions=tuple(draft.actions),
         refusals=tuple(draft.refusals),
@@ -134,10 +134,38 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
             leaves = [leaving(p, LeaveCause.RESERVE, now, rules, spare.leave[p.id]) for p in going]
             draft.give_up(inputs.tasks.with_co_allocated(leaves))
             draft.keep_the_others(inputs)
+    if rules.cap_why:
+        _shed_pilots(draft, inputs)
     draft.free = inputs.tasks.startable(draft.free, rules.max_pilots - inputs.tasks.count(draft.staying))
     if situation.paused:
         draft.refusals.append(Refusal("all", situation.paused))
         draft.free, draft.coming = [], frozenset()
+
+
+def _promised(rules: Rules) -> list[str]:
+    """What follows from the site's promise, in words."""
+    held = [f"{rules.keep_idle} nodes stay idle: {rules.keep_why}"] if rules.keep_why else []
+    return [*held, f"at most {rules.max_pilots} pilots: {rules.cap_why}"] if rules.cap_why else held
+
+
+def _shed_pilots(draft: Draft, inputs: Inputs) -> None:
+    """Pilots beyond what slurmctld bears leave, those whose leaving costs training least first."""
+    over = inputs.tasks.count(draft.staying) - inputs.rules.max_pilots
+    if over <= 0:
+        return
+    of_id = {pilot.id: pilot for pilots in draft.staying.values() for pilot in pilots}
+    nodes = [node for _, view in sorted(inputs.live.items()) for node in inputs.cache.harvested(view)]
+    cheapest = sorted((node for node in nodes if node.pilot in of_id), key=lambda node: (node.cost, node.node))
+    tasks = dict.fromkeys(of_id[node.pilot].task for node in cheapest)
+    going = frozenset(list(tasks)[:over])
+    why = f"more pilots than slurmctld bears: {inputs.rules.cap_why}"
+    leaves = [
+        leaving(pilot, LeaveCause.RESERVE, inputs.now, inputs.rules, why)
+        for pilot in of_id.values()
+        if pilot.task in going
+    ]
+    draft.give_up(inputs.tasks.with_co_allocated(leaves))
+    draft.keep_the_others(inputs)
 
 
 def _replace_stragglers(draft: Draft, inputs: Inputs) -> None:

@@ -47,7 +47,7 @@ def plan_reserve(
         kept |= {name: why for name in nodes if name in empty}
         leave |= {pilots[name].pilot: why for name in nodes if name in pilots}
     missing = max(0, rules.keep_idle - len(kept) - len(leave))
-    why = f"one of {rules.keep_idle} nodes that stay idle (pool.keep_idle)"
+    why = f"one of {rules.keep_idle} nodes that stay idle ({rules.keep_why or 'pool.keep_idle'})"
     beside = {snapshot.leaves[name] for name in kept}
     singles = [name for name in [*(hole.node for hole in reversed(free)), *sorted(coming)] if name not in kept]
     singles.sort(key=lambda name: snapshot.leaves.get(name) not in beside)

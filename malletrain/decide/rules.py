@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from malletrain.decide.entitlement.budgets import AccountBudget
 from malletrain.decide.entitlement.limits import SiteLimit
+from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.learn.advisor import ProbeRules
 from malletrain.sizing.objective import Objective
 
@@ -36,6 +37,9 @@ class Rules:
         budgets: node-seconds of accounts for each day, week or month (`decide.entitlement.budgets`).
         max_wait_s: a job that has had no node for so long comes before the others' gain, for `turn_s`; 0: never.
         keep_idle: nodes that stay free, or are made free again, for `srun -I`, hetjobs, reservations and bursts.
+        keep_why, cap_why: why `keep_idle` and `max_pilots` are what they are, where the site's promise says it; else
+            empty. Pilots beyond a cap with a reason leave; beyond another one none starts.
+        promise: what the site promises its main queue (`decide.promise`); None: nothing.
         keep_leaves: leaf switches that stay free as a whole, of those that no main job is on; their nodes count in
             `keep_idle`.
         max_pilots: most pilots at once, those of one Slurm task counted as one: their number is what costs the
@@ -87,6 +91,9 @@ class Rules:
     max_wait_s: float = 1800.0
     turn_s: float = 600.0
     keep_idle: int = 0
+    keep_why: str = ""
+    cap_why: str = ""
+    promise: MainPromise | None = None
     keep_leaves: int = 0
     max_pilots: int = 200
     max_nodes: int = 1

@@ -176,6 +176,7 @@ class BackfillPlan:
     depth: int | None = None
     queue_length: int | None = None
     main_cycle_s: float | None = None  #: how long slurmctld's main scheduler took last
+    backfill_cycle_s: float | None = None  #: how long its backfill scheduler took last
 
     @property
     def lasts_s(self) -> float:

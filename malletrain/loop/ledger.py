@@ -36,6 +36,7 @@ from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker
 from malletrain.loop.trackers.main_jobs_met import MainJobsMet
+from malletrain.loop.trackers.main_promise import PromiseTracker
 from malletrain.loop.trackers.release_latency import ReleaseLatency
 from malletrain.loop.trackers.start_backoff import StartBackoff
 from malletrain.loop.trackers.straggler_history import StragglerHistory
@@ -76,6 +77,7 @@ class Ledger:
         self.signs = HarmSignalTracker()
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
+        self.promise = PromiseTracker()
         #: Since when a daemon has been there to hear workers (Unix seconds).
         self.heard_since = 0.0
         self.last_seq = 0
@@ -92,6 +94,7 @@ class Ledger:
             self.signs.apply(event)
             self.conduct.apply(event)
             self.main_jobs.apply(event)
+            self.promise.apply(event)
             if isinstance(event.payload, DaemonStarted):
                 self.heard_since = event.at
             if isinstance(event.payload, OperatorRequest):

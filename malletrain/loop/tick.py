@@ -201,7 +201,7 @@ class Loop:
             self._record_ended(now)
             self._end_the_hopeless()
         situation = self._situation(snapshot)
-        decided = decide(situation, self.policy, self._rules_now(), self._memo)
+        decided = decide(situation, self.policy, self._promised(snapshot), self._memo)
         self._startable_since = decided.startable_since
         self.last_decision = decided.decision
         self.advice = decided.advice
@@ -262,6 +262,16 @@ class Loop:
     def _rules_now(self) -> Rules:
         """The site's rules, with the margin that its epilogs have been seen to need."""
         return self.rules.with_exits(self.ledger.exits.usual_s())
+
+    def _promised(self, snapshot: Snapshot) -> Rules:
+        """These rules, with the reserve and the number of pilots that keep the site's promise now."""
+        if self.rules.promise is None:
+            return self._rules_now()
+        now, tracker = self._clock.now(), self.ledger.promise
+        tasks = {pilot.task for view in self.views.values() for pilot in view.staying}
+        with self._guard:  # people ask for its figures meanwhile
+            tracker.look(snapshot, len(tasks), self.ledger.exits.usual_s(), now, self.rules)
+            return tracker.rules(self._rules_now(), snapshot, now)
 
     def _situation(self, snapshot: Snapshot) -> Situation:
         now = self._clock.now()

@@ -49,8 +49,8 @@ SAID = [
     "f.toml:16: api.port: give at most 65535 (given: 99999)",
     "f.toml:17: api.url: give a URL such as http://head.example.org:8470 (given: 'ftp:/x')",
     "f.toml:19: store.path: give an absolute path (given: 'x.db')",
-    "f.toml:20: zzz: unknown key; known here: operators, slurm, charging, actuator, pool, pilot, loop, sizing, api, "
-    "web, notify, store, log, breaker",
+    "f.toml:20: zzz: unknown key; known here: operators, slurm, charging, actuator, pool, promise, pilot, loop, "
+    "sizing, api, web, notify, store, log, breaker",
 ]
 
 
@@ -213,3 +213,28 @@ def test_a_whole_proxy_is_taken() -> None:
     text = 'proxy_header = "X-Remote-User"\nproxy_address = "10.0.0.1"\nproxy_secret_file = "/etc/malletrain/proxy"'
     found = parse(f"[web]\n{text}\n", "f.toml").web
     assert (found.proxy_header, found.proxy_address) == ("X-Remote-User", "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [('"2s"', 2.0), ('"500ms"', 0.5), ('"1min"', 60.0), ('"1.5 s"', 1.5), ("3", 3.0), ("0.25", 0.25)],
+)
+def test_a_promise_is_given_in_seconds_or_with_its_unit(text: str, seconds: float) -> None:
+    assert parse(f"[promise]\nmain_delay_p95 = {text}\n", "f.toml").promise.main_delay_p95 == seconds
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('main_delay_p95 = "2 weeks"', "give seconds as a number, or a duration such as"),
+        ("main_delay_mean = -1", "give at least 0"),
+        ("immediate_refusals = 2", "give at most 1"),
+    ],
+)
+def test_a_promise_that_cannot_be_is_refused(line: str, fault: str) -> None:
+    assert any(fault in each for each in faults(f"[promise]\n{line}\n"))
+
+
+@pytest.mark.parametrize(("given", "ratio"), [('"off"', None), ('"auto"', 1.5), ("2", 2.0), ("1.25", 1.25)])
+def test_the_controllers_budget(given: str, ratio: float | None) -> None:
+    assert parse(f"[promise]\ncontroller_cycle = {given}\n", "f.toml").promise.cycle_ratio == ratio

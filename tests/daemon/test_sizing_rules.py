@@ -9,6 +9,7 @@ from malletrain.daemon.site_rules import rules_from, unknown_names
 from malletrain.decide.entitlement.budgets import AccountBudget, Period
 from malletrain.decide.entitlement.limits import SiteLimit
 from malletrain.decide.profiling import profile_of
+from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Elastic, JobPhase, JobView, Profile
 from malletrain.sizing.objective import Objective
@@ -157,3 +158,13 @@ def test_a_profile_that_the_site_names_is_every_jobs(named: Profile) -> None:
 )
 def test_nodes_are_chosen_by_forecast_only_where_that_is_asked_for_or_needed(text: str, used: bool) -> None:
     assert rules(text).forecast is used
+
+
+def test_what_the_main_queue_is_promised_reaches_decisions_and_nothing_does_without() -> None:
+    assert (rules("").promise, rules("").max_starts) == (None, 50)
+    found = rules('[promise]\nmain_delay_p95 = "2s"\nchance = 0.8\n')
+    assert found.promise == MainPromise(p95_s=2.0, chance=0.8)
+    assert found.max_starts == 50
+    of_controller = rules('[promise]\ncontroller_cycle = "auto"\nstarts_per_minute = 30\n[pool]\nstage = "few"\n')
+    assert of_controller.promise == MainPromise(cycle_ratio=1.5, most_pilots=4)
+    assert of_controller.max_starts == 5, "thirty a minute are five at each look every ten seconds"

@@ -51,6 +51,7 @@ def parse(text: str, interval_s: float = 30.0) -> SchedulerStatistics:
             depth=None if depth is None else scalars.number(depth),
             queue_length=None if queue is None else scalars.number(queue),
             main_cycle_s=_micros(main.get("Last cycle")),
+            backfill_cycle_s=_micros(backfill.get("Last cycle")),
         ),
         at=at,
         main_cycle_s=_micros(main.get("Last cycle")),

@@ -1,0 +1,1 @@
+"""What the site promises its main queue: the reserve and the number of pilots that keep it. Pure."""

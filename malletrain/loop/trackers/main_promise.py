@@ -1,0 +1,254 @@
+"""What the promise to the main queue is reckoned from: main jobs that arrive, how long nodes take to be free for
+them, how much later they started, and slurmctld's cycles.
+
+Arrivals come from accounting when the daemon starts, and from each look since; yields from the journal, so that they
+are there again after a restart. Cycles and how the promise was kept are counted since the daemon began.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from malletrain.decide.promise.controller_budget import ControllerBudget
+from malletrain.decide.promise.kept_promise import PromiseKept, next_step
+from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
+from malletrain.decide.promise.promised_reserve import PromisedReserve, YieldTimes, promised_reserve, reserve_curve
+from malletrain.decide.rules import Rules
+from malletrain.domain.decision import LeavePilot, RecyclePilot
+from malletrain.domain.event import ActionIntent, Event, MainJobMet
+from malletrain.domain.snapshot import Snapshot
+
+#: So many arrivals are kept: the newest.
+MAX_ARRIVALS = 20_000
+
+#: So many jobs that pilots gave way to are kept.
+MAX_YIELDS = 500
+
+#: A job that was seen so long after its submission (seconds) waited for other things before: until then it could not
+#: have started, and what counts is from the look that asked pilots to leave, and one look before.
+LONGEST_LEAD_S = 5.0
+
+#: A job that starts within this of the node's being free was started by Slurm's quick scheduler; a later one by
+#: backfill.
+QUICK_START_S = 2.0
+
+#: A job that starts so long after pilots were asked to leave for it (seconds) waited for other things.
+LONGEST_WAIT_S = 300.0
+
+#: What follows for a job that arrived is known after so long.
+SETTLED_S = 180.0
+
+#: The time of one day counts in how the promise was kept.
+KEPT_WINDOW_S = 86_400.0
+
+#: Arrivals are sorted into hours anew so often, in seconds.
+SORTED_EVERY_S = 60.0
+
+#: Seconds that a reserve takes to be full again beside the node's own: a look and the worker's leaving.
+REFILL_LOOK_S = 12.0
+
+#: Until an epilog has been measured (seconds).
+UNKNOWN_EXIT_S = 60.0
+
+
+@dataclass(slots=True)
+class _Given:
+    """A main job that pilots were asked to leave for: since when it could have started, and what came of it."""
+
+    could_at: float
+    took_s: float | None = None
+    delay_s: float | None = None
+
+
+class PromiseTracker:
+    """Folds events and looks; says what the promise asks for now."""
+
+    def __init__(self) -> None:
+        self.budget: ControllerBudget | None = None
+        self.steps_back = 0
+        self.stepped_for = ""
+        self.held: PromisedReserve | None = None
+        self.refill_s = REFILL_LOOK_S + UNKNOWN_EXIT_S
+        self._cycle_s = 30.0
+        self._arrivals: list[MainArrival] = []
+        self._noted: OrderedDict[str, None] = OrderedDict()
+        self._live: deque[float] = deque(maxlen=MAX_ARRIVALS)  # arrivals that the daemon itself saw come
+        self._given: OrderedDict[str, _Given] = OrderedDict()
+        self._could_at: OrderedDict[str, float] = OrderedDict()  # by head of the main job's id
+        self._submitted: OrderedDict[str, float] = OrderedDict()
+        self._levels: Counter[int] = Counter()
+        self._hour: tuple[float, int, HourDemands] | None = None
+        self._began: float | None = None
+        self._stepped_at = -math.inf
+
+    # -- what is learnt ----------------------------------------------------------------------------------------
+
+    def learn(self, arrivals: Iterable[tuple[str, float, int]]) -> int:
+        """Take in main jobs that arrived before: id (of each task of an array), submission (Unix seconds), nodes;
+        returns how many are new."""
+        new = []
+        for identity, at, width in arrivals:
+            if width > 0 and not self._is_noted(f"{identity} {at:.0f}"):
+                new.append(MainArrival(at, width))
+                self._is_noted(f"{identity.partition('_')[0]} {at:.0f}")  # an array by its tasks
+        self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
+        self._hour = None
+        return len(new)
+
+    def apply(self, event: Event) -> None:
+        """Take in one event of the journal."""
+        match event.payload:
+            case ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)) if main_job:
+                self._ask(main_job, event.at)
+            case MainJobMet(main_job=main_job, submitted_at=submitted_at):
+                if submitted_at is not None:
+                    self._submitted[main_job] = submitted_at
+                    _trim(self._submitted, MAX_YIELDS)
+                if event.node:
+                    self._met(main_job, event.payload)
+
+    def look(self, snapshot: Snapshot, pilots: int, exits_s: float | None, now: float, rules: Rules) -> None:
+        """Take in one whole look. `pilots`: tasks that run; `exits_s`: in which nodes are free again."""
+        if rules.promise is None:
+            return
+        first = self._began is None
+        if self._began is None:
+            self._began = self._stepped_at = now
+        plan = snapshot.plan
+        self._cycle_s = plan.interval_s + (plan.backfill_cycle_s or 0.0)
+        self.refill_s = REFILL_LOOK_S + (UNKNOWN_EXIT_S if exits_s is None else exits_s)
+        self._take_arrivals(snapshot, rules, first=first)
+        self._levels[at_hand(snapshot, rules)] += 1
+        if rules.promise.cycle_ratio is not None:
+            budget = self.budget or ControllerBudget(min(rules.max_pilots, rules.promise.most_pilots))
+            self.budget = budget.after(
+                plan.main_cycle_s, pilots, rules.promise.cycle_ratio, rules.promise.most_pilots
+            )  # fmt: skip
+        steps, why = next_step(rules.promise, self.kept(now, self._stepped_at), self.steps_back)
+        if why:
+            self.steps_back, self.stepped_for, self._stepped_at = steps, why, now
+
+    # -- what follows ------------------------------------------------------------------------------------------
+
+    def rules(self, rules: Rules, snapshot: Snapshot, now: float) -> Rules:
+        """`rules` with the reserve and the number of pilots that keep the promise now."""
+        promise = rules.promise
+        if promise is None:
+            return rules
+        if promise.holds_nodes:
+            self.held = held = promised_reserve(
+                promise, self.hour(now), self.times(), at_hand(snapshot, rules), self.steps_back
+            )
+            if held.nodes > rules.keep_idle:
+                rules = replace(rules, keep_idle=held.nodes, keep_why=held.reason)
+        if self.budget is not None:
+            rules = replace(rules, max_pilots=self.budget.cap, cap_why=f"[promise] {self.budget.reason}")
+        return rules
+
+    def hour(self, now: float) -> HourDemands:
+        """What is known of main jobs at this hour."""
+        if self._hour is None or not 0 <= now - self._hour[0] < SORTED_EVERY_S or self._hour[1] != int(now // 3600):
+            self._hour = (now, int(now // 3600), of_hour(demands(self._arrivals, self.refill_s), now))
+        return self._hour[2]
+
+    def times(self) -> YieldTimes:
+        """How long nodes took to be free."""
+        took = tuple(each.took_s for each in self._given.values() if each.took_s is not None)
+        return YieldTimes(took, self._cycle_s)
+
+    def kept(self, now: float, since: float | None = None) -> PromiseKept:
+        """What main jobs have met that arrived within the last day, or from `since` on; not the latest, of which
+        nothing is known yet."""
+        begin = max(now - KEPT_WINDOW_S, self._began or now, since or 0.0)
+        jobs = sum(begin <= at <= now - SETTLED_S for at in self._live)
+        met = [g for g in self._given.values() if g.delay_s is not None and begin <= g.could_at <= now - SETTLED_S]
+        return PromiseKept(max(jobs, len(met)), tuple(each.delay_s for each in met if each.delay_s is not None))
+
+    def curve(self, rules: Rules, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
+        """What each bound of the 95th percentile would cost (`reserve_curve`)."""
+        if rules.promise is None:
+            return []
+        levels = sorted((nodes, float(looks)) for nodes, looks in self._levels.items())
+        return reserve_curve(rules.promise, self.hour(now), self.times(), levels, bounds_s)
+
+    @property
+    def arrivals(self) -> int:
+        """How many main jobs are known to have arrived."""
+        return len(self._arrivals)
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _take_arrivals(self, snapshot: Snapshot, rules: Rules, *, first: bool) -> None:
+        new: list[MainArrival] = []
+        for job in snapshot.jobs:
+            if job.partition == rules.harvest_partition or job.submit_time is None or job.node_count < 1:
+                continue
+            # An array is one arrival of so many jobs, whatever has become of its tasks since.
+            identity = job.id.partition("_")[0]
+            if not self._is_noted(f"{identity} {job.submit_time:.0f}"):
+                new += [MainArrival(job.submit_time, job.node_count)] * job.task_count
+        if new:
+            self._arrivals = sorted([*self._arrivals, *new], key=lambda each: each.at)[-MAX_ARRIVALS:]
+            if not first:
+                self._live.extend(each.at for each in new)
+
+    def _is_noted(self, key: str) -> bool:
+        """Whether the job is known; it is from now on."""
+        known = key in self._noted
+        self._noted[key] = None
+        _trim(self._noted, 2 * MAX_ARRIVALS)
+        return known
+
+    def _ask(self, main_job: str, at: float) -> None:
+        """Pilots are asked to leave for it. The waiting rest of an array is one row; its tasks start one by one."""
+        head = _head(main_job)
+        asked = self._could_at.get(head)
+        if asked is None or at - asked > SETTLED_S:
+            submitted = self._submitted.get(main_job)
+            lead = LONGEST_LEAD_S if submitted is None else at - submitted
+            self._could_at[head] = at - min(LONGEST_LEAD_S, max(0.0, lead))
+            _trim(self._could_at, MAX_YIELDS)
+
+    def _met(self, main_job: str, met: MainJobMet) -> None:
+        """A main job has a node that a pilot left: how long that took, and how much later it started for it."""
+        if met.started_at is None:
+            return
+        given = self._given.get(main_job)
+        if given is None:
+            could_at = self._could_at.get(_head(main_job), -math.inf)
+            if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or nobody had been asked
+                if not met.preempted:
+                    return
+                could_at = max(met.submitted_at or -math.inf, met.started_at - self._cycle_s)
+            given = self._given[main_job] = _Given(could_at)
+            _trim(self._given, MAX_YIELDS)
+        left = met.started_at if met.left_at is None else min(met.left_at, met.started_at)
+        wait = max(0.0, met.started_at + 0.5 - given.could_at)  # Slurm's times are whole seconds
+        took = max(0.0, min(wait, left + 0.5 - given.could_at))
+        delay = wait
+        if met.started_at - left > QUICK_START_S and self._cycle_s > 0:
+            delay = self._cycle_s * math.floor(wait / self._cycle_s)
+        given.took_s = max(took, given.took_s or 0.0)
+        given.delay_s = max(delay, given.delay_s or 0.0)
+
+
+def _head(main_job: str) -> str:
+    """The number that the parts of one job share: of `12_3`, `12_[4-9]`, `12+1` and `het12`, 12."""
+    return main_job.removeprefix("het").partition("_")[0].partition("+")[0]
+
+
+def at_hand(snapshot: Snapshot, rules: Rules) -> int:
+    """How many nodes have no main job, of those that may be harvested."""
+    harvested = {
+        name for job in snapshot.holding if job.partition == rules.harvest_partition for name in job.nodes
+    }  # fmt: skip
+    return sum(rules.may_harvest(name) for name in snapshot.free_names | harvested)
+
+
+def _trim(kept: OrderedDict[str, Any], most: int) -> None:
+    while len(kept) > most:
+        kept.popitem(last=False)

@@ -1,0 +1,237 @@
+"""What keeps the site's promise to its main queue: the reserve, the number of pilots, and their reasons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.decide.promise.controller_budget import HARMLESS_CYCLE_S, ControllerBudget
+from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
+from malletrain.decide.promise.promised_reserve import (
+    MainPromise,
+    YieldTimes,
+    lower_share,
+    promised_reserve,
+    reserve_curve,
+)
+from malletrain.domain.decision import LeaveCause, LeavePilot
+from tests.world import RULES, World, job
+
+HOUR = 3600.0
+
+arrivals = st.lists(
+    st.builds(MainArrival, st.floats(0, 14 * 24 * HOUR), st.integers(1, 40)), min_size=0, max_size=120
+)  # fmt: skip
+times = st.builds(
+    YieldTimes, st.lists(st.floats(0, 90), max_size=20).map(tuple), st.sampled_from([0.0, 1.0, 30.0, 60.0])
+)  # fmt: skip
+bounds = st.none() | st.floats(0, 120)
+promises = st.builds(
+    MainPromise, p95_s=bounds, mean_s=bounds, immediate_refusals=st.none() | st.floats(0, 1),
+    chance=st.floats(0.5, 0.99),
+)  # fmt: skip
+
+
+def hour_of(known: list[MainArrival], refill_s: float = 60.0) -> HourDemands:
+    return HourDemands(demands(known, refill_s), "of all hours")
+
+
+def spread(widths: list[int]) -> HourDemands:
+    return hour_of([MainArrival(number * HOUR, width) for number, width in enumerate(widths)])
+
+
+@given(promises, arrivals, times, st.integers(0, 60), st.integers(0, 9))
+def test_the_reserve_is_never_more_than_all_nodes_at_hand(
+    promise: MainPromise, known: list[MainArrival], took: YieldTimes, at_hand: int, back: int
+) -> None:
+    held = promised_reserve(promise, hour_of(known), took, at_hand, back)
+    assert 0 <= held.nodes <= at_hand
+    assert held.reason.startswith("[promise]")
+
+
+@given(promises, arrivals, times, st.integers(0, 60), st.floats(0, 1), st.integers(0, 5), st.floats(0, 0.2))
+def test_a_stricter_promise_never_has_a_smaller_reserve(
+    promise: MainPromise,
+    known: list[MainArrival],
+    took: YieldTimes,
+    at_hand: int,
+    part: float,
+    back: int,
+    more: float,
+) -> None:
+    def less(bound: float | None) -> float | None:
+        return None if bound is None else bound * part
+
+    hour = hour_of(known)
+    held = promised_reserve(promise, hour, took, at_hand, back).nodes
+    stricter = replace(
+        promise, p95_s=less(promise.p95_s), mean_s=less(promise.mean_s),
+        immediate_refusals=less(promise.immediate_refusals),
+    )  # fmt: skip
+    assert promised_reserve(stricter, hour, took, at_hand, back).nodes >= held
+    assert promised_reserve(promise, hour, took, at_hand, back + 1).nodes >= held, "stepping back"
+    surer = replace(promise, chance=min(0.999, promise.chance + more))
+    assert promised_reserve(surer, hour, took, at_hand, back).nodes >= held
+
+
+@given(promises, arrivals, times, st.integers(1, 60))
+def test_one_node_fewer_would_not_keep_it(
+    promise: MainPromise, known: list[MainArrival], took: YieldTimes, at_hand: int
+) -> None:
+    hour = hour_of(known)
+    held = promised_reserve(promise, hour, took, at_hand)
+    needed = hour.needed(at_hand)
+    if not 0 < held.nodes < at_hand:
+        return
+    found = lower_share(sum(each <= held.nodes - 1 for each in needed), len(needed), promise.chance)
+    mean, within = (1 - found) * took.mean_s(), found + (1 - found) * took.within(promise.p95_s or 0.0)
+    broken = [promise.p95_s is not None and within < 0.95 + 1e-9]
+    broken.append(promise.mean_s is not None and mean > promise.mean_s - 1e-9)
+    broken.append(promise.immediate_refusals is not None and 1 - found > promise.immediate_refusals - 1e-9)
+    assert any(broken)
+
+
+def test_without_a_known_arrival_all_nodes_stay_idle_and_the_reason_says_so() -> None:
+    held = promised_reserve(MainPromise(p95_s=2.0), spread([]), YieldTimes((12.0,)), 20)
+    assert held.nodes == 20
+    assert "no main job's arrival is known yet" in held.reason
+
+
+def test_few_arrivals_show_nothing_and_many_do() -> None:
+    promise, slow = MainPromise(p95_s=2.0), YieldTimes((12.0,))
+    assert promised_reserve(promise, spread([1] * 20), slow, 20).nodes == 20
+    assert promised_reserve(promise, spread([1] * 60), slow, 20).nodes == 1
+
+
+def test_where_pilots_leave_at_once_no_reserve_is_needed() -> None:
+    held = promised_reserve(MainPromise(p95_s=2.0), spread([1, 8] * 50), YieldTimes((0.4, 0.9, 1.2), 0.0), 20)
+    assert (held.nodes, "quickly enough" in held.reason) == (0, True)
+
+
+def test_an_epilog_makes_the_reserve_as_wide_as_the_widest_job_but_a_few() -> None:
+    hour = spread([1] * 80 + [4] * 110 + [16] * 4)
+    held = promised_reserve(MainPromise(p95_s=2.0), hour, YieldTimes((12.0,)), 40)
+    assert held.nodes == 4
+    assert "main_delay_p95 = 2 s" in held.reason
+    assert promised_reserve(MainPromise(immediate_refusals=0.001), hour, YieldTimes((12.0,)), 40).nodes == 40
+
+
+def test_a_burst_needs_room_for_all_of_it_until_the_reserve_is_full_again() -> None:
+    known = [MainArrival(burst * HOUR + second, 2) for burst in range(40) for second in range(5)]
+    assert [each.nodes for each in demands(known, 60.0)[:6]] == [2, 4, 6, 8, 10, 2]
+    promise = MainPromise(p95_s=1.0)
+    assert promised_reserve(promise, HourDemands(demands(known, 60.0), ""), YieldTimes((9.0,)), 30).nodes == 10
+
+
+def test_jobs_wider_than_what_is_idle_wait_for_main_jobs_and_count_nowhere() -> None:
+    held = promised_reserve(MainPromise(p95_s=1.0), spread([30] * 100 + [2] * 100), YieldTimes((9.0,)), 10)
+    assert held.nodes == 2
+
+
+def test_the_hour_counts_where_enough_is_known_of_it() -> None:
+    days = range(70)
+    known = [MainArrival(day * 24 * HOUR + 9 * HOUR, 8) for day in days]
+    known += [MainArrival(day * 24 * HOUR + 21 * HOUR, 1) for day in days]
+    every = demands(known, 60.0)
+    morning, evening = of_hour(every, 9.5 * HOUR), of_hour(every, 21.5 * HOUR)
+    assert (morning.which, evening.which) == ("of this hour", "of this hour")
+    slow = YieldTimes((12.0,))
+    assert promised_reserve(MainPromise(p95_s=2.0), morning, slow, 20).nodes == 8
+    assert promised_reserve(MainPromise(p95_s=2.0), evening, slow, 20).nodes == 1
+    assert of_hour(every, 3.5 * HOUR).which == "of all hours"
+    weekly = [MainArrival(day * 24 * HOUR + 9 * HOUR + job, 4) for day in range(0, 70, 7) for job in range(6)]
+    assert of_hour(demands(weekly, 60.0), 9.5 * HOUR).which == "of this hour and weekday"
+
+
+def test_the_curve_of_harvest_against_the_bound_never_falls() -> None:
+    hour, took = spread([1] * 90 + [4] * 60 + [9] * 50), YieldTimes((3.0, 6.0, 12.0), 30.0)
+    curve = reserve_curve(MainPromise(p95_s=2.0), hour, took, [(20, 3.0), (6, 1.0)], [1, 5, 10, 20, 40, 60])
+    left = [share for _, _, share in curve]
+    assert left == sorted(left)
+    assert (left[0] < 0.7, left[-1]) == (True, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("hits", "of", "chance", "share"), [(0, 0, 0.9, 0.0), (40, 40, 0.9, 0.9606), (9, 10, 0.5, 0.9)]
+)
+def test_the_share_that_is_shown(hits: int, of: int, chance: float, share: float) -> None:
+    assert lower_share(hits, of, chance) == pytest.approx(share, abs=2e-4)
+
+
+# -- the controller --------------------------------------------------------------------------------------------------
+
+
+def played(per_pilot_s: float, alone_s: float, most: int = 500, looks: int = 600, cap: int = 100) -> list[int]:
+    """The caps of a daemon that starts all pilots it may, beside a controller whose cycle goes with them."""
+    budget, pilots, caps = ControllerBudget(cap), 0, []
+    for look in range(looks):
+        budget = budget.after(alone_s + per_pilot_s * pilots, pilots, 1.5, most)
+        pilots = 0 if look < 5 else min(budget.cap, pilots + 20)
+        caps.append(budget.cap)
+    return caps
+
+
+def test_the_cap_settles_about_what_the_budget_allows() -> None:
+    caps = played(per_pilot_s=0.001, alone_s=0.1)
+    assert 30 <= sum(caps[-200:]) / 200 <= 52, "50 pilots make the cycle half as long again"
+    assert max(caps[-200:]) <= 56
+
+
+def test_a_controller_that_is_never_slow_has_the_whole_cap() -> None:
+    assert played(per_pilot_s=1e-6, alone_s=0.001)[-1] == 500
+
+
+def test_without_a_cycle_seen_alone_the_daemon_goes_down_until_it_sees_one() -> None:
+    budget, pilots = ControllerBudget(100), 100
+    for _ in range(120):
+        budget = budget.after(0.1 + 0.0001 * pilots, pilots, 1.5, 500)
+        pilots = min(pilots, budget.cap) if pilots > budget.cap else min(budget.cap, pilots + 10)
+    assert budget.alone
+    assert budget.cap > 20
+
+
+@given(st.lists(st.tuples(st.none() | st.floats(0, 5), st.integers(0, 600)), max_size=80), st.integers(1, 400))
+def test_the_cap_stays_within_its_bounds_and_says_why(seen: list[tuple[float | None, int]], most: int) -> None:
+    budget = ControllerBudget(most)
+    for cycle_s, pilots in seen:
+        before, budget = budget, budget.after(cycle_s, pilots, 1.5, most)
+        assert 1 <= budget.cap <= most
+        assert budget.reason
+        assert budget.cap <= before.cap or budget.cap - before.cap <= max(2, 0.05 * before.cap)
+    assert budget.budget_s(1.5) >= HARMLESS_CYCLE_S
+
+
+# -- the decision ----------------------------------------------------------------------------------------------------
+
+
+def test_a_decision_says_what_the_promise_holds_and_why() -> None:
+    world = World(nodes=8, rules=replace(RULES, keep_idle=3, keep_why="[promise] main_delay_p95 = 2 s"))
+    world.submit(job(1, most=8), tasks=10)
+    world.tick()
+    world.tick()
+    assert len(world.running()) == 5
+    decision = world.loop.last_decision
+    assert decision is not None
+    assert "3 nodes stay idle: [promise] main_delay_p95 = 2 s" in decision.reason
+    assert any("one of 3 nodes that stay idle ([promise]" in refusal.reason for refusal in decision.refusals)
+
+
+def test_pilots_beyond_what_the_controller_bears_leave() -> None:
+    world = World(nodes=8, rules=replace(RULES, max_pilots=8))
+    world.submit(job(1, most=8), tasks=10)
+    world.tick()
+    world.tick()
+    assert len(world.running()) == 8
+    world.loop.rules = replace(RULES, max_pilots=5, cap_why="main cycles take 300 ms")
+    world.tick()
+    decision = world.loop.last_decision
+    assert decision is not None
+    left = [action for action in decision.actions if isinstance(action, LeavePilot)]
+    assert [each.cause for each in left] == [LeaveCause.RESERVE] * 3
+    assert "more pilots than slurmctld bears: main cycles take 300 ms" in left[0].reason
+    for _ in range(4):
+        world.tick()
+    assert len(world.running()) == 5

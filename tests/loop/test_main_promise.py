@@ -1,0 +1,177 @@
+"""What the promise to the main queue is reckoned from, and that the daemon keeps to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from malletrain.decide.promise.kept_promise import PromiseKept, next_step, why_broken
+from malletrain.decide.promise.promised_reserve import MainPromise
+from malletrain.domain.event import EventKind, JsonValue
+from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
+from malletrain.loop.trackers.main_promise import PromiseTracker
+from tests.world import RULES, START, World, event_of, job, main_job, node
+
+PROMISED = replace(RULES, promise=MainPromise(p95_s=2.0))
+
+
+def seen(*jobs: object, nodes: int = 10, **plan: object) -> Snapshot:
+    made = tuple(node(f"n{n}", NodeState.IDLE) for n in range(nodes))
+    return Snapshot(START, made, tuple(jobs), plan=BackfillPlan(**plan))  # type: ignore[arg-type]
+
+
+def looked(tracker: PromiseTracker, snapshot: Snapshot, now: float = START, pilots: int = 0) -> None:
+    tracker.look(snapshot, pilots, 12.0, now, PROMISED)
+
+
+def test_arrivals_come_from_accounting_and_from_looks_each_once() -> None:
+    tracker = PromiseTracker()
+    assert tracker.learn([("7", START - 50, 2), ("8_1", START - 40, 1), ("8_2", START - 40, 1)]) == 3
+    rows = (
+        main_job(7, submit_time=START - 50, count=2),
+        replace(main_job(8, submit_time=START - 40), id="8_[3-4]"),
+        main_job(9, submit_time=START - 1, count=4),
+    )
+    looked(tracker, seen(*rows))
+    looked(tracker, seen(*rows))
+    assert tracker.arrivals == 4
+    looked(tracker, seen(main_job(9, submit_time=START + 9, count=4)))
+    assert tracker.arrivals == 5, "requeued and submitted anew under its number"
+
+
+def gave_way(tracker: PromiseTracker, name: str, at: float, left: float, started: float) -> None:
+    """Pilots leave for a main job that was submitted a second before, and it has their node."""
+    given: dict[str, JsonValue] = {"main_job": name, "submitted_at": at - 1.0}
+    tracker.apply(event_of(at, EventKind.MAIN_MET, data=given))
+    tracker.apply(event_of(at, EventKind.INTENT, 1, "7_0", "n0", data={"type": "leave", "main_job": name}))
+    met = {**given, "started_at": started, "left_at": left}
+    tracker.apply(event_of(left + 1, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
+
+
+def test_how_long_nodes_take_to_be_free_is_learnt_and_how_much_later_jobs_start() -> None:
+    tracker = PromiseTracker()
+    looked(tracker, seen(interval_s=30.0))
+    gave_way(tracker, "at once", START + 10, START + 12, START + 12)
+    gave_way(tracker, "by the next cycle", START + 110, START + 122, START + 145)
+    gave_way(tracker, "in its own cycle", START + 210, START + 215, START + 225)
+    assert tracker.times().took_s == (3.5, 13.5, 6.5)
+    kept = tracker.kept(START + 1000)
+    assert kept.delays_s == (3.5, 30.0, 0.0), "one of two cycles; and no cycle, where the first came in time"
+    assert kept.delay_p95_s == 30.0
+    assert kept.late(2.0) == 2
+
+
+def test_a_job_that_waited_for_other_things_before_counts_from_when_pilots_were_asked() -> None:
+    tracker = PromiseTracker()
+    looked(tracker, seen())
+    given: dict[str, JsonValue] = {"main_job": "9", "submitted_at": START - 5000.0}
+    tracker.apply(event_of(START, EventKind.MAIN_MET, data=given))
+    tracker.apply(event_of(START, EventKind.INTENT, 1, "7_0", "n0", data={"type": "leave", "main_job": "9"}))
+    met = {**given, "started_at": START + 3, "left_at": START + 3}
+    tracker.apply(event_of(START + 4, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
+    assert tracker.times().took_s == (8.5,)
+
+
+def test_the_tasks_of_an_array_are_jobs_of_their_own() -> None:
+    tracker = PromiseTracker()
+    looked(tracker, seen())
+    tracker.apply(event_of(START, EventKind.INTENT, 1, "7_0", "n0", data={"type": "leave", "main_job": "9_[1-4]"}))
+    for task, after_s in ((1, 2.0), (2, 3.0), (3, 900.0)):
+        met: dict[str, JsonValue] = {
+            "main_job": f"9_{task}",
+            "started_at": START + after_s,
+            "left_at": START + after_s,
+        }
+        tracker.apply(event_of(START + after_s, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
+    assert tracker.times().took_s == (7.5, 8.5), "the third waited for other things, too"
+
+
+def test_a_job_for_which_slurm_preempted_a_pilot_counts_as_late_by_a_cycle_at_most() -> None:
+    tracker = PromiseTracker()
+    looked(tracker, seen(interval_s=30.0))
+    met: dict[str, JsonValue] = {
+        "main_job": "9", "submitted_at": START, "started_at": START + 100, "left_at": START + 99, "preempted": True,
+    }  # fmt: skip
+    tracker.apply(event_of(START + 101, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
+    assert tracker.kept(START + 900).delays_s == (30.5,)
+
+
+@pytest.mark.parametrize(
+    ("promise", "kept", "broken"),
+    [
+        (MainPromise(p95_s=2.0), PromiseKept(100, (9.0,) * 4), ""),
+        (MainPromise(p95_s=2.0), PromiseKept(100, (9.0,) * 12), "12 of 100 main jobs started more than 2 s later"),
+        (MainPromise(p95_s=20.0), PromiseKept(100, (9.0,) * 12), ""),
+        (MainPromise(mean_s=0.5), PromiseKept(100, (9.0,) * 12), "1.1 s later in the mean"),
+        (MainPromise(immediate_refusals=0.01), PromiseKept(100, (0.1,) * 9), "9 of 100 main jobs met pilots"),
+        (MainPromise(p95_s=2.0), PromiseKept(0), ""),
+    ],
+)
+def test_what_shows_a_promise_to_be_broken(promise: MainPromise, kept: PromiseKept, broken: str) -> None:
+    why = why_broken(promise, kept)
+    assert (broken in why) if broken else why == ""
+    assert next_step(promise, kept, 1)[0] == (2 if broken else 0 if kept.jobs >= 50 else 1)
+
+
+def test_the_daemon_steps_back_when_the_promise_was_not_kept_and_forward_when_it_is() -> None:
+    tracker = PromiseTracker()
+    tracker.learn([(str(n), START - 100 * n, 1 + n % 8) for n in range(1, 400)])
+    looked(tracker, seen())
+    before = tracker.rules(PROMISED, seen(), START)
+    for n in range(20):
+        looked(tracker, seen(main_job(1000 + n, submit_time=START + n)), START + n)
+    for n in range(6):
+        gave_way(tracker, str(1000 + n), START + n + 1, START + n + 20, START + n + 20)
+    looked(tracker, seen(), START + 600)
+    assert tracker.steps_back == 1
+    assert "6 of 20 main jobs started more than 2 s later" in tracker.stepped_for
+    after = tracker.rules(PROMISED, seen(), START + 600)
+    assert after.keep_idle >= before.keep_idle
+    assert "1 steps stricter" in after.keep_why
+    later = START + 1000
+    for n in range(60):
+        looked(tracker, seen(main_job(2000 + n, submit_time=later + n)), later + n)
+    looked(tracker, seen(), later + 600)
+    assert (tracker.steps_back, tracker.stepped_for) == (0, "kept for 60 main jobs")
+
+
+def test_without_a_promise_the_rules_are_the_sites_own() -> None:
+    world = World(nodes=4)
+    world.submit(job(1, most=4), tasks=4)
+    world.tick()
+    assert world.loop.ledger.promise.held is None
+    assert world.loop.last_decision is not None
+    assert "promise" not in world.loop.last_decision.reason
+
+
+def test_the_loop_holds_what_the_promise_asks_for() -> None:
+    world = World(nodes=10, rules=PROMISED)
+    world.loop.ledger.promise.learn([(f"m{n}", START - 3600.0 * n, 1 + 2 * (n % 2)) for n in range(1, 120)])
+    world.submit(job(1, most=10), tasks=12)
+    for _ in range(3):
+        world.tick()
+    assert len(world.running()) == 7, "three nodes wide is what jobs are here, and epilogs are not known"
+    assert world.loop.last_decision is not None
+    assert "3 nodes stay idle: [promise] main_delay_p95 = 2 s" in world.loop.last_decision.reason
+
+
+def test_nothing_is_harvested_while_no_main_job_has_been_seen() -> None:
+    world = World(nodes=4, rules=PROMISED)
+    world.submit(job(1, most=4), tasks=4)
+    world.tick()
+    assert not world.running()
+    assert world.loop.last_decision is not None
+    assert "no main job's arrival is known yet" in world.loop.last_decision.reason
+
+
+def test_the_number_of_pilots_follows_the_controllers_cycles() -> None:
+    tracker = PromiseTracker()
+    rules = replace(RULES, max_pilots=100, promise=MainPromise(cycle_ratio=1.5, most_pilots=400))
+    for cycle_s, pilots, looks in ((0.1, 0, 6), (0.4, 90, 3)):
+        for _ in range(looks):
+            tracker.look(seen(main_cycle_s=cycle_s), pilots, None, START, rules)
+    found = tracker.rules(rules, seen(), START)
+    assert found.max_pilots == 60
+    assert "main cycles take 400 ms beside 90 pilots, and may take 150" in found.cap_why
+    assert found.keep_idle == rules.keep_idle
