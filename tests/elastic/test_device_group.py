@@ -183,7 +183,7 @@ def test_what_no_carrier_can_serve_is_refused(devices: tuple[str, ...], environ:
 
 
 def test_the_models_device_chooses_the_carrier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carriers, "_lacks_nccl", lambda: "")
+    monkeypatch.setattr(carriers, "_lacks_nccl", lambda environ: "")
     assert find_carrier(model_on("cpu"), {}) is None
     assert find_carrier(model_on("cuda:0"), {"MALLETRAIN_BACKEND": "gloo"}) is None
     chosen = find_carrier(model_on("cpu", "cuda:0"), {})
@@ -191,14 +191,22 @@ def test_the_models_device_chooses_the_carrier(monkeypatch: pytest.MonkeyPatch) 
     assert not chosen.takes(torch.zeros(1)), "tensors in host memory go by the host's carrier"
     later = find_carrier(model_on("cuda:0"), {"MALLETRAIN_NCCL_CONNECT": "boundary"})
     assert later is not None and later.beside_limit is None
-    monkeypatch.setattr(carriers, "_lacks_nccl", lambda: "NCCL 2.10.3")
+    monkeypatch.setattr(carriers, "_lacks_nccl", lambda environ: "NCCL 2.10.3")
     assert find_carrier(model_on("cuda:0"), {}) is None
     with pytest.raises(ElasticError, match="no such interface"):
-        monkeypatch.setattr(carriers, "_lacks_nccl", lambda: "")
+        monkeypatch.setattr(carriers, "_lacks_nccl", lambda environ: "")
         find_carrier(model_on("cuda:0"), {"NCCL_SOCKET_IFNAME": "=ib77"})
-    monkeypatch.setattr(carriers, "_lacks_nccl", lambda: "NCCL 2.10.3")
+    monkeypatch.setattr(carriers, "_lacks_nccl", lambda environ: "NCCL 2.10.3")
     with pytest.raises(ElasticError, match=r"NCCL 2\.10\.3"):
         find_carrier(model_on("cuda:0"), {"MALLETRAIN_BACKEND": "nccl"})
+
+
+def test_slices_of_a_gpu_are_summed_by_gloo(caplog: pytest.LogCaptureFixture) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "MIG-7a1c"}
+    assert find_carrier(model_on("cuda:0"), environ) is None
+    assert "a slice of a GPU (MIG-7a1c), which NCCL does not connect" in caplog.text
+    with pytest.raises(ElasticError, match="MIG-7a1c"):
+        find_carrier(model_on("cuda:0"), {**environ, "MALLETRAIN_BACKEND": "nccl"})
 
 
 @pytest.mark.parametrize(

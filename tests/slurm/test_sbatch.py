@@ -322,3 +322,47 @@ def test_no_value_escapes_its_line(name: str, comment: str) -> None:
     first = next(line for line in head if line.startswith("#SBATCH --job-name"))
     # sbatch's own quoting is close enough to the shell's to be read back by it.
     assert shlex.split(first[len("#SBATCH ") :]) == [f"--job-name={name}"] or any(ord(c) > 127 for c in name)
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "gres"),
+    [
+        ((), "gpu:4"),
+        (("--gpus-per-node=2",), "gpu:2"),
+        (("--gpus-per-node=a100:2",), "gpu:a100:2"),
+        (("--gpus-per-node=1g.10gb:7", "--gres=nvme:1"), "nvme:1,gpu:1g.10gb:7"),
+    ],
+)
+def test_gpus_per_node_are_gres(words: tuple[str, ...], gres: str) -> None:
+    assert ask(GOOD, *words).gres == gres
+    assert f"#SBATCH --gres={gres}\n" in ask(GOOD, *words).materialize(7, "http://h:1", "/p", {}).script.decode()
+
+
+def test_gpus_per_node_are_read_where_sbatch_reads_them() -> None:
+    assert ask(GOOD.replace(b"1-8\n", b"1-8\n#SBATCH --gpus-per-node=h100:8\n")).gres == "gpu:h100:8"
+    assert ask(GOOD, environment={"SBATCH_GPUS_PER_NODE": "3"}).gres == "gpu:3"
+
+
+def test_faults_of_gpus_and_processes_name_what_to_change() -> None:
+    for wrong in ("0", "a100", "a100:1,v100:1", "a b:2", "-1"):
+        assert "--gpus-per-node: " in faults(GOOD, f"--gpus-per-node={wrong}")
+    assert "names GPUs too" in faults(GOOD, "--gpus-per-node=2", "--gres=gpu:2")
+    assert "see --gpus-per-node" in faults(GOOD, "--gpus=4")
+    assert "see --processes-per-node=gpu" in faults(GOOD, "--gpus-per-task=1")
+    for wrong in ("0", "all", "1.5"):
+        assert "--processes-per-node: " in faults(GOOD, f"--processes-per-node={wrong}")
+    assert "--mpi=pmi2 starts" in faults(GOOD, "--processes-per-node=gpu", "--mpi=pmi2")
+    assert "starts its processes itself" in faults(GOOD, "--processes-per-node=2", "--elastic=restart")
+
+
+def test_the_launcher_starts_the_script_for_each_gpu() -> None:
+    script = GOOD.replace(b"1-8\n", b"1-8\n#MALLETRAIN --processes-per-node=gpu\n")
+    text = ask(script).materialize(7, "http://head:8470", "/opt/my venv/bin/python", {}).script.decode()
+    runs = '-m malletrain.elastic.launch.node_processes gpu -- /bin/bash "$0"'
+    assert f"-m malletrain.elastic.launch -- '/opt/my venv/bin/python' {runs}" in text
+    assert "node_processes" not in ask(GOOD).materialize(7, "http://h:1", "/p", {}).script.decode()
+    check = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True)
+    assert check.returncode == 0, check.stderr

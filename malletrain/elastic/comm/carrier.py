@@ -78,7 +78,7 @@ def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCa
         )
     if backend == "gloo" or not on_gpu:
         return None
-    lacking = _lacks_nccl()
+    lacking = _lacks_nccl(environ)
     if lacking and backend == "nccl":
         raise ElasticError(f"{BACKEND_VARIABLE}=nccl: {lacking}")
     if lacking:
@@ -97,7 +97,12 @@ def find_carrier(model: torch.nn.Module, environ: Mapping[str, str]) -> DeviceCa
     )
 
 
-def _lacks_nccl() -> str:
+def _lacks_nccl(environ: Mapping[str, str]) -> str:
+    if environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-"):
+        # NCCL takes two slices of a GPU for one device ("Duplicate GPU detected") and has no path between
+        # slices (github.com/NVIDIA/nccl/issues/1716).
+        given = environ["CUDA_VISIBLE_DEVICES"][:60]
+        return f"this process has a slice of a GPU ({given}), which NCCL does not connect"
     if not torch.distributed.is_nccl_available():
         return f"torch {torch.__version__} is built without NCCL"
     release: tuple[int, ...] = torch.cuda.nccl.version()

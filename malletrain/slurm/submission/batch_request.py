@@ -15,6 +15,8 @@ from malletrain.slurm.submission.sbatch import BatchRequest, InvalidBatch, defau
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
 #: A user's name or one address. It goes into the arguments of a site's program, and never begins with a dash.
 _ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}(?:@[A-Za-z0-9][A-Za-z0-9.-]{0,252})?\Z")
+#: As sbatch(1) has it; the names of MIG slices have dots, as `1g.10gb:7`.
+_GPUS = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}:)?[1-9][0-9]{0,3}\Z")
 _PMI = re.compile(r"none\Z|pmi2\Z|pmix(?:_v[0-9]{1,2})?\Z")
 
 
@@ -79,6 +81,12 @@ def request(
     resume = reader.count("resume")
     if resume is not None and elastic == "restart":
         reader.fault("resume", "a script that is restarted loads its own checkpoint: leave it out")
+    processes = reader.processes()
+    if processes and elastic == "restart":
+        reader.fault("processes-per-node", "a script that is restarted starts its processes itself: leave it out")
+    if processes and mpi != "none":
+        reader.fault("processes-per-node", f"--mpi={mpi} starts the processes of a node too: leave one of them out")
+    gres = reader.gres(passed.pop("gres", ""))
     after = reader.after()
     mail, mail_user = reader.mail()
     curve, profile = reader.curve(), reader.text("profile", "")
@@ -97,7 +105,7 @@ def request(
         arguments=tuple(arguments),
         account=passed.pop("account", defaults.account),
         qos=passed.pop("qos", defaults.qos),
-        gres=passed.pop("gres", defaults.gres),
+        gres=gres or defaults.gres,
         constraint=passed.pop("constraint", ""),
         passed=tuple(sorted(passed.items())),
         tasks=tasks,
@@ -117,6 +125,7 @@ def request(
         mail=mail,
         mail_user=mail_user if mail else "",
         class_min=reader.class_min(most),
+        processes=processes,
     )
     if result.deadline is not None and (result.total_samples is None or not curve):
         reader.fault("deadline", "needs to know the work and the speed: give --total-samples and --curve too")
@@ -171,6 +180,24 @@ class _Reader:
         if outside:
             self.fault("sizes", f"{outside[0]} is outside --nodes={least}-{most}")
         return found
+
+    def processes(self) -> str:
+        """How often the script runs on each node: a number or `gpu`; "" where nothing is said."""
+        name = "processes-per-node"
+        return "gpu" if self.text(name, "") == "gpu" else str(self.count(name) or "")
+
+    def gres(self, given: str) -> str:
+        """`given` by --gres, and what --gpus-per-node adds to it."""
+        gpus = self.text("gpus-per-node", "")
+        if not gpus:
+            return given
+        if not _GPUS.match(gpus):
+            self.fault("gpus-per-node", f"{gpus[:40]!r} is not [TYPE:]COUNT of one type, as 4 or a100:4")
+            return given
+        if any(part.split(":")[0].removeprefix("gres/") == "gpu" for part in given.split(",")):
+            self.fault("gpus-per-node", f"--gres={given[:40]} names GPUs too: leave one of them out")
+            return given
+        return ",".join(part for part in (given, f"gpu:{gpus}") if part)
 
     def count(self, name: str) -> int | None:
         text = self.text(name, "")

@@ -41,6 +41,7 @@ ALLOWED: dict[str, Option] = {
         Option("exclusive", Use.GIVEN, takes=None),
         Option("export", Use.FORWARD, help="environment variables to pass on (ALL by default)"),
         Option("gres", Use.FORWARD, help="generic resources of a node; all of them by default"),
+        Option("gpus-per-node", Use.OURS, help="[TYPE:]COUNT: GPUs that each node must have, as --gres=gpu:..."),
         Option("job-name", Use.FORWARD, short="J", help="name of the job (the script's name by default)"),
         Option("no-requeue", Use.GIVEN, takes=False),
         Option("nodes", Use.OURS, short="N", help="MIN-MAX: how many nodes the job can train on"),
@@ -67,6 +68,9 @@ ALLOWED: dict[str, Option] = {
         Option("mail-user", Use.OURS, help="where it tells you: an address (you at this site by default)"),
         Option("min-on", Use.OURS, help="fewest nodes of a class of nodes, CLASS:NODES,... as k80:4"),
         Option("mpi", Use.OURS, help="PMI for the processes on the nodes of one pilot: none, pmi2 or pmix"),
+        Option(
+            "processes-per-node", Use.OURS, help="run the script so often on each node: a number, or gpu: once a GPU"
+        ),
         Option("profile", Use.OURS, help="how its scalability is learnt: none, passive, active, or given (--curve)"),
         Option(
             "resume", Use.OURS, help="a job that failed or was cancelled, whose saved state this one goes on from"
@@ -87,7 +91,7 @@ ALLOWED: dict[str, Option] = {
 }
 
 _NODE_WHOLE = "a pilot has its whole node, with all processors and memory: leave it out"
-_ONE_TASK = "a pilot starts one process a node, which starts what it needs: leave it out"
+_ONE_TASK = "a pilot starts one process a node, which starts what it needs; see --processes-per-node"
 _PINNED = "the daemon names the node of each pilot: leave it out"
 _SELF_HELD = "MalleTrain holds and releases pilots itself: leave it out"
 
@@ -109,10 +113,9 @@ REFUSED: dict[str, str] = {
     "exclude": _PINNED,
     "get-user-env": "the environment is that of the call of mtbatch; see --export",
     "gid": "it runs as you, as every job that you submit",
-    "gpus": "a pilot has all GPUs of its node; see --gres",
-    "gpus-per-node": "a pilot has all GPUs of its node; see --gres",
-    "gpus-per-socket": "a pilot has all GPUs of its node; see --gres",
-    "gpus-per-task": "a pilot has all GPUs of its node; see --gres",
+    "gpus": "a pilot has all GPUs of its node; see --gpus-per-node",
+    "gpus-per-socket": "a pilot has all GPUs of its node; see --gpus-per-node",
+    "gpus-per-task": "a pilot has all GPUs of its node; see --processes-per-node=gpu",
     "hold": "hold the job with `malletrain hold JOB` after submitting it",
     "ignore-pbs": "only #SBATCH and #MALLETRAIN lines are read anyway: leave it out",
     "kill-on-invalid-dep": "a job whose dependency can never be met stays held: `malletrain cancel` it",
@@ -170,5 +173,6 @@ FROM_ENVIRONMENT = {
     "SBATCH_ERROR": "error",
     "SBATCH_CONSTRAINT": "constraint",
     "SBATCH_GRES": "gres",
+    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
     "SBATCH_WCKEY": "wckey",
 }

@@ -28,6 +28,10 @@ _OF_ANOTHER_JOB = (
 )  # fmt: skip
 
 
+#: Runs the script several times on a node.
+NODE_PROCESSES = "malletrain.elastic.launch.node_processes"
+
+
 class InvalidBatch(MalletrainError):
     """A script or its options are wrong. `faults` has one complete line for each fault, all of them."""
 
@@ -82,6 +86,7 @@ class BatchRequest:
     mail: tuple[str, ...] = ()  # of begin, end, fail
     mail_user: str = ""
     class_min: tuple[tuple[str, int], ...] = ()
+    processes: str = ""  # how often the script runs on each node: a number or `gpu`; "": once, without a local rank
 
     def announcement(self) -> dict[str, object]:
         """The body of POST /v1/jobs."""
@@ -184,6 +189,8 @@ class BatchRequest:
             f"#SBATCH --{name}" + (f"={quote(value)}" if value else "") for name, value in self.lines(job)
         )
         run = " ".join(shlex.quote(word) for word in self.interpreter)
+        if self.processes:
+            run = f"{shlex.quote(python)} -m {NODE_PROCESSES} {self.processes} -- {run}"
         arguments = " ".join(shlex.quote(word) for word in self.arguments)
         exports = "".join(f"  export {name}={shlex.quote(value)}\n" for name, value in trust.items())
         if self.resume is not None:
