@@ -18,6 +18,10 @@ SOON_S = 0.2
 #: that these take says how long the client waits for slurmctld, and nothing of its load.
 AWAY_REST_S = 5.0
 
+#: A rest is at most this long (seconds), or twice the one before: one slow answer may be the machine's, several are
+#: Slurm's.
+OUTLIER_REST_S = 10.0
+
 
 class PollBackoff:
     """Times looks, and says when the next one may come. One thread at a time; `longest_s`: of a rest."""
@@ -53,5 +57,6 @@ class PollBackoff:
             self._ended = self._elapsed()
             answered = answer is not None
             longest = self._longest_s if answered and self._answered else min(AWAY_REST_S, self._longest_s)
-            self._rest_s = min(longest, REST * (self._ended - begun))
+            growth = max(OUTLIER_REST_S, 2.0 * self._rest_s)
+            self._rest_s = min(longest, growth, REST * (self._ended - begun))
             self._answered = answered

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ def free_port() -> int:
 class Site:
     """One daemon on one lab. `settings` are TOML lines by section, added to the small configuration below.
 
-    `daemon_user` runs malletraind: a plain user who is coordinator of the harvest account where the lab keeps
-    accounts, else Slurm's own user (None: whoever runs this).
+    `program` is malletraind, or another that takes its options. `daemon_user` runs it: a plain user who is
+    coordinator of the harvest account where the lab keeps accounts, else Slurm's own user (None: whoever runs this).
     """
 
     lab: Lab
@@ -47,6 +48,7 @@ class Site:
     account: str = ""
     settings: dict[str, list[str]] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    program: Sequence[str | Path] = (BIN / "malletraind",)
 
     def __post_init__(self) -> None:
         self.directory = self.lab.path.with_name(f"{self.lab.path.name}-malletrain")
@@ -97,7 +99,7 @@ class Site:
         with self.log.open("a") as log:
             self._process = self.lab.popen(
                 # It ends with whoever started it, also when that is killed.
-                ["setpriv", "--pdeathsig", "TERM", BIN / "malletraind", "--config", self.config, *options],
+                ["setpriv", "--pdeathsig", "TERM", *self.program, "--config", self.config, *options],
                 user=self.daemon_user,
                 cwd=self.directory,
                 stdout=log.fileno(),
@@ -119,6 +121,15 @@ class Site:
         if self._process is None:
             raise LabError("malletraind does not run")
         return self._process.pid
+
+    def is_running(self) -> bool:
+        """Whether the daemon's process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL to the daemon, if it runs; returns at once."""
+        if self._process is not None:
+            self._process.kill()
 
     def is_up(self) -> bool:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from malletrain.daemon.poll_backoff import AWAY_REST_S, REST, SOON_S, PollBackoff
+from malletrain.daemon.poll_backoff import AWAY_REST_S, OUTLIER_REST_S, REST, SOON_S, PollBackoff
 
 
 class Slurm:
@@ -53,12 +53,27 @@ def test_after_a_look_without_an_answer_the_next_comes_soon() -> None:
     assert pace.rest_s == AWAY_REST_S
     pace.timed(lambda: slurm.look(11.0))
     assert pace.rest_s == AWAY_REST_S, "the first answer was waited for"
-    pace.timed(lambda: slurm.look(11.0))
+    for _ in range(6):
+        pace.timed(lambda: slurm.look(11.0))
     assert pace.rest_s == pytest.approx(11.0 * REST), "now it is slow"
+
+
+def test_one_slow_look_is_no_slow_slurm() -> None:
+    slurm = Slurm()
+    pace = PollBackoff(lambda: slurm.time)
+    pace.timed(lambda: slurm.look(0.01))
+    pace.timed(lambda: slurm.look(8.0))
+    assert pace.rest_s == OUTLIER_REST_S
+    pace.timed(lambda: slurm.look(0.01))
+    assert pace.rest_s == pytest.approx(0.01 * REST)
+    for rest_s in (OUTLIER_REST_S, 2 * OUTLIER_REST_S, 4 * OUTLIER_REST_S, 8.0 * REST, 8.0 * REST):
+        pace.timed(lambda: slurm.look(8.0))
+        assert pace.rest_s == pytest.approx(rest_s)
 
 
 def test_a_rest_has_a_bound() -> None:
     slurm = Slurm()
     pace = PollBackoff(lambda: slurm.time, longest_s=120.0)
-    pace.timed(lambda: slurm.look(30.0))
+    for _ in range(6):
+        pace.timed(lambda: slurm.look(30.0))
     assert pace.rest_s == 120.0

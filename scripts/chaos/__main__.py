@@ -1,0 +1,101 @@
+"""Breaks things on a real Slurm: `python -m scripts.chaos [--minutes N] [--seed S] [--crash-points N]`.
+
+    python -m scripts.chaos --minutes 5              faults of all kinds, every five seconds on average
+    python -m scripts.chaos --minutes 0 --crash-points 300      the daemon alone dies, at boundaries of its own
+
+Prints what was broken and what came of it (`--json`: as JSON); exit status 1 when a law does not hold. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from scripts.chaos.faults import Chaos
+from scripts.chaos.laws import MAIN_WAIT_S, Outcome, outcome
+from scripts.chaos.scene import Scene
+from scripts.lab import Lab, LabConfig
+
+_log = logging.getLogger("chaos")
+
+#: Boundaries of one daemon's life at which it dies, drawn up to this one: about twenty seconds of work.
+LAST_BOUNDARY = 60
+
+
+def play(minutes: float, seed: int, crash_points: int, nodes: int, directory: Path) -> Outcome:
+    """One run: faults for so many minutes, and until so many crashes; then calm until all jobs have ended.
+
+    Raises:
+        LabError: the lab cannot be brought up, or what was broken not be mended.
+    """
+    rng = random.Random(seed)
+    crashes = [rng.randint(1, LAST_BOUNDARY) for _ in range(crash_points)]
+    with Lab.up(directory, LabConfig(nodes=nodes, users=True)) as lab:
+        scene = Scene(lab, rng, crashes)
+        try:
+            chaos = Chaos(scene, rng)
+            begun = told = time.monotonic()
+            number = 0
+            while (
+                len(scene.supervisor.crashed) + scene.supervisor.spared < crash_points
+                or time.monotonic() - begun < 60.0 * minutes
+            ):
+                if number - len(scene.ended()) < 2:
+                    number += 1
+                    scene.train(epochs=rng.randint(8, 20), seed=number, most=rng.randint(1, nodes), deadline_s=30.0)
+                scene.main.step()
+                if minutes:
+                    chaos.step()
+                scene.look()
+                if time.monotonic() - told > 15.0:
+                    told = time.monotonic()
+                    _log.info(
+                        "%4.0f s: %d faults, %d crashes, %d daemons, %d jobs submitted, %d ended",
+                        told - begun, len(chaos.done), len(scene.supervisor.crashed), scene.supervisor.starts,
+                        len(scene.jobs), len(scene.ended()),
+                    )  # fmt: skip
+                time.sleep(0.2)
+            scene.supervisor.crashes.clear()
+            chaos.mend_all()
+            return outcome(scene, chaos, calm_s=600.0)
+        except BaseException:
+            _log.error("%s", scene.site.last_log())
+            raise
+        finally:
+            scene.close()
+
+
+def main() -> int:
+    """As the module's docstring says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--crash-points", type=int, default=0, metavar="N")
+    parser.add_argument("--nodes", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="mtlab-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        result = play(asked.minutes, asked.seed, asked.crash_points, asked.nodes, Path(name) / "lab")
+    if asked.json:
+        print(json.dumps(result.summary()))
+    else:
+        for at, what in result.faults:
+            print(f"{at:7.1f} s  {what}")
+        print(*(f"{name}: {value}" for name, value in result.summary().items()), sep="\n")
+        print(f"(main jobs begin within {MAIN_WAIT_S:g} s where nodes without main jobs suffice and slurmctld is up)")
+        kinds = Counter(result.crashes)
+        print(*(f"died {kind}: {count} times" for kind, count in kinds.most_common()), sep="\n")
+    return 1 if result.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

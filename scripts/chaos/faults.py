@@ -1,0 +1,197 @@
+"""What is broken on a real Slurm, and how it is mended. Each fault says what it did."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scripts.chaos.scene import RESEARCHER, Scene
+from scripts.lab import LabError
+
+#: Seconds from the mending of Slurm until its main queue is served as before.
+RECOVERS_S = 20.0
+
+#: Breaks something; what it did, or "" when there was nothing to break.
+Fault = Callable[["Chaos"], str]
+
+
+@dataclass
+class Chaos:
+    """Faults drawn one after the other, and their mending; several may be open at once.
+
+    Attributes:
+        gap_s: mean time between two faults.
+        done: (seconds from the beginning, what was done).
+    """
+
+    scene: Scene
+    rng: random.Random
+    gap_s: float = 5.0
+    done: list[tuple[float, str]] = field(default_factory=list)
+    unsure: list[tuple[float, float]] = field(
+        default_factory=list
+    )  #: (from, to), Unix seconds, of Slurm's own faults
+    _mend: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+    _next: float = 0.0
+    _begun: float = field(default_factory=time.monotonic)
+
+    def step(self) -> None:
+        """Mends what is due, and breaks the next thing when its time has come."""
+        self.mend_due(time.monotonic())
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self.rng.expovariate(1.0 / self.gap_s)
+        fault = self.rng.choices([each for each, _ in FAULTS], [weight for _, weight in FAULTS])[0]
+        try:
+            what = fault(self)
+        except LabError as error:
+            what = f"{fault.__name__}: not done ({str(error).splitlines()[0]})"
+        if what:
+            self.done.append((time.monotonic() - self._begun, what))
+
+    def slurm_fails(self, seconds: float) -> None:
+        """Notes that Slurm may not serve its main queue from now on, for so long and a little more."""
+        self.unsure.append((time.time(), time.time() + seconds + RECOVERS_S))
+
+    def was_unsure(self, begin: float, end: float) -> bool:
+        """Whether Slurm may not have served its main queue at some moment between (Unix seconds)."""
+        return any(start <= end and stop >= begin for start, stop in self.unsure)
+
+    def later(self, seconds: float, mend: Callable[[], object]) -> None:
+        """`mend` is called so much later."""
+        self._mend.append((time.monotonic() + seconds, mend))
+
+    def mend_due(self, now: float) -> None:
+        """Does what `later` was told of, up to `now`."""
+        due = [mend for at, mend in self._mend if at <= now]
+        self._mend = [(at, mend) for at, mend in self._mend if at > now]
+        for mend in due:
+            try:
+                mend()
+            except LabError:
+                self.later(1.0, mend)  # slurmctld is away: again
+            except ProcessLookupError:
+                pass  # the process to go on has ended
+
+    def mend_all(self, deadline_s: float = 60.0) -> None:
+        """All is mended when this returns.
+
+        Raises:
+            LabError: something cannot be.
+        """
+        end = time.monotonic() + deadline_s
+        while self._mend:
+            self.mend_due(float("inf"))
+            if time.monotonic() > end:
+                raise LabError("not everything that was broken could be mended")
+        self.scene.lab.run(["scontrol", "ping"])
+
+
+def daemon_killed(chaos: Chaos) -> str:
+    """kill -9 of malletraind; a supervisor starts it again."""
+    away = chaos.rng.uniform(0.0, 4.0)
+    chaos.scene.supervisor.kill(away)
+    return f"daemon killed, away for {away:.1f} s"
+
+
+def daemon_frozen(chaos: Chaos) -> str:
+    """SIGSTOP of malletraind."""
+    seconds, pid = chaos.rng.uniform(1.0, 6.0), chaos.scene.site.pid
+    os.kill(pid, signal.SIGSTOP)
+    chaos.later(seconds, lambda: os.kill(pid, signal.SIGCONT))
+    return f"daemon frozen for {seconds:.1f} s"
+
+
+def _of_a_worker(number: signal.Signals, goes_on_after_s: float = 0.0) -> Fault:
+    def fault(chaos: Chaos) -> str:
+        workers = chaos.scene.workers()
+        if not workers:
+            return ""
+        pid = chaos.rng.choice(workers).pid
+        os.kill(pid, number)
+        if goes_on_after_s:
+            chaos.later(chaos.rng.uniform(0.5, goes_on_after_s), lambda: os.kill(pid, signal.SIGCONT))
+        return f"worker {pid}: {number.name}"
+
+    fault.__name__ = f"worker_{number.name.lower()}"
+    return fault
+
+
+def _daemon_of_slurm(name: str, away_s: float) -> Fault:
+    def fault(chaos: Chaos) -> str:
+        lab = chaos.scene.lab
+        daemon = f"slurmd.{chaos.rng.choice(lab.nodes)}" if name == "slurmd" else name
+        if not lab.is_running(daemon):
+            return ""
+        seconds = chaos.rng.uniform(0.5, away_s)
+        lab.kill(daemon)
+        chaos.slurm_fails(seconds)
+        chaos.later(seconds, lambda: lab.is_running(daemon) or lab.start(daemon))
+        return f"{daemon} killed, away for {seconds:.1f} s"
+
+    fault.__name__ = f"{name}_killed"
+    return fault
+
+
+def node_drained(chaos: Chaos) -> str:
+    """scontrol update State=DRAIN, and RESUME later."""
+    lab, node = chaos.scene.lab, chaos.rng.choice(chaos.scene.lab.nodes)
+    seconds = chaos.rng.uniform(3.0, 20.0)
+    lab.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=chaos"], timeout=10.0)
+    chaos.slurm_fails(seconds)
+    chaos.later(seconds, lambda: lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False))
+    return f"{node} drained for {seconds:.0f} s"
+
+
+def pilot_cancelled(chaos: Chaos) -> str:
+    """scancel of a pilot that runs, by its owner."""
+    lab = chaos.scene.lab
+    rows = lab.run(
+        ["squeue", "-h", "-r", "-t", "R", "-p", "harvest", "-u", RESEARCHER, "-o", "%i"], timeout=10.0
+    ).stdout.split()
+    if not rows:
+        return ""
+    pilot = chaos.rng.choice(rows)
+    lab.run(["scancel", pilot], user=RESEARCHER, timeout=10.0)
+    return f"pilot {pilot} cancelled by its owner"
+
+
+def reconfigured(chaos: Chaos) -> str:
+    """scontrol reconfigure, by staff."""
+    chaos.scene.lab.run(["scontrol", "reconfigure"], timeout=20.0)
+    chaos.slurm_fails(0.0)
+    return "slurmctld reconfigured"
+
+
+def reservation_made(chaos: Chaos) -> str:
+    """A reservation of one node that begins now."""
+    lab, node = chaos.scene.lab, chaos.rng.choice(chaos.scene.lab.nodes)
+    seconds, name = chaos.rng.uniform(5.0, 20.0), f"chaos{len(chaos.done)}"
+    lab.run(
+        ["scontrol", "create", "reservation", f"ReservationName={name}", "StartTime=now", "Duration=5",
+         f"Nodes={node}", "Users=root", "Flags=IGNORE_JOBS"], timeout=10.0,
+    )  # fmt: skip
+    chaos.slurm_fails(seconds)
+    chaos.later(seconds, lambda: lab.run(["scontrol", "delete", f"ReservationName={name}"], check=False))
+    return f"{node} reserved for {seconds:.0f} s"
+
+
+#: Faults, and how often each is drawn beside the others.
+FAULTS: tuple[tuple[Fault, float], ...] = (
+    (daemon_killed, 3.0),
+    (daemon_frozen, 1.0),
+    (_of_a_worker(signal.SIGKILL), 3.0),
+    (_of_a_worker(signal.SIGTERM), 1.0),
+    (_of_a_worker(signal.SIGSTOP, goes_on_after_s=20.0), 1.5),
+    (_daemon_of_slurm("slurmd", 5.0), 1.0),
+    (_daemon_of_slurm("slurmctld", 6.0), 1.0),
+    (_daemon_of_slurm("munged", 3.0), 0.5),
+    (node_drained, 1.0),
+    (pilot_cancelled, 1.0),
+    (reconfigured, 0.5),
+    (reservation_made, 0.5),
+)

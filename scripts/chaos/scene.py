@@ -1,0 +1,253 @@
+"""What runs while things fail: a Slurm, a supervised daemon, training jobs, and a main queue that is watched."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from malletrain.slurm.formats.hostlist import expand
+from scripts.lab import Lab, LabError, processes
+from scripts.play.site import BIN, Site
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What counts as the same result: sums of floats in another order.
+RELATIVE, ABSOLUTE = 1e-3, 1e-4
+OVER = ("completed", "failed", "cancelled")
+RESEARCHER, MAIN_USER = "alice", "bob"
+
+SETTINGS = {
+    "loop": ["tick_s = 1.0", "watch_interval_s = 0.5"],
+    "breaker": ["preemptions_per_hour = 100000", "faults_of_job = 1000"],
+    "pilot": ["margin_s = 10", "leave_patience_s = 5.0"],
+}
+
+
+@dataclass
+class Supervisor:
+    """Starts the daemon again a second after it has died, as systemd does (Restart=always), unless it is to wait.
+
+    `crashes`: boundaries (`scripts.chaos.crashing_daemon`) at which the next daemons die, in turn.
+    """
+
+    site: Site
+    crashes: list[int] = field(default_factory=list)
+    restart_s: float = 1.0
+    starts: int = 0
+    recovered_s: list[float] = field(default_factory=list)  #: from a start to an API that answers
+    spared: int = 0  #: of `crashes`, those before which something else ended the daemon
+    _crash_at: int = 0
+    _crashed_before: int = 0
+    _down_until: float = 0.0
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.crash_log = self.site.directory / "crashes"
+        self._thread = threading.Thread(target=self._watch, name="supervisor")
+        self._thread.start()
+
+    def kill(self, stays_down_s: float) -> None:
+        """SIGKILL; the next daemon starts so much later."""
+        self._down_until = time.monotonic() + stays_down_s
+        self.site.kill()
+
+    @property
+    def crashed(self) -> list[str]:
+        """The boundaries at which daemons have died."""
+        return self.crash_log.read_text().splitlines() if self.crash_log.exists() else []
+
+    def end(self) -> None:
+        """Supervise no more; the daemon is left as it is."""
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.is_set():
+            if self.site.is_running() or time.monotonic() < self._down_until:
+                self._ended.wait(0.05)
+                continue
+            self.spared += self._crash_at > 0 and len(self.crashed) == self._crashed_before
+            at = self._crash_at = self.crashes.pop() if self.crashes else 0
+            self._crashed_before = len(self.crashed)
+            crashing = [sys.executable, "-m", "scripts.chaos.crashing_daemon", str(at), self.crash_log]
+            self.site.program = crashing if at else (BIN / "malletraind",)
+            begun = time.monotonic()
+            try:
+                self.site.start(deadline_s=60.0)
+                self.recovered_s.append(time.monotonic() - begun)
+            except LabError:
+                pass  # it ended before it served, as it does while slurmctld is down: the next try follows
+            self.starts += 1
+            self._ended.wait(self.restart_s)
+
+
+@dataclass(frozen=True, slots=True)
+class MainJob:
+    """A job of the main queue. Times are Unix seconds; infinite for what has not happened."""
+
+    number: int
+    nodes: int
+    submitted: float
+    begun: float
+    ended: float
+
+    def overlaps(self, other: MainJob) -> bool:
+        """Whether it was in the queue, or ran, while the other waited."""
+        return self.submitted <= other.begun and self.ended >= other.submitted
+
+
+@dataclass
+class MainQueue:
+    """A main queue: jobs of bob's, drawn."""
+
+    lab: Lab
+    rng: random.Random
+    gap_s: float = 8.0
+    submitted: dict[int, tuple[float, int]] = field(default_factory=dict)  #: id -> (when, nodes)
+    _next: float = 0.0
+
+    def step(self) -> None:
+        """Submits the next job when it is due."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self.rng.expovariate(1.0 / self.gap_s)
+        nodes = self.rng.randint(1, max(1, len(self.lab.nodes) // 2))
+        note = f"date +%s.%N >> {self.lab.output}/main-$SLURM_JOB_ID"
+        command = f"{note}; sleep {self.rng.uniform(3, 15):.0f}; {note}"
+        try:
+            now = time.time()
+            number = self.lab.submit(command, f"--nodes={nodes}", "--exclusive", "--time=2", user=MAIN_USER)
+        except (LabError, ValueError):
+            return  # slurmctld is away
+        self.submitted[number] = (now, nodes)
+
+    def times(self) -> list[MainJob]:
+        """All jobs that were submitted, and when they ran."""
+        found = []
+        for number, (at, nodes) in self.submitted.items():
+            path = self.lab.output / f"main-{number}"
+            noted = [float(line) for line in path.read_text().split()] if path.exists() else []
+            begun, ended = [*noted, math.inf, math.inf][:2]
+            found.append(MainJob(number, nodes, at, begun, ended))
+        return found
+
+
+@dataclass
+class Training:
+    """A malleable job, and what its static run gave."""
+
+    number: int
+    epochs: int
+    seed: int
+
+
+class Scene:
+    """All of it. The caller ends it (`close`)."""
+
+    def __init__(self, lab: Lab, rng: random.Random, crashes: list[int] | None = None) -> None:
+        self.lab, self.rng = lab, rng
+        self.site = Site(lab, settings=dict(SETTINGS))
+        self.supervisor = Supervisor(self.site, crashes or [])
+        self.main = MainQueue(lab, rng)
+        self.jobs: list[Training] = []
+        self.double: set[str] = set()
+        self._over: list[int] = []
+        self._statics: dict[tuple[int, int], dict[str, float]] = {}
+
+    # --- Researchers --------------------------------------------------------------------------------------------
+
+    def train(self, epochs: int, seed: int, most: int, deadline_s: float = 120.0) -> Training:
+        """Submits a job, again and again while nobody acknowledges it.
+
+        Raises:
+            LabError: not acknowledged in time.
+        """
+        command = shlex.join(
+            [sys.executable, f"{ROOT}/scripts/chaos/trainee.py", f"--epochs={epochs}", f"--seed={seed}"]
+        )
+        path = Path(self.lab.env_for(RESEARCHER)["HOME"]) / f"trainee-{seed}.sh"
+        path.write_text(f"#!/bin/bash\n#MALLETRAIN --nodes=1-{most} --tasks=40\n{command}\n")
+        end = time.monotonic() + deadline_s
+        while True:
+            try:
+                job = Training(self.site.mtbatch(RESEARCHER, path), epochs, seed)
+                break
+            except (LabError, ValueError, IndexError):
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+        self.jobs.append(job)
+        return job
+
+    def job(self, number: int) -> dict[str, Any]:
+        """`malletrain status NUMBER --json`; empty while the daemon does not answer."""
+        try:
+            answer = self.site.malletrain(RESEARCHER, "status", str(number), "--json")
+            found: dict[str, Any] = json.loads(answer.stdout)
+        except (LabError, ValueError):
+            return {}
+        return found
+
+    def static_result(self, job: Training) -> dict[str, float]:
+        """The result of the same training on one process, without Slurm."""
+        key = job.epochs, job.seed
+        if key not in self._statics:
+            out = self.site.directory / f"static-{job.epochs}-{job.seed}.json"
+            script = f"{ROOT}/scripts/chaos/trainee.py"
+            options = [f"--epochs={job.epochs}", f"--seed={job.seed}", "--sample-s=0", f"--out={out}"]
+            clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "MALLETRAIN"))}
+            subprocess.run([sys.executable, script, *options], check=True, env=clean, timeout=600)
+            self._statics[key] = json.loads(out.read_text())
+        return self._statics[key]
+
+    def ended(self) -> list[int]:
+        """The numbers of jobs that are over, as far as the daemon has answered."""
+        for each in self.jobs:
+            if each.number not in self._over and self.job(each.number).get("phase") in OVER:
+                self._over.append(each.number)
+        return self._over
+
+    # --- What is watched ----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Notes nodes that serve two jobs at this moment, as slurmctld has it."""
+        try:
+            rows = self.lab.run(["squeue", "-h", "-a", "-r", "-t", "R", "-o", "%i %N"], timeout=5.0).stdout
+        except LabError:
+            return
+        on_node: dict[str, list[str]] = defaultdict(list)
+        for row in rows.splitlines():
+            job, _, names = row.partition(" ")
+            for node in expand(names):
+                on_node[node].append(job)
+        self.double |= {f"{node}: {', '.join(jobs)}" for node, jobs in on_node.items() if len(jobs) > 1}
+
+    def workers(self) -> list[processes.Process]:
+        """The training processes that run now."""
+        mark = f"SLURM_CONF={self.lab.path}/slurm.conf"
+        found = []
+        for seen in processes.sight_all():
+            if mark in seen.environment and any(each.startswith("SLURM_JOB_ID=") for each in seen.environment):
+                line = Path(f"/proc/{seen.pid}/cmdline")
+                try:
+                    command = line.read_bytes()
+                except OSError:
+                    continue
+                if b"trainee.py" in command and command.startswith(sys.executable.encode()):
+                    found.append(processes.Process(seen.pid, seen.start_ticks, "trainee"))
+        return found
+
+    def close(self) -> None:
+        """Ends the daemon; the lab is the caller's."""
+        self.supervisor.end()
+        self.site.close()
