@@ -34,6 +34,7 @@ from malletrain.elastic.data.streams import StreamBatches, StreamPositions, Stre
 from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers, whole_batch_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released
+from malletrain.elastic.gradients.comm_hook import CommHook, check_hook
 from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.gradients.reducer import GradientReducer
 from malletrain.elastic.gradients.sync_batchnorm import SyncBatchNormLayers
@@ -89,6 +90,7 @@ class Settings:
     balance: bool
     must_be_finite: bool | None
     sum_dtype: torch.dtype | None
+    comm_hook: CommHook | None
     world: Group | None
     loaders: int
     check: Check
@@ -143,6 +145,7 @@ class Runtime:
         self.when_main: list[Callable[[], object]] = []
         self.when_joining: list[Callable[[int, int], object]] = []
         self._was_main = False
+        self._hook_rounds = False
         self._drawn, self._seen = False, dict[str, str]()
         self._kept: tuple[dict[str, Any], list[list[dict[str, Any]]]] | None = None
 
@@ -177,7 +180,7 @@ class Runtime:
         self.state.terms = repr(
             (length, batch, settings.seed, settings.shuffle, settings.drop_last,
              settings.reduction, settings.virtual_shards, settings.balance, settings.check, settings.sum_dtype,
-             dataset_digest(dataset))
+             type(settings.comm_hook).__qualname__, dataset_digest(dataset))
         )  # fmt: skip
         if streams is not None:
             self.state.track("malletrain.streams", positions)
@@ -218,6 +221,7 @@ class Runtime:
             lambda: self.position.step,
             sharded=self.sharded,
             sum_dtype=settings.sum_dtype,
+            comm_hook=settings.comm_hook,
         )
         self.state.before_capture = self.reducer.settle
         self.buffer_copies = BufferCopies(model)
@@ -307,6 +311,13 @@ class Runtime:
             )
         if settings.sum_dtype not in (None, *SUM_DTYPES):
             raise ElasticError(f"sum_dtype must be {' or '.join(map(str, SUM_DTYPES))}, not {settings.sum_dtype}")
+        if settings.comm_hook is not None:
+            if settings.sum_dtype is not None or self.session_batch.noise is not None or self.sharded:
+                raise ElasticError(
+                    "comm_hook bears neither sum_dtype nor a measured noise scale nor a sharded model: leave one out"
+                )
+            first = next(parameter for parameter in self.model.parameters() if parameter.requires_grad)
+            self._hook_rounds = not check_hook(settings.comm_hook, first.dtype, first.device)
         if settings.balance and settings.virtual_shards:
             raise ElasticError("balance and virtual_shards exclude each other: shards are of one size")
         if norms and settings.virtual_shards:
@@ -455,7 +466,7 @@ class Runtime:
             shards=bool(self._settings.virtual_shards),
             fixed_batch=self.session_batch.fixed,
             additive=self._settings.additive_loss,
-            rounded=self._settings.sum_dtype is torch.bfloat16,
+            rounded=self._settings.sum_dtype is torch.bfloat16 or self._hook_rounds,
             chance=self._drawn,
             seen=[f"{what}{f' ({line})' if line else ''}" for what, line in self._seen.items()],
         )

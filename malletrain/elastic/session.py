@@ -31,6 +31,7 @@ from malletrain.elastic.data.batch_size import BatchRule
 from malletrain.elastic.data.virtual_shards import ShardedBatch
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.evaluate import evaluate
+from malletrain.elastic.gradients.comm_hook import CommHook
 from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.guards.objections import Check
 from malletrain.elastic.launch.worker_start import as_module, as_optimizers
@@ -69,6 +70,8 @@ class Session:
             unless a tracked `GradScaler` expects them.
         sum_dtype: the type in which gradients of a wider one are summed over workers, such as `torch.bfloat16`: half
             the bytes on the network, and sums that are rounded. Default: each gradient's own.
+        comm_hook: compresses what is summed over workers (`gradients.comm_hook.CommHook`). It must commute with
+            weights, which is tried out. Default: gradients are summed as they are.
         world: outside a pilot, the group of the processes that were started together (`elastic.environment_world`,
             `elastic.mpi_world`). Default: this process trains alone.
         loaders: number of processes that load batches ahead. Default: batches are loaded between steps.
@@ -109,6 +112,7 @@ class Session:
         balance: bool = False,
         must_be_finite: bool | None = None,
         sum_dtype: torch.dtype | None = None,
+        comm_hook: CommHook | None = None,
         world: Group | None = None,
         loaders: int = 0,
         check: Check = "error",
@@ -132,6 +136,7 @@ class Session:
             balance=balance,
             must_be_finite=must_be_finite,
             sum_dtype=sum_dtype,
+            comm_hook=comm_hook,
             world=world,
             loaders=loaders,
             check=check,

@@ -33,6 +33,17 @@ class Digits(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         return self.x[index], self.y[index], index
 
 
+class Half:
+    """A communication hook: every second element, the others at every second step."""
+
+    def compress(self, gradients: torch.Tensor, step: int, bucket: int) -> torch.Tensor:
+        return gradients[(step + bucket) % 2 :: 2].clone()
+
+    def decompress(self, total: torch.Tensor, gradients: torch.Tensor, step: int, bucket: int) -> None:
+        gradients.zero_()
+        gradients[(step + bucket) % 2 :: 2] = 2.0 * total
+
+
 def shard(model: nn.Sequential) -> None:
     """Over the processes that were started together on this node."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -77,6 +88,7 @@ def main() -> None:
     parser.add_argument("--baseline", action="store_true", help="evaluate before the first epoch")
     parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--half", action="store_true", help="sum every second element, others at every second step")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -110,7 +122,7 @@ def main() -> None:
     s = elastic.Session(
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None,
         balance=options.balance, checkpoint_s=options.checkpoint_s, seed=options.seed, world=world,
-        loaders=options.loaders,
+        loaders=options.loaders, comm_hook=Half() if options.half else None,
     )  # fmt: skip
     s.track(scheduler=scheduler)
     if options.raise_before:
@@ -212,4 +224,5 @@ def main() -> None:
     s.finish({**final, "samples": s.samples_done})
 
 
-main()
+if __name__ == "__main__":
+    main()

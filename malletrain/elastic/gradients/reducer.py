@@ -31,6 +31,7 @@ from malletrain.elastic.comm.step_commit import (
 )
 from malletrain.elastic.errors import Aborted, ElasticError, LayoutChanged
 from malletrain.elastic.gradients.bucket_copies import fill, spread
+from malletrain.elastic.gradients.comm_hook import CommHook
 from malletrain.elastic.gradients.finiteness import FinitenessCheck, LateVerdicts
 from malletrain.elastic.gradients.noise_scale import NoiseScale
 from malletrain.elastic.state.sharded_model import local
@@ -82,6 +83,7 @@ class GradientReducer:
         sharded: whether parameters are FSDP shards. FSDP reduces them over the node's processes, weighted
             already, and its backward must run to the end in all of these; only then are shards summed across nodes.
         sum_dtype: the type in which wider gradients are summed; None: each in its own.
+        comm_hook: compresses what is summed.
 
     Attributes:
         must_be_finite: whether gradients that are nan or infinite are an error.
@@ -105,7 +107,10 @@ class GradientReducer:
         *,
         sharded: bool = False,
         sum_dtype: torch.dtype | None = None,
+        comm_hook: CommHook | None = None,
     ) -> None:
+        self._comm_hook = comm_hook
+        self._sent: list[torch.Tensor] = []  #: what this pass sums, by bucket
         self._sharded = sharded
         self._sum_dtype = sum_dtype
         self._committer = committer
@@ -396,7 +401,7 @@ class GradientReducer:
         self._alone = self._committer.world.size == 1 or self._given is not None
         self._seen = set()
         self._launched = 0
-        self._pending = []
+        self._pending, self._sent = [], []
         self._finite, self._verdict = FinitenessCheck(), None
         for bucket in self._buckets:
             bucket.missing = len(bucket.members)
@@ -460,8 +465,30 @@ class GradientReducer:
             self._finite.look(flat)
         if self._noise is not None and self._measured:
             self._noise.add_local(flat)
+        if self._comm_hook is not None:
+            flat = self._comm_hook.compress(flat, self._step(), self._number(self._launched))
+        self._sent.append(flat)
         self._launched += 1
         self._pending.append(self._committer.start(flat, shard=self._sharded))
+
+    def _number(self, bucket: int) -> int:
+        """The number of a bucket in this pass, as a communication hook is told it."""
+        return self._pass * len(self._buckets) + bucket
+
+    def _compress_alone(self) -> None:
+        """What the hook leaves of the gradients of a worker that trains alone, as in a world of several."""
+        hook = self._comm_hook
+        if hook is None:
+            return
+        for number, bucket in enumerate(self._buckets):
+            flat = torch.zeros(bucket.length, dtype=bucket.dtype, device=bucket.device)
+            used = [index for index in bucket.members if self._gradient(index) is not None]
+            parts = [self._part(flat, index) for index in used]
+            gradients = [gradient for index in used if (gradient := self._gradient(index)) is not None]
+            fill(parts, gradients, 1.0)
+            place = self._step(), self._number(number)
+            hook.decompress(hook.compress(flat, *place), flat, *place)
+            spread(parts, gradients, 1.0)
 
     def _complete(self) -> None:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
@@ -486,6 +513,7 @@ class GradientReducer:
             control = self._control_vector()
             self._refuse_bad(control)
             self._refuse_late()
+            self._compress_alone()
             self.ns_per_sample = [self.own_ns_per_sample]
             for each in self._extras:
                 each.apply(each.contribute())
@@ -515,7 +543,7 @@ class GradientReducer:
             self._verdict = self._finite.row(self._committer.world.rank, self._committer.world.size)
         beside = extras if self._verdict is None else [*extras, self._verdict]
         self._pending += [self._committer.start(each) for each in beside]
-        sums = [*self._pass_flats(), *extras, control]
+        sums = [*self._sent, *extras, control]
         if not last:
             self._committer.sum_pass(self._pending, control, self._refuse_bad)
             self._apply_sums(sums)
@@ -582,7 +610,12 @@ class GradientReducer:
             extras = extras[each.count :]
         if self._noise is not None and self._measured:
             self._noise.apply_sums(extras[0], sums[: len(self._buckets)], total, self._batch, self._mean)
-        for bucket, flat in zip(self._buckets, sums, strict=False):
+        for number, (bucket, total_of_bucket) in enumerate(zip(self._buckets, sums, strict=False)):
+            flat = total_of_bucket
+            if self._comm_hook is not None:
+                flat = torch.empty(bucket.length, dtype=bucket.dtype, device=bucket.device)
+                there = total_of_bucket.to(bucket.device)
+                self._comm_hook.decompress(there, flat, self._step(), self._number(number))
             parts, gradients = [], []
             for index in bucket.members:
                 parameter = self._parameters[index]
