@@ -39,9 +39,11 @@ PROGRAMS = (
     *("sinfo", "sprio", "squeue", "sreport", "srun", "sshare", "sstat", "strigger", "scrun"),
     *("mariadb", "mariadbd", "my_print_defaults", "resolveip"),
 )
-# What one release must borrow from another. libmariadb 3.4.10, in forky at the time of writing, refuses every query
-# that slurmdbd makes ("Number of columns in result (=1) set execeeds maxmimum allowed number of columns (=0)").
-BORROWED = {"forky": (("libmariadb3", "trixie"),)}
+# What a release must borrow from another. libmariadb 3.4.10, which trixie's point releases and forky bring, refuses every
+# query of slurmdbd whose result has columns that were not announced ("5027 Number of columns in result (=1) set execeeds
+# maxmimum allowed number of columns (=0)", from _check_mysql_concat_is_sane). Bookworm's is of the 3.3 series, and
+# has the same programming interface.
+BORROWED = {release: (("libmariadb3", "bookworm"),) for release in ("trixie", "forky")}
 COMPLETE = "complete"  # written last: a tree without it is rebuilt
 
 
