@@ -14,8 +14,9 @@ from malletrain.domain.history import HoleChange, NodeStay
 from malletrain.domain.snapshot import FREE_STATES, LEAVE_STATES, NodeState
 
 #: Keys of a cell beside job numbers: pilots of jobs that the reader may not see, of jobs that are not listed, nodes
-#: without main job, nodes away.
-HIDDEN, MORE, IDLE, AWAY = "hidden", "more", "idle", "away"
+#: without main job, such nodes that backfill keeps for a main job now (in the last bin only: the journal has no
+#: earlier plans by node), nodes away.
+HIDDEN, MORE, IDLE, PLANNED, AWAY = "hidden", "more", "idle", "planned", "away"
 
 #: Jobs of a cell that are listed: those with the most nodes.
 MAX_LISTED_JOBS = 4
@@ -82,6 +83,10 @@ def strip(
         key = stay.job if seen_uid is None or stay.uid == seen_uid else HIDDEN
         left = axis.end if stay.ended_at is None else stay.ended_at
         add(stay.node, key, axis.first(stay.started_at), axis.first(left))
+    held = {stay.node for stay in stays if stay.ended_at is None}
+    for name, now in nodes.items():
+        if now is NodeState.PLANNED and name not in held:
+            add(name, PLANNED, axis.bins - 1, axis.bins)
     made = []
     for at in range(count):
         own = names[at * each : (at + 1) * each]
@@ -135,7 +140,7 @@ def _runs(steps: _Steps, size: int, bins: int) -> tuple[tuple[int, dict[Key, int
 
 
 def _cell(sums: Mapping[Key, int], size: int) -> dict[Key, int]:
-    """At most `size` nodes by key: listed jobs, then what others have, then idle and away."""
+    """At most `size` nodes by key: listed jobs, then what others have, then planned, idle and away."""
     cell: dict[Key, int] = {}
     jobs = sorted([(-number, key) for key, number in sums.items() if isinstance(key, int)])
     wanted: list[tuple[Key, int]] = [(key, -less) for less, key in jobs[:MAX_LISTED_JOBS]]
@@ -149,8 +154,13 @@ def _cell(sums: Mapping[Key, int], size: int) -> dict[Key, int]:
             cell[key] = taken
             left -= taken
     if (free := sums.get(IDLE, 0) - (size - left)) > 0 and left:
-        cell[IDLE] = min(left, free)
-        left -= cell[IDLE]
+        free = min(left, free)
+        left -= free
+        planned = min(free, sums.get(PLANNED, 0))
+        if planned:
+            cell[PLANNED] = planned
+        if free > planned:
+            cell[IDLE] = free - planned
     if AWAY in sums and left:
         cell[AWAY] = min(left, sums[AWAY])
     return cell

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from malletrain.domain.history import HoleChange, NodeStay
 from malletrain.domain.snapshot import NodeState
-from malletrain.web.machine_strip import AWAY, HIDDEN, IDLE, MORE, Axis, Key, StripRow, strip
+from malletrain.web.machine_strip import AWAY, HIDDEN, IDLE, MORE, PLANNED, Axis, Key, StripRow, strip
 
 AXIS = Axis(1000.0, 1100.0, 10)
 
@@ -39,6 +39,19 @@ def test_what_was_before_the_first_change_follows_from_it() -> None:
         ((5, {IDLE: 1}), (5, {AWAY: 1})),
         ((10, {3: 1}),),
     ]
+
+
+def test_a_node_that_backfill_keeps_is_planned_now() -> None:
+    nodes = {"n1": NodeState.PLANNED, "n2": NodeState.IDLE, "n3": NodeState.PLANNED}
+    stays = [NodeStay(3, 1001, "n3", 900.0, None)]
+    rows = strip(nodes, stays, [], AXIS, 16)
+    assert [row.runs for row in rows] == [
+        ((9, {IDLE: 1}), (1, {PLANNED: 1})),
+        ((10, {IDLE: 1}),),
+        ((10, {3: 1}),),  # a pilot uses the time until then
+    ]
+    (row,) = strip(nodes, stays, [], AXIS, 1)
+    assert row.runs == ((9, {3: 1, IDLE: 2}), (1, {3: 1, PLANNED: 1, IDLE: 1}))
 
 
 def test_jobs_of_others_are_not_named() -> None:

@@ -26,6 +26,9 @@ function pattern(context, kind) {
   if (kind === "idle") {
     pen.fillStyle = ink("idle-mark");
     pen.fillRect(2, 2, 1.6, 1.6);
+  } else if (kind === "planned") {
+    pen.fillStyle = ink("planned");
+    pen.fillRect(0, 0, side, 2);
   } else if (kind === "away") {
     pen.strokeStyle = ink("away");
     pen.lineWidth = 1.6;
@@ -65,7 +68,7 @@ export function strip(figures, names, open) {
     const labels = rows.map(label), skip = Math.ceil(14 / each);
     left = Math.min(width / 3, 8 + Math.max(0, ...labels.map((text) => context.measureText(text).width)));
     wide = width - left;
-    const fills = { idle: pattern(context, "idle"), away: pattern(context, "away"), hidden: pattern(context, "hidden"), main: ink("main") };
+    const fills = { idle: pattern(context, "idle"), planned: pattern(context, "planned"), away: pattern(context, "away"), hidden: pattern(context, "hidden"), main: ink("main") };
     const onJob = ink("on-job");
     context.textBaseline = "middle";
     rows.forEach(([, , size, runs], at) => {

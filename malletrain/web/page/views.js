@@ -76,6 +76,7 @@ export const machine = {
           drawn.length > 16 ? el("li", { text: `and ${drawn.length - 16} more jobs` }) : null,
           el("li", {}, el("span", { class: "swatch main" }), "main queue"),
           el("li", {}, el("span", { class: "swatch idle" }), "idle"),
+          shown.includes("planned") ? el("li", {}, el("span", { class: "swatch planned" }), "planned for a main job (now)") : null,
           shown.includes("away") ? el("li", {}, el("span", { class: "swatch away" }), "reserved or down") : null,
           shown.includes("hidden") ? el("li", {}, el("span", { class: "swatch hidden" }), "pilot of another user") : null),
         rowsOfMany ? el("p", { class: "note", text: "A row is several nodes. It has the colour of what most of those without a main job were; the paler, the more of them the main queue had." }) : null),
