@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -121,6 +121,10 @@ def parse_policy(
     return PolicyChoice(text.strip(), name, horizon, Value.ELASTIC, alpha, objective)
 
 
+#: Answers of a policy that are kept: where a cap on pilots binds, half of a replay's questions come again.
+MAX_KEPT_ANSWERS = 8192
+
+
 class PolicySizer:
     """Asks a policy of `malletrain.sizing`, as the daemon does.
 
@@ -150,6 +154,7 @@ class PolicySizer:
         self._pool = SupplyHistory()
         self._rows: KeptRows | None = None
         self._price = 0.0
+        self._answers: dict[Hashable, list[int]] = {}
         # A replay has no side constraints: the core is asked at once.
         if self._policy.is_knapsack and choice.objective is not Objective.JCT and self._budgets is None:
             self._rows = KeptRows(jobs, self._demand, choice.horizon_s, choice.value, choice.alpha)
@@ -216,17 +221,27 @@ class PolicySizer:
         self, rows: KeptRows, live: Sequence[int], counts: Sequence[int], nodes: int, pending: Sequence[float],
         bounds: SizeBounds | None,
     ) -> list[int]:  # fmt: skip
-        """What policy `exact` answers, from rows that are kept."""
+        """What policy `exact` answers, from rows that are kept, or as it has answered the same question before."""
         instead: list[JobDemand | None] = []
+        key: Hashable = None
         if any(pending):
             instead = [
                 _still(self._demand(j, count), rest) if rest > 0 else None
                 for j, count, rest in zip(live, counts, pending, strict=True)
             ]
+        elif bounds is None or not bounds.allowed:
+            key = (tuple(live), tuple(counts), nodes, bounds and bounds.must)
+            known = self._answers.get(key)
+            if known is not None:
+                return known
         table, at = rows.table(live, counts, nodes, instead, None if bounds is None else _allowed(bounds))
         best = knapsack.solve(table, nodes, self._price)
         self._price = best.price
         sizes: list[int] = table.size[best.rows][at].tolist()
+        if key is not None:
+            if len(self._answers) >= MAX_KEPT_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = sizes
         return sizes
 
     def _lifetimes(self, nodes: int) -> tuple[tuple[float, int], ...]:
