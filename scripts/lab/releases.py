@@ -40,8 +40,8 @@ PROGRAMS = (
     *("mariadb", "mariadbd", "my_print_defaults", "resolveip"),
 )
 # What a release must borrow from another. libmariadb 3.4.10, which trixie's point releases and forky bring, refuses
-# queries of slurmdbd ("5027 Number of columns in result (=1) set execeeds maxmimum allowed number of columns (=0)", from
-# _check_mysql_concat_is_sane), which then ends. Bookworm's is of the 3.3 series and has the same interface.
+# queries of slurmdbd, which then ends ("5027 Number of columns in result (=1) set execeeds maxmimum allowed number of
+# columns (=0)", from _check_mysql_concat_is_sane). Bookworm's is of the 3.3 series and has the same interface.
 BORROWED = dict.fromkeys(("trixie", "forky"), (("libmariadb3", "bookworm"),))
 COMPLETE = "complete"  # written last: a tree without it is rebuilt
 
