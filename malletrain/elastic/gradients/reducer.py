@@ -93,6 +93,8 @@ class GradientReducer:
         phase: of the step in progress.
         strict: whether a backward pass after the step is committed is an error.
         open_pass: called with the number of a backward pass before anything of it is summed.
+        before_return: called at the end of each backward pass whose gradients are summed: the script's code after it
+            may change the parameters.
         on_abort: where it is set, `backward` returns in an aborted round as in any other, with gradients of zero,
             and this is called as it does; `aborted` says so until the next step.
         aborted: why the round under way is void, where `on_abort` is set.
@@ -116,6 +118,7 @@ class GradientReducer:
         self._committer = committer
         self._mean = mean
         self.open_pass: Callable[[int], None] = lambda _: None
+        self.before_return: Callable[[], None] = lambda: None
         self.layout_number = 0
         self._scales = False
         self._hooks: list[Any] = []
@@ -328,6 +331,7 @@ class GradientReducer:
         """After a backward pass, if the round is aborted: gradients of zero, with which the script goes on."""
         if self.aborted is None:
             return
+        self.before_return()
         self._running = self._clears = False
         for index in range(len(self._parameters)):
             gradient = self._gradient(index)
@@ -492,6 +496,7 @@ class GradientReducer:
 
     def _complete(self) -> None:
         """After backward: reduce the remaining buckets, wait, and copy the sums into the gradients."""
+        self.before_return()
         if not self._running or self.aborted is not None:
             return
         with self.holding():

@@ -14,12 +14,14 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.private_folder import PrivateFolder
+from malletrain.elastic.state.side_copy import SideCopies
 from malletrain.elastic.state.tensor_file import read_tensors, write_tensors
 from malletrain.elastic.state.training_state import TrainingState, names_of, specs_of, unpack
 from malletrain.elastic.state.transfer import as_bytes, checksum
@@ -42,6 +44,15 @@ _SKELETON, _INDEX = "malletrain.skeleton", "malletrain.index"
 
 #: Tensors by name, and texts.
 _Content = tuple[dict[str, torch.Tensor], dict[str, str]]
+
+
+class _Torn(Exception):
+    """The state has changed while it was copied."""
+
+
+def _require(whole: bool) -> None:
+    if not whole:
+        raise _Torn
 
 
 class CheckpointStore:
@@ -89,18 +100,32 @@ class CheckpointStore:
         writing = self._writer is not None and self._writer.is_alive()
         return not writing and time.monotonic() - self._last >= self._every_s
 
-    def save_async(self, state: TrainingState) -> None:
+    def save_async(self, state: TrainingState, side: SideCopies | None = None) -> None:
         """Copy the state in memory, and write the copy in a thread while training goes on. Failures are logged.
 
         The checkpoint gets its name, and so can be loaded, only after `confirm`.
+
+        Args:
+            side: makes the copy while training goes on, too; call its `hold` before the state changes.
         """
         self._last = time.monotonic()
-        step, content = state.position.step, _content(state, copied=True)
-        confirmed = self._confirmed = threading.Event()
+        idle = self._writer is None or not self._writer.is_alive()
+        copy = side.take(state) if side is not None and idle else None
+        step, confirmed = state.position.step, threading.Event()
+        self._confirmed = confirmed
+        if copy is None:
+            content = _content(state, copied=True)
 
         def write() -> None:
             try:
-                self._write(step, content, confirmed)
+                if copy is None:
+                    self._write(step, content, confirmed)
+                else:
+                    self._write(step, _named(copy.skeleton, copy.tensors()), confirmed, copy.is_whole)
+            except _Torn:
+                if side is not None:
+                    side.give_up()
+                log.info("the checkpoint of step %d is left out: the script changes parameters before backward", step)
             except ElasticError as error:
                 log.warning("%s", error)
 
@@ -166,6 +191,7 @@ class CheckpointStore:
         step: int,
         content: _Content,
         confirmed: threading.Event | None = None,
+        is_whole: Callable[[], bool] = lambda: True,
     ) -> Path:
         target = self.directory / _name(step)
         draft = f".{target.name}.{os.uname().nodename}.{os.getpid()}"
@@ -176,6 +202,7 @@ class CheckpointStore:
                         _write(checkpoint, content)
                     if confirmed is not None:
                         confirmed.wait()
+                    _require(is_whole())
                     folder.remove(target.name)
                     folder.rename(draft, target.name)
                     os.fsync(folder.descriptor)
@@ -185,6 +212,8 @@ class CheckpointStore:
                 old = [_name(each) for each in _steps(folder)[MAX_KEPT_CHECKPOINTS:]]
                 for name in [*_drafts(folder, step), *old]:
                     _remove(folder, name)
+        except _Torn:
+            raise
         except Exception as error:
             why = error.strerror if isinstance(error, OSError) else (str(error).splitlines() or [""])[0][:300]
             raise ElasticError(f"{target}: the state cannot be saved: {why}") from error
@@ -253,7 +282,11 @@ def _remove(folder: PrivateFolder, name: str) -> None:
 def _content(state: TrainingState, *, copied: bool) -> _Content:
     """The state as tensors by name, and texts; with `copied`, no tensor shares memory with the live state."""
     skeleton, live = state.capture()
-    tensors = [tensor.detach().to("cpu", copy=copied).contiguous() for tensor in live]
+    return _named(skeleton, [tensor.detach().to("cpu", copy=copied).contiguous() for tensor in live])
+
+
+def _named(skeleton: bytes, tensors: list[torch.Tensor]) -> _Content:
+    """A packed state in host memory as tensors by name, and texts."""
     names = names_of(skeleton)
     content = dict(zip(names, tensors, strict=True))
     content[_SKELETON] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)

@@ -52,6 +52,13 @@ class OverlappedSnapshot:
             for tensor, version, sample in self._watched
         )
 
+    def changes(self) -> tuple[bool, torch.Tensor | None]:
+        """As `changed`, without waiting for a device: whether a version counter says so, and a row, where the tensors
+        lie, that is 0 where the sampled elements do not."""
+        counted = any(tensor._version != version for tensor, version, _ in self._watched)
+        rows = [(_sample(tensor) != sample).any() for tensor, _, sample in self._watched]
+        return counted, torch.stack([row.to(rows[0].device) for row in rows]).float() if rows else None
+
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of elements spread evenly over a tensor."""

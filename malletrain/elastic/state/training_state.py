@@ -140,6 +140,7 @@ class TrainingState:
         terms: the session's settings that the result depends on, as text.
         mesh: the device mesh of a sharded model; None if each process holds the whole model.
         before_capture: called before the state is packed; may raise.
+        before_restore: called before a state is loaded.
         layout_restored: whether `restore` has frozen or unfrozen parameters, so that gradients are to be laid out
             anew.
     """
@@ -152,6 +153,7 @@ class TrainingState:
         self.position = position
         self.layout_restored = False
         self.before_capture: Callable[[], None] = lambda: None
+        self.before_restore: Callable[[], None] = lambda: None
         self.tracked: dict[str, Stateful] = {}
         self.has_state = False
         self.terms = ""
@@ -255,6 +257,7 @@ class TrainingState:
             ElasticError: it belongs to another model or optimizer.
         """
         tree = unpack(skeleton, tensors, self.mesh)
+        self.before_restore()
         try:
             if "layout" in tree:
                 self._restore_layout(tree["layout"])
