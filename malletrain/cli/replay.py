@@ -41,6 +41,7 @@ EPILOG = """\b
 Examples:
   malletrain replay --how
   malletrain replay jobs.sacct.gz --report replay-report
+  malletrain replay jobs.sacct.gz --config wider.toml --report wider --compare replay-report
   malletrain replay node-events.csv.gz --policy auto,equal,bftrainer --mix imagenet:30 --json -
 """
 
@@ -246,6 +247,12 @@ Examples:
 @click.option(
     "--grams-per-kwh", type=click.FloatRange(min=0), help="Carbon dioxide of the site's electricity; needs --watts."
 )
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
+    help="Put this report beside an earlier one, of another configuration, log or period.",
+)
 def replay(
     trace: Path | None, how: bool, jobs_file: Path | None, mix_text: str | None, policies: str, horizon: float | None,
     alpha: float | None, objective: str | None, nodes: str | None, procs_per_node: int | None, placement: str,
@@ -258,7 +265,7 @@ def replay(
     gpu: str | None, include: tuple[str, ...], exclude: tuple[str, ...],
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
-    sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None,
+    sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None, compare: Path | None,
 ) -> None:  # fmt: skip
     """Say what idle nodes would have trained.
 
@@ -276,6 +283,8 @@ def replay(
         raise click.UsageError("--sensitivity is told in the report: give --report DIR too")
     if (price is not None or grams_per_kwh is not None) and report_dir is None:
         raise click.UsageError("--price and --grams-per-kwh are told in the report: give --report DIR too")
+    if compare is not None and report_dir is None:
+        raise click.UsageError("--compare is told in the report: give --report DIR too")
     if grams_per_kwh is not None and watts is None:
         raise click.UsageError("--grams-per-kwh needs --watts TRAINING,IDLE")
     if ideal and (config_file is not None or max_pilots is not None or pilot_nodes is not None):
@@ -291,6 +300,7 @@ def replay(
     from malletrain.replay.likely_outages import likely_outages as outages_in
     from malletrain.replay.likely_outages import without_outages
     from malletrain.replay.options import EngineKind, NodeOrder, Options
+    from malletrain.replay.report.comparison import read_figures
     from malletrain.replay.report.director import Origin, SitePrices
     from malletrain.replay.report.page import write_report
     from malletrain.replay.report.summary import best, summary
@@ -303,6 +313,7 @@ def replay(
     from malletrain.sizing.objective import Objective
 
     zone = _zone(timezone)
+    beside = None if compare is None else read_figures(compare)
     power = _watts(watts)
     reaction = Reaction() if scheduler is None else parse_reaction(_text(scheduler), str(scheduler))
     costs = _costs(rescale, activate, _measured(costs_from))
@@ -396,7 +407,7 @@ def replay(
             prices = SitePrices(price, currency, power, grams_per_kwh)
             workload_text = str(jobs_file) if jobs_file is not None else f"mix {mix_text or 'imagenet:100'}"
             origin = Origin(shlex.join(["malletrain", *sys.argv[1:]]), __version__, seed, workload_text, zone)
-            write_report(answer, report_dir, settings, prices, origin, left_out)
+            write_report(answer, report_dir, settings, prices, origin, left_out, beside)
             click.echo(f"report: {report_dir / 'index.html'}", err=True)
         if json_file is not None:
             text = json.dumps(answer.as_json(), indent=2, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""The daemon's log: structlog on stderr, as text for people or JSON for machines; journald takes it from there."""
+"""The daemon's log: structlog on stderr, as text for people or JSON for machines; to journald with fields."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TextIO
 
 import structlog
 
-#: journald reads a priority in front of each line when asked to (sd-daemon(3), SyslogLevelPrefix=).
-_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+from malletrain.daemon.journald import PRIORITIES, SOCKET, JournalHandler, is_journal
 
 
 def configure(
@@ -36,15 +35,16 @@ def configure(
         cache_logger_on_first_use=False,
     )
     renderers: list[structlog.typing.Processor]
+    handler = logging.StreamHandler(stream)
     if console:
         renderers = [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
     else:
         json: structlog.typing.Processor = structlog.processors.JSONRenderer(default=str)
-        renderers = [
-            structlog.processors.format_exc_info,
-            _JournalRenderer() if environ.get("JOURNAL_STREAM") else json,
-        ]
-    handler = logging.StreamHandler(stream)
+        if is_journal(stream, environ) and SOCKET.is_socket():
+            handler = JournalHandler(stream)
+        elif environ.get("JOURNAL_STREAM"):
+            json = _JournalRenderer()
+        renderers = [structlog.processors.format_exc_info, json]
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(), _without_colors],
@@ -78,11 +78,11 @@ def _without_colors(
 
 
 class _JournalRenderer:
-    """JSON with journald's priority in front, which it takes off again."""
+    """JSON with journald's priority in front, which it takes off again (sd-daemon(3), SyslogLevelPrefix=)."""
 
     def __init__(self) -> None:
         self._json = structlog.processors.JSONRenderer(default=str)
 
     def __call__(self, logger: structlog.typing.WrappedLogger, name: str, event: structlog.typing.EventDict) -> str:
-        priority = _PRIORITIES.get(str(event.get("level")), 6)
+        priority = PRIORITIES.get(str(event.get("level")), 6)
         return f"<{priority}>{self._json(logger, name, event)!s}"

@@ -202,6 +202,37 @@ def test_the_report_opens_without_network_at_two_widths(
     assert browser.run("return document.body.innerHTML.includes('<script>alert(1)')") is False
 
 
+def test_two_reports_side_by_side(report: Path, tmp_path: Path) -> None:
+    """Another configuration, beside the report of the first; the figures are those of either's own files."""
+    log = report.parent / "<b>events"
+    made = tmp_path / "capped"
+    asked = ("replay", str(log), "--mix", "hpo:2,imagenet:3", "--max-pilots", "1", "--seed", "7", "--no-sensitivity")
+    done = malletrain(*asked, "--report", str(made), "--compare", str(report))
+    assert done.returncode == 0, done.stderr
+    with (made / "comparison.csv").open(newline="") as file:
+        rows = {row[0]: row[1:] for row in csv.reader(file)}
+    assert rows["what"] == ["r", "capped", "difference"]
+    assert rows["max_pilots"] == ["100", "1", ""]
+    assert "file" not in rows and "seed" not in rows, "the same in both"
+    figures = []
+    for folder in (report, made):
+        with (folder / "policies.csv").open(newline="") as file:
+            figures.append(max(float(row["equivalent_nodes"]) for row in csv.DictReader(file)))
+    won = rows["nodes won, as many dedicated ones would train as much"]
+    assert won[:2] == [f"{each:,.2f}" for each in figures]
+    assert won[2].startswith("-")
+    assert 'id="comparison"' in (made / "index.html").read_text()
+    assert 'id="comparison"' not in (report / "index.html").read_text()
+
+
+@pytest.mark.parametrize("words", [["--report", "r", "--compare", "absent"], ["--compare", "absent"]])
+def test_what_is_no_report_is_refused_before_the_replay(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "log").write_text("\n".join(EVENTS))
+    done = malletrain("replay", str(tmp_path / "log"), *words)
+    assert done.returncode == 2
+    assert "--compare" in done.stderr
+
+
 def test_the_report_prints_on_two_pages(browser: Browser, report: Path) -> None:
     browser.open((report / "index.html").as_uri())
     for form in ({"pageWidth": 21.0, "pageHeight": 29.7}, {"pageWidth": 21.59, "pageHeight": 27.94}):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from malletrain.replay.report import director, drawings, frames
+from malletrain.replay.report.comparison import ReportFigures, read_figures, side_by_side
 from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
 from malletrain.replay.report.facts import facts
 from malletrain.replay.report.intervals import MIN_DAYS
@@ -33,9 +34,10 @@ def write_report(
     prices: SitePrices = SitePrices(),  # noqa: B008 - frozen
     origin: Origin = Origin(),  # noqa: B008 - frozen
     left_out: str = "",
+    other: ReportFigures | None = None,
 ) -> Path:
     """Writes `folder`/index.html and its CSV files; returns the page's path. `settings`: what came out with other
-    assumptions; none, and `left_out` says why.
+    assumptions; none, and `left_out` says why. `other`: the report that this one is put beside.
 
     Raises:
         OSError: the folder cannot be written.
@@ -59,6 +61,9 @@ def write_report(
     key = list(director.key_figures(answer, prices))
     said = [*facts(answer), *(("key figure: " + what, value) for what, value in key)]
     _write_csv(folder / "facts.csv", ["what", "value"], [*said, *_origin(answer, origin)])
+    compared = list(side_by_side(other, read_figures(folder))) if other is not None else []
+    if compared:
+        _write_csv(folder / "comparison.csv", ["what", *compared[0][1:]], compared[1:])
     shares = frames.shares(answer)
     _write_csv(folder / "intervals.csv", list(shares.columns), shares.rows())
     changed = frames.sensitivities(settings)
@@ -81,6 +86,7 @@ def write_report(
         worth=html.escape(director.worth(answer, prices)),
         trainings=html.escape(director.trainings(answer)),
         key=_key(key),
+        comparison=_comparison(compared),
         policies=_html_table(table(answer.scores), "Policies side by side"),
         intervals=_intervals(shares),
         warnings=_warnings(answer),
@@ -226,6 +232,15 @@ def _html_table(rows: list[list[str]], caption: str) -> str:
     return (
         f"<table><caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+def _comparison(rows: list[list[str]]) -> str:
+    """This report beside another; nothing where none was given."""
+    if not rows:
+        return ""
+    told = _html_table(rows, "This report beside the other; where the two are of different length, by the month")
+    link = '<p><a class="csv" href="comparison.csv">comparison.csv</a></p>'
+    return f'<h2>Compared</h2><div class="scroll" id="comparison">{told}</div>{link}'
 
 
 def _intervals(shares: frames.ColumnTable) -> str:
