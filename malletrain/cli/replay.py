@@ -300,9 +300,9 @@ def replay(
     from malletrain.replay.likely_outages import likely_outages as outages_in
     from malletrain.replay.likely_outages import without_outages
     from malletrain.replay.options import EngineKind, NodeOrder, Options
-    from malletrain.replay.report.comparison import read_figures
     from malletrain.replay.report.director import Origin, SitePrices
     from malletrain.replay.report.page import write_report
+    from malletrain.replay.report.side_by_side import read_figures
     from malletrain.replay.report.summary import best, summary
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
     from malletrain.replay.sensitivity import sensitivity as sensitivities

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from malletrain.replay.report import director, drawings, frames
-from malletrain.replay.report.comparison import ReportFigures, read_figures, side_by_side
 from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
 from malletrain.replay.report.facts import facts
 from malletrain.replay.report.intervals import MIN_DAYS
+from malletrain.replay.report.side_by_side import ReportFigures, read_figures, side_by_side
 from malletrain.replay.report.summary import best, headline, limits, table
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import Setting
