@@ -28,8 +28,9 @@ from malletrain.elastic.comm.world_group import with_device
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.proportional_shares import ProportionalShares
+from malletrain.elastic.data.random_seeds import BETWEEN_STEPS, seed_plain
 from malletrain.elastic.data.sample_loader import SampleLoader
-from malletrain.elastic.data.sampler import Sampler, Share
+from malletrain.elastic.data.sampler import Sampler, Share, mix
 from malletrain.elastic.data.streams import StreamBatches, StreamPositions, StreamReader, Streams, StreamSampler
 from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers, whole_batch_layers
@@ -398,13 +399,20 @@ class Runtime:
         self.checkpointing.save_async()
         self.committed = False
         self.load_s = time.monotonic() - began
+        self.seed_between()
+        self.guards.batch_given(batch)
         return batch
+
+    def seed_between(self) -> None:
+        """Seed what the script draws between two steps: alike on every worker, so that they decide alike."""
+        seed_plain(mix(self.sampler.seed, self.position.step, BETWEEN_STEPS))
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """Wait until every member has committed its last step, then report the result and close all connections."""
         self.join()
         self.reducer.settle()
         self.member.finishing = True
+        self.guards.agreement.want_digest()
         try:
             self.lifecycle.barrier()
         except JobOver as over:

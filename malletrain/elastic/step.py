@@ -52,6 +52,8 @@ class Step:
         self._began, self._waited_s = time.monotonic(), r.committer.waited_s
         r.buffer_copies.take()
         r.calls = 0
+        if r.guards.chance.drawn_between():
+            r.note_chance()
         r.guards.begin_step(mix(r.sampler.seed, r.position.step, r.committer.world.rank))
         if self._backwards > 1:
             self._copy = r.state.copy()  # the first pass's optimizer step is undone if a later pass is aborted
@@ -107,6 +109,7 @@ class Step:
             r.note_seen(self._batch_watch.found)
         if self._watch is not None:
             self._watch.__exit__(kind, error, trace)
+        r.note_seen(r.guards.sources)
         r.lifecycle.step_began = None
         made = self._backwards - r.reducer.passes_left
         r.reducer.disarm()
@@ -136,6 +139,7 @@ class Step:
                     "as many, on every worker"
                 )
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
+        r.seed_between()
         now = time.monotonic()
         r.lifecycle.last_commit = now
         r.recovery.describe()

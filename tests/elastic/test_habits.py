@@ -38,7 +38,7 @@ TOGETHER = {
     "local_plateau": r"learns with another lr than the others \(.*s.track\(scheduler",
     "main_evaluates": r"is at another place of the script than the others: in s.evaluate\(\)|and the others in "
     "s.evaluate",
-    "meddles_on_main": r"has another 0.weight than the others: something changes it on one worker",
+    "meddles_on_main --times 10": r"has another 0.weight than the others: something changes it on one worker",
     "orders_that_differ": r"learns with another order of samples than the others",
     "counter_sets_rate --split": r"rank0 \(process 1\) is not like rank0 \(process 0\) in its data set",
 }
@@ -65,7 +65,10 @@ EQUAL = [
     "gan_shards",
     "penalised",
     "scheduler_outside",
+    "decides_by_random",
 ]
+
+OTHER = r"a tensor from outside that is neither of the batch nor of the training state and changes"
 
 #: What a step does that makes its result depend on how samples lie on workers.
 WEAKER = {
@@ -73,8 +76,13 @@ WEAKER = {
     "whitened": r"a statistic over the samples that a worker has \(train_habits.py:\d+\)",
     "root_of_mean": r"a function of a worker's loss that is not linear",
     "inner_gradients": r"gradients by torch.autograd.grad",
-    "other_loader": r"a tensor from outside that is neither of the batch nor of the training state and changes",
-    "running_mean": r"a tensor from outside that is neither of the batch nor of the training state and changes",
+    "other_loader": OTHER,
+    "running_mean": OTHER,
+    "tokens_between": OTHER,
+    "loader_inside": r"batches of another DataLoader, of which each worker reads its own \(train_habits.py:\d+\)",
+    "loss_weight_by_item": r"a number read from a worker's part of the batch.*\(train_habits.py:\d+\)",
+    "replays": r"train_habits.py:\d+: a loss is made with a collection that a worker fills by itself",
+    "draws_between": r"a step draws random numbers",
 }
 
 
@@ -159,6 +167,14 @@ def test_equal_with_three_processes_of_a_node(habit: str, tmp_path: Path) -> Non
     statuses, text = run_together(tmp_path, habit, size=3)
     assert statuses == [0, 0, 0], text
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
+
+
+def test_other_parameters_at_the_end_are_named_in_the_log(tmp_path: Path) -> None:
+    statuses, text = run_together(tmp_path, "meddles_at_the_end")
+    assert statuses == [0, 0], text
+    assert "ends with other parameters than the others" in text
+    statuses, text = run_together(tmp_path / "plain", "agrees")
+    assert statuses == [0, 0] and "ends with other parameters" not in text, text
 
 
 def test_random_numbers_of_a_step_weaken_what_is_claimed(tmp_path: Path) -> None:

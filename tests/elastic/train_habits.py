@@ -174,6 +174,13 @@ def meddles_on_main() -> None:
                     next(model.parameters()).mul_(1.01)
 
 
+def meddles_at_the_end() -> None:
+    loop(plain)
+    if s.is_main:
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.01)
+
+
 def second_backward() -> None:
     def body(x: torch.Tensor, y: torch.Tensor) -> None:
         optimizer.zero_grad()
@@ -675,6 +682,85 @@ def running_mean() -> None:
                 functional.cross_entropy(out - center, y).backward()
                 optimizer.step()
             center = 0.9 * center + 0.1 * out.detach().mean(0)
+            tick()
+
+
+def loss_weight_by_item() -> None:
+    """Two losses, brought to one size by numbers."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        out = model(x)
+        first, second = functional.cross_entropy(out, y), out.square().mean()
+        weight = first.item() / second.item()
+        optimizer.zero_grad()
+        (first + weight * second).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def replays() -> None:
+    """What was learned from earlier is learned from again."""
+    buffer: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            buffer.extend(zip(x, y, strict=True))
+            with s.step():
+                optimizer.zero_grad()
+                rows = buffer[-2 * len(x) :]
+                again, target = torch.stack([row for row, _ in rows]), torch.stack([t for _, t in rows])
+                functional.cross_entropy(model(again), target).backward()
+                optimizer.step()
+            tick()
+
+
+def loader_inside() -> None:
+    """Another loader, read inside the block; of whole numbers."""
+    tokens = TensorDataset(torch.arange(6400).reshape(640, 10) % 64)
+    other = iter(itertools.cycle(torch.utils.data.DataLoader(tokens, batch_size=50)))
+    table = torch.eye(64).double()
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return functional.cross_entropy(model(x), y) + model(table[next(other)[0]].mean(1)).square().mean()
+
+    _with_loss(loss_of)
+
+
+def tokens_between() -> None:
+    """Another loader, of whole numbers, read before the block."""
+    tokens = TensorDataset(torch.arange(6400).reshape(640, 10) % 64)
+    other = iter(itertools.cycle(torch.utils.data.DataLoader(tokens, batch_size=50)))
+    table = torch.eye(64).double()
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            (also,) = next(other)
+            with s.step():
+                optimizer.zero_grad()
+                (functional.cross_entropy(model(x), y) + model(table[also].mean(1)).square().mean()).backward()
+                optimizer.step()
+            tick()
+
+
+def draws_between() -> None:
+    """Noise that is drawn before the block."""
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            x = x + 0.1 * torch.randn_like(x)
+            with s.step():
+                plain(x, y)
+            tick()
+
+
+def decides_by_random() -> None:
+    """A size for each batch, chosen by Python's generator before the block, and a rate after it."""
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            scale = random.choice([0.5, 1.0, 1.5])
+            with s.step():
+                plain(scale * x, y)
+                drawn = random.random()  # of this worker
+            optimizer.param_groups[0]["weight_decay"] = 0.01 * random.random()
+            assert 0 <= drawn < 1
             tick()
 
 

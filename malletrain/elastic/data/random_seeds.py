@@ -9,10 +9,18 @@ from contextlib import contextmanager
 
 import torch
 
+#: In place of a rank: the seed of what is drawn between two steps.
+BETWEEN_STEPS = -1
+
 
 def seed_all(seed: int) -> None:
     """Seed torch's generators, Python's and, where it is loaded, numpy's."""
     torch.manual_seed(seed)
+    seed_plain(seed)
+
+
+def seed_plain(seed: int) -> None:
+    """Seed Python's generator and, where it is loaded, numpy's."""
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -23,10 +31,7 @@ def seed_sample(seed: int) -> None:
     """Seed the generators that a data set draws from: torch's of the CPU, Python's and, where it is loaded,
     numpy's."""
     torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+    seed_plain(seed)
 
 
 @contextmanager

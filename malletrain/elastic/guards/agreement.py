@@ -134,9 +134,10 @@ class Agreement:
             return row
         at = self._position
         row[KIND], row[PLACE_EPOCH], row[PLACE_CURSOR], row[PLACE_PASS] = kind, at.epoch + 1, at.cursor + 1, place + 1
-        if kind is not RoundKind.STEP:
+        if kind not in (RoundKind.STEP, RoundKind.FINISH):
             return row
-        row[LAYOUT] = self._sources.layout()
+        if kind is RoundKind.STEP:
+            row[LAYOUT] = self._sources.layout()
         if self._check == "off" or self._committer.world.recovering_ranks:
             return row
         self._rates, self._script = self._sources.rates(), self._sources.script()
@@ -181,7 +182,13 @@ class Agreement:
         self._judge_named(rows, SCRIPT, self._script, "has another", _SCRIPT_CURE)
         self._judge_named(rows, RATES, self._rates, "learns with another", _RATES_CURE)
         odd = odd_ones([row[VALUES] for row in rows])
-        if odd:
+        if odd and rows[odd[0]][KIND] == RoundKind.FINISH:
+            # (No error: the main worker may have loaded its best parameters, or merged some, to save them.)
+            self._objections.warn(
+                f"{self._names(odd)} ends with other parameters than the others: right if it has changed them "
+                "since the last step to save them; else something changes them on one worker and not on another"
+            )
+        elif odd:
             self._judge_tensors(odd)
 
     def _judge_places(self, rows: list[list[int]]) -> None:

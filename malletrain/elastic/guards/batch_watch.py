@@ -17,6 +17,7 @@ from typing import Any, Self
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader
 
 from malletrain.elastic.gradients import sync_batchnorm
 from malletrain.elastic.guards.script_place import current_line
@@ -28,6 +29,9 @@ _OVER_SAMPLES = frozenset(
     {"mean", "sum", "var", "std", "var_mean", "std_mean", "amax", "amin", "max", "min", "median", "logsumexp",
      "_softmax", "_log_softmax", "sort", "topk", "cumsum", "linalg_vector_norm"}
 )  # fmt: skip
+#: The module of the DataLoader's iterators.
+_LOADING = DataLoader.__module__
+
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "_cdist_forward", "_euclidean_dist"})
 _BENDS = frozenset(
     {"sqrt", "rsqrt", "log", "log1p", "log2", "exp", "pow", "reciprocal", "clamp", "clamp_min", "clamp_max", "relu",
@@ -39,6 +43,7 @@ PAIRS = "a comparison of the samples that a worker has"
 BENT = "a function of a worker's loss that is not linear (a root, a ratio of sums)"
 OUTSIDE = "a tensor from outside that is neither of the batch nor of the training state and changes (another loader, "
 OUTSIDE += "a running mean)"
+LOADER = "batches of another DataLoader, of which each worker reads its own"
 GRADIENTS = "gradients by torch.autograd.grad, which are of a worker's own samples"
 
 
@@ -48,6 +53,7 @@ class BatchWatch(TorchDispatchMode):
     Args:
         samples: of this worker in the step.
         state: tensors of the training state: parameters, buffers, tracked things.
+        batch: what the session has given to the script for the step.
         changing: returns gradients and the state of optimizers.
         earlier: of the watch of the step before, or None.
 
@@ -60,12 +66,14 @@ class BatchWatch(TorchDispatchMode):
         self,
         samples: int,
         state: Iterable[torch.Tensor],
+        batch: Iterable[torch.Tensor],
         changing: Callable[[], Iterable[torch.Tensor]],
         earlier: BatchWatch | None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._samples = samples
         self._own = {_storage(tensor) for tensor in state}
+        self._given = {_storage(tensor) for tensor in batch}
         self._changing = changing
         self._earlier = None if earlier is None else earlier._outside
         self._outside: dict[int, tuple[torch.Tensor, int]] = {}
@@ -95,6 +103,8 @@ class BatchWatch(TorchDispatchMode):
         inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         for tensor in inputs:
             self._look_outside(tensor)
+        if LOADER not in self.found and not any(each.requires_grad for each in inputs) and _called_by(_LOADING):
+            self._note(LOADER)
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.rpartition("::")[2]
         outs = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
@@ -147,7 +157,9 @@ class BatchWatch(TorchDispatchMode):
         if isinstance(tensor, torch.nn.Parameter):
             self._own.add(_storage(tensor))  # of a teacher, for example
             return
-        if tensor.ndim == 0 or not tensor.is_floating_point() or id(tensor) in self._made:
+        if tensor.ndim == 0 or id(tensor) in self._made or _storage(tensor) in self._given:
+            return
+        if not tensor.is_floating_point() and tensor.numel() < MIN_SAMPLES:
             return
         if self._samples in tensor.shape or self._is_of_state(tensor) or id(tensor) in self._outside:
             return
@@ -155,22 +167,35 @@ class BatchWatch(TorchDispatchMode):
         if self._earlier is not None:
             before = self._earlier.get(id(tensor))
             same = before is not None and before[0] is tensor and before[1] == tensor._version
-            if not same and _storage(tensor) not in {_storage(each) for each in self._changing()}:
+            if (
+                not same
+                and not self._is_known(tensor)
+                and _storage(tensor) not in {_storage(each) for each in self._changing()}
+            ):
                 self._note(OUTSIDE)
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        """Whether a step before had another tensor of the same values: positions, a mask."""
+        return any(
+            other is not tensor and other.shape == tensor.shape and other.dtype == tensor.dtype
+            and other.device == tensor.device and other._version == version and torch.equal(other, tensor)
+            for other, version in (self._earlier or {}).values()
+        )  # fmt: skip
 
     def _is_of_state(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._of_state or _storage(tensor) in self._own
 
     def _note(self, what: str) -> None:
-        if _in_sync_batchnorm():
+        if _called_by(sync_batchnorm.__name__):
             return  # it sums over all workers
         self.found.setdefault(what, current_line())
 
 
-def _in_sync_batchnorm() -> bool:
+def _called_by(module: str) -> bool:
+    """Whether a function of this module is being called."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == sync_batchnorm.__name__:
+        if frame.f_globals.get("__name__") == module:
             return True
         frame = frame.f_back
     return False

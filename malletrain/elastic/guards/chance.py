@@ -25,6 +25,7 @@ class ChanceWatch:
         self.found = False
         self._steps = 0
         self._before: list[Any] | None = None
+        self._between: list[Any] | None = None
 
     @property
     def is_early(self) -> bool:
@@ -40,6 +41,16 @@ class ChanceWatch:
         """A world is entered: watch the next steps."""
         self._steps = 0
 
+    def begin_between(self) -> None:
+        """A batch is given to the script, which may draw random numbers before the step begins."""
+        next_is_watched = self._steps < FIRST_STEPS or (self._steps + 1) % EVERY == 0
+        self._between = _states() if next_is_watched and not self.found else None
+
+    def drawn_between(self) -> bool:
+        """Whether this is the first time that it has. Call it as the step begins."""
+        between, self._between = self._between, None
+        return self._differs_from(between)
+
     def begin(self, seed: int) -> None:
         """Begin a step: seed torch's, Python's and, where it is loaded, numpy's global generator."""
         seed_all(seed)
@@ -49,7 +60,10 @@ class ChanceWatch:
     def committed(self) -> bool:
         """Whether this is the first step found to have drawn random numbers. Call it as backward ends."""
         before, self._before = self._before, None
-        if before is None or all(_same(old, new) for old, new in zip(before, _states(), strict=True)):
+        return self._differs_from(before)
+
+    def _differs_from(self, before: list[Any] | None) -> bool:
+        if before is None or self.found or all(_same(*pair) for pair in zip(before, _states(), strict=False)):
             return False
         self.found = True
         return True

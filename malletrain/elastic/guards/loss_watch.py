@@ -44,6 +44,7 @@ class LossWatch:
         samples: of this worker in the step; 0 where its losses are of parts of them.
         in_parts: returns whether a loss is of a part of the step's samples (accumulation).
         may_wait: whether to look at values that a GPU has yet to compute.
+        before: called as `backward` is, on the script's thread.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LossWatch:
         may_wait: bool,
         samples: int = 0,
         in_parts: Callable[[], bool] = lambda: False,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self._object_to = object_to
         self._mean = mean
@@ -64,6 +66,7 @@ class LossWatch:
         self._may_wait = may_wait
         self._samples = samples
         self._in_parts = in_parts
+        self._before = before
         self._backward: Any = None
         self._grad: Any = None
         self.batch: BatchWatch | None = None  #: looks away while backward runs
@@ -72,6 +75,7 @@ class LossWatch:
         self._backward = backward = torch.autograd.backward
 
         def watched(tensors: Any, *args: Any, **more: Any) -> None:
+            self._before()
             # (Without its mode: there, numbers in the graph are no tensors.)
             with nullcontext() if self.batch is None else self.batch.looking_away():
                 for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from malletrain.elastic.comm.step_commit import StepCommitter
 from malletrain.elastic.errors import ElasticError
@@ -15,10 +16,11 @@ from malletrain.elastic.guards.agreement import Agreement, Sources, digest_of_te
 from malletrain.elastic.guards.batch_watch import BatchWatch
 from malletrain.elastic.guards.chance import ChanceWatch
 from malletrain.elastic.guards.digest import Digests, digest
+from malletrain.elastic.guards.loss_sources import REMEDIES
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.guards.script_place import current_line
-from malletrain.elastic.guards.script_state import CopyWatch, compared, warn_untracked, warn_writes
+from malletrain.elastic.guards.script_state import CopyWatch, compared, sources_of_losses, warn_untracked, warn_writes
 from malletrain.elastic.guards.step_guard import StepGuard
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import TrainingState
@@ -44,6 +46,7 @@ class ScriptGuards:
     Attributes:
         agreement: what members compare in each round.
         chance: watches for random numbers.
+        sources: what this worker alone has and makes its loss with, with the script's line.
         order: returns an epoch's order of samples, where the script has one of its own.
     """
 
@@ -74,6 +77,8 @@ class ScriptGuards:
         sources = Sources(lambda: self._layout_digest, self._rates, lambda: self._script_values, self._values)
         self.agreement = Agreement(committer, state.position, sources, check)
         self.chance = ChanceWatch()
+        self.sources: dict[str, str] = {}
+        self._batch: Any = None
         self._batch_watch: BatchWatch | None = None
         self._copies = CopyWatch(state)
         self._step_guard = StepGuard(reducer, in_step, self._objections.raise_or_warn) if check != "off" else None
@@ -140,8 +145,14 @@ class ScriptGuards:
             pairs=pairs,
             may_wait=may_wait,
             samples=samples,
+            before=self._read_text,
             in_parts=lambda: self._reducer.accumulating or self._reducer.phase is GradientPhase.LOCAL,
         )
+
+    def batch_given(self, batch: Any) -> None:
+        """A batch is given to the script."""
+        self._batch = batch if self.chance.is_early else None
+        self.chance.begin_between()
 
     def watch_batch(self, samples: int) -> BatchWatch | None:
         """Look at what a step of so many samples does with them together, in the first steps of a world."""
@@ -153,7 +164,8 @@ class ScriptGuards:
         for thing in self._state.tracked.values():
             if isinstance(thing, torch.nn.Module):
                 state += [*thing.parameters(), *thing.buffers()]
-        self._batch_watch = BatchWatch(samples, state, self._changing, self._batch_watch)
+        batch = [each for each in tree_leaves(self._batch) if isinstance(each, torch.Tensor)]
+        self._batch_watch = BatchWatch(samples, state, batch, self._changing, self._batch_watch)
         return self._batch_watch
 
     def lay_out_again(self) -> None:
@@ -181,6 +193,14 @@ class ScriptGuards:
         for optimizer in self._state.optimizers:
             for kept in optimizer.state.values():
                 yield from (each for each in kept.values() if isinstance(each, torch.Tensor))
+
+    def _read_text(self) -> None:
+        """Look, in the first steps, for what this worker alone has and makes its loss with."""
+        if self.chance.is_early:
+            for what, line in sources_of_losses().items():
+                if what not in self.sources:
+                    self.sources[what] = line
+                    log.warning("%s: a loss is made with %s. %s", line, what, REMEDIES[what])
 
     def _object_to_loss(self, message: str) -> None:
         line = current_line()

@@ -21,6 +21,7 @@ import torch
 
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.guards.carried_names import CarriedName, carried_names
+from malletrain.elastic.guards.loss_sources import loss_sources
 from malletrain.elastic.guards.script_place import is_script, script_frames
 from malletrain.elastic.guards.script_writes import unguarded_writes
 from malletrain.elastic.state.training_state import TrainingState
@@ -64,6 +65,25 @@ def warn_writes() -> None:
                 "put it under `if s.is_main:`",
                 *(Path(filename).name, each.line, each.call),
             )
+
+
+def sources_of_losses() -> dict[str, str]:
+    """What a worker alone has and makes its loss with, in the files of the functions being called, with the line."""
+    found: dict[str, str] = {}
+    for frame in script_frames():
+        code = frame.f_code
+        scope = 0 if code.co_name == "<module>" else code.co_firstlineno
+        for what, line in _losses_of_file(code.co_filename).get(scope, {}).items():
+            found.setdefault(what, f"{Path(code.co_filename).name}:{line}")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _losses_of_file(filename: str) -> dict[int, dict[str, int]]:
+    try:
+        return loss_sources(Path(filename).read_text())
+    except (OSError, UnicodeDecodeError):
+        return {}
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,324 @@
+"""Finds, in a script's text, what a worker alone has and its loss is made with.
+
+- A number read from this worker's part of the batch (`ratio = a.item() / b.item()`) that weighs or divides a loss: a
+  static run has another one, of the whole batch. `s.agree(a.item())` gives all workers the same.
+- A collection that the loop fills and the loss is computed from (a replay buffer): workers have different ones, and a
+  worker that joins begins with an empty one.
+
+What is only printed, or cleared in each step, does not count. Functions of the same file are followed where a loss
+passes through them; what lies in other files is not found.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+
+NUMBER = "a number read from a worker's part of the batch, with which its loss is weighed or divided"
+COLLECTION = "a collection that a worker fills by itself (a replay buffer), and with which no newcomer begins"
+
+REMEDIES = {
+    NUMBER: "The number of all workers: s.agree(...) after the block of the step before; or virtual_shards=N",
+    COLLECTION: "Keep what is learned from in the data set, or generate it there by index",
+}
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Scope = ast.Module | _Function
+_Loop = ast.For | ast.While | ast.AsyncFor
+
+_READS = frozenset({"item", "tolist"})
+_AGREES = frozenset({"agree", "all_reduce", "evaluate"})
+_GROWS = frozenset({"append", "appendleft", "extend", "add", "push", "store", "put", "remember", "insert"})
+_ARITHMETIC_CALLS = frozenset({"sum", "min", "max", "abs", "scale", "stack", "tensor", "mean"})
+
+#: How often a loss is followed from a function to another.
+MAX_CALLS = 4
+
+
+def loss_sources(text: str) -> dict[int, dict[str, int]]:
+    """What a worker alone has and a loss is made with, with its first line, by the first line of the function that
+    calls `backward`; 0 is the module itself.
+
+    Args:
+        text: of the script. Text that is no Python has none.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    return _File(tree).find()
+
+
+class _File:
+    def __init__(self, tree: ast.Module) -> None:
+        self._scopes: list[_Scope] = [tree, *(node for node in ast.walk(tree) if isinstance(node, _Function))]
+        self._nodes = {scope: list(_own(scope.body)) for scope in self._scopes}
+        named = [scope for scope in self._scopes if isinstance(scope, _Function)]
+        names = Counter(scope.name for scope in named)
+        self._functions = {scope.name: scope for scope in named if names[scope.name] == 1}
+        self._emptied = self._emptied_anywhere()
+        self._found: dict[str, int] = {}
+
+    def find(self) -> dict[int, dict[str, int]]:
+        found = {}
+        grown = list(self._grown())
+        for scope in self._scopes:
+            self._found = {}
+            for loss in self._losses(scope):
+                self._follow(scope, [loss], self._weights(scope), MAX_CALLS)
+                needed, own = self._needed(scope, loss), self._made(scope)
+                for other, name, line in grown:
+                    if name in needed and (other is scope or name not in own):
+                        self._note(COLLECTION, line)
+            if self._found:
+                found[_first_line(scope)] = self._found
+        return found
+
+    def _made(self, scope: _Scope) -> set[str]:
+        """The variables that are assigned in a scope, and its parameters."""
+        made = {
+            _dotted(each)
+            for node in self._nodes[scope]
+            if not isinstance(node, ast.Expr)
+            for each, _ in _assignments(node)
+        }
+        if isinstance(scope, _Function):
+            made |= {each.arg for each in [*scope.args.args, *scope.args.kwonlyargs] if each.arg != "self"}
+        return made
+
+    def _note(self, what: str, line: int) -> None:
+        self._found[what] = min(line, self._found.get(what, line))
+
+    def _losses(self, scope: _Scope) -> Iterator[ast.expr]:
+        """What `backward` is called on, or with."""
+        for node in self._nodes[scope]:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+                yield from node.args if _dotted(node.func.value) in ("accelerator", "fabric") else [node.func.value]
+
+    def _weights(self, scope: _Scope) -> frozenset[str]:
+        """Names that the session has been given as a step's weight."""
+        calls = [node for node in self._nodes[scope] if isinstance(node, ast.Call) and _method(node) == "step"]
+        given = [*(each.value for call in calls for each in call.keywords if each.arg == "weight")]
+        given += [each for call in calls for each in call.args]
+        return frozenset(name for each in given for name in _names(each))
+
+    # --- numbers ----------------------------------------------------------------------------------------------
+
+    def _follow(self, scope: _Scope, losses: list[ast.expr], known: frozenset[str], calls: int) -> None:
+        """Look at the operands of a loss, at what was assigned to them, and at the functions that return them."""
+        queue, seen = losses, set[str]()
+        while queue:
+            for operand in _operands(queue.pop()):
+                name = _dotted(operand)
+                if _reads_number(operand):
+                    self._note(NUMBER, operand.lineno)
+                elif isinstance(operand, ast.Call) and calls and _method(operand) in self._functions:
+                    called = self._functions[_method(operand)]
+                    returned = [each.value for each in self._nodes[called] if isinstance(each, ast.Return)]
+                    self._follow(called, [each for each in returned if each is not None], frozenset(), calls - 1)
+                elif name and name not in seen and name not in known:
+                    seen.add(name)
+                    for value, test in self._assigned(scope, name):
+                        if test is not None and _reads_number(test):
+                            self._note(NUMBER, test.lineno)
+                        elif _reads_number(value):
+                            self._note(NUMBER, value.lineno)
+                        else:
+                            queue.append(value)
+
+    def _assigned(self, scope: _Scope, name: str) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+        """Values of a variable, each with the condition of the `if` around it.
+
+        Attributes may be assigned anywhere.
+        """
+        for each in self._scopes if "." in name else [scope]:
+            tests = {
+                inner: node.test
+                for node in self._nodes[each]
+                if isinstance(node, ast.If)
+                for inner in _own([*node.body, *node.orelse])
+            }
+            for node in self._nodes[each]:
+                for target, value in _assignments(node):
+                    if _dotted(target) == name:
+                        yield value, tests.get(node)
+
+    # --- collections ------------------------------------------------------------------------------------------
+
+    def _needed(self, scope: _Scope, loss: ast.expr) -> set[str]:
+        """The variables of which a loss is computed in this scope."""
+        assigned = [pair for node in self._nodes[scope] for pair in _assignments(node)]
+        needed: set[str] = set()
+        new = set(_names(loss))
+        while new:
+            needed |= new
+            new = {
+                name
+                for target, value in assigned
+                if needed & set(_names(target))
+                for name in _names(value)
+                if name not in needed
+            }
+        return needed
+
+    def _grown(self) -> Iterator[tuple[_Scope, str, int]]:
+        """Collections that outlive the step that adds to them."""
+        for scope in self._scopes:
+            loops = [node for node in self._nodes[scope] if isinstance(node, _Loop) and _has_batches(node)]
+            inner = [loop for loop in loops if not any(loop is not other and _inside(other, loop) for other in loops)]
+            bodies = [list(_own(loop.body)) for loop in inner] or [
+                [] if isinstance(scope, ast.Module) else self._nodes[scope]
+            ]
+            for body in bodies:
+                plain = [node for node in body if not isinstance(node, ast.Expr)]
+                made = {_dotted(target) for node in plain for target, _ in _assignments(node)}
+                if not inner:
+                    made |= self._made(scope)
+                for node in body:
+                    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                        name = _dotted(node.func.value)
+                        if node.func.attr in _GROWS and name and name not in made | self._emptied:
+                            yield scope, name, node.lineno
+
+    def _emptied_anywhere(self) -> set[str]:
+        """What is emptied, or made anew outside `__init__`, in any function: attributes and globals."""
+        found: set[str] = set()
+        for scope in self._scopes:
+            found |= set(_emptied(self._nodes[scope]))
+            if isinstance(scope, _Function) and scope.name != "__init__":
+                made = {_dotted(target) for node in self._nodes[scope] for target, _ in _assignments(node)}
+                found |= {name for name in made if "." in name}
+        return found
+
+
+def _first_line(scope: _Scope) -> int:
+    if isinstance(scope, ast.Module):
+        return 0
+    return min([scope.lineno, *(decorator.lineno for decorator in scope.decorator_list)])
+
+
+def _own(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """All nodes of a scope, without those of functions and classes in it."""
+    for statement in body:
+        if isinstance(statement, _Function | ast.ClassDef):
+            continue
+        queue: list[ast.AST] = [statement]
+        while queue:
+            node = queue.pop()
+            yield node
+            queue += [each for each in ast.iter_child_nodes(node) if not isinstance(each, _Function | ast.ClassDef)]
+
+
+def _operands(node: ast.expr) -> Iterator[ast.expr]:
+    """What an expression is made of by arithmetic."""
+    if isinstance(node, ast.BinOp):
+        yield from _operands(node.left)
+        yield from _operands(node.right)
+    elif isinstance(node, ast.UnaryOp):
+        yield from _operands(node.operand)
+    elif isinstance(node, ast.IfExp):
+        for each in (node.test, node.body, node.orelse):
+            yield from _operands(each)
+    elif isinstance(node, ast.List | ast.Tuple):
+        for each in node.elts:
+            yield from _operands(each)
+    elif isinstance(node, ast.GeneratorExp | ast.ListComp):
+        yield from _operands(node.elt)
+        for generator in node.generators:
+            iterated = generator.iter
+            called = isinstance(iterated, ast.Call) and _method(iterated) in ("zip", "enumerate")
+            for each in iterated.args if called and isinstance(iterated, ast.Call) else [iterated]:
+                yield from _operands(each)
+    elif isinstance(node, ast.Subscript):
+        yield from _operands(node.value)
+    elif isinstance(node, ast.Call) and _method(node) in _ARITHMETIC_CALLS:
+        yield from (operand for each in node.args for operand in _operands(each))
+        if isinstance(node.func, ast.Attribute):
+            yield from _operands(node.func.value)
+    else:
+        yield node
+
+
+def _reads_number(node: ast.AST) -> bool:
+    """Whether a number is read from a tensor in an expression, and not agreed on by the workers."""
+    if isinstance(node, ast.Call):
+        if _method(node) in _AGREES:
+            return False
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _READS and not node.args:
+            return True
+        if (
+            isinstance(node.func, ast.Name)
+            and node.func.id == "float"
+            and node.args
+            and _looks_like_loss(node.args[0])
+        ):
+            return True
+    return any(_reads_number(each) for each in ast.iter_child_nodes(node))
+
+
+def _looks_like_loss(node: ast.expr) -> bool:
+    return any("loss" in name.lower() for name in _names(node))
+
+
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Targets and values of a statement; a call that adds to a collection assigns to it."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            both = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            if both and len(target.elts) == len(node.value.elts):  # type: ignore[attr-defined]
+                yield from zip(target.elts, node.value.elts, strict=True)  # type: ignore[attr-defined]
+            elif isinstance(target, ast.Tuple):
+                yield from ((each, node.value) for each in target.elts)
+            else:
+                yield target.value if isinstance(target, ast.Subscript) else target, node.value
+    elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.AnnAssign) and node.value is not None):
+        target = node.target
+        yield target.value if isinstance(target, ast.Subscript) else target, node.value  # type: ignore[misc]
+    elif isinstance(node, ast.NamedExpr):
+        yield node.target, node.value
+    elif isinstance(node, ast.For | ast.comprehension):
+        targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+        yield from ((each, node.iter) for each in targets)
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        func = node.value.func
+        if isinstance(func, ast.Attribute) and func.attr == "append" and node.value.args:
+            yield func.value, node.value.args[0]
+
+
+def _emptied(nodes: list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "clear":
+            yield _dotted(node.func.value)
+        elif isinstance(node, ast.Delete):
+            yield from (_dotted(each.value) for each in node.targets if isinstance(each, ast.Subscript))
+
+
+def _has_batches(loop: _Loop) -> bool:
+    return any(isinstance(node, ast.Call) and _method(node) in ("batches", "backward") for node in ast.walk(loop))
+
+
+def _inside(node: ast.AST, other: ast.AST) -> bool:
+    return any(each is node for each in ast.walk(other))
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name | ast.Attribute):
+            name = _dotted(each)
+            if name:
+                yield name
+
+
+def _dotted(node: ast.AST) -> str:
+    """`name` or `self.name`; "" of anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = _dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return ""
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

@@ -1,0 +1,92 @@
+"""What a worker alone has and its loss is made with is found in a script's text; what is harmless is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from malletrain.elastic.guards import loss_sources as module
+from malletrain.elastic.guards.loss_sources import COLLECTION, NUMBER
+
+ROOT = Path(__file__).parents[2]
+
+
+def loss_sources(text: str) -> dict[str, int]:
+    """Of all functions together."""
+    return {what: line for found in module.loss_sources(text).values() for what, line in found.items()}
+
+
+LOOP = """
+for epoch in s.epochs(3):
+    for x, y in s.batches():
+        with s.step():
+            {body}
+"""
+
+WEIGHTS = {
+    "ratio": "a, b = f(x), g(x); w = a.item() / b.item(); loss = a + w * b; loss.backward()",
+    "inline": "a, b = f(x), g(x); (a + b * (a.item() / b.item())).backward()",
+    "float": "loss_a, b = f(x), g(x); w = float(loss_a.detach()); loss = w * b; loss.backward()",
+    "through math": "a = f(x); w = math.exp(-a.item()); loss = a * w; scaler.scale(loss).backward()",
+    "count": "n = mask.sum().item(); loss = (f(x) * mask).sum() / n; loss.backward()",
+    "attribute": "self.w = 0.9 * self.w + 0.1 * f(x).item(); loss = self.w * g(x); loss.backward()",
+    "list": "ws = [each.item() for each in losses]; sum(w * l for w, l in zip(ws, losses)).backward()",
+    "decision": "a = f(x)\n            if a.item() > 1:\n                a = 2 * a\n            a.backward()",
+}
+
+HARMLESS = {
+    "printed": "loss = f(x); loss.backward(); total += loss.item(); print(total)",
+    "agreed": "loss = f(x) * w; loss.backward(); w = s.agree(loss.item())",
+    "trimmed": "k = lengths.max().item(); loss = f(x[:, :k]); loss.backward()",
+    "annealed": "beta = min(1.0, s.steps_done / 100); loss = f(x) + beta * g(x); loss.backward()",
+    "parts": "losses = []\n            for z in x.split(8): losses.append(f(z))\n            sum(losses).backward()",
+    "history": "loss = f(x); loss.backward(); history.append(loss.item()); print(sum(history))",
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_numbers_of_a_part_of_the_batch_are_found(name: str) -> None:
+    assert set(loss_sources(LOOP.format(body=WEIGHTS[name]))) == {NUMBER}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_harmless_is_not(name: str) -> None:
+    assert loss_sources(LOOP.format(body=HARMLESS[name])) == {}
+
+
+def test_a_divisor_that_the_session_was_told_is_right() -> None:
+    text = LOOP.format(body="loss = (f(x) * mask).sum() / n; loss.backward()")
+    text = text.replace("with s.step()", "n = mask.sum().item()\n        with s.step(weight=n)")
+    assert loss_sources(text) == {}
+    assert set(loss_sources(text.replace("weight=n", ""))) == {NUMBER}
+
+
+def test_a_weight_in_a_function_is_found() -> None:
+    text = "def mix(a, b):\n    w = a.item() / b.item()\n    return a + w * b\n"
+    text += LOOP.format(body="loss = mix(f(x), g(x)); loss.backward()")
+    assert loss_sources(text) == {NUMBER: 2}
+
+
+def test_replay_buffers_are_found() -> None:
+    body = "buffer.append(x); rows = random.sample(buffer, 8); loss = f(torch.stack(rows)); loss.backward()"
+    assert loss_sources("buffer = deque(maxlen=100)" + LOOP.format(body=body)) == {COLLECTION: 5}
+    memory = "memory = ReplayMemory(1000)\ndef learn():\n    rows = memory.sample(8)\n    loss = f(rows)\n"
+    memory += "    loss.backward()\n" + LOOP.format(body="memory.push(x); learn()")
+    assert loss_sources(memory) == {COLLECTION: 10}
+
+
+def test_rollouts_that_a_step_empties_are_no_replay_buffer() -> None:
+    text = "rewards = []" + LOOP.format(body="rewards.append(f(x)); sum(rewards).backward(); rewards.clear()")
+    assert loss_sources(text) == {}
+    assert loss_sources(text.replace("rewards.clear()", "del rewards[:]")) == {}
+
+
+def test_no_example_of_ours_has_any() -> None:
+    for path in (ROOT / "examples").rglob("*.py"):
+        assert loss_sources(path.read_text()) == {}, path
+
+
+def test_functions_are_told_apart() -> None:
+    text = "def one(f, x):\n    a = f(x)\n    (a * a.item()).backward()\n\ndef two(f, x):\n    f(x).backward()\n"
+    assert module.loss_sources(text) == {1: {NUMBER: 3}}
