@@ -19,7 +19,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["test_nccl", "test_device_work"])
+@pytest.mark.parametrize("name", ["test_nccl", "test_device_work", "test_worlds", "test_features"])
 def test_nothing_else_is_imported(name: str) -> None:
     lacking = [module for module in OTHERS if module not in NEEDED]
     code = f"""

@@ -44,7 +44,7 @@ class Half:
         gradients[(step + bucket) % 2 :: 2] = 2.0 * total
 
 
-def shard(model: nn.Sequential) -> None:
+def shard(model: nn.Sequential, device: str) -> None:
     """Over the processes that were started together on this node."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -52,8 +52,11 @@ def shard(model: nn.Sequential) -> None:
     task, restart = os.environ.get("SLURM_ARRAY_TASK_ID", "x"), os.environ.get("SLURM_RESTART_COUNT", "0")
     meet = Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"meet-{task}.{restart}"
     rank, size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=size)
-    mesh = init_device_mesh("cpu", (size,))
+    carrier = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+    if device == "cuda":
+        torch.cuda.set_device(0)  # processes of a test share one; else the mesh takes the local rank's
+    torch.distributed.init_process_group(carrier, init_method=f"file://{meet}", rank=rank, world_size=size)
+    mesh = init_device_mesh(device, (size,))
     for layer in model:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
@@ -88,6 +91,7 @@ def main() -> None:
     parser.add_argument("--baseline", action="store_true", help="evaluate before the first epoch")
     parser.add_argument("--report", action="store_true", help="the number of each step")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sum-bfloat16", action="store_true", help="gradients")
     parser.add_argument("--half", action="store_true", help="sum every second element, others at every second step")
     parser.add_argument("--wait-for", type=int, default=0, help="begin with so many workers")
     options = parser.parse_args()
@@ -103,7 +107,7 @@ def main() -> None:
         layers = [nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)]
         model = nn.Sequential(*layers).double()
     if options.sharded:
-        shard(model)
+        shard(model.to(options.device), options.device)
     dtype = torch.float32 if options.float32 or options.autocast else torch.float64
     if not options.sharded:
         model.to(options.device, dtype)
@@ -123,6 +127,7 @@ def main() -> None:
         model, optimizer, dataset, batch_size=options.batch, virtual_shards=options.shards or None,
         balance=options.balance, checkpoint_s=options.checkpoint_s, seed=options.seed, world=world,
         loaders=options.loaders, comm_hook=Half() if options.half else None,
+        sum_dtype=torch.bfloat16 if options.sum_bfloat16 else None,
     )  # fmt: skip
     s.track(scheduler=scheduler)
     if options.raise_before:

@@ -5,6 +5,7 @@ NCCL refuses two ranks on a device unless their hosts differ by NCCL_HOSTID; the
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import timedelta
 
@@ -16,6 +17,16 @@ from malletrain.elastic.comm.world_group import finish_connecting, make_world_gr
 from malletrain.elastic.launch.nccl_environment import WATCHDOG_OFF
 from tests.elastic import group_contract
 from tests.elastic.stores import meeting
+
+#: Where models of the tests of worlds are. `cpu`, with STANDIN=20, tries the tests themselves where there is no GPU.
+DEVICE = os.environ.get("GPU_TESTS_ON", "cuda")
+
+#: Why nothing can be tested here; "" where it can.
+WHY_NOT = (
+    ""
+    if DEVICE == "cpu" or (torch.cuda.is_available() and torch.distributed.is_nccl_available())
+    else "needs a GPU and a torch with NCCL: scripts/test-gpu runs these where there is one"
+)
 
 
 def environment_of(rank: int) -> dict[str, str]:
