@@ -1,7 +1,7 @@
 """How long a resize stops training: grow 2 -> 4, shrink 4 -> 2, kill -9 and SIGSTOP one of 4.
 
     python -m scripts.bench.elastic.resize [--repeats 10] [--width 4166] [--small 2] [--large 4]
-        [--only nothing,shrink,grow,kill,stop] [--keep FILE] [--wait] [--batch 64]
+        [--only nothing,shrink,grow,kill,stop] [--keep FILE] [--wait] [--batch 64] [--device cpu]
 
 Real processes over loopback, the real protocol, the environment that a pilot's launcher gives. Each step's excess is
 its time beyond the median of its own world. Pause: the greatest excess of a step on the oldest member, from the event
@@ -18,6 +18,8 @@ with.
 
 Growing is compared with a model: 1.5 x bytes / bandwidth + 50 ms, where bytes are those of the state that a newcomer
 gets (parameters and momentum), and the bandwidth is that of one pair of members before anything else runs.
+--device cuda: all workers share one GPU, by NCCL over loopback; `--width 12700` makes 1.5 GB of state.
+
 350 million parameters: `--width 17713 --small 1 --large 2 --only grow,shrink`; some 8 GB for each worker.
 """
 
@@ -51,6 +53,7 @@ from malletrain.elastic.state.transfer import PIECE_BYTES
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.state import MembershipSettings
 from tests.elastic.coordinator import ARRAY, JOB, Coordinator, Pod, free_port, wait_until
+from tests.gpu.one_gpu import environment_of
 
 SCRIPT = str(Path(__file__).with_name("train_large.py"))
 
@@ -62,15 +65,24 @@ class Field:
     """So many seats, of which the oldest stay. `real`: workers start from nothing, as in a pilot."""
 
     def __init__(
-        self, directory: Path, width: int, seats: int, *, real: bool = False, waits: bool = False, batch: int = 64
+        self,
+        directory: Path,
+        width: int,
+        seats: int,
+        *,
+        real: bool = False,
+        waits: bool = False,
+        batch: int = 64,
+        device: str = "cpu",
     ) -> None:
+        self.device = device
         self.directory = directory
         self.daemon = Coordinator(free_port())
         self.daemon.start()
         self.pod = Pod(directory, real)
         self.restarts = dict.fromkeys(range(seats), -1)
         self.options = ["--width", str(width), "--batch", str(batch), "--stop", str(directory / "stop")]
-        self.options += ["--wait"] * waits
+        self.options += ["--wait"] * waits + ["--device", device]
 
     def _gather(self, seconds: float) -> None:
         """Newcomers wait so long for each other. (Leavers wait for a tenth of it.)"""
@@ -87,7 +99,8 @@ class Field:
             self.restarts[task] += 1
             self._greet(task)
         for task in tasks:
-            self.pod.spawn(self.daemon.url, task, [SCRIPT, *self.options], restart=self.restarts[task])
+            shared = environment_of(task) if self.device == "cuda" else {}
+            self.pod.spawn(self.daemon.url, task, [SCRIPT, *self.options], self.restarts[task], **shared)
 
     def _greet(self, task: int) -> None:
         """Say hello for a worker, as its launcher does when the pilot starts: the daemon knows then who warms up."""
@@ -261,6 +274,7 @@ def main() -> None:
     parser.add_argument("--only", default="nothing,shrink,grow,kill,stop")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--wait", action="store_true")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=64, help="samples of a step: how long it takes")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `finally`: nothing is left running
@@ -271,7 +285,9 @@ def main() -> None:
     os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
     results = {kind: kept(options.keep).get(kind, []) for kind in options.only.split(",")}
     with tempfile.TemporaryDirectory() as directory:
-        field = Field(Path(directory), options.width, large, waits=options.wait, batch=options.batch)
+        field = Field(
+            Path(directory), options.width, large, waits=options.wait, batch=options.batch, device=options.device
+        )
         try:
             field.add(*range(small))
             wait_until(lambda: len(field.daemon.world()) == small, 120, f"a world of {small}")

@@ -36,10 +36,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--stop", type=Path, required=True)
     parser.add_argument("--wait", action="store_true", help="all wait while a newcomer is given the state")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = build(options.width)
+    model = build(options.width).to(options.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     s = elastic.Session(model, optimizer, data(), batch_size=options.batch)
     if options.wait:
@@ -47,8 +48,9 @@ def main() -> None:
     me = f"{os.environ['SLURM_ARRAY_TASK_ID']}.{os.environ['SLURM_RESTART_COUNT']}"
     with (Path(os.environ["MALLETRAIN_TEST_DIR"]) / f"commits-{me}").open("a", buffering=1) as diary:
         for _ in s.epochs(10**6):
-            for x, y in s.batches():
+            for batch in s.batches():
                 with s.step():
+                    x, y = (part.to(options.device, non_blocking=True) for part in batch)
                     optimizer.zero_grad()
                     nn.functional.cross_entropy(model(x), y).backward()
                     optimizer.step()
