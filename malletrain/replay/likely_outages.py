@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from malletrain.replay.cluster_trace import ClusterTrace
-from malletrain.replay.traces.trace import DOWN, IDLE
+from malletrain.replay.traces.trace import BUSY, DOWN, IDLE
 
 Floats = NDArray[np.float64]
 
@@ -70,32 +70,59 @@ def without_outages(trace: ClusterTrace, outages: tuple[LikelyOutage, ...]) -> C
     """The same machine with those nodes down."""
     if not outages:
         return trace
-    spans = sorted((each.start, each.end) for each in outages if each.whole)
+    first, node, state = trace.first, trace.node, trace.state.copy()
     away = {(each.name, each.start) for each in outages if not each.whole}
-    at = np.repeat(trace.time, np.diff(trace.first))
-    node, state = trace.node, trace.state.copy()
-    holes = trace.intervals()
-    order = np.lexsort((at, node))
-    mine = order[state[order] == IDLE]  # the rows that open holes, in the holes' order
-    gone = np.array([(trace.nodes[n], float(b)) in away for n, b in zip(holes.node, holes.begin, strict=True)], bool)
-    state[mine[gone]] = DOWN
-    more: list[tuple[float, int, int]] = []
-    for begin, end in spans:
-        touched = np.flatnonzero(~gone & (holes.begin < end) & (holes.end > begin))
-        inside = holes.begin[touched] >= begin
-        state[mine[touched[inside]]] = DOWN
-        more += [(begin, int(n), DOWN) for n in holes.node[touched[~inside]]]
-        more += [(end, int(n), IDLE) for n, e in zip(holes.node[touched], holes.end[touched], strict=True) if e > end]
-    added = np.array(more, dtype=np.float64).reshape(len(more), 3)
-    at = np.concatenate([at, added[:, 0]])
-    node = np.concatenate([node, added[:, 1].astype(np.int32)])
-    state = np.concatenate([state, added[:, 2].astype(np.int8)])
-    order = np.lexsort((node, at))
-    at, node, state = at[order], node[order], state[order]
-    begins = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
-    return replace(
-        trace, time=at[begins], first=np.append(begins, len(at)).astype(np.int64), node=node, state=state
-    )  # fmt: skip
+    if away:
+        holes = trace.intervals()
+        order = np.argsort(node, kind="stable")
+        mine = order[state[order] == IDLE]  # the rows that open holes, in the holes' order
+        keys = zip(holes.node.tolist(), holes.begin.tolist(), strict=True)
+        state[mine[np.array([(trace.nodes[n], begin) in away for n, begin in keys], bool)]] = DOWN
+        del holes, order, mine
+    # Rows are copied span by span: a year of a large machine has tens of millions.
+    now = np.full(len(trace.nodes), BUSY, np.int8)
+    more = np.zeros(len(trace.time), np.int64)
+    nodes, states, copied = [], [], 0
+    for begin, end in sorted((each.start, each.end) for each in outages if each.whole):
+        a, b = np.searchsorted(trace.time, [begin, end]).tolist()
+        nodes.append(node[copied : first[a]])
+        states.append(state[copied : first[a]])
+        now[nodes[-1]] = states[-1]  # of several rows of a node the last
+        here = slice(int(first[a]), int(first[a + 1]))
+        more[a] = _step(nodes, states, node[here], _down(state[here]), now == IDLE, DOWN)
+        now[node[here]] = state[here]
+        inside = slice(int(first[a + 1]), int(first[b]))
+        nodes.append(node[inside])
+        states.append(_down(state[inside]))
+        now[node[inside]] = state[inside]
+        copied = int(first[b])
+        if b < len(trace.time):
+            here = slice(copied, int(first[b + 1]))
+            more[b] = _step(nodes, states, node[here], state[here], now == IDLE, IDLE)
+            now[node[here]] = state[here]
+            copied = here.stop
+    nodes.append(node[copied:])
+    states.append(state[copied:])
+    at = first + np.concatenate([[0], np.cumsum(more)])
+    return replace(trace, first=at, node=np.concatenate(nodes), state=np.concatenate(states))
+
+
+def _down(state: NDArray[np.int8]) -> NDArray[np.int8]:
+    return np.where(state == IDLE, np.int8(DOWN), state)
+
+
+def _step(
+    nodes: list[NDArray[np.int32]], states: list[NDArray[np.int8]], node: NDArray[np.int32], state: NDArray[np.int8],
+    also: NDArray[np.bool_], becomes: int,
+) -> int:  # fmt: skip
+    """Append one step: its rows, and, in order between them, the nodes of `also` without one. How many these are."""
+    also[node] = False
+    extra = np.flatnonzero(also).astype(np.int32)
+    both = np.concatenate([node, extra])
+    order = np.argsort(both, kind="stable")
+    nodes.append(both[order])
+    states.append(np.concatenate([state, np.full(len(extra), becomes, np.int8)])[order])
+    return len(extra)
 
 
 def _usual(share: Floats, lasts: Floats) -> float:

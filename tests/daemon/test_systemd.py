@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from scripts.lab import Lab, LabConfig
-from scripts.play.site import Site
+from scripts.play.site import BIN, Site
 from tests.slurm_fixtures import LabFactory
 
-UNIT = Path(__file__).resolve().parents[2] / "site-configs" / "systemd" / "malletraind.service"
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = ROOT / "site-configs" / "systemd" / "malletraind.service"
 NAME = "malletraind-under-test.service"
 UNITS = Path("/run/systemd/system")
 DAEMON = "malletrain"  # coordinator of the harvest account
@@ -134,3 +135,69 @@ def test_a_wrong_configuration_is_not_tried_again(site: Site) -> None:
     assert systemctl("start", NAME, check=False).returncode != 0
     assert (of_unit("ActiveState"), of_unit("NRestarts"), of_unit("ExecMainStatus")) == ("failed", "0", "2")
     assert "did you mean tick_s" in said()
+
+
+def before_the_newest_schema(folder: Path) -> Path:
+    """malletrain as it was before the journal's schema last changed, out of git."""
+    newest = max(path for path in (ROOT / "sql").glob("*.sql"))
+    git = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]
+    words = [*git, "log", "--diff-filter=A", "--format=%H", "-1", "--", str(newest)]
+    added = subprocess.run(words, capture_output=True, text=True).stdout.strip()
+    packed = subprocess.run([*git, "archive", f"{added}^", "malletrain", "sql"], capture_output=True)
+    if packed.returncode:
+        pytest.skip(f"needs the history of {newest.name}: {packed.stderr.decode()[-200:]}")
+    subprocess.run(["tar", "-x", "-C", folder], input=packed.stdout, check=True)
+    return folder
+
+
+def run_release(site: Site, folder: Path | None) -> None:
+    """The unit's program is that of the folder (None: this checkout's), as after an installation in its place."""
+    version = UNITS / f"{NAME}.d" / "version.conf"
+    if folder is None:
+        version.unlink(missing_ok=True)
+    else:
+        version.write_text(f'[Service]\nEnvironment="PYTHONPATH={folder}"\n')
+    systemctl("daemon-reload")
+
+
+def harvest_by(site: Site, folder: Path) -> int:
+    """A job on four nodes, announced by the release in the folder, which its workers run, too; its id."""
+    script = Path(site.lab.env_for("alice")["HOME"]) / "older.sh"
+    script.write_text("#!/bin/bash\n#MALLETRAIN --nodes=1-4 --elastic=restart --tasks=32\nexec sleep 600\n")
+    words = ["env", f"PYTHONPATH={folder}", BIN / "mtbatch", "--parsable", script]
+    return int(site.lab.run(words, user="alice").stdout.split()[0].split(";")[0])
+
+
+def test_an_upgrade_and_the_way_back_leave_pilots_alone(site: Site) -> None:
+    """docs/how-to/admin-lifecycle.md, with a release whose journal has an older schema, while a job trains."""
+    lab = site.lab
+    older = before_the_newest_schema(site.directory)
+    run_release(site, older)
+    try:
+        systemctl("start", NAME)
+        number = harvest_by(site, older)
+        lab.wait_for(lambda: len(pilots(lab)) == 4, 90, "pilots of the older release")
+        before = pilots(lab)
+
+        run_release(site, None)
+        systemctl("restart", NAME)
+        assert site.is_up()
+        kept = list(site.directory.glob("malletrain.db.schema*"))
+        assert len(kept) == 1, "the journal as it was, for the way back"
+        lab.wait_for(lambda: site.malletrain("alice", "status", str(number)).returncode == 0, 30, "the job, known")
+        assert (pilots(lab), of_unit("NRestarts")) == (before, "0")
+
+        run_release(site, older)
+        systemctl("restart", NAME, check=False)
+        assert of_unit("ExecMainStatus") == "2", "an older release does not open a newer journal"
+        assert "schema" in said()
+        journal = site.directory / "malletrain.db"
+        for part in ("-wal", "-shm"):
+            journal.with_name(journal.name + part).unlink(missing_ok=True)
+        kept[0].replace(journal)
+        systemctl("start", NAME)
+        assert site.is_up()
+        lab.wait_for(lambda: site.malletrain("alice", "status", str(number)).returncode == 0, 30, "the job, known")
+        assert pilots(lab) == before
+    finally:
+        run_release(site, None)

@@ -221,13 +221,14 @@ def node_map(answer: Replay, name: str, nodes: int = 120, bins: int = 480) -> No
     row[chosen] = np.arange(len(chosen))
     edges = np.linspace(trace.start, trace.end, bins + 1)
     seconds = np.zeros((4, len(chosen), bins))
-    at = np.repeat(trace.time, np.diff(trace.first))
-    order = np.argsort(trace.node, kind="stable")
-    node, begin, state = trace.node[order], at[order], trace.state[order]
+    wanted = np.flatnonzero(row[trace.node] >= 0)  # of a year of a large machine a small part
+    order = wanted[np.argsort(trace.node[wanted], kind="stable")]
+    node, state = trace.node[order], trace.state[order]
+    begin = trace.time[np.searchsorted(trace.first, order, side="right") - 1]
     last = np.append(node[1:] != node[:-1], True) if len(node) else np.empty(0, bool)
     end = np.where(last, trace.end, np.append(begin[1:], trace.end))
     for kind, layer in ((IDLE, 1), (DOWN, 3)):
-        mine = (state == kind) & (row[node] >= 0)
+        mine = state == kind
         _spread(seconds[layer], row[node[mine]], begin[mine], end[mine], edges)
     mine = row[log.pilot_node] >= 0
     _spread(seconds[2], row[log.pilot_node[mine]], log.pilot_start[mine], log.pilot_end[mine], edges)
