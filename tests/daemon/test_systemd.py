@@ -164,7 +164,7 @@ def harvest_by(site: Site, folder: Path) -> int:
     """A job on four nodes, announced by the release in the folder, which its workers run, too; its id."""
     script = Path(site.lab.env_for("alice")["HOME"]) / "older.sh"
     script.write_text("#!/bin/bash\n#MALLETRAIN --nodes=1-4 --elastic=restart --tasks=32\nexec sleep 600\n")
-    words = ["env", f"PYTHONPATH={folder}", BIN / "mtbatch", "--parsable", script]
+    words: list[str | Path] = ["env", f"PYTHONPATH={folder}", BIN / "mtbatch", "--parsable", script]
     return int(site.lab.run(words, user="alice").stdout.split()[0].split(";")[0])
 
 
