@@ -39,8 +39,7 @@ def check(as_json: bool, script: Path, arguments: tuple[str, ...]) -> None:
 
     SCRIPT trains with one worker, then three, then two after a kill, for some thirty steps in all; and once more with
     one worker from start to end. What it arrives at is compared. It runs here, with ARGUMENTS, and writes what it
-    always
-    writes: call it in a directory where it may.
+    always writes: call it in a directory where it may.
 
     Exit status: 0 equal, or equal in distribution where no more is claimed; 1 not.
     """
@@ -72,7 +71,13 @@ def _text(report: CheckReport) -> str:
         return (
             f"equal  {made}.\n"
             f"  largest difference: {worst:.2g} of what training has changed a parameter by (rounding)\n"
-            f"  the session claims: {report.equality}"
+            f"  the session claims: {report.equality}" + (f"\n  {report.text}" if report.text else "")
+        )
+    if report.verdict == "not repeatable":
+        return (
+            f"NOT REPEATABLE  two static runs of the script differ by themselves: {report.text}.\n"
+            "  Nothing can be compared with them. Seed all that the script draws before Session(...) "
+            "(torch.manual_seed), and use no clock."
         )
     if report.verdict == "in distribution":
         return f"equal in distribution only  {made}.\n  {report.text}\n  the session claims: {report.equality}"

@@ -1,6 +1,6 @@
-"""The runs of a check: one whose workers come, go and are killed, and a static one of as many steps, twice. The
-second begins a few units of rounding elsewhere: parameters that rounding alone moves are told from wrong ones by
-it."""
+"""The runs of a check: one whose workers come, go and are killed, and a static one of as many steps, three
+times: the second shows what changes from run to run, and the third begins a few units of rounding elsewhere, so that
+parameters that rounding alone moves are told from wrong ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from malletrain.script_check.checked_script import NUDGE_VARIABLE
-from malletrain.script_check.comparison import TensorDifference, compare
+from malletrain.script_check.checked_script import NAME_VARIABLE, NUDGE_VARIABLE
+from malletrain.script_check.comparison import TensorDifference, compare, mostly, unlike_static_runs, unsettled
 from malletrain.script_check.local_coordinator import LocalCoordinator
 
 #: Steps of one worker before others join, of three before one is killed, and of two before the end.
@@ -33,7 +33,7 @@ PACE_S = 0.03
 PATIENCE_S = 180.0
 
 JOB, ARRAY = 1, 1
-STATIC, NUDGED = "static", "nudged"
+STATIC, REPEATED, NUDGED = "static", "repeated", "nudged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,10 @@ class CheckReport:
 
     Attributes:
         verdict: `equal`; `in distribution` where equality by numbers is not claimed; `different`; `wrong` where the
-            script was stopped; `failed` where it raised an error of its own; `no session`; or `too short`.
+            script was stopped; `not repeatable` where two static runs of it differ; `failed` where it raised an error
+            of its own; `no session`; or `too short`.
         during: what was going on: `alone`, `joining`, `three workers`, `after a kill`, or `compared`.
-        text: for people: the script's error, or what differs.
+        text: for people: the script's error, what differs, or what could not be compared.
         steps: made in each run.
         equality: what the session claims.
         differences: of the parameters, the largest first.
@@ -132,17 +133,23 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
     say(f"a static run makes the same {steps} steps")
     run.pace(0.0)
     run.spawn(STATIC)
+    run.spawn(REPEATED)
     run.spawn(NUDGED)
     try:
         run.wait_end(STATIC)
+        run.wait_end(REPEATED)
         run.wait_end(NUDGED)
     except _Ended as ended:
         return CheckReport("failed", "alone", ended.text, run.steps(STATIC))
-    return _report(run.result("0"), run.result("1"), run.result(STATIC), run.result(NUDGED))
+    return _report(run.result("0"), run.result("1"), run.result(STATIC), run.result(REPEATED), run.result(NUDGED))
 
 
 def _report(
-    resized: Mapping[str, Any], peer: Mapping[str, Any], static: Mapping[str, Any], nudged: Mapping[str, Any]
+    resized: Mapping[str, Any],
+    peer: Mapping[str, Any],
+    static: Mapping[str, Any],
+    repeated: Mapping[str, Any],
+    nudged: Mapping[str, Any],
 ) -> CheckReport:
     replicas = compare(static["first"], resized["last"], peer["last"])
     steps, equality = int(static["step"]), str(resized["equality"])
@@ -152,10 +159,19 @@ def _report(
     if apart:
         text = f"the workers of the resized run differ from each other, first in {apart[0].name}"
         return CheckReport("different", "compared", text, steps, equality, apart)
+    why = unlike_static_runs(static["first"], repeated["first"], static["last"], repeated["last"])
+    if why:
+        return CheckReport("not repeatable", "compared", why, steps, equality)
+    chaotic = unsettled(static["first"], static["last"], nudged["last"])
     differences = compare(static["first"], static["last"], resized["last"], nudged["last"])
     beyond = [each for each in differences if not each.equal]
     if not beyond:
-        return CheckReport("equal", "compared", "", steps, equality, differences)
+        names = ", ".join(each.name for each in chaotic)
+        text = f"not compared, because rounding alone decides them: {names}" if names else ""
+        if mostly(chaotic, static["last"]):
+            text = f"after {steps} steps rounding alone decides most parameters, first {chaotic[0].name}"
+            return CheckReport("in distribution", "compared", text, steps, equality, differences)
+        return CheckReport("equal", "compared", text, steps, equality, differences)
     worst = beyond[0]
     text = f"{worst.name} differs by {worst.difference:.2g} of what training has changed it by"
     verdict = "in distribution" if equality.startswith("statistical") else "different"
@@ -183,8 +199,10 @@ class _Run:
         # Each run with as many threads: they decide how a matrix product is rounded.
         threads = str(max(1, (os.cpu_count() or 1) // 3))
         environ = {"OMP_NUM_THREADS": threads, **kept, "MALLETRAIN_CHECK_DIR": str(self._folder)}
-        alone = name in (STATIC, NUDGED)
+        alone = name in (STATIC, REPEATED, NUDGED)
         environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{name if alone else 'job'}")
+        if alone:
+            environ[NAME_VARIABLE] = name
         if name == NUDGED:
             environ[NUDGE_VARIABLE] = "1"
         if not alone:

@@ -34,6 +34,9 @@ STEPS_WITHOUT_SESSION = 20
 #: `NUDGE_UNITS` units of rounding.
 NUDGE_VARIABLE, NUDGE_UNITS = "MALLETRAIN_CHECK_NUDGE", 4.0
 
+#: The name of a static run.
+NAME_VARIABLE = "MALLETRAIN_CHECK_NAME"
+
 
 class _Over(SystemExit):
     """The run has made its steps."""
@@ -152,7 +155,7 @@ def _nudge(session: Session) -> None:
 def main(arguments: list[str]) -> None:
     """Run the script; exit status 0 once it has made its steps."""
     folder = Path(os.environ["MALLETRAIN_CHECK_DIR"])
-    name = os.environ.get("SLURM_ARRAY_TASK_ID") or ("nudged" if os.environ.get(NUDGE_VARIABLE) else "static")
+    name = os.environ.get("SLURM_ARRAY_TASK_ID") or os.environ[NAME_VARIABLE]
     secret = folder / "secret"
     if "MALLETRAIN_URL" in os.environ:
         worker_client.credential_for = lambda url: secret.read_text()

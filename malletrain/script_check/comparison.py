@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,14 @@ ROUNDING_UNITS = 3e4
 #: A run that began with a few units of rounding elsewhere may be so many times closer to the static one. What
 #: training changes by rounding alone, such as a bias before BatchNorm under Adam, is anywhere in either.
 NUDGED_FACTOR = 10.0
+
+
+#: A tensor in which two static runs differ by more than so many times what rounding explains is decided by something
+#: else than training: by chance, by a clock, or, if one began a few units of rounding elsewhere, by rounding alone.
+UNSETTLED = 3.0
+
+#: By more than that, relatively, two runs begin with other parameters.
+OTHER_BEGINNING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +75,33 @@ def compare(
         share = apart / moved if moved else float("inf")
         found.append(TensorDifference(name, share if apart else 0.0, limit))
     return sorted(found, key=lambda each: (-each.difference, each.name))
+
+
+def unlike_static_runs(
+    first: Mapping[str, torch.Tensor],
+    other_first: Mapping[str, torch.Tensor],
+    static: Mapping[str, torch.Tensor],
+    repeated: Mapping[str, torch.Tensor],
+) -> str:
+    """What two static runs of a script, made alike, differ in; "" if runs can be compared."""
+    for name, tensor in first.items():
+        other = other_first.get(name)
+        wide = tensor.double()
+        if other is None or float((wide - other.double()).norm()) > OTHER_BEGINNING * max(1e-12, float(wide.norm())):
+            return f"{name} begins with other values"
+    apart = unsettled(first, static, repeated)
+    if not mostly(apart, static):
+        return ""
+    return f"{apart[0].name} differs by {apart[0].difference:.2g} of what training has changed it by"
+
+
+def unsettled(
+    first: Mapping[str, torch.Tensor], static: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]
+) -> list[TensorDifference]:
+    """The parameters that something else than training decides, as another static run shows."""
+    return [each for each in compare(first, static, other) if each.difference > UNSETTLED * each.limit]
+
+
+def mostly(some: Sequence[TensorDifference], static: Mapping[str, torch.Tensor]) -> bool:
+    """Whether these are most of the parameters."""
+    return 2 * len(some) > len(static)

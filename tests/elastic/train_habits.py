@@ -764,6 +764,12 @@ def decides_by_random() -> None:
             tick()
 
 
+def by_the_system() -> None:
+    """Every run of this script is another one."""
+    chance = random.SystemRandom()
+    loop(lambda x, y: plain((0.5 + chance.random()) * x, y))
+
+
 def penalised() -> None:
     """Nothing of this depends on how samples lie on workers."""
     teacher = net(64)

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from malletrain.cli.scripts import check
-from malletrain.script_check.comparison import compare
+from malletrain.script_check.comparison import compare, unlike_static_runs, unsettled
 
 ROOT = Path(__file__).parents[2]
 HABITS = str(ROOT / "tests" / "elastic" / "train_habits.py")
@@ -72,6 +72,7 @@ def test_a_script_without_a_session_is_told_how_to_begin(tmp_path: Path, monkeyp
         ("second_backward", "30", "wrong"),
         ("trains_before", "30", "equal"),
         ("weighted", "1", "too short"),
+        ("by_the_system", "30", "not repeatable"),
     ],
 )
 def test_other_verdicts(
@@ -114,3 +115,15 @@ def test_the_most_different_comes_first() -> None:
     first = {"a": torch.zeros(2), "b": torch.zeros(2)}
     static = {"a": torch.ones(2), "b": torch.ones(2)}
     assert [each.name for each in compare(first, static, {"a": torch.ones(2), "b": torch.ones(2) * 2})] == ["b", "a"]
+
+
+def test_a_script_whose_static_runs_differ_cannot_be_compared() -> None:
+    first, static = {"w": torch.ones(8), "bias": torch.zeros(8)}, {"w": torch.full((8,), 2.0), "bias": torch.ones(8)}
+    again = {"w": torch.full((8,), 2.0) * (1 + 1e-6), "bias": -torch.ones(8)}
+    assert unlike_static_runs(first, first, static, again) == "", "one of two, as on a GPU"
+    assert [each.name for each in unsettled(first, static, again)] == ["bias"]
+    why = unlike_static_runs(first, first, static, {"w": torch.full((8,), 2.5), "bias": -torch.ones(8)})
+    assert why == "bias differs by 2 of what training has changed it by"
+    assert (
+        unlike_static_runs(first, {**first, "w": torch.ones(8) * 1.1}, static, again) == "w begins with other values"
+    )
