@@ -242,11 +242,12 @@ def test_torchrun_in_a_pilot_leaves_in_order(tmp_path: Path) -> None:
     assert not (tmp_path / "after").exists()
 
 
-def test_a_node_with_another_number_of_processes_is_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("carrier", [{}, {"STANDIN": "20"}], ids=["gloo", "stand-in"])
+def test_a_node_with_another_number_of_processes_is_told_so(tmp_path: Path, carrier: dict[str, str]) -> None:
     with running(tmp_path) as (daemon, pod):
-        pod.spawn_node(daemon.url, 0, [SCRIPT, *options(tmp_path)], PLACES)
+        pod.spawn_node(daemon.url, 0, [SCRIPT, *options(tmp_path)], PLACES, 0, **carrier)
         daemon.wait_world([0])
-        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)])
+        pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], 0, **carrier)
         assert pod.wait(1) == 1
         assert "this node has 1 training processes and the others have 2: start as many on each" in pod.log(1)
         (tmp_path / "go").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,7 @@ def test_newcomers_whose_first_step_breaks_are_newcomers_again(tmp_path: Path, s
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
+@pytest.mark.skipif("STANDIN" in os.environ, reason="from device to device the state is not lent during a step")
 @pytest.mark.parametrize("kept", [True, False], ids=["with a checkpoint", "without one"])
 def test_who_gave_the_state_is_lost_before_the_step_is_done(tmp_path: Path, static: Static, kept: bool) -> None:
     """What the newcomer got counts for nothing: the checkpoint does, or else all begins again."""

@@ -91,11 +91,9 @@ class StateRecovery:
         Raises:
             ElasticError: its node has another number of processes than the others.
         """
-        if self.by_device:
-            return  # what is large is received on the device
         if not self._state.has_state and self._buffer_pool is None and plan.members[0].worker != self._member.worker:
             self._buffer_pool = _find_buffer_pool(
-                Meeting.of(plan), self._member.local_rank, pinned=self._state.is_on_gpu
+                Meeting.of(plan), self._member.local_rank, by_device=self.by_device, pinned=self._state.is_on_gpu
             )
 
     def recover(self, plan: messages.Plan, group: Group) -> frozenset[int]:
@@ -312,9 +310,9 @@ def rate(size: int, seconds: float) -> str:
     return f"{size / 1e6:.1f} MB in {seconds:.3f} s, {size / max(seconds, 1e-9) / 1e9:.2f} GB/s"
 
 
-def _find_buffer_pool(meeting: Meeting, local_rank: LocalRank, *, pinned: bool) -> BufferPool | None:
+def _find_buffer_pool(meeting: Meeting, local_rank: LocalRank, *, by_device: bool, pinned: bool) -> BufferPool | None:
     """Memory for the state that the member at `meeting` has described; None without a description, which makes the
-    transfer a little slower.
+    transfer a little slower, and where what is large is received on the device.
 
     Raises:
         ElasticError: its node has another number of processes.
@@ -328,7 +326,7 @@ def _find_buffer_pool(meeting: Meeting, local_rank: LocalRank, *, pinned: bool) 
                 f"this node has {local_rank.size} training processes and the others have {local_size}: "
                 "start as many on each"
             )
-        return BufferPool(specs_from_text(text), pinned=pinned) if text is not None else None
+        return BufferPool(specs_from_text(text), pinned=pinned) if text is not None and not by_device else None
     except (PeerLost, ValueError, RuntimeError) as error:  # the last: out of memory
         log.info("no memory is allocated for the state beforehand: %s", error)
         return None
