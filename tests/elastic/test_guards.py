@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, rand
 
 from malletrain.elastic.comm.step_commit import StepCommitter, TrainingWorld
 from malletrain.elastic.errors import ElasticError, LayoutChanged
+from malletrain.elastic.guards import dispatch
 from malletrain.elastic.guards.agreement import (
     KIND,
     LAYOUT,
@@ -25,6 +26,7 @@ from malletrain.elastic.guards.agreement import (
     Sources,
     odd_ones,
 )
+from malletrain.elastic.guards.batch_watch import BatchWatch
 from malletrain.elastic.guards.dataset_digest import dataset_digest
 from malletrain.elastic.guards.digest import DigestTimer, digest, exceeds_rounding
 from malletrain.elastic.state.shared_values import SharedValues
@@ -242,3 +244,12 @@ def test_generators_go_on_where_they_are() -> None:
 def test_what_cannot_travel_is_refused_at_once() -> None:
     with pytest.raises(ElasticError, match=r's.state\["head"\] cannot hold Linear.*s.track'):
         SharedValues()["head"] = torch.nn.Linear(1, 1)
+
+
+def test_a_torch_without_dispatch_modes_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(2, 2)
+    assert BatchWatch.is_possible(model)
+    monkeypatch.setattr(dispatch, "AVAILABLE", False)
+    assert not BatchWatch.is_possible(model)
+    with dispatch.without_modes():
+        pass

@@ -15,11 +15,11 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from malletrain.elastic.gradients import sync_batchnorm
+from malletrain.elastic.guards import dispatch
 from malletrain.elastic.guards.script_place import current_line
 
 #: Of fewer samples a size may be theirs by accident.
@@ -47,7 +47,7 @@ LOADER = "batches of another DataLoader, of which each worker reads its own"
 GRADIENTS = "gradients by torch.autograd.grad, which are of a worker's own samples"
 
 
-class BatchWatch(TorchDispatchMode):
+class BatchWatch(dispatch.TorchDispatchMode):
     """While active, looks at each operation of a step's forward pass.
 
     Args:
@@ -85,8 +85,8 @@ class BatchWatch(TorchDispatchMode):
 
     @staticmethod
     def is_possible(model: torch.nn.Module) -> bool:
-        """Whether nothing of a model is compiled: compiled parts cannot be looked into."""
-        return not any(hasattr(module, "_orig_mod") for module in model.modules())
+        """Whether torch can look, and nothing of a model is compiled: compiled parts cannot be looked into."""
+        return dispatch.AVAILABLE and not any(hasattr(module, "_orig_mod") for module in model.modules())
 
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -120,8 +120,7 @@ class BatchWatch(TorchDispatchMode):
 
     def looking_away(self) -> AbstractContextManager[Any]:
         """A context manager around what is none of the script's forward passes."""
-        away: AbstractContextManager[Any] = _disable_current_modes()
-        return away
+        return dispatch.without_modes()
 
     def look_at_gradients(self, inputs: Any) -> None:
         """`torch.autograd.grad` is called for these tensors."""
