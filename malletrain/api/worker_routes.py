@@ -89,7 +89,7 @@ class WorkersGate:
         self._lock = lock
         self._persist = persist
         self._awake_at = clock.elapsed()
-        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._waiting: dict[int, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}  #: by job
         self._tokens: dict[str, deque[tuple[bytes, float]]] = {}  # by worker: digest, and when it ends
         self._sweep_at = 64
 
@@ -148,10 +148,13 @@ class WorkersGate:
             self.change(lambda: self.membership.hung_up(worker))
 
     def wake(self) -> None:
-        """Let every waiting poll look again. Safe from any thread."""
-        for loop, event in list(self._waiting):
-            with suppress(RuntimeError):  # its loop has just closed
-                loop.call_soon_threadsafe(event.set)
+        """Let the waiting polls of each job that something has happened to look again. Safe from any thread."""
+        with self._lock:
+            jobs = self.membership.settled()
+        for job in jobs:
+            for loop, event in list(self._waiting.get(job, ())):
+                with suppress(RuntimeError):  # its loop has just closed
+                    loop.call_soon_threadsafe(event.set)
 
     def issue_token(self, worker: str) -> str:
         """A new secret for the worker, good for `WORKER_TOKEN_LIFETIME_S`; older ones stay good for theirs.
@@ -176,13 +179,14 @@ class WorkersGate:
         return any(each == digest and now < ends for each, ends in own)
 
     def look(self, worker: str) -> tuple[wire.Directive, float | None]:
-        """What is wanted of the worker, and when to look again at the latest (`Clock.elapsed`)."""
+        """What is wanted of the worker, and when something of its job is due (`Clock.elapsed`)."""
         with self._lock:
             self.beat()
             due = self.membership.due()
             if due is not None and due <= self.clock.elapsed():
                 self.change(self.membership.tick)
-                due = self.membership.due()
+            known = self.membership.worker(worker)
+            due = self.membership.due_of(known.job) if known is not None else None
             return self._shown(worker, self.membership.directive_for(worker)), due
 
     def _shown(self, worker: str, directive: wire.Directive) -> wire.Directive:
@@ -199,7 +203,9 @@ class WorkersGate:
         """The worker's directive as soon as its number is above `after`, or as it is after `wait_s`."""
         event = asyncio.Event()
         entry = (asyncio.get_running_loop(), event)
-        self._waiting.add(entry)
+        known = self.membership.worker(worker)
+        job = known.job if known is not None else 0
+        self._waiting.setdefault(job, set()).add(entry)
         end = self.clock.elapsed() + wait_s
         try:
             while True:
@@ -213,7 +219,9 @@ class WorkersGate:
                     async with asyncio.timeout(until - now):
                         await _first(event, gone)
         finally:
-            self._waiting.discard(entry)
+            self._waiting[job].discard(entry)
+            if not self._waiting[job]:
+                del self._waiting[job]
 
 
 async def _first(*events: asyncio.Event) -> None:

@@ -154,19 +154,21 @@ class MemoryCluster:
         together: dict[str, list[StartPilot]] = {}
         for action in actions:
             together.setdefault(task_of(action.pilot), []).append(action)
-        started = {task: self._start(task, same) for task, same in together.items()}
+        seen, taken = self.snapshot(), set[str]()
+        started = {}
+        for task, same in together.items():
+            nodes = tuple(action.node for action in same)
+            busy = [node for node in nodes if node in taken or not seen.is_free(node)]
+            started[task] = Outcome(False, f"{busy[0]} is not free") if busy else self._start(task, same, nodes)
+            taken.update(nodes if started[task].done else ())
         return [started[task_of(action.pilot)] for action in actions]
 
-    def _start(self, name: str, actions: Sequence[StartPilot]) -> Outcome:
-        task, nodes = self.tasks.get(name), tuple(action.node for action in actions)
+    def _start(self, name: str, actions: Sequence[StartPilot], nodes: tuple[str, ...]) -> Outcome:
+        task = self.tasks.get(name)
         if task is None or task.end is not None:
             return Outcome(False, f"{name} is not in the queue")
         if not task.held:
             return Outcome(False, f"{name} is not held")
-        seen = self.snapshot()
-        for node in nodes:
-            if not seen.is_free(node):
-                return Outcome(False, f"{node} is not free")
         task.held, task.state, task.node, task.more = False, SlurmState.RUNNING, nodes[0], nodes[1:]
         task.start, task.limit_s = self.clock.now(), min(action.limit_s for action in actions)
         return Outcome(True)

@@ -49,7 +49,7 @@ def play(minutes: float, seed: int, crash_points: int, nodes: int, directory: Pa
             ):
                 if number - len(scene.ended()) < 2:
                     number += 1
-                    scene.train(epochs=rng.randint(8, 20), seed=number, most=rng.randint(1, nodes), deadline_s=30.0)
+                    scene.train(epochs=rng.randint(8, 20), seed=number, most=rng.randint(1, nodes))
                 scene.main.step()
                 if minutes:
                     chaos.step()

@@ -8,7 +8,7 @@ from malletrain.domain.errors import Refused
 from malletrain.domain.event import EventKind
 from malletrain.loop.membership.admission import Claim
 from malletrain.loop.membership.standing import GENERATION_GAP
-from malletrain.wire.messages import Exited, Finished, Left, Switched, ToppedUp
+from malletrain.wire.messages import Exited, Finished, Left, Switched, ToppedUp, Warm
 from tests.loop.stage import A, B, C, D, Stage
 from tests.world import data_of
 
@@ -217,3 +217,42 @@ def test_a_check_that_a_time_limit_began_is_due_at_its_own_limit() -> None:
     assert stage.members.directive_for(workers[0]).check_in is not None
     due = stage.members.due()
     assert due is not None and due <= stage.clock.at + limits.check_in_s
+
+
+def test_what_happens_to_one_job_concerns_its_workers_alone() -> None:
+    stage = Stage()
+    for job in (1, 2):
+        stage.members.hello(Claim(job, f"{job}0_0", 0, f"n{job}", 1000))
+    stage.members.settled()
+    stage.members.report("10_0.0", Warm("h1:1", {}))
+    assert set(stage.members.settled()) == {1}
+    assert not stage.members.settled(), "it is told once"
+    stage.members.top_up(2, 3)
+    assert set(stage.members.settled()) == {2}
+
+
+def test_a_time_limit_of_one_job_leaves_the_others_alone() -> None:
+    stage = Stage()
+    for job in (1, 2):
+        stage.members.hello(Claim(job, f"{job}0_0", 0, f"n{job}", 1000))
+    stage.members.polled("10_0.0")
+    stage.members.answered("20_0.0")
+    limits = stage.members.settings
+    due = stage.members.due()
+    assert due == stage.members.due_of(2) == stage.clock.at + limits.reconnect_s
+    stage.clock.at = due
+    stage.members.settled()
+    stage.members.tick()
+    assert set(stage.members.settled()) == {2}
+    assert stage.members.worker("20_0.0") is not None
+    assert [event.kind for event in stage.members.reports()][-1] is EventKind.WORKER_LOST
+
+
+def test_jobs_that_ended_long_ago_are_forgotten_without_anything_of_theirs_being_due() -> None:
+    stage = Stage()
+    (worker,) = stage.begin(1)
+    stage.members.report(worker, Finished({}))
+    stage.pass_time(20 * stage.members.settings.silence_s)
+    stage.pass_time(20 * stage.members.settings.silence_s)
+    assert stage.members.job(1) is None
+    assert stage.members.worker(worker) is None

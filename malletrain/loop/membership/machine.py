@@ -7,6 +7,7 @@ urgent generation, so that a repair never waits for a worker that holds no state
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,15 +34,13 @@ class Outbox:
 
     Attributes:
         events: in order, since the caller last took them.
-        due_at: when `JobMachine.tick` must be called next (`Clock.elapsed`) if nothing else is called before.
+        due: a heap of (`JobMachine.due_at`, job); entries that the machine's own `due_at` contradicts are stale.
+        settled: jobs that something has happened to since the caller last took them.
     """
 
     events: list[Event] = field(default_factory=list)
-    due_at: float | None = None
-
-    def look_at(self, moment: float) -> None:
-        """Asks for a call of `tick` at that moment or earlier."""
-        self.due_at = moment if self.due_at is None else min(self.due_at, moment)
+    due: list[tuple[float, int]] = field(default_factory=list)
+    settled: set[int] = field(default_factory=set)
 
 
 class JobMachine:
@@ -70,6 +69,7 @@ class JobMachine:
         self.job = job
         self.settings = settings
         self.clock = clock
+        self.due_at: float | None = None  #: when `tick` must be called (`Clock.elapsed`) if nothing else is before
         self._outbox = outbox
         self._up_since = up_since
         self._make_secret = make_secret
@@ -79,6 +79,7 @@ class JobMachine:
 
     def tick(self) -> None:
         """Applies every time limit that has passed."""
+        self.due_at = None
         now = self.clock.elapsed()
         for worker in self.job.living():
             if worker.lost_at is not None and now >= worker.lost_at:
@@ -92,17 +93,23 @@ class JobMachine:
                 self.lose(worker, worker.end)
         self.settle()
 
-    def forget(self) -> None:
-        """Forgets workers that left long ago. Their names are refused as long as one of them may still call."""
+    def forget(self) -> list[str]:
+        """Forgets workers that left long ago, and names them. They are refused as long as one may still call."""
         job = self.job
+        forgotten = []
         since = self.clock.elapsed() - 10 * self.settings.silence_s
         for name in [each.id for each in job.workers.values() if not each.phase.lives and each.last_seen < since]:
-            if not job.is_planned(name) and not any(plan.has(name) for plan in job.published.values()):
+            planned = job.is_planned(name) or any(plan.has(name) for plan in job.published.values())
+            if job.over is not None or not planned:
                 del job.workers[name]
+                forgotten.append(name)
+        return forgotten
 
     def look_at(self, moment: float) -> None:
         """Asks for a call of `tick` at that moment or earlier."""
-        self._outbox.look_at(moment)
+        if self.due_at is None or moment < self.due_at:
+            self.due_at = moment
+            heapq.heappush(self._outbox.due, (moment, self.job.id))
 
     # --- Workers --------------------------------------------------------------------------------------------------
 
@@ -156,6 +163,7 @@ class JobMachine:
 
     def end(self, reason: str) -> None:
         """Directs every worker of the job to stop."""
+        self._outbox.settled.add(self.job.id)
         self.job.over, self.job.over_since = reason, self.clock.elapsed()
         self.job.pending = self.job.check = None
         for worker in self.job.living():
@@ -240,6 +248,7 @@ class JobMachine:
 
     def settle(self) -> None:
         """Makes every decision that can be made now."""
+        self._outbox.settled.add(self.job.id)
         if self.job.over is None:
             self._note_time_limits()
             self._settle_world()
@@ -359,6 +368,7 @@ class JobMachine:
             else:
                 silent.append(name)
         if silent:
+            self.look_at(check.deadline)
             return
         job.check = None
         if not check.broken:

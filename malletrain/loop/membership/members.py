@@ -7,7 +7,8 @@ returns to the journal *before* a worker sees a directive, and calls `tick()` wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +23,9 @@ from malletrain.loop.membership.standing import GENERATION_GAP, members_of, take
 from malletrain.loop.membership.state import JobMembership, MembershipSettings, Worker
 from malletrain.loop.ports import Clock
 from malletrain.wire.messages import Directive, Message, Plan, Standing
+
+#: Seconds between two sweeps for workers and jobs that ended long ago.
+SWEEP_INTERVAL_S = 60.0
 
 
 class Membership:
@@ -66,6 +70,7 @@ class Membership:
         self._job_of: dict[str, int] = {}  #: by worker
         self._outbox = Outbox()
         self._up_since = clock.elapsed()
+        self._sweep_at = self._up_since + SWEEP_INTERVAL_S
 
     # --- The loop's side ------------------------------------------------------------------------------------------
 
@@ -94,6 +99,7 @@ class Membership:
         for worker in machine.job.living() if machine else ():
             if worker.leaving_since is None:
                 worker.top_up = tasks
+                self._outbox.settled.add(job_id)
                 return True
         return False
 
@@ -308,20 +314,41 @@ class Membership:
 
     def due(self) -> float | None:
         """When `tick` must be called next (`Clock.elapsed`) if nothing else is called before."""
-        return self._outbox.due_at
+        due = self._outbox.due
+        while due and self.due_of(due[0][1]) != due[0][0]:
+            heapq.heappop(due)  # it was asked for an earlier moment since, or its job is forgotten
+        if due:
+            return due[0][0]
+        return self._sweep_at if self._machines else None
+
+    def due_of(self, job_id: int) -> float | None:
+        """When `tick` has something to do for this job, as far as is known now."""
+        machine = self._machines.get(job_id)
+        return machine.due_at if machine is not None else None
+
+    def settled(self) -> Collection[int]:
+        """The jobs, since the last call, whose workers' directives may have changed."""
+        settled, self._outbox.settled = self._outbox.settled, set()
+        return settled
 
     def tick(self) -> None:
         """Applies every time limit that has passed, and forgets what ended long ago."""
-        self._outbox.due_at = None
         now = self._clock.elapsed()
+        for machine in [each for each in self._machines.values() if each.due_at is not None and each.due_at <= now]:
+            machine.tick()
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_INTERVAL_S
+            self._sweep(now)
+
+    def _sweep(self, now: float) -> None:
         for job_id, machine in list(self._machines.items()):
             machine.tick()
-            machine.forget()
+            for name in machine.forget():
+                self._job_of.pop(name, None)
             job = machine.job
             if job.over is not None and not job.workers and now - job.over_since > 10 * self.settings.silence_s:
                 del self._machines[job_id]
                 self._batches.pop(job_id, None)
-        self._job_of = {name: id for id, machine in self._machines.items() for name in machine.job.workers}
 
     def slept(self, seconds: float) -> None:
         """Moves all time limits by the time in which the daemon itself did not run."""
