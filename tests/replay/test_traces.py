@@ -107,6 +107,23 @@ def test_swf_with_tabs_and_absolute_times_has_no_offset(tmp_path: Path) -> None:
     assert jobs.node_count is None
 
 
+def test_swf_with_words_after_its_eighteen_fields_is_read(tmp_path: Path) -> None:
+    row = "1 100 5 50 16 -1 -1 16 3600 -1 1 1 1 1 1 1 -1 -1 r1i0n[3-4] COMPLETED gpu=2"
+    jobs = jobs_of(tmp_path, row + "\n" + row.replace("1 100", "2 200", 1) + "\n")
+    assert jobs.start.tolist() == [105.0, 205.0]
+    assert jobs.limit.tolist() == [3600.0, 3600.0]
+    said = " ".join(jobs.account.warnings)
+    assert "2 rows have more than 18 fields" in said
+
+
+def test_swf_that_does_not_say_its_nodes_is_counted_in_processors_and_says_so(tmp_path: Path) -> None:
+    row = swf_row(100, 5, 50, 16)
+    for header in ("", "; MaxProcs: 64\n", "; MaxNodes: 64\n"):
+        assert "counted in processors" in " ".join(jobs_of(tmp_path, header + row).account.warnings)
+    both = jobs_of(tmp_path, "; MaxNodes: 4\n; MaxProcs: 64\n" + row)
+    assert "counted in processors" not in " ".join(both.account.warnings)
+
+
 # -- sacct ----------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 Source: Chapin et al., "Benchmarks and Standards for the Evaluation of Parallel Job Schedulers", JSSPP 1999;
 https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. Only fields 1-5, 8 and 9 are read: number, submit, wait,
 run time, allocated and requested processors, requested time; they mean the same in every variant seen.
+Extended variants append fields of their own after the 18, also words (node lists, states): these are not read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from malletrain.replay.traces.trace import JobRecords, Tally, column
 
 #: Larger submit times are Unix seconds (2001 and later), whatever the header says.
 MIN_UNIX_TIME_S = 1_000_000_000
+#: Fields of the format; what follows them in a row is a site's own.
+FIELDS = 18
 MAX_PROCS = 2_000_000_000
 
 _HEADER = re.compile(r";\s*(UnixStartTime|MaxNodes|MaxProcs)\s*:\s*(-?\d{1,12})", re.IGNORECASE)
@@ -29,7 +32,7 @@ def looks_like_swf(line: str) -> bool:
     if line.lstrip().startswith(";"):
         return True
     fields = line.split()
-    return len(fields) >= 5 and all(_is_number(field) for field in fields)
+    return len(fields) >= 5 and all(_is_number(field) for field in fields[:FIELDS])
 
 
 def _is_number(text: str) -> bool:
@@ -48,7 +51,7 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
     header: dict[str, int] = {}
     submit, start, end, procs = array("d"), array("d"), array("d"), array("i")
     limit = array("d")
-    no_wait = requested = 0
+    no_wait = requested = extended = 0
     for line in lines:
         if line.lstrip().startswith(";"):
             match = _HEADER.match(line.lstrip())
@@ -77,6 +80,7 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
             tally.skip(reason, lines.number)
             continue
         no_wait += wait == -1
+        extended += len(fields) > FIELDS
         submit.append(submitted)
         start.append(submitted + max(wait, 0.0))
         end.append(submitted + max(wait, 0.0) + run)
@@ -88,6 +92,8 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
         tally.warn(f"{no_wait:,} jobs have no wait time: their submit time was taken as their start.")
     if requested:
         tally.warn(f"{requested:,} jobs have no allocated processors: the requested ones were taken.")
+    if extended:
+        tally.warn(f"{extended:,} rows have more than 18 fields (an extended SWF): what follows them is not read.")
     offset = float(header.get("unixstarttime", 0))
     if min(submit) > MIN_UNIX_TIME_S:
         offset = 0.0
@@ -96,6 +102,11 @@ def read_swf(lines: Lines, tally: Tally) -> JobRecords:
     starts, ends = column(start, np.float64) + offset, column(end, np.float64) + offset
     max_nodes, max_procs = header.get("maxnodes", 0), header.get("maxprocs", 0)
     nodes, per_node = _machine(max_nodes, max_procs)
+    if max_nodes <= 0 or max_procs <= 0:
+        tally.warn(
+            "The header lacks MaxNodes or MaxProcs: idle nodes are counted in processors; give --nodes and "
+            "--procs-per-node."
+        )
     if nodes and per_node and max_nodes and max_procs % max_nodes:
         tally.warn(
             f"{max_procs:,} processors on {max_nodes:,} nodes do not divide evenly: taken as {nodes:,} nodes of "
