@@ -20,11 +20,12 @@ ClusterName             = lab
 """
 PARTITION = "PartitionName=harvest PriorityTier=0 PreemptMode=REQUEUE MaxTime=UNLIMITED Nodes=n[1-9] State=UP"
 
-#: What no replay has: users, accounts, profiling, faults of live jobs, batches of held tasks, classes of nodes.
+#: What no replay has: promises to the main queue, users, accounts, profiling, faults of live jobs, batches of held
+#: tasks, classes of nodes.
 NOT_REPLAYED = {
     "user_weights", "account_weights", "account_shares", "max_weight", "limits", "user_share", "budgets", "probing",
     "classes", "class_features", "join_s", "idle_s", "max_faults", "set_aside_s", "claim_patience_s", "max_top_up",
-    "auto_horizon", "keep_leaves", "exit_s",
+    "auto_horizon", "keep_leaves", "exit_s", "promise", "keep_why", "cap_why",
 }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         turn_s=60.0 * config.sizing.turn_minutes,
         keep_idle=pool.keep_idle,
         max_pilots=min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots,
-        max_starts=MAX_STARTS,
+        max_starts=_starts_at_a_look(config),
         max_nodes=config.pilot.max_nodes,
         max_pilot_s=config.pilot.max_minutes * 60.0,
         margin_s=margin_s,
@@ -73,6 +73,12 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         exclude_nodes=_names(pool.exclude),
     )
     return replace(rules.with_exits(epilog_s), exit_s=None)
+
+
+def _starts_at_a_look(config: Config) -> int:
+    if config.promise.cycle_ratio is None:
+        return MAX_STARTS
+    return max(1, min(MAX_STARTS, int(config.promise.starts_per_minute * config.loop.tick_s / 60.0)))
 
 
 def _names(lists: list[str]) -> frozenset[str]:
