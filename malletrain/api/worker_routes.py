@@ -2,6 +2,7 @@
 
 `WorkersGate` joins three things: the membership, the daemon's lock, and those who wait. Every change is made under
 the lock, written to the journal by `persist` before the lock is given up, and only then shown to whoever waits.
+Figures that change nothing are written a moment later.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import secrets
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
@@ -63,8 +64,8 @@ class WorkersGate:
     Args:
         membership: the pure state machine.
         lock: the daemon's one lock; re-entrant, or not held by callers of this class.
-        persist: writes `membership.reports()` to the journal; called under the lock after every change, before
-            any worker sees it.
+        persist: writes `membership.reports()` to the journal; called under the lock after every change that workers
+            may see, before they do. The owner takes `reports` every moment besides.
         clock: time.
         budget: of the figures that workers report; None for the usual limits.
         sight: what the user with this uid may see: reasons that workers are told go by it.
@@ -129,13 +130,18 @@ class WorkersGate:
                 self.membership.slept(gap)
 
     def change(self, action: Callable[[], Any]) -> Any:
-        """Run `action` under the lock, journal what it caused, wake who waits."""
+        """Run `action` under the lock, journal what it caused, and wake the waiting polls of the jobs concerned.
+
+        Figures, of which nothing follows, are left to whoever next takes `reports`: a transaction for each would be
+        most of what thousands of workers cost.
+        """
         with self._lock:
             try:
                 return action()
             finally:
-                self._persist()
-                self.wake()
+                if jobs := self.membership.settled():
+                    self._persist()
+                    self._wake(jobs)
 
     def polled(self, worker: str, *, open: bool) -> None:
         """The worker's poll has come, or was answered."""
@@ -147,10 +153,7 @@ class WorkersGate:
         if self.membership.worker(worker) is not None:
             self.change(lambda: self.membership.hung_up(worker))
 
-    def wake(self) -> None:
-        """Let the waiting polls of each job that something has happened to look again. Safe from any thread."""
-        with self._lock:
-            jobs = self.membership.settled()
+    def _wake(self, jobs: Collection[int]) -> None:
         for job in jobs:
             for loop, event in list(self._waiting.get(job, ())):
                 with suppress(RuntimeError):  # its loop has just closed

@@ -326,6 +326,7 @@ class Service:
         if self._server is not None:
             self._server.close()
             self._reactor.join(10)
+            self._persist()
             self._record([Event(self._clock.now(), DaemonStopped())])
             self.flush()
         for reader in (self._views, self._history):
