@@ -28,6 +28,9 @@ _log = logging.getLogger("chaos")
 #: Boundaries of one daemon's life at which it dies, drawn up to this one: about twenty seconds of work.
 LAST_BOUNDARY = 60
 
+#: Least and most epochs of a job: ten to thirty seconds on one node.
+EPOCHS = 6, 14
+
 
 def play(minutes: float, seed: int, crash_points: int, nodes: int, directory: Path) -> Outcome:
     """One run: faults for so many minutes, and until so many crashes; then calm until all jobs have ended.
@@ -49,7 +52,7 @@ def play(minutes: float, seed: int, crash_points: int, nodes: int, directory: Pa
             ):
                 if number - len(scene.ended()) < 2:
                     number += 1
-                    scene.train(epochs=rng.randint(8, 20), seed=number, most=rng.randint(1, nodes))
+                    scene.train(epochs=rng.randint(*EPOCHS), seed=number, most=rng.randint(1, nodes))
                 scene.main.step()
                 if minutes:
                     chaos.step()
