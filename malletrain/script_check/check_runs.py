@@ -210,7 +210,7 @@ class _Run:
                 "MALLETRAIN_URL": self.coordinator.url,
                 "MALLETRAIN_JOB": str(JOB),
                 "MALLETRAIN_ADDRESS": "127.0.0.1",
-                "SLURM_JOB_ID": str(1000 + int(name)),
+                "SLURM_JOB_ID": f"{os.getpid()}{int(name):03}",  # processes of a node meet by it
                 "SLURM_ARRAY_JOB_ID": str(ARRAY),
                 "SLURM_ARRAY_TASK_ID": name,
                 "SLURM_RESTART_COUNT": "0",

@@ -33,7 +33,7 @@ def environment(url: str, directory: Path) -> dict[str, str]:
         "MALLETRAIN_JOB": str(JOB),
         "MALLETRAIN_TEST_DIR": str(directory),
         "SLURM_SUBMIT_DIR": str(directory),
-        "SLURM_JOB_ID": "1000",
+        "SLURM_JOB_ID": f"{os.getpid()}000",
         "SLURM_ARRAY_JOB_ID": str(ARRAY),
         "SLURM_ARRAY_TASK_ID": "0",
         "SLURMD_NODENAME": "node0",

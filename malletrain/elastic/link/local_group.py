@@ -247,6 +247,7 @@ class Follower(Directives):
         super().__init__(handler)
         self._peer = handler
         self._closed = False
+        self._leader_gone = threading.Event()
         self._stream = _Stream(_connect(name))
         self._stream.put({"rank": local_rank.rank})
 
@@ -263,6 +264,10 @@ class Follower(Directives):
         """Tell the leader that this process ends, and ignore it from now on."""
         self._closed = True
         self._stream.put({"bye": True})
+
+    def wait_leader_gone(self, seconds: float) -> None:
+        """Wait up to `seconds` until the leader's process has ended. Call it after `close`."""
+        self._leader_gone.wait(seconds)
 
     def say(self, message: messages.Message) -> None:
         """Forward faults and progress to the leader; it reports the rest itself."""
@@ -296,7 +301,8 @@ class Follower(Directives):
                 answer = {"answer": line["ask"], "whole": peer.check_in(0).whole, "mending_s": peer.recovering_s()}
                 self._stream.put(answer)
             if line.get("bye"):
-                return
+                self._closed = True
+        self._leader_gone.set()
         if not self._closed:
             log.error("the first process of this node is gone: so is this one")
             os._exit(PEER_LOST_STATUS)

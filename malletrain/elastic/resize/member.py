@@ -163,7 +163,10 @@ class Member:
         if self.local_leader is not None:
             self.local_leader.close()
         if isinstance(self.link, Follower):
-            self.link.close()  # the first process of the node ends the script once it has reported
+            self.link.close()
+            # The first process ends the script once it has reported. Until then this one holds it up, so that the
+            # commands after it do not run.
+            self.link.wait_leader_gone(PEERS_SAVE_TIMEOUT_S)
         else:
             self._end_script()
         raise Released(reason)
