@@ -275,7 +275,7 @@ def vendored() -> list[dict[str, Any]]:
 
 
 def vendored_faults() -> list[str]:
-    """A line for each file that is not the recorded one, that nobody recorded, or that is missing."""
+    """A line for each file that is not the recorded one, that is not recorded, or that is missing."""
     recorded = {name: digest for row in vendored() for name, digest in row["files"].items()}
     there = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()

@@ -2,7 +2,7 @@
 
 After huggingface/transformers, examples/pytorch/token-classification/run_ner_no_trainer.py
 (https://github.com/huggingface/transformers). Licence of the original: Apache-2.0.
-The loss is a mean over the targets that count, so the session is told how many this worker has.
+The loss is a mean over the targets that count, so the session gets the number that this worker has.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def create_app(
     auth: Auth,
     *,
     roles: Roles,
-    bell: JournalNotifier,
+    notifier: JournalNotifier,
     clock: Clock,
     connections: ConnectionTable,
     holds_token: Callable[[str, str], bool] = _no_workers,
@@ -120,7 +120,7 @@ def create_app(
     app = FastAPI(
         title="MalleTrain", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
-    people = PeopleRoutes(requests, views, auth, roles, bell, clock, limits, site or {})
+    people = PeopleRoutes(requests, views, auth, roles, notifier, clock, limits, site or {})
     app.include_router(make_people_router(people))
     if workers_router is not None:
         app.include_router(workers_router)

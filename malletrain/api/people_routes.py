@@ -69,13 +69,13 @@ class PeopleRoutes:
         views: Views,
         auth: Auth,
         roles: Roles,
-        bell: JournalNotifier,
+        notifier: JournalNotifier,
         clock: Clock,
         limits: RateLimits,
         site: Mapping[str, str],
     ) -> None:
         self.requests, self.views, self.auth, self.roles = requests, views, auth, roles
-        self.bell, self.clock, self.limits, self.site = bell, clock, limits, dict(site)
+        self.notifier, self.clock, self.limits, self.site = notifier, clock, limits, dict(site)
         self.by_user = TokenBuckets(limits.user_rate, limits.user_burst, clock)
         self.logins = TokenBuckets(limits.user_login_rate, limits.user_login_burst, clock)
         self.announcements = TokenBuckets(limits.announcements_a_day / 86_400, limits.announcements_a_day, clock)
@@ -295,7 +295,7 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
                 left = end - people.clock.elapsed()
                 if rows or left <= 0:
                     return JSONResponse({"events": [sight.event(row).to_json() for row in rows], "last": after})
-                await people.bell.wait(after, left)
+                await people.notifier.wait(after, left)
 
     @router.get(
         "/explain/{subject:path}",
@@ -371,4 +371,4 @@ def _uid_of(user: str) -> int:
     try:
         return min(uids_of([user], "user"))
     except (InvalidInput, ValueError) as error:  # a name with a NUL
-        raise NotFound(f"this machine knows no user {user!r}: give the number") from error
+        raise NotFound(f"this machine has no user {user!r}: give the number") from error

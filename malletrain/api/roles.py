@@ -137,5 +137,5 @@ def uids_of(users: Iterable[str], where: str) -> frozenset[int]:
         try:
             found.add(pwd.getpwnam(user).pw_uid)
         except KeyError:
-            raise InvalidInput(where, f"this machine knows no user {user!r}") from None
+            raise InvalidInput(where, f"this machine has no user {user!r}") from None
     return frozenset(found)

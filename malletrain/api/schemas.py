@@ -204,7 +204,7 @@ def answers(ok: Schema | None, status: int = 200, *errors: int) -> dict[int | st
 
 _WORDS = {
     400: "The request is wrong.",
-    401: "Nobody vouches for the caller.",
+    401: "The caller is not authenticated.",
     403: "The caller may not do this.",
     404: "There is no such thing.",
     408: "The body did not arrive in time.",

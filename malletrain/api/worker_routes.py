@@ -68,7 +68,7 @@ class WorkersGate:
             may see, before they do. The owner takes `reports` every moment besides.
         clock: time.
         budget: of the figures that workers report; None for the usual limits.
-        sight: what the user with this uid may see: reasons that workers are told go by it.
+        sight: what the user with this uid may see: reasons sent to workers are limited by it.
         is_banned: whether the user with this uid is refused: tokens of his workers are worth nothing then.
     """
 

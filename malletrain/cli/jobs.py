@@ -199,7 +199,7 @@ def explain(subject: str | None, main_job: str | None, as_json: bool) -> None:
 def web(as_json: bool) -> None:
     """Print a link that opens the daemon's web page, signed in as you.
 
-    The link serves once, within a minute. It is as good as your name until then: give it to nobody.
+    The link serves once, within a minute. It is as good as your name until then: share it with no one.
     """
     link, lifetime_s = connect().web_link()
     if as_json:

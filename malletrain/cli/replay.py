@@ -280,11 +280,11 @@ def replay(
     if jobs_file is not None and mix_text is not None:
         raise click.UsageError("give --jobs or --mix, not both")
     if sensitivity and report_dir is None:
-        raise click.UsageError("--sensitivity is told in the report: give --report DIR too")
+        raise click.UsageError("--sensitivity is shown in the report: give --report DIR too")
     if (price is not None or grams_per_kwh is not None) and report_dir is None:
-        raise click.UsageError("--price and --grams-per-kwh are told in the report: give --report DIR too")
+        raise click.UsageError("--price and --grams-per-kwh are shown in the report: give --report DIR too")
     if compare is not None and report_dir is None:
-        raise click.UsageError("--compare is told in the report: give --report DIR too")
+        raise click.UsageError("--compare is shown in the report: give --report DIR too")
     if grams_per_kwh is not None and watts is None:
         raise click.UsageError("--grams-per-kwh needs --watts TRAINING,IDLE")
     if ideal and (config_file is not None or max_pilots is not None or pilot_nodes is not None):

@@ -332,7 +332,7 @@ class WebSection(Section):
 
 
 class NotifySection(Section):
-    """How owners are told of their jobs' begin and end (`mtbatch --mail-type`): by a program, a webhook, or both."""
+    """How owners hear of their jobs' begin and end (`mtbatch --mail-type`): a program, a webhook, or both."""
 
     command: list[str] = []
     """Program and arguments, with `{address}`, `{subject}`; the text is its input; such as ["/usr/bin/mail", ...]."""

@@ -60,7 +60,7 @@ class JobMail:
         return bool(self._settings.command or self._settings.webhook)
 
     def address_of(self, user: str, given: str) -> str:
-        """Where a user is told: at the address that they gave, or at their own name.
+        """The address of a user's mail: the one that they gave, or their own name.
 
         Raises:
             Refused: the address is not permitted here.

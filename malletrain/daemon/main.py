@@ -213,7 +213,7 @@ class DaemonProcess:
         while True:
             try:
                 # Half of systemd's limit, as sd_watchdog_enabled(3) advises. A signal that the kernel gives to
-                # another thread wakes nobody here: its handler runs when this call returns.
+                # another thread does not interrupt this wait: its handler runs when this call returns.
                 wish = self._wishes.get(timeout=min(SIGNAL_LATENCY_S, watchdog_s / 2 if watchdog_s else math.inf))
             except queue.Empty:
                 if watchdog_s and makes_progress(

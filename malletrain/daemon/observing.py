@@ -130,7 +130,7 @@ class Observing:
         """There are no jobs of anybody's."""
 
     def skipped(self, task: str) -> None:
-        """Nobody counts them here; the log has a line."""
+        """Only logs a line: observing counts no errors."""
 
     def upkeep(self) -> None:
         """Keep the journal small, and log what the last day came to."""

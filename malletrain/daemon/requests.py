@@ -47,7 +47,7 @@ class LoopRequests:
         next_id: a job number never given before.
         account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
         of_main_job: the events of the journal that name a job of the main queue.
-        mail_address: the full address of a user (first argument), who may have given one (second); None: nobody is
+        mail_address: the full address of a user (first argument), who may have given one (second); None: no one is
             told anything here. Raises `Refused` for one that is not permitted.
     """
 
@@ -132,7 +132,7 @@ class LoopRequests:
         return number
 
     def _address_for(self, job: NewJob, identity: Identity) -> str:
-        """Where the owner of a new job is told of it, if that was asked for."""
+        """The address that mail about a new job goes to, if its owner asked for mail."""
         if not job.mail:
             return ""
         if self._mail_address is None:

@@ -261,7 +261,7 @@ class Service:
                 self._keeper.flush()
 
     def tell_owners(self) -> None:
-        """Tell owners what they asked to be told: written down first, so that a message is never sent twice."""
+        """Send owners the mail that they asked for: written down first, so that a message is never sent twice."""
         if not self._mail.is_on:
             return
         with self._facts:
@@ -357,8 +357,8 @@ class Service:
         port = config.api.port or _free_port(config.api.host)
         self.url = config.api.url or f"http://{socket.getfqdn()}:{port}"
         auth = Auth((self.url,), roles, self._clock, certificate=config.api.certificate)
-        bell = JournalNotifier()
-        journal.on_append(bell.ring)
+        notifier = JournalNotifier()
+        journal.on_append(notifier.ring)
         self._views = StoreViews(
             journal.path, self._last_snapshot, self._last_decision, __version__, self.notices, self._loop.waiting
         )
@@ -379,7 +379,7 @@ class Service:
             make_workers_router(self._gate, auth.worker_uid, connections),
             auth,
             roles=roles,
-            bell=bell,
+            notifier=notifier,
             clock=self._clock,
             connections=connections,
             holds_token=self._gate.holds_token,
@@ -448,7 +448,9 @@ class Service:
     def _mind_breaker(self, snapshot: Snapshot) -> None:
         """Step back at signs of harm or without a journal, and say so in log, journal and `status`."""
         ledger, rules = self._loop.ledger, self._loop.rules
-        signs = ledger.signs.seen(self._site.why_unfit(), lambda job, at: ledger.conduct.excuses(job, at, rules))
+        signs = ledger.harm_signals.seen(
+            self._site.why_unfit(), lambda job, at: ledger.conduct.excuses(job, at, rules)
+        )
         why = self._why_unsafe() or why_to_pause(signs, self._clock.now(), breaker_rules(self._config))
         if bool(why) != bool(self._loop.paused):
             self._log.warning("breaker", why=why or "closed again")
@@ -468,7 +470,7 @@ class Service:
         found = [why] if (why := self._why_paused()) else []
         if self._loop.crowded:
             found.append(f"no held tasks are added: {self._loop.crowded}")
-        lately = self._loop.ledger.signs.lately()
+        lately = self._loop.ledger.harm_signals.lately()
         told = summary(lately, self._clock.now()) if lately is not None else ""
         return [*found, told] if told else found
 

@@ -25,7 +25,9 @@ class Notifier:
     def from_environment(cls, environ: Mapping[str, str]) -> Notifier:
         """The notifier that systemd asks for. WATCHDOG_USEC counts only for the process it names (WATCHDOG_PID)."""
         address = environ.get("NOTIFY_SOCKET", "")
-        if not address.startswith(("/", "@")):  # vsock and others: sd_notify(3) knows them, we do not need them
+        if not address.startswith(
+            ("/", "@")
+        ):  # vsock and others: sd_notify(3) allows them, MalleTrain does not need them
             address = ""
         microseconds = environ.get("WATCHDOG_USEC", "")
         named = environ.get("WATCHDOG_PID", "")

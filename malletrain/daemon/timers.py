@@ -41,8 +41,8 @@ class Periodic(Protocol):
 class Timers:
     """Named work at intervals, each in a thread of its own.
 
-    `failed(name, error)` is told of an exception: it ends that run, not the timer.
-    `late(name)` is told when a run was skipped because the one before is still going.
+    `failed(name, error)` is called for an exception: it ends that run, not the timer.
+    `late(name)` is called when a run was skipped because the one before is still going.
     """
 
     def __init__(

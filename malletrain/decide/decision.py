@@ -257,7 +257,7 @@ def _reserve(draft: Draft, inputs: Inputs) -> Reserve:
     nodes = [node for _, view in sorted(inputs.live.items()) for node in inputs.cache.harvested(view)]
     held = [node for node in nodes if node.pilot in mine]
     left = availability(snapshot, held, rules).coming - draft.yielding.given - inputs.situation.drained
-    # slurmctld, restarted, has not heard of some nodes for seconds: those that nobody holds are as idle as before.
+    # slurmctld, restarted, has not heard of some nodes for seconds: those that no pilot holds are as idle as before.
     unheard = {node.name for node in snapshot.nodes if node.state is NodeState.UNKNOWN} - snapshot.held_names
     left |= {name for name in unheard if rules.may_harvest(name)}
     return plan_reserve(draft.free, held, left, snapshot, rules)

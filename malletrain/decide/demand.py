@@ -156,7 +156,7 @@ def demand_of(view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules:
     """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for.
 
     Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
-    nobody has measured they are not known.
+    was never measured they are not known.
     """
     return _demand(view, stays, expected_curve(view, known, rules).over_one(), known, rules)
 

@@ -23,7 +23,7 @@ HoleEnd = tuple[float, str]
 def planned_ends(snapshot: Snapshot, names: Collection[str], now: float, rules: Rules) -> Mapping[str, HoleEnd]:
     """When each of the nodes `names` is next wanted, and by what; a node that nothing plans for is absent.
 
-    Plans beyond the longest limit of a pilot are left out: they bind nobody yet. A reservation that has begun wants
+    Plans beyond the longest limit of a pilot are left out: they bind no pilot yet. A reservation that has begun wants
     its nodes now. A planned start that has passed counts for two backfill
     intervals more: after that, backfill has not come to the job again (beyond bf_max_job_test), or does not run.
     """

@@ -109,12 +109,12 @@ def with_co_allocated(actions: Iterable[Action], views: Mapping[int, JobView]) -
     for action in tuple(found):
         if not isinstance(action, LeavePilot | RecyclePilot):
             continue
-        for fellow in co_allocated(action.pilot, views[action.job_id]):
-            asked = fellow.phase in (PilotPhase.LEAVING, PilotPhase.RECYCLING) and isinstance(action, LeavePilot)
-            if fellow.id not in going and not asked:
-                going.add(fellow.id)
+        for other in co_allocated(action.pilot, views[action.job_id]):
+            asked = other.phase in (PilotPhase.LEAVING, PilotPhase.RECYCLING) and isinstance(action, LeavePilot)
+            if other.id not in going and not asked:
+                going.add(other.id)
                 reason = f"{action.reason}; with {action.pilot}"
-                found.append(_same(action, fellow, reason))
+                found.append(_same(action, other, reason))
     return found
 
 
@@ -131,26 +131,26 @@ def after_loss(pilot: Pilot, view: JobView, *, left: bool, reason: str, deadline
     `left`: in order; else it was lost, and may turn out to be only silent. The workers on its other nodes are asked
     to leave, by `deadline`; when none is there any more, and the last left in order, the nodes are given back.
     """
-    fellows = co_allocated(pilot.id, view)
+    others = co_allocated(pilot.id, view)
     running = PilotPhase.RUNNING, PilotPhase.LEAVING
-    if any(fellow.ready for fellow in fellows):
+    if any(other.ready for other in others):
         why = f"the worker of {pilot.id} on {pilot.node} is gone: {reason}"
         return [
-            LeavePilot(each.job_id, each.id, each.node, LeaveCause.FELLOW_GONE, deadline, why)
-            for each in fellows
+            LeavePilot(each.job_id, each.id, each.node, LeaveCause.CO_ALLOCATED_GONE, deadline, why)
+            for each in others
             if each.ready and each.phase is PilotPhase.RUNNING
         ]
     return [
         RecyclePilot(each.job_id, each.id, each.node, reason)
-        for each in (pilot, *fellows)
+        for each in (pilot, *others)
         if left and each.phase in running
     ]
 
 
-def _same(action: LeavePilot | RecyclePilot, fellow: Pilot, reason: str) -> Action:
+def _same(action: LeavePilot | RecyclePilot, other: Pilot, reason: str) -> Action:
     if isinstance(action, LeavePilot):
-        return replace(action, pilot=fellow.id, node=fellow.node, reason=reason)
-    return replace(action, pilot=fellow.id, node=fellow.node, reason=reason, unstarted="")
+        return replace(action, pilot=other.id, node=other.node, reason=reason)
+    return replace(action, pilot=other.id, node=other.node, reason=reason, unstarted="")
 
 
 def _widths(pilots: Iterable[Pilot]) -> dict[str, int]:

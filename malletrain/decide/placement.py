@@ -223,7 +223,7 @@ class _Pool:
         return _Pool(left, self._weights, self._leaves)
 
     def take(self, wanted: int, own: set[float | None], beside: Iterable[str]) -> list[Hole]:
-        """Up to `wanted` holes: of those about equally good, fellows of nodes that the job has (`own` cohorts), then
+        """Up to `wanted` holes: of those about equally good, cohorts of nodes that the job has (`own` cohorts), then
         from as few cohorts as will do, each the smallest that does; `beside`: the job's own nodes."""
         taken: list[Hole] = []
         own = own - {None}

@@ -100,7 +100,7 @@ def probe_changes(
 
 
 def scale_up_jobs(views: Mapping[int, JobView], known: Mapping[int, JobKnowledge], rules: Rules) -> frozenset[int]:
-    """Jobs whose worlds are measured on their way up when they begin: of each application that nobody knows, one."""
+    """Jobs whose worlds are measured on their way up when they begin: of each application without prior jobs, one."""
     found: dict[tuple[str, str], tuple[bool, int]] = {}
     for job, learnt in known.items():
         view = views.get(job)

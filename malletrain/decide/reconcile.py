@@ -185,9 +185,9 @@ def limit_cuts(views: Mapping[int, JobView], holes: Holes, now: float, rules: Ru
                 continue
             until, why = holes.end(pilot.node)
             # A task that holds several nodes ends with the shortest of their holes.
-            for fellow in co_allocated(pilot.id, view) if view.co_allocated else ():
-                if fellow.node in holes.names and holes.end(fellow.node)[0] < until:
-                    until, why = holes.end(fellow.node)
+            for other in co_allocated(pilot.id, view) if view.co_allocated else ():
+                if other.node in holes.names and holes.end(other.node)[0] < until:
+                    until, why = holes.end(other.node)
             latest = until - rules.margin_s
             # Slurm keeps whole minutes: a cut of less than one changes nothing.
             if pilot.ends_at > latest + 60.0 and latest > now + 60.0:

@@ -19,8 +19,8 @@ WAITS_FOR_NODES = ("None", "Resources", "Priority", "ReqNodeNotAvail", "Nodes re
 
 @dataclass(frozen=True, slots=True)
 class HarvestedNode:
-    """A node that a pilot holds. `cost`: what training loses when this pilot leaves (speed-up lost); `fellows`: all
-    nodes of its task, where it holds several: they are given up together, and `cost` is of all."""
+    """A node that a pilot holds. `cost`: what training loses when this pilot leaves (speed-up lost);
+    `co_allocated`: all nodes of its task, where it holds several: given up together, and `cost` is of all."""
 
     node: str
     pilot: str

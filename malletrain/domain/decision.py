@@ -24,7 +24,7 @@ class LeaveCause(StrEnum):
     IDLE = "idle"  #: its job holds nodes, and commits no step
     NO_WORKER = "no_worker"  #: no worker has joined from it, though others of its job train
     SET_ASIDE = "set_aside"  #: its job or user gets no nodes for a while (`loop.trackers.conduct`)
-    FELLOW_GONE = "fellow_gone"  #: its task holds several nodes, and the worker on another of them is gone
+    CO_ALLOCATED_GONE = "fellow_gone"  #: its task holds several nodes, and the worker on another of them is gone
     OPERATOR = "operator"  #: `malletrain drain` or the breaker
 
 

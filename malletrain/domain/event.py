@@ -149,8 +149,8 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobNotified:
-    """The job's owner is about to be told of its begin or end, which is not done again; or (`failed`) it failed, and
-    the reason says how."""
+    """The job's owner is about to hear of its begin or end, which is not done again; or (`failed`) this failed,
+    and the reason says how."""
 
     kind: ClassVar[EventKind] = EventKind.JOB_NOTIFIED
     what: MailType

@@ -1,4 +1,4 @@
-"""Folders that this user alone can write to, opened so that nobody can put another one in their place.
+"""Folders that this user alone can write to, opened so that no other one can be put in their place.
 
 A path can be made to lead elsewhere between a check and the use of it. So a folder is opened once, without following
 a link, what is open is checked, and files are named relative to it. Standard library only.
@@ -99,7 +99,7 @@ class PrivateFolder:
 
 
 def check_private_file(path: Path) -> None:
-    """Raise `ElasticError` unless this is a regular file of this user's that nobody else can write to, or a link to
+    """Raise `ElasticError` unless this is a regular file of this user's that no other user can write to, or a link to
     one; OSError if it cannot be opened."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     _check(descriptor, path, stat.S_ISREG, "regular file")

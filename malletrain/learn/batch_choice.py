@@ -6,7 +6,7 @@ A step of b samples on k nodes takes, after Pollux (Qiao et al., OSDI 2021, sect
 
 with nothing below zero. It is fitted to the windows that the job has reported, whose batch is samples over steps. Two
 shares per node that differ are needed to tell `fixed` from `each`; the sizes that the job gets anyway show them. What
-cannot be told apart yet is counted as fixed, which speaks for larger batches, and these then show the truth.
+cannot be distinguished yet is counted as fixed, which speaks for larger batches, and these then show the truth.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fit_step_time(samples: Iterable[ThroughputSample]) -> StepTime | None:
     seconds = np.array([t for _, _, t in seen])
     # Relative errors count: a short step matters as much as a long one.
     table = np.array(rows) / seconds[:, None]
-    # What cannot be told apart yet is taken together: first the cost of each further node, then that of any.
+    # What cannot be distinguished yet is taken together: first the cost of each further node, then that of any.
     columns = next(n for n in (4, 3, 2) if n == 2 or _rank(table[:, :n]) == n)
     found, _ = nnls(table[:, :columns], np.ones(len(seen)))
     fixed, each, join, more = (*found.tolist(), 0.0, 0.0)[:4]
@@ -69,7 +69,7 @@ def fit_step_time(samples: Iterable[ThroughputSample]) -> StepTime | None:
 
 
 def _rank(table: NDArray[np.float64]) -> int:
-    """How many columns can be told apart, by more than the hundredths that the last batch of an epoch makes."""
+    """How many columns can be distinguished, by more than the hundredths that the last batch of an epoch makes."""
     scaled = table / np.maximum(np.abs(table).max(axis=0), 1e-300)
     return int(np.linalg.matrix_rank(scaled, tol=0.02 * len(table) ** 0.5))
 

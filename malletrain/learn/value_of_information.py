@@ -25,7 +25,7 @@ from malletrain.sizing.values import alpha_fair
 
 Floats = NDArray[np.float64]
 
-#: Most outcomes of a measurement that are told apart, and from how many standard deviations on they are.
+#: Most outcomes of a measurement that are distinguished, and from how many standard deviations on they are.
 MAX_OUTCOMES = 64
 MIN_SEPARATION_SIGMAS = 2.0
 
@@ -68,7 +68,7 @@ def information_values(
 
 
 def _after(weight: Floats, net: Floats, outcome: Floats, apart: float) -> float:
-    """Expected best net value once scenarios are told apart by the outcome, as finely as `apart`."""
+    """Expected best net value once scenarios are distinguished by the outcome, as finely as `apart`."""
     part = np.floor((outcome - outcome.min()) / max(apart, float(np.ptp(outcome)) / MAX_OUTCOMES)).astype(np.int64)
     order = np.argsort(part, kind="stable")
     part = part[order]

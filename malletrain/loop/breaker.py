@@ -32,21 +32,21 @@ class HarmSignals:
     unsound: str = ""
 
 
-def why_to_pause(signs: HarmSignals, now: float, rules: BreakerRules) -> str:
+def why_to_pause(harm: HarmSignals, now: float, rules: BreakerRules) -> str:
     """Why nothing new may start now; empty when all is well. The gravest sign speaks."""
-    if signs.unsound:
-        return f"the harvest partition no longer gives way: {signs.unsound}"
+    if harm.unsound:
+        return f"the harvest partition no longer gives way: {harm.unsound}"
     for seen, per_hour, words, key in (
-        (signs.ailing_nodes, rules.ailing_nodes_per_hour, "nodes ailed after pilots", "ailing_nodes_per_hour"),
+        (harm.ailing_nodes, rules.ailing_nodes_per_hour, "nodes ailed after pilots", "ailing_nodes_per_hour"),
         (
-            signs.preempted,
+            harm.preempted,
             rules.preemptions_per_hour,
             "pilots were preempted, so yielding comes too late",
             "preemptions_per_hour",
         ),
-        (signs.slow_exits, rules.slow_exits_per_hour, "pilots were slow to leave", "slow_exits_per_hour"),
+        (harm.slow_exits, rules.slow_exits_per_hour, "pilots were slow to leave", "slow_exits_per_hour"),
         (
-            signs.slow_cycles,
+            harm.slow_cycles,
             rules.slow_cycles_per_hour,
             "looks found slurmctld's cycles longer than without pilots",
             "slow_cycles_per_hour",

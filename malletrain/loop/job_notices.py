@@ -1,4 +1,4 @@
-"""Of what the owners of jobs are to be told, as `mtbatch --mail-type` has it."""
+"""Notices due to the owners of jobs, as `mtbatch --mail-type` asks for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class JobNotice:
 
 
 def notices_due(records: Iterable[JobState], now: float) -> Iterator[JobNotice]:
-    """What owners asked to be told and have not been, job by job. A job that fails ends: it is told once."""
+    """Notices that owners asked for and have not got, job by job. A job that fails ends too: one notice says so."""
     for record in records:
         wanted, told = record.job.mail, record.notified
         if not wanted:

@@ -74,7 +74,7 @@ class Ledger:
         self.paces = StragglerHistory()
         self.submitted = SubmittedWork()
         self.pool = SupplyHistory()
-        self.signs = HarmSignalTracker()
+        self.harm_signals = HarmSignalTracker()
         self.conduct = Conduct()
         self.main_jobs = MainJobsMet()
         self.promise = PromiseTracker()
@@ -91,7 +91,7 @@ class Ledger:
             self.unstarted.apply(event)
             self.paces.apply(event)
             self.pool.apply(event)
-            self.signs.apply(event)
+            self.harm_signals.apply(event)
             self.conduct.apply(event)
             self.main_jobs.apply(event)
             self.promise.apply(event)
@@ -241,7 +241,7 @@ class Ledger:
         return frozenset(name for name, until in self._drained.items() if until > now)
 
     def unseen_arrays(self) -> Mapping[int, tuple[int, ...]]:
-        """Arrays that owners told of and nobody has looked at yet, by job."""
+        """Arrays that owners announced and that have not been inspected yet, by job."""
         return {j: tuple(r.unseen_arrays) for j, r in sorted(self._records.items()) if r.unseen_arrays}
 
     def samples(self, job_id: int) -> tuple[ThroughputSample, ...]:
@@ -249,7 +249,7 @@ class Ledger:
         return tuple(self._records[job_id].samples)
 
     def notices_due(self, now: float) -> tuple[JobNotice, ...]:
-        """What owners of jobs are to be told and have not been."""
+        """Notices due to the owners of jobs."""
         return tuple(notices_due(self._records.values(), now))
 
     def forget_over(self, before: float) -> None:

@@ -195,7 +195,10 @@ class Loop:
             self._last_look = snapshot.taken_at
             pilots = sum(len(view.staying) for view in self.views.values())
             now = self._clock.now()
-            signs = [*self.ledger.signs.look(snapshot, pilots, now), *self.ledger.main_jobs.look(snapshot, part, now)]
+            signs = [
+                *self.ledger.harm_signals.look(snapshot, pilots, now),
+                *self.ledger.main_jobs.look(snapshot, part, now),
+            ]
             if signs:
                 self.record(signs)
             self._record_ended(now)
@@ -315,7 +318,7 @@ class Loop:
         return answer
 
     def _take_in_arrays(self) -> None:
-        """Look at arrays that owners told of; sound tasks become pilots."""
+        """Inspect arrays that owners announced; sound tasks become pilots."""
         views = self.views
         for job_id, arrays in self.ledger.unseen_arrays().items():
             for array_id in arrays:

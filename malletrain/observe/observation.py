@@ -1,6 +1,6 @@
 """What weeks of `malletraind --observe` came to: a fold of its journal. Pure.
 
-Three things are told: what the main queue left, what pilots would have held of it, and how often a main job would
+Three things are reported: what the main queue left, what pilots would have held of it, and how often a main job would
 have met a pilot. A job that was seen waiting is given its nodes beforehand ("asked"); one that took a node between
 two looks ("unseen") would have waited until the next look and for the pilot to go.
 """
@@ -38,7 +38,7 @@ class Observation:
     """Sums over the time observed; node-seconds where the name says so, seconds otherwise.
 
     `seconds` is the time that was really observed. `stays` are imagined pilots, by what ended them: the hole's
-    planned end, a waiting main job (`asked`), one that nobody saw waiting (`unseen`), staff or anything else.
+    planned end, a waiting main job (`asked`), one that no look showed waiting (`unseen`), staff or anything else.
     `leads_s`: from asking a pilot to the moment when the main queue was seen to have the node.
     """
 
@@ -70,8 +70,8 @@ class Observation:
 
     @property
     def worst_wait_s(self) -> float:
-        """How long a main job that nobody saw waiting would have waited for the daemon's part: the next light look,
-        and the worker's leave. The site's epilog and Slurm's next cycle come on top."""
+        """How long a main job that no look showed waiting would have waited for the daemon's part: the next light
+        look, and the worker's leave. The site's epilog and Slurm's next cycle come on top."""
         return self.look_s + self.leave_s
 
     def productive_node_s(self, activate_s: float) -> float:

@@ -314,7 +314,7 @@ class Engine:
             # A plan that was put off since no longer ends the pilot.
             if self.owner[node] >= 0 and self.started[node] == started and self._limit_of(node) <= at + 1e-9:
                 alone = np.array([node])
-                together = np.concatenate([alone, self._tasks.fellows(alone)])
+                together = np.concatenate([alone, self._tasks.co_allocated(alone)])
                 self._release(together, int(self.owner[node]), Cause.LIMIT, stall=True)
                 self._due = True
 
@@ -361,7 +361,7 @@ class Engine:
     def _lose(self, nodes: Ints) -> None:
         """The log takes nodes from the jobs that hold them."""
         owners, trained = self.owner[nodes], self.warm[nodes]
-        fellows = self._tasks.fellows(nodes)
+        others = self._tasks.co_allocated(nodes)
         self.totals.preemptions += len(nodes)
         self._close(nodes, Cause.PREEMPTED)
         np.subtract.at(self.held, owners, 1)
@@ -369,8 +369,8 @@ class Engine:
         for j in set(owners[trained].tolist()):
             self._world_changed(j)
             self._stall(j, float(self.shrink[j]))
-        for j in set(self.owner[fellows].tolist()):
-            self._release(fellows[self.owner[fellows] == j], j, Cause.TASK, stall=True)
+        for j in set(self.owner[others].tolist()):
+            self._release(others[self.owner[others] == j], j, Cause.TASK, stall=True)
 
     def _release(self, nodes: Ints, j: int, cause: Cause, *, stall: bool) -> None:
         """`nodes` leave job j; those that trained shrink its world."""

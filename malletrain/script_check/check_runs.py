@@ -1,6 +1,6 @@
 """The runs of a check: one whose workers come, go and are killed, and a static one of as many steps, three
 times: the second shows what changes from run to run, and the third begins a few units of rounding elsewhere, so that
-parameters that rounding alone moves are told from wrong ones."""
+parameters that rounding alone moves are distinguished from wrong ones."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def _list(where: str, data: Any) -> list[Any]:
 
 
 def _no_constant(name: str) -> float:
-    raise InvalidInput("problem", f"{name} is not a number that JSON knows")
+    raise InvalidInput("problem", f"{name} is not a number in JSON")
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

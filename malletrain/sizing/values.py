@@ -14,8 +14,8 @@ of growing and shrinking and W the activation of new nodes, a job's value is wei
     T O(k) - [k > c] P_up O(c) - [k < c] P_down O(c)
 
 Taking nodes from a job, k < c, is worth  doubt T O(c)  less, with `doubt` the relative error that its curve may have
-at c: what does not gain more than the curves themselves leave open moves nobody. Growing has no such term: nodes that
-nobody else can use are taken for the least gain.
+at c: a gain below the curves' own uncertainty moves no job. Growing has no such term: nodes that
+no other job can use are taken for the least gain.
 
 Either is capped by the samples that remain. With alpha > 0 it is then made alpha-fair (Mo and Walrand, 2000) over the
 mean speed-up x = v / (T O(1)):  T U(x),  U(x) = x^(1-alpha)/(1-alpha), and log x at alpha = 1. From alpha = 1 on,

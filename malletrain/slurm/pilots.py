@@ -33,7 +33,7 @@ class EndKind(StrEnum):
     NODE_FAIL = "node_fail"
     CANCELLED = "cancelled"
     OUT_OF_MEMORY = "out_of_memory"
-    VANISHED = "vanished"  #: Slurm no longer knows it (MinJobAge), or never did
+    VANISHED = "vanished"  #: Slurm has no record of it any more (MinJobAge), or never had one
 
 
 @dataclass(frozen=True, slots=True)

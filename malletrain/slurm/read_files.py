@@ -1,7 +1,7 @@
 """A snapshot from a folder of saved outputs: what `malletrain snapshot --from DIR` reads.
 
 Files, whichever are there: `scontrol-show-node`, `sinfo`, `squeue`, `reservations`; each `.txt` or `.json`, of the
-commands or of slurmrestd, of any release, also `.gz`. `scontrol-show-node` goes before `sinfo`, which knows less.
+commands or of slurmrestd, of any release, also `.gz`. `scontrol-show-node` goes before `sinfo`, which shows less.
 """
 
 from __future__ import annotations

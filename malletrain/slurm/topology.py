@@ -1,7 +1,7 @@
 """Leaf switches: which node hangs on which, and how many a waiting job asks for (sbatch --switches).
 
 squeue's short columns do not have the latter, so each waiting job of several nodes is asked for once, and only where
-Slurm knows switches at all.
+Slurm has switches configured.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ OPEN_KINDS = tuple(
 MAX_JOBS = 10_000
 MAX_EVENTS = 5_000
 
-#: Times that Slurm could say nothing of, the latest: so many are told of.
+#: At most this many spans without an answer of Slurm's are listed, the latest.
 MAX_UNSEEN = 100
 
 #: A main job meets pilots within so many seconds: those asked to leave, until it has the nodes.

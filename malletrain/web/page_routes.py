@@ -336,11 +336,11 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
         """Server-sent events: `changed` when the journal has grown, `ended` when the viewer is signed out."""
 
         async def messages() -> AsyncIterator[bytes]:
-            seen = people.bell.last
+            seen = people.notifier.last
             yield b"retry: 5000\n\n"
             while pages.identify(request.scope) is not None:
-                if await people.bell.wait(seen, pages.heartbeat_s):
-                    seen = people.bell.last
+                if await people.notifier.wait(seen, pages.heartbeat_s):
+                    seen = people.notifier.last
                     yield b"event: changed\ndata: {}\n\n"
                     await anyio.sleep(pages.pause_s)
                 else:

@@ -1,4 +1,4 @@
-"""What people and their programs are told: one frozen row per job, pilot, node, event, as it travels in JSON.
+"""Answers for people and their programs: one frozen row per job, pilot, node, event, as it travels in JSON.
 
 A reader takes rows of a newer daemon too: keys that it does not know are left out, and keys with a default may be
 missing. Times are Unix seconds, durations seconds, rates samples per second.

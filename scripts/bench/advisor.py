@@ -8,9 +8,9 @@ curves: mean absolute error on sizes that were not given, coverage of the band, 
 Raftery, 2007, at 90 %, relative to the truth) over that of the one constant width that covers 90 % of the same
 errors, which is chosen in hindsight, and of the one width for all rows. 95 % bootstrap intervals over the curves.
 
-waves: jobs whose curves nobody knows, in three waves, on the idle nodes of Summit (random windows of its log); sizes
+waves: jobs with unknown curves, in three waves, on the idle nodes of Summit (random windows of its log); sizes
 by policy `exact` every 10 s, a window of training with 2 % noise from every job that was left alone. Printed is the
-speed-up trained as a part of what an oracle that knows the curves trains, mean and 95 % interval over the runs, its
+speed-up trained as a part of what an oracle with the true curves trains, mean and 95 % interval over the runs, its
 ratio to that of each baseline (paired), and the share of node time that measuring costs: nodes that probes move away
 from where they would have been, and nodes that wait while their job is measured on its way up.
 

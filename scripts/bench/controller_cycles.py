@@ -3,7 +3,7 @@
 A slurmctld alone with so many (powered-down cloud) nodes, profile `site`: main jobs on most of them, a queue that
 is blocked, and small main jobs that come and go all the time, so that the scheduler runs. Pilots are jobs of one
 node (or of `--pilot-nodes`) of the harvest partition, placed by Slurm itself; on cloud nodes they stay in
-CONFIGURING, which the scheduler counts as running. What is told are sdiag's own times, reset for each number of
+CONFIGURING, which the scheduler counts as running. Times are sdiag's own, reset for each number of
 pilots.
 
     python -m scripts.bench.controller_cycles --nodes 10000 --pilots 0,100,200,1000,3000

@@ -2,7 +2,7 @@
 
     python -m scripts.bench.doubt [--hours 2] [--seeds 4] [--noise 0.02,0.05,0.1] [--costs 0.3/0.1,18/12] [--jobs 8]
 
-Jobs of the seven ImageNet curves on a pool whose size walks up and down, nobody's curve known beforehand. A decision
+Jobs of the seven ImageNet curves on a pool whose size walks up and down, no curve known beforehand. A decision
 every 10 s. Each job reports windows of its true rate with log-normal noise; its curve is fitted to them as in the
 daemon, and sizes come from the exact core with and without the doubt term, on the same pool and noise. What counts is
 the true speed-up trained, stalls paid. Ratios with over without, mean and range over seeds, and resizes of each.

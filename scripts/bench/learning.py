@@ -3,8 +3,8 @@
     python -m scripts.bench.learning [steady,phases] [--minutes 60] [--runs 4] [--seed 0] [--guess NAME ...]
         [--json FILE]
 
-steady   jobs whose curves nobody knows, all there from the start on a constant number of nodes: the speed-up trained
-         as a part of what an oracle trains that knows the curves, by time since the start
+steady   jobs with unknown curves, all there from the start on a constant number of nodes: the speed-up trained
+         as a part of what an oracle with the true curves trains, by time since the start
 phases   the same, and after half of the time the curves of half of the jobs are others (a job that scaled as n^.9 is
          flat, and back): by time since the change. A change that leaves throughput at the present size as it was is
          not found, and none of these is such a one
@@ -30,7 +30,7 @@ from malletrain.replay.curves import IMAGENET, POLLUX
 from scripts.bench import advisor
 
 GUESSES = ("passive", "active", "linear")
-#: Ends of the spans of time that are told, in minutes.
+#: Ends of the spans of time in the table, in minutes.
 SPANS = {"steady": (5, 10, 20, 60), "phases": (2, 5, 10, 30)}
 
 

@@ -110,8 +110,8 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
     ]
     views = StoreViews(journal.path, lambda: loop.last_snapshot, lambda: loop.last_decision, "bench")
     roles = Roles(operators=())
-    bell = JournalNotifier()
-    journal.on_append(bell.ring)
+    notifier = JournalNotifier()
+    journal.on_append(notifier.ring)
     limits = ConnectionLimits(total=16_384)
     connections = ConnectionTable(limits, limits.within_descriptors())
 
@@ -123,7 +123,7 @@ def serve_load(folder: Path, nodes: int, jobs: int, workers: int) -> None:
     app = create_app(
         LoopRequests(loop, facts, clock, Harvest("harvest"), lambda count: (), lambda: next(ids)), views,
         make_workers_router(gate, int, connections), auth,
-        roles=roles, bell=bell, clock=clock, connections=connections, holds_token=gate.holds_token,
+        roles=roles, notifier=notifier, clock=clock, connections=connections, holds_token=gate.holds_token,
     )  # fmt: skip
     server = serve(app, "127.0.0.1", 0, connections)
     token = auth.log_in(munge.statement("malletrain-session-v1", "http://bench").decode()).token

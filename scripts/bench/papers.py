@@ -58,7 +58,7 @@ def bftrainer(data: Path, days: int) -> list[Row]:
 
 
 def malletrain(data: Path, runs: int) -> list[Row]:
-    """Half hours of Summit's idle nodes, 21 jobs in three waves whose curves nobody knows."""
+    """Half hours of Summit's idle nodes, 21 jobs in three waves, their curves unknown."""
     advisor.TICK_S = 20.0
     rows: list[Row] = []
     head = "MalleTrain (ICPE 2024)", "up to 22.3 % more training; against what is not known here"
@@ -76,7 +76,7 @@ def malletrain(data: Path, runs: int) -> list[Row]:
 
 
 def aims(data: Path, runs: int) -> list[tuple[str, str, str, str]]:
-    """What must hold of jobs whose curves nobody knows, as parts of an oracle's training: aim, data, and how much."""
+    """What must hold of jobs with unknown curves, as parts of an oracle's training: aim, data, and how much."""
     rows: list[tuple[str, str, str, str]] = []
 
     def add(aim: str, what: str, shares: list[float], least: float) -> None:
@@ -141,7 +141,7 @@ def table(rows: list[Row]) -> str:
 
 
 def aims_table(rows: list[tuple[str, str, str, str]]) -> str:
-    head = "| jobs whose curves nobody knows | aim | share of the oracle's training | |\n|---|---|---|---|\n"
+    head = "| jobs with unknown curves | aim | share of the oracle's training | |\n|---|---|---|---|\n"
     return head + "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 

@@ -167,7 +167,7 @@ class Scene:
     # --- Researchers --------------------------------------------------------------------------------------------
 
     def train(self, epochs: int, seed: int, most: int, deadline_s: float = 120.0) -> Training:
-        """Submits a job, again and again while nobody acknowledges it.
+        """Submits a job, again and again until it is acknowledged.
 
         Raises:
             LabError: not acknowledged in time.

@@ -85,7 +85,7 @@ def create_database_user(layout: Layout, toolchain: Toolchain) -> None:
 
 
 def association_commands(cluster: str, config: LabConfig, daemons_user: str) -> list[str]:
-    """What sacctmgr is told, one command a line. Pure."""
+    """The commands for sacctmgr, one a line. Pure."""
     people = [*TEST_USERS] if config.users else []
     # As a plain user one's own jobs are all there is: the caller stands for researcher and daemon alike.
     people += [daemons_user] if daemons_user not in ("root", *people) else []

@@ -178,7 +178,7 @@ class Lab:
         return int(self.run(args, user).stdout.strip().split(";")[0])
 
     def job(self, job_id: int | str) -> dict[str, str]:
-        """The fields of `scontrol show job` (an array's first line); LabError for a job Slurm no longer knows."""
+        """The fields of `scontrol show job` (an array's first line); LabError for a job that Slurm has forgotten."""
         text = self.run(["scontrol", "show", "job", "-o", str(job_id)]).stdout.splitlines()[0]
         return dict(re.findall(r"(?:^| )([A-Za-z:/_]+)=(\S*)", text))
 

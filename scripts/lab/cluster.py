@@ -365,7 +365,7 @@ def _take_down(layout: Layout, keep_logs: bool, made_root: bool) -> None:
         raise LabError(f"{layout.root}: could not end {names}: run as the user who brought the lab up, or as root")
     _remove(layout, keep_logs, known.files if known else ())
     if keep_logs:
-        record.write(layout, Record(made_root))  # so that a later `up` or `down` knows the logs for a lab's
+        record.write(layout, Record(made_root))  # so that a later `up` or `down` recognises the logs as a lab's
     elif made_root:
         with contextlib.suppress(OSError):  # others put files there: they stay
             layout.root.rmdir()

@@ -199,8 +199,8 @@ def slurm_conf(config: LabConfig, layout: Layout, ports: tuple[int, ...], host: 
     if config.harvest:
         pairs += [("PreemptType", "preempt/partition_prio"), ("PreemptMode", "REQUEUE")]
     if host.loopback:
-        # Nobody outside can even connect. Daemons bind what the machine's name means, so elsewhere they would bind an
-        # address that the others do not use; there they listen on all, and MUNGE alone keeps strangers out.
+        # Nothing outside can even connect. Daemons bind what the machine's name means, so elsewhere they would bind
+        # an address that the others do not use; there they listen on all, and MUNGE alone keeps strangers out.
         pairs.append(("CommunicationParameters", "NoCtldInAddrAny,NoInAddrAny"))
     if host.plugin_directory is not None:
         pairs.append(("PluginDir", str(host.plugin_directory)))

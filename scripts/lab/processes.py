@@ -19,7 +19,7 @@ from scripts.lab.layout import Layout
 # Every daemon of a lab carries this in its environment, with the lab's directory; what it forks inherits it.
 MARK = "MALLETRAIN_SLURM_LAB"
 
-# Programs whose open files are looked at: nobody else's `tail -f` of a log makes a process the lab's.
+# Programs whose open files are looked at: another program's `tail -f` of a log does not make it the lab's.
 DAEMONS = ("slurm", "munged", "mariadbd")
 
 # Children of this very process, kept until they are reaped: a zombie would keep its id and look alive to others.

@@ -218,7 +218,7 @@ def _leave_page_open(site: Site, lab: Lab) -> None:
             while True:
                 print(_link(http), flush=True)
                 if not sys.stdin.readline():
-                    signal.pause()  # nobody is there to press Enter
+                    signal.pause()  # there is no terminal to press Enter at
         except KeyboardInterrupt:
             print()
 

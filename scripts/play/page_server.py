@@ -67,8 +67,8 @@ class PageServer:
     def __init__(self, journal: Path, machine: InventedMachine, host: str = "127.0.0.1", port: int = 0) -> None:
         self.journal = SqliteJournal(journal)
         states = machine.write(self.journal)
-        clock, roles, bell = SystemClock(), Roles(), JournalNotifier()
-        self.journal.on_append(bell.ring)
+        clock, roles, notifier = SystemClock(), Roles(), JournalNotifier()
+        self.journal.on_append(notifier.ring)
         nodes = tuple(Node(name, state, ("batch",)) for name, state in states.items())
         self._views = StoreViews(journal, lambda: Snapshot(clock.now(), nodes), version="demo")
         self._history = StoreHistory(journal)
@@ -76,8 +76,8 @@ class PageServer:
         connections = ConnectionTable(ConnectionLimits(), 1024)
         self._pages = WebPages(self._sign_in, self._history, lambda: states)
         app = create_app(
-            _Shown(self._views), self._views, None, Auth((), roles, clock), roles=roles, bell=bell, clock=clock,
-            connections=connections, pages=self._pages,
+            _Shown(self._views), self._views, None, Auth((), roles, clock), roles=roles, notifier=notifier,
+            clock=clock, connections=connections, pages=self._pages,
         )  # fmt: skip
         self._server = serve(app, host, port, connections)
         self.url = f"http://{host}:{self._server.port}"

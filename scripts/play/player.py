@@ -47,7 +47,7 @@ class Player:
         self._thread.start()
 
     def stop(self) -> None:
-        """Submit nothing more, and wait for nobody."""
+        """Submit nothing more, and wait for no job."""
         self._stop.set()
         self._thread.join()
         for srun in self._immediate.values():

@@ -117,8 +117,8 @@ class House:
         self.munge_socket = munge_socket
         self.clock = HandClock()
         self.journal = SqliteJournal(folder / "journal.db")
-        self.bell = JournalNotifier()
-        self.journal.on_append(self.bell.ring)
+        self.notifier = JournalNotifier()
+        self.journal.on_append(self.notifier.ring)
         make = settings.pop("requests", RecordedRequests)
         self.requests: Any = make(self.journal, self.clock)
         self.views = StoreViews(self.journal.path, version="test", **settings.pop("views", {}))
@@ -147,7 +147,7 @@ class House:
             limits = replace(limits, refusal_seconds=0.0)  # tests make many
         self.app = create_app(
             self.requests, self.views, settings.pop("router", lambda _: None)(self), self.auth,
-            roles=self.roles, bell=self.bell, clock=self.clock, limits=limits,
+            roles=self.roles, notifier=self.notifier, clock=self.clock, limits=limits,
             connections=connections, holds_token=self._holds_token,
             site={"partition": "harvest"}, metrics=lambda: b"malletrain_up 1\n", ailments=lambda: self.ailments,
             pages=self.pages,

@@ -212,7 +212,7 @@ def test_a_long_poll_returns_as_soon_as_something_happens(house: House, as_user:
     )
     began = time.monotonic()
     waiting.start()
-    while not house.bell._waiting:
+    while not house.notifier._waiting:
         assert time.monotonic() < began + 10
     house.journal.append([event_of(1.0, EventKind.POOL, 8)])  # another job's: it goes on waiting
     house.journal.append([event_of(2.0, EventKind.POOL, 7), event_of(3.0, EventKind.POOL, 7)])

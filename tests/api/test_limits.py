@@ -179,7 +179,7 @@ def test_closing_ends_long_polls_and_frees_the_port(new_house: Callable[..., Hou
     )
     waiting.sendall(request.encode())
     deadline = time.monotonic() + 10
-    while not house.bell._waiting:
+    while not house.notifier._waiting:
         assert time.monotonic() < deadline
     began = time.monotonic()
     house.server.close()

@@ -81,7 +81,7 @@ def routes() -> dict[str, Json]:
         make_workers_router(nobody, nobody, nobody),
         auth,
         roles=roles,
-        bell=JournalNotifier(),
+        notifier=JournalNotifier(),
         clock=clock,
         connections=nobody,
     )

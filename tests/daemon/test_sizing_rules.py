@@ -35,7 +35,7 @@ def rules(text: str) -> Rules:
     [
         ("", []),
         ('operators = ["root"]', []),
-        ('operators = ["nobody-of-this-name"]', ["operators: this machine knows no user 'nobody-of-this-name'"]),
+        ('operators = ["nobody-of-this-name"]', ["operators: this machine has no user 'nobody-of-this-name'"]),
         (
             '[slurm]\npartition = "harvst"',
             ["slurm.partition: Slurm has no partition harvst; there are: batch, harvest"],

@@ -155,8 +155,8 @@ def test_when_one_worker_is_gone_the_others_leave_and_the_last_gives_the_nodes_b
     gone = replace(first, ready=False)
     asked = after_loss(gone, view(gone, second, third), left=False, reason="lost", deadline=START + 9.0)
     assert [(a.pilot, a.cause) for a in asked if isinstance(a, LeavePilot)] == [
-        ("9_0+1", LeaveCause.FELLOW_GONE),
-        ("9_0+2", LeaveCause.FELLOW_GONE),
+        ("9_0+1", LeaveCause.CO_ALLOCATED_GONE),
+        ("9_0+2", LeaveCause.CO_ALLOCATED_GONE),
     ]
     none = view(*(replace(p, ready=False) for p in (first, second, third)))
     assert after_loss(gone, none, left=False, reason="silent", deadline=START) == [], "perhaps they train on unheard"

@@ -1,4 +1,4 @@
-"""Counts become nodes: never one twice, what a job holds stays, dear jobs get long holes, fellows stay together."""
+"""Counts become nodes: never one twice, what a job holds stays, costly jobs get long holes, cohorts stay together."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_cohorts_are_kept_whole() -> None:
         assert len({h.cohort for h in found.take[job_id]}) == 1
 
 
-def test_fellows_of_what_a_job_has_come_first() -> None:
+def test_the_cohort_of_what_a_job_has_comes_first() -> None:
     own = pilot(1, 0, "a0")
     free = [hole("b0", 700.0, 1.0), hole("a1", 600.0, 2.0)]
     held = {"a0": hole("a0", 600.0, 2.0)}
@@ -131,7 +131,7 @@ def test_better_holes_are_never_left_for_worse(given_holes: list[tuple[float | N
 LEAVES = {f"{leaf}{i}": f"leaf-{leaf}" for leaf, size in (("a", 6), ("b", 3), ("c", 4)) for i in range(size)}
 
 
-def test_of_fellows_those_on_the_leaves_of_the_job_come_first_then_few_leaves() -> None:
+def test_of_a_cohort_those_on_the_leaves_of_the_job_come_first_then_few_leaves() -> None:
     free = [hole(name, 600.0, 5.0) for name in LEAVES if name != "a0"]
     own = pilot(1, 0, "a0")
     views = {1: view(1, (own,)), 2: view(2), 3: view(3)}

@@ -102,7 +102,7 @@ def test_a_loop_keeps_them_and_a_ledger_folded_anew_agrees() -> None:
     assert [e.node for e in world.journal.events if e.kind is EventKind.NODE_AILS] == ["n0"]
     again = Ledger()
     again.apply(world.journal.read())
-    assert again.signs.seen() == world.loop.ledger.signs.seen()
+    assert again.harm_signals.seen() == world.loop.ledger.harm_signals.seen()
 
 
 def test_a_crowded_queue_gets_no_top_up() -> None:

@@ -108,7 +108,7 @@ def test_signs_count_tasks_not_nodes() -> None:
     world.tick()
     world.cluster.set_main([main_job(7, nodes=["n1"])])
     world.tick()
-    lately = world.loop.ledger.signs.lately()
+    lately = world.loop.ledger.harm_signals.lately()
     assert lately is not None
     assert (lately.started, lately.preempted) == (1, 1)
 
@@ -151,8 +151,8 @@ def test_whatever_the_main_queue_does_tasks_stay_whole(
         assert not set(mine) & {n for j in world.cluster.main for n in j.nodes}
         assert all(len(nodes_of) <= widest for nodes_of in held(world).values())
         for view in world.loop.views.values():
-            for task, fellows in view.co_allocated.items():
-                assert len({p.phase for p in fellows}) == 1, (task, fellows)
+            for task, pilots in view.co_allocated.items():
+                assert len({p.phase for p in pilots}) == 1, (task, pilots)
     again = Ledger()
     again.apply(world.journal.read())
     assert again.views() == world.loop.ledger.views()

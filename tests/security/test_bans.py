@@ -130,7 +130,7 @@ def test_the_commands(door: House, running: list[Running]) -> None:
     def run(*argv: str) -> Any:
         return CliRunner().invoke(cli, list(argv), env=environ)
 
-    assert run("ban").output == "nobody is banned\n"
+    assert run("ban").output == "no user is banned\n"
     assert "1001 is refused" in run("ban", "1001", "--reason", "mines").output
     assert run("ban").output.endswith("(1001): banned by root: mines\n")
     assert '"uid": 1001' in run("ban", "--json").output

@@ -286,8 +286,10 @@ def test_what_follows_from_a_job_that_is_set_aside_does_not_stop_the_site() -> N
         leave = LeavePilot(job_id, pilot, "n0", LeaveCause.SHRINK, now, "")
         world.loop.record([Event(now, ActionIntent(leave), job_id, pilot, "n0")])
         world.loop.record([Event(now + 61.0, PilotHeld(), job_id, pilot, "n0")])
-    assert len(ledger.signs.seen().slow_exits) == 2
-    excused = ledger.signs.seen(excused=lambda job_id, at: ledger.conduct.excuses(job_id, at, world.loop.rules))
+    assert len(ledger.harm_signals.seen().slow_exits) == 2
+    excused = ledger.harm_signals.seen(
+        excused=lambda job_id, at: ledger.conduct.excuses(job_id, at, world.loop.rules)
+    )
     assert len(excused.slow_exits) == 1
 
 

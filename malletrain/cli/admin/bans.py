@@ -11,7 +11,7 @@ from malletrain.wire.daemon import connect
 
 @click.command(epilog="Example:  malletrain ban mallory --reason 'mines on pilots, ticket 4711'")
 @click.argument("user", required=False)
-@click.option("--reason", help="Why; the user is told.")
+@click.option("--reason", help="Why; the user sees it.")
 @as_json
 def ban(user: str | None, reason: str | None, as_json: bool) -> None:
     """Refuse USER, and end all of the user's malleable jobs now; without USER, list who is refused.
@@ -21,7 +21,7 @@ def ban(user: str | None, reason: str | None, as_json: bool) -> None:
     daemon = connect()
     if user is not None:
         if not reason:
-            raise click.UsageError("give --reason: the user is told, and the journal keeps it")
+            raise click.UsageError("give --reason: the user sees it, and the journal keeps it")
         daemon.ban(user, reason)
         click.echo(f"{user} is refused; the user's jobs end. To end the ban: malletrain unban {user}")
     elif reason:
@@ -34,7 +34,7 @@ def ban(user: str | None, reason: str | None, as_json: bool) -> None:
             for row in rows:
                 click.echo(printable(f"{row.get('user')} ({row.get('uid')}): {row.get('reason')}"))
             if not rows:
-                click.echo("nobody is banned")
+                click.echo("no user is banned")
 
 
 @click.command(epilog="Example:  malletrain unban mallory")

@@ -126,7 +126,7 @@ def grants(wanted: Wanted, known: Accounts) -> list[list[str]]:
 
 
 def takings(wanted: Wanted, known: Accounts) -> list[list[str]]:
-    """sacctmgr's commands that take account and QOS back, in an order that it accepts: nobody may have them as their
+    """sacctmgr's commands that take account and QOS back, in an order that it accepts: no user may have them as their
     default by then. A user who has no other account goes with it."""
     found: list[list[str]] = []
     if wanted.account in known.accounts:

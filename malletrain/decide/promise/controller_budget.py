@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-#: A cycle that is shorter burdens nobody, however short the ones without pilots are (seconds).
+#: A cycle shorter than this (seconds) is within the budget, however short the ones without pilots are.
 HARMLESS_CYCLE_S = 0.02
 
 #: So many looks make a verdict: one long cycle has other causes.

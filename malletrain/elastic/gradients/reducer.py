@@ -476,7 +476,7 @@ class GradientReducer:
         self._pending.append(self._committer.start(flat, shard=self._sharded))
 
     def _number(self, bucket: int) -> int:
-        """The number of a bucket in this pass, as a communication hook is told it."""
+        """The number of a bucket in this pass, as a communication hook gets it."""
         return self._pass * len(self._buckets) + bucket
 
     def _compress_alone(self) -> None:

@@ -1,7 +1,7 @@
 """Notices losses that are not what the session takes them for: a mean over samples, or a sum over them.
 
 `cross_entropy` and `nll_loss` with class weights, or with targets that are ignored, divide by the weights of the
-targets that count. Parts of a batch then have other divisors than the whole, and the session must be told which. A
+targets that count. Parts of a batch then have other divisors than the whole, and the session must be given them. A
 loss that is a sum where the session expects a mean, or the reverse, gets other weights at each number of workers. A
 contrastive loss compares the samples that a worker has with each other: other pairs at each number of workers. The
 graph of the loss tells: its nodes keep how they reduce, and `NllLossBackward` its divisor and targets.
@@ -22,7 +22,7 @@ from malletrain.elastic.guards.batch_watch import BatchWatch
 #: Nodes of a loss's graph that are looked at, nearest first: a loss is a few terms, and its model lies behind them.
 MAX_NODES = 32
 
-#: Pairs of a contrastive loss from which it is told by its targets: fewer may be so by chance.
+#: Pairs of a contrastive loss from which it is recognised by its targets: fewer may be so by chance.
 MIN_PAIRS = 8
 
 #: Nodes that a penalty on parameters has not, and how many are looked at for one of them.

@@ -114,7 +114,9 @@ class StateRecovery:
         if recovery.newest < 0 and group.rank in recovery.donors:
             # Training begins, or resumes from a checkpoint.
             if not self._load() and state.position.rounds:
-                self._member.release("who gave it the state is lost, and nobody can say whether it is right")
+                self._member.release(
+                    "the worker that sent the state is lost, so that its correctness cannot be confirmed"
+                )
             committer.rounds_done = state.position.rounds
             state.has_state = True
         if odd:
@@ -130,7 +132,7 @@ class StateRecovery:
             self._member.release("the processes of this node are in two steps of a model that is sharded over them")
         if group.rank // local_size in recovery.stranded():
             self._member.release(
-                "nobody can give the training state in the middle of a step that some have committed"
+                "no worker can give the training state in the middle of a step that some have committed"
             )
         if recovery.behind and local_size > 1:
             self._share_control_vector(plan, group, recovery)

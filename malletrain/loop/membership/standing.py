@@ -60,7 +60,7 @@ def members_of(
     if claim.worker not in names:
         raise Refused(f"worker {claim.worker} tells of a world that is not its own: end this process")
     if len(set(names)) < len(names):
-        raise Refused("a worker has two seats in the world that is told of, or is named twice: end this process")
+        raise Refused("a worker has two seats in the world that it reports, or is named twice: end this process")
     absent: list[str] = []
     members: Brought = ()
     for seat in said.members:

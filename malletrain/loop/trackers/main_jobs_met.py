@@ -1,4 +1,4 @@
-"""Which main jobs pilots made room for, or met: noted while Slurm shows them, so that it can be told days later.
+"""Which main jobs pilots made room for, or met: noted while Slurm shows them, so that it can be explained days later.
 
 A look at the queue shows those that run. One that began and ended between two looks is asked for by the nodes that
 pilots left: Slurm shows ended jobs for a while (`EndedJobs`).

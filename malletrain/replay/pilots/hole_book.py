@@ -27,7 +27,7 @@ class HoleBook:
         self._forecast: tuple[float, Forecast] | None = None
 
     def opened(self, nodes: Ints, seen_at: float) -> None:
-        """These nodes are idle; the daemon sees it at `seen_at`. The first are open since nobody knows when."""
+        """These nodes are idle; the daemon sees it at `seen_at`. The first have been open for an unknown time."""
         if not len(nodes):
             return
         if not self._began or self._began[-1] != seen_at:

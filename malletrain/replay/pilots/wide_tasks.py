@@ -48,7 +48,7 @@ class WideTasks:
             group[i] = at
         return group
 
-    def fellows(self, nodes: Ints) -> Ints:
+    def co_allocated(self, nodes: Ints) -> Ints:
         """The other nodes of the tasks that hold `nodes`."""
         if self.width == 1 or not len(nodes):
             return np.empty(0, np.int64)

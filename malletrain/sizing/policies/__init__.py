@@ -1,1 +1,1 @@
-"""Sizing policies; each is a plug-in that knows no other."""
+"""Sizing policies; each is a plug-in that imports no other."""

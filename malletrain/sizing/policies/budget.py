@@ -162,8 +162,8 @@ def _within(
     at: Callable[[float], Ints],
     beside: Callable[[float], float] = _nothing,
 ) -> tuple[Ints, float]:
-    """Rows that use at most `most` in all, and the price that does it. Nobody gets wider than in `rows`. `beside`:
-    what others use at a price, from the same."""
+    """Rows that use at most `most` in all, and the price that does it. No job gets more nodes than in `rows`.
+    `beside`: what others use at a price, from the same."""
 
     def used(chosen: Ints) -> float:
         return float(use[chosen].sum())

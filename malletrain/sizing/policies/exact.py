@@ -29,7 +29,7 @@ class Exact(Policy):
 
             return policy(EXACT_UNDER_CONSTRAINTS).size(problem, cache)
         if problem.constraints:
-            return fallback(problem, "policy exact knows no side constraints; use auto, milp or lp")
+            return fallback(problem, "policy exact handles no side constraints; use auto, milp or lp")
         cache = cache or ValueRowCache()
         table = value_table(problem, cache)
         best = knapsack.solve(table, problem.nodes, cache.price)

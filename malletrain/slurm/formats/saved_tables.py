@@ -217,7 +217,9 @@ def _guess(rows: list[list[str]], looks: dict[str, Callable[[str], bool]], where
                 known[column] = name
                 break
         else:
-            raise InvalidInput(where, f"no column of {name} can be told; save the command's own format, or --json")
+            raise InvalidInput(
+                where, f"no column of {name} can be recognised; save the command's own format, or --json"
+            )
     return known
 
 

@@ -134,7 +134,7 @@ def _clock(facts: SiteFacts, now: float) -> Finding:
         return Finding(
             Level.ERROR,
             f"the clock here is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} slurmctld's",
-            "synchronise both (chrony, ntpd): holes are told in absolute times",
+            "synchronise both (chrony, ntpd): the ends of holes are absolute times",
         )
     return Finding(Level.OK, "the clock here agrees with slurmctld's")
 

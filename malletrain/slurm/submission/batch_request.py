@@ -247,7 +247,7 @@ class _Reader:
         return tuple(found)
 
     def mail(self) -> tuple[tuple[str, ...], str]:
-        """Of what the owner is told, as `begin`, `end` and `fail`; and where, "" by default."""
+        """Events that the owner is mailed about, as `begin`, `end` and `fail`; and where, "" by default."""
         user = self.text("mail-user", "")
         if user and not _ADDRESS.match(user):
             self.fault("mail-user", f"{user[:80]!r} is neither a user nor one address such as ada@example.org")

@@ -163,7 +163,7 @@ class Torchrun(Processes):
 
 
 class Torchft(Processes):
-    """One replica a process and a lighthouse that looks every 100 ms and misses nobody for more than a second."""
+    """One replica a process and a lighthouse that looks every 100 ms and waits for a replica for a second at most."""
 
     def __init__(self, directory: Path, width: int, python: str) -> None:
         super().__init__(directory, width)

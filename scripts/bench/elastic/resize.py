@@ -103,7 +103,7 @@ class Field:
             self.pod.spawn(self.daemon.url, task, [SCRIPT, *self.options], self.restarts[task], **shared)
 
     def _greet(self, task: int) -> None:
-        """Say hello for a worker, as its launcher does when the pilot starts: the daemon knows then who warms up."""
+        """Say hello for a worker, as its launcher does when the pilot starts: the daemon then expects its worker."""
         members, pilot = self.daemon.membership, f"{ARRAY}_{task}"
         claim = Claim(JOB, pilot, self.restarts[task], f"node{task}", os.getuid())
         self.daemon.gate.change(lambda: members.hello(claim))
