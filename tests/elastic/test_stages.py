@@ -126,7 +126,7 @@ def test_who_gave_the_state_is_lost_before_the_step_is_done(tmp_path: Path, stat
         assert pod.wait(0) == -9
         if not kept:
             assert pod.wait(1) == Released.STATUS
-            assert "nobody can say whether it is right" in pod.log(1)
+            assert "its correctness cannot be confirmed" in pod.log(1)
             pod.spawn(daemon.url, 1, [SCRIPT, *options(tmp_path)], restart=1)
         train_to_the_end(tmp_path, daemon, pod, [1])
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
