@@ -1,4 +1,4 @@
-"""The documents as a site: `scripts/docs` builds it, and each page is in it and asks nobody else for anything."""
+"""The documents as a site: `scripts/docs` builds it, and each page is in it and requests nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class DependencyKind(StrEnum):
 
 
 class MailType(StrEnum):
-    """Of what its owner is told; the words are Slurm's."""
+    """What the owner gets mail about; the words are Slurm's (sbatch --mail-type)."""
 
     BEGIN = "begin"  #: it has begun to train
     END = "end"  #: it is over, however
@@ -86,7 +86,7 @@ class Curve:
 
     @staticmethod
     def linear(max_nodes: int, rate_of_one: float = 1.0) -> Curve:
-        """Perfect scaling up to `max_nodes`: what is assumed of a job that nobody has measured."""
+        """Perfect scaling up to `max_nodes`: what is assumed of a job without measurements."""
         return Curve(((max(1, max_nodes), rate_of_one * max(1, max_nodes)),))
 
 
@@ -119,7 +119,7 @@ class MalleableJob:
     #: Patterns of its tasks' output files as in sbatch(1), as absolute paths: of standard output, and of standard
     #: error where that is another.
     output: tuple[str, ...] = field(default=(), metadata=SPARSE)
-    #: Of what its owner is told, and at which address.
+    #: What the owner gets mail about, and at which address.
     mail: tuple[MailType, ...] = field(default=(), metadata=SPARSE)
     mail_user: str = field(default="", metadata=SPARSE)
     #: Its fewest nodes of classes of nodes, by a word of the class (`malletrain.decide.demand.least_on`).

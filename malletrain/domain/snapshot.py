@@ -286,7 +286,7 @@ class Snapshot:
 
     @cached_property
     def holders(self) -> Mapping[str, tuple[SlurmJob, ...]]:
-        """The jobs that hold each node, by node name; a node that nobody holds is absent."""
+        """The jobs that hold each node, by node name; a node that no job holds is absent."""
         holders: dict[str, list[SlurmJob]] = {}
         for job in self.holding:
             for name in job.nodes:

@@ -14,8 +14,8 @@ them. Probes are training: a job is given the size for a few windows, through th
    relaunched, that got a node after the other, or whose steps are long.
 4. The best candidates enter the sizing problem as a bonus on that size: whoever has better use for the nodes still
    gets them. A job that takes its bonus is locked there until its windows are full, its nodes are lost, or patience
-   ends. Nodes under probe are capped; of an application that nobody knows yet one job at a time is probed, for all
-   of them: a wave of new jobs starves nobody.
+   ends. Nodes under probe are capped; of an application without measurements one job at a time is probed, for all
+   of them: a wave of new jobs does not starve the others.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ProbeProposal:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the sizing problem is told, and why.
+    """What the advisor adds to the sizing problem, and why.
 
     `bonus` and `locked` by job; `ended`: open probes that are over; `reasons`: for every job that is profiled, what
     would be measured next, or why nothing.

@@ -262,7 +262,7 @@ def _as_another_run(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs |
 
 
 def expected_speedup(prior_jobs: PriorJobs, max_nodes: int) -> Curve:
-    """The speed-up up to `max_nodes` of a job that nobody has measured, by others of its application; 1 on one."""
+    """The speed-up up to `max_nodes` of a job without measurements, by others of its application; 1 on one."""
     curve = _fit((), ASSUMED_NOISE, {}, prior_jobs).curve(max_nodes)
     return Curve(tuple((n, rate / curve.points[0][1]) for n, rate in curve.points))
 

@@ -1,4 +1,4 @@
-"""The ports in memory: a journal, a clock that is told the time, a cluster that starts and frees at once.
+"""The ports in memory: a journal, a clock set by its caller, a cluster that starts and frees at once.
 
 Replay and tests use them; they pass the same contract tests as the live ones.
 """

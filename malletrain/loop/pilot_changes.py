@@ -143,7 +143,7 @@ def _pending(pilot: Pilot, row: SlurmJob) -> _Seen | None:
         return None if pilot.phase is PilotPhase.HELD else (PilotHeld(), "")
     if pilot.phase in (PilotPhase.RELEASED, PilotPhase.RECYCLING):
         return None
-    return PilotWaits(), f"waits in the queue though nobody released it ({row.reason})"
+    return PilotWaits(), f"waits in the queue though it was not released by the daemon ({row.reason})"
 
 
 def _ended(pilot: Pilot, end: PilotEnd) -> _Seen | None:

@@ -8,7 +8,7 @@ from malletrain.domain.decision import Decision
 from malletrain.domain.job import JobPhase, JobView, PilotPhase
 from malletrain.domain.snapshot import Snapshot
 
-#: The shortest observation of the pool from which a chance is told (s).
+#: The shortest observation of the pool from which a chance is estimated (s).
 MIN_OBSERVED_S = 6 * 3600.0
 
 

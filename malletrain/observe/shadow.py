@@ -181,7 +181,7 @@ class ShadowWorkers:
         )
 
     def end_job(self, job_id: int, reason: str) -> None:
-        """Nothing to tell: an imagined job is never over."""
+        """Does nothing: an imagined job is never over."""
 
     def top_up(self, job_id: int, tasks: int) -> bool:
         array, self.next_array = self.next_array, self.next_array + 1
@@ -190,10 +190,10 @@ class ShadowWorkers:
         return True
 
     def choose_batches(self, job_id: int, batches: tuple[tuple[int, int], ...]) -> None:
-        """Nobody trains."""
+        """Does nothing: imagined pilots have no workers."""
 
     def climb(self, jobs: frozenset[int]) -> None:
-        """Nobody trains."""
+        """Does nothing: imagined pilots have no workers."""
 
     def reports(self) -> Sequence[Event]:
         taken, self._reports = self._reports, []

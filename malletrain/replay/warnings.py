@@ -64,7 +64,7 @@ def limits_that_bind(options: Options, scores: Mapping[str, Score]) -> tuple[str
         width = f"{options.max_nodes} nodes" if options.max_nodes > 1 else "one node"
         warnings.append(
             f"The daemon's cap binds: pool.max_pilots = {options.max_pilots:,} pilots of at most {width} leave "
-            f"{capped:.0%} of the idle node-hours to nobody. Wider pilots (pilot.max_nodes) hold more with as many "
+            f"{capped:.0%} of the idle node-hours unused. Wider pilots (pilot.max_nodes) hold more with as many "
             "jobs for slurmctld; a higher cap costs it time in every cycle while jobs are blocked (see sdiag)."
         )
     kept = max(((s.reserve_node_seconds or 0.0) / s.idle_node_seconds for s in found), default=0.0)

@@ -25,7 +25,7 @@ def usage_rows(
 ) -> tuple[UsageRow, ...]:
     """Rows by day, user, account, from day `since` to day `until` (UTC, `2026-11-20`, both included, empty: open).
 
-    With their share of the day where nobody is left out (no `uid`).
+    Each has its share of the day, except where `uid` selects one user.
     """
     sums: dict[tuple[str, str, str], _Sum] = {}
 

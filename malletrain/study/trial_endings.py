@@ -23,7 +23,7 @@ class Ending(StrEnum):
     PREEMPTED = "preempted"  #: preemption consumed all of its tasks (one pilot preempted is no end: it waits)
     NODE_FAILED = "node_failed"  #: a machine failed, or something killed it from outside
     INTERRUPTED = "interrupted"  #: the study was stopped while it ran
-    LOST = "lost"  #: nobody knows what became of it
+    LOST = "lost"  #: how it ended is not known
 
     @property
     def by_infrastructure(self) -> bool:

@@ -2,7 +2,7 @@
 trace of what fails.
 
 Exit status: 0 when the training is finished; 1 when it failed, with `fault-RUN.json` in FOLDER; 143 as every worker
-that was told to leave.
+that was asked to leave.
 """
 
 from __future__ import annotations

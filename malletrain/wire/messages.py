@@ -59,8 +59,8 @@ class Plan:
     No members: everyone leaves, the first of the present world saves the state. `urgent`: the present world is
     broken, take this one now; otherwise it is taken when all are prepared, after the same step. `batch`: samples of a
     step, of all members together, where the daemon chooses it (0: it does not). `void_before`: older generations are
-    broken; whoever waits for one of them has missed the plan that said so, since only the newest is told. `secret`:
-    proves to other members that a process is one; told to members alone, "" to others and by daemons that have none.
+    broken; whoever waits for one of them has missed the plan that said so, since only the newest is sent. `secret`:
+    proves to other members that a process is one; sent to members alone, "" to others and by daemons that have none.
     """
 
     generation: int

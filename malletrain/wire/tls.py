@@ -36,7 +36,7 @@ MAX_ANSWER_BYTES = 16 * 1024
 
 
 class NotVouched(OSError):
-    """Nobody vouches for the certificate of what answers at the daemon's address."""
+    """The certificate of what answers at the daemon's address is vouched for by no authority and no user."""
 
 
 def certificate_statement(url: str, certificate: bytes) -> bytes:
@@ -67,7 +67,7 @@ class TlsConnector:
         url: the daemon's.
         ca: as in `client_context`.
         user: name or number of the user who must vouch for the certificate; empty: whom MALLETRAIN_TLS_USER names.
-            Where nobody is named, authorities must; where both are, both.
+            Where none is named, authorities must; where both are, both.
         munge_socket: munged's, where it is not the system's.
 
     Raises:

@@ -66,7 +66,7 @@ class Chaos:
         self._mend.append((time.monotonic() + seconds, mend))
 
     def mend_due(self, now: float) -> None:
-        """Does what `later` was told of, up to `now`."""
+        """Runs what `later` scheduled, up to `now`."""
         due = [mend for at, mend in self._mend if at <= now]
         self._mend = [(at, mend) for at, mend in self._mend if at > now]
         for mend in due:

@@ -208,7 +208,7 @@ def row(snapshot: Snapshot, pilot: str) -> SlurmJob | None:
 
 
 def counted(stage: Stage, restarts: int) -> int | None:
-    """Slurm's restart count; in memory nobody counts."""
+    """Slurm's restart count; the one in memory does not count."""
     return None if isinstance(stage, MemoryStage) else restarts
 
 

@@ -544,7 +544,7 @@ class _Hand:
 
 
 class Members:
-    """The membership of jobs' worlds, with nobody at the other ends of the wires."""
+    """The membership of jobs' worlds, without workers at the other ends of the wires."""
 
     def __init__(
         self,

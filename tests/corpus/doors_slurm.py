@@ -94,7 +94,7 @@ def action(do: str, job: int = 1, pilot: str = "", node: str = "", **more: Any) 
 
 
 class Adapter:
-    """The live cluster, at a fixed time; jobs below 100 belong to uid 1001, others to nobody."""
+    """The live cluster, at a fixed time; jobs below 100 belong to uid 1001, others to no user."""
 
     def __init__(self, slurm: FakeSlurm, now: float, *, max_nodes: int = 1, max_time_s: float | None = None) -> None:
         harvest = Harvest("harvest", "hacct", "hqos", max_time_s, max_nodes)

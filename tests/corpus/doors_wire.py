@@ -74,16 +74,16 @@ def routes() -> dict[str, Json]:
     clock = ManualClock(1e6)
     roles = Roles(operators=())
     auth = Auth(["http://head.example.org:8470"], roles, clock, munge_socket="/nonexistent")
-    nobody: Any = Mock()
+    unused: Any = Mock()
     app = create_app(
-        nobody,
-        nobody,
-        make_workers_router(nobody, nobody, nobody),
+        unused,
+        unused,
+        make_workers_router(unused, unused, unused),
         auth,
         roles=roles,
         notifier=JournalNotifier(),
         clock=clock,
-        connections=nobody,
+        connections=unused,
     )
     document = app.openapi()
     return {

@@ -146,7 +146,7 @@ def test_each_may_be_killed_and_the_other_goes_on(lab_factory: LabFactory, folde
             assert {act["job"] for act in acts if "job" in act} == {job}
             site.malletrain("alice", "cancel", str(job))
             lab.wait_for(lambda: not pilots(lab), 60, "no pilot of a cancelled job")
-            for _ in range(12):  # signs of life that nobody has read so far fill the socket
+            for _ in range(12):  # signs of life that were not read fill the socket
                 actuator.systemd.wait(lambda said: said == "WATCHDOG=1")
             assert actuator.end(signal.SIGTERM) == 0
             actuator.systemd.wait(lambda said: said == "STOPPING=1")

@@ -56,7 +56,7 @@ def test_pilots_that_cost_least_leave_until_the_reserve_is_full_again() -> None:
     holes, harvested, snapshot = place(1, 4)
     answer = plan_reserve(holes, harvested, (), snapshot, replace(RULES, keep_idle=3))
     assert (set(answer.kept), set(answer.leave)) == ({"f0"}, {"9_0", "9_1"})
-    # Nobody else is asked while those are on their way.
+    # No other pilot is asked while those are on their way.
     assert plan_reserve(holes, harvested[2:], {"h0", "h1"}, snapshot, replace(RULES, keep_idle=3)).leave == {}
 
 

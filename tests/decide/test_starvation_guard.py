@@ -18,7 +18,7 @@ PATIENT = replace(RULES, max_wait_s=300.0, turn_s=120.0, max_pilot_s=86_400.0)
 
 
 def wanted(number: int, least: int, most: int, scales: bool) -> MalleableJob:
-    """A job that nobody would serve for its throughput, or one that takes all it can get."""
+    """A job that would not be served for its throughput, or one that takes all it can get."""
     curve = Curve.linear(most) if scales else Curve(((1, 1.0), (most, 1.01)))
     return MalleableJob(number, f"job{number}", "alice", 1001, "harvest", least, most, START, given_curve=curve)
 

@@ -157,7 +157,7 @@ class Pod:
     def spawn_node(
         self, url: str, task: int, script: Sequence[str], places: int, restart: int = 0, **environ: str
     ) -> None:
-        """A node with several processes, as torchrun starts them; but nobody ends the others when one ends."""
+        """A node with several processes, as torchrun starts them; but no launcher ends the others when one ends."""
         for place in range(places):
             local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": str(places)}
             self.spawn(url, task, script, restart, **local, **environ)
@@ -184,7 +184,7 @@ class Pod:
 
     def kill_between_steps(self, task: int | tuple[int, int]) -> None:
         """SIGKILL when all diaries end with the same step: of a sharded model, a node whose processes are in two
-        steps as the fault comes would end too. The script's steps must begin slowly, and nobody be lost before."""
+        steps as the fault comes would end too. The script's steps must begin slowly, and no member be lost before."""
 
         def ends() -> list[str]:
             return [path.read_text()[-400:].rpartition('{"step": ')[2].split(",")[0] for path in diaries()]

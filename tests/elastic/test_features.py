@@ -22,7 +22,7 @@ def options(directory: Path) -> list[str]:
 
 
 def test_when_all_are_killed_at_once_the_last_checkpoint_is_taken_up(tmp_path: Path, static: Static) -> None:
-    """Nobody has the time to save: what is lost is what was done since the last one beside training."""
+    """There is no time to save: what is lost is what was done since the last one beside training."""
     with running(tmp_path) as (daemon, pod):
         for task in (0, 1):
             pod.spawn(daemon.url, task, [SCRIPT, *options(tmp_path), "--checkpoint-s", "0.5"])
@@ -78,7 +78,7 @@ def test_the_next_oldest_becomes_the_main_worker(tmp_path: Path, how: str) -> No
         daemon.wait_world([1, 2])
         (tmp_path / "go").touch()
         assert pod.wait(1) == pod.wait(2) == 0
-    assert (tmp_path / "mains").read_text().splitlines() == ["0.0", "1.0"], "told once each, and nobody else"
+    assert (tmp_path / "mains").read_text().splitlines() == ["0.0", "1.0"], "once each, and on no other worker"
 
 
 def test_gradients_that_are_no_numbers_fail_the_job_and_name_the_worker(tmp_path: Path) -> None:
@@ -89,4 +89,4 @@ def test_gradients_that_are_no_numbers_fail_the_job_and_name_the_worker(tmp_path
         wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
         assert "step 10: the gradients of 100_1.0 are not finite" in daemon.seen(EventKind.JOB_FAILED)[0].reason
         assert 0 not in [pod.wait(task) for task in range(3)]
-    assert max(line["step"] for line in diary(tmp_path)) == 10, "ten steps are made, the eleventh by nobody"
+    assert max(line["step"] for line in diary(tmp_path)) == 10, "ten steps are made, the eleventh is not"

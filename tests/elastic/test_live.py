@@ -125,7 +125,7 @@ def test_trains_on_through_a_restart_of_the_daemon(tmp_path: Path, static: Stati
         again.start()
         try:
             again.wait_world([0, 1, 2], 20)
-            assert not again.seen(EventKind.GENERATION), "a restart of the daemon disturbs nobody"
+            assert not again.seen(EventKind.GENERATION), "a restart of the daemon disturbs no worker"
             pod.spawn(again.url, 3, [SCRIPT, *options])
             again.wait_world([0, 1, 2, 3])
             assert min(data["generation"] for data in again.told(EventKind.GENERATION)) > last

@@ -97,7 +97,7 @@ def test_everyone_gets_the_state_from_where_there_is_a_connection(
             assert same_part or (giver // places == taker // places and not sharded)
             assert taker in plan.fresh
             got.append(taker)
-    assert len(got) == len(set(got)), "nobody is given it twice"
+    assert len(got) == len(set(got)), "no node is given it twice"
     assert {rank // places for rank in plan.fresh if rank not in got} == plan.stranded()
     mixed = {node for node, (whole, ahead) in enumerate(said) if whole and ahead and places > 1}
     assert plan.split_nodes() == (mixed & {rank // places for rank in plan.behind} if sharded else set())

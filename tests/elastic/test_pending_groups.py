@@ -165,7 +165,7 @@ def test_nothing_is_kept_of_a_group_that_nobody_else_came_to() -> None:
     pending_groups = PendingGroups(lambda generation, why: failed.append(generation))
     before = held(os.getpid())
     pending_groups.hear(plan(1), make)
-    wait_until(lambda: failed == [1], 10, "nobody came")
+    wait_until(lambda: failed == [1], 10, "no peer came")
     pending_groups.entered(1)
     wait_until(nothing_more, 10, f"as before: {before}")
 

@@ -65,7 +65,7 @@ def test_a_member_without_samples_delays_no_rebalance() -> None:
     proportional_shares = ProportionalShares(balance=True)
     proportional_shares.reset(2)
     told(proportional_shares, [100, 0], 2 * STEPS_BETWEEN_REBALANCES)
-    assert proportional_shares.shares(60) is None, "nobody knows how fast it is"
+    assert proportional_shares.shares(60) is None, "its speed is not known"
 
 
 def test_uneven_shares_take_every_sample_once() -> None:

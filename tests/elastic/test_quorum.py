@@ -98,7 +98,7 @@ def test_half_or_less_stop(names: str, dead: str) -> None:
 
 
 def test_a_plan_that_nobody_trained_in_counts_the_world_before_it() -> None:
-    """Two of the three that were to go on, of five: nobody knows what the third does."""
+    """Two of the three that were to go on, of five: what the third does is not known."""
     assert set(meet("abc", "c", bound=505, entered=5, base="abcde").values()) == {None}
     assert meet("abc", "c", bound=505, entered=505, base="abc")["a"] is not None
 

@@ -86,7 +86,7 @@ class Play:
             self.pod.kill(task, signal.SIGSTOP)
 
     def check_evictions(self) -> None:
-        """Nobody was given up who was well."""
+        """No healthy member was given up."""
         lost = {str(data_of(event)["worker"]) for event in self.daemon.seen(EventKind.WORKER_LOST)}
         assert lost <= self.harmed, f"given up though they were well: {sorted(lost - self.harmed)}"
 

@@ -51,7 +51,7 @@ def held(pid: int) -> Held:
 
 
 def held_at_rest(pid: int, threads: int) -> Held:
-    """Once it has no more than so many threads: builders of groups that met nobody give up after a minute."""
+    """Once it has no more than so many threads: builders of groups that met no peer give up after a minute."""
     end = time.monotonic() + 1.5 * BUILD_PATIENCE.total_seconds()
     while (now := held(pid)).threads > threads and time.monotonic() < end:
         time.sleep(0.5)

@@ -168,7 +168,7 @@ def test_what_one_node_has_compiled_is_there_on_another(tmp_path: Path) -> None:
     (first / "xy" / "kernel.so").write_bytes(b"code")
     (first / "xy" / "kernel.so").chmod(0o700)
     (first / "xy" / "kernel.lock").touch()
-    assert shares.fetch() == 0, "nobody has shared yet"
+    assert shares.fetch() == 0, "nothing is shared yet"
     assert shares.share()
     assert not shares.share(), "once is enough"
     second, takes = pilot(tmp_path, "b")

@@ -72,7 +72,7 @@ def test_each_family_is_recognised_and_continued(family: str, rate: Callable[[in
 
 
 def test_a_curve_that_bends_down_is_seen_one_probe_past_its_peak() -> None:
-    """The peak lies at 16 nodes; once 32 was tried, nobody is sent to 64."""
+    """The peak lies at 16 nodes; once 32 was tried, no job is sent to 64."""
     rate = {n: 50 * n / (1 + 0.004 * n * (n - 1)) for n in (4, 16, 32)}
     curve = fitted(rate).curve(64)
     assert curve.throughput(64) < curve.throughput(32) < curve.throughput(16)

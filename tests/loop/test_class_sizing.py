@@ -183,7 +183,7 @@ def test_classes_are_gres_processors_and_the_features_that_the_site_names() -> N
 
 
 def test_a_world_of_two_classes_teaches_how_fast_they_are() -> None:
-    """Nobody was measured on each class alone: workers' own speeds tell, and new nodes alone train more than all."""
+    """No job was measured on each class alone: workers' own speeds show it; new nodes alone train more than all."""
     world = world_of(4, 2)
     world.submit(job(1, most=6), tasks=60)
     training = Training(world, {1: {NEW: 400.0, OLD: 100.0}}, shape)

@@ -132,7 +132,7 @@ def test_one_that_was_still_being_given_the_state_joins_again_after_a_fault(thre
         assert asked is not None
         three.members.report(name, CheckedIn(asked, 0, 6, name != newcomer))
     three.obey(B, C)
-    assert three.world() == [B, C], "mending waits for nobody who holds no state"
+    assert three.world() == [B, C], "mending does not wait for a member without state"
     three.pass_time(0.2)
     three.obey(B, C, newcomer)
     assert three.world() == [B, C, newcomer]
@@ -289,7 +289,7 @@ def test_one_that_never_gets_warm_is_given_up() -> None:
 
 
 def test_a_newcomer_that_froze_while_it_joined_is_found(three: Stage) -> None:
-    """Found by random schedules: nobody who trains misses it, and growth waited for it without end."""
+    """Found by random schedules: no member that trains misses it, and growth waited for it without end."""
     three.warm(3)
     for _ in range(8):
         three.pass_time(1.0)
@@ -326,7 +326,7 @@ def test_one_that_was_given_up_does_not_finish_the_job(three: Stage) -> None:
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "after it was given up"])
 def test_members_that_wait_for_a_frozen_newcomer_are_freed(three: Stage, later: bool) -> None:
-    """They have agreed on the plan, and wait in its roll call: no ordinary plan frees them."""
+    """They have agreed on the plan, and wait in its state recovery: no ordinary plan frees them."""
     three.warm(3)
     plan = three.plan(A)
     assert plan is not None
@@ -342,7 +342,7 @@ def test_members_that_wait_for_a_frozen_newcomer_are_freed(three: Stage, later: 
         answer()
         three.pass_time(2.1)
         assert three.seen(EventKind.WORKER_LOST)
-    three.members.report(A, Fault(plan.generation, 7, "stalled", "in the roll call"))
+    three.members.report(A, Fault(plan.generation, 7, "stalled", "in state recovery"))
     answer()
     three.pass_time(2.1)
     answer()
@@ -453,7 +453,7 @@ def test_who_takes_the_state_from_the_only_one_that_has_it_hears_that_it_is_lost
     stage.pass_time(0.2)
     joins = stage.plan(newcomer)
     assert joins is not None
-    stage.members.report(newcomer, Fault(joins.generation, 0, "stalled", "in the roll call"))
+    stage.members.report(newcomer, Fault(joins.generation, 0, "stalled", "in state recovery"))
     stage.obey(newcomer)
     stage.pass_time(2.1)
     after = stage.plan(newcomer)
@@ -463,7 +463,7 @@ def test_who_takes_the_state_from_the_only_one_that_has_it_hears_that_it_is_lost
 
 
 def test_what_was_taken_is_never_void(three: Stage) -> None:
-    """All of the world are lost while another waits: it begins anew, and what follows disturbs nobody in there."""
+    """All of the world are lost while another waits: it begins anew, and what follows does not disturb it."""
     newcomer = three.warm(3)
     for worker in (A, B, C):
         three.members.disconnected(worker)
@@ -479,7 +479,7 @@ def test_what_was_taken_is_never_void(three: Stage) -> None:
 
 
 def test_a_world_that_is_taken_back_is_not_void(three: Stage) -> None:
-    """Nobody of it was heard for a while: the network was gone, and they trained on."""
+    """None of its members was heard for a while: the network was gone, and they trained on."""
     plan = three.plan(A)
     assert plan is not None
     three.pass_time(200.0)

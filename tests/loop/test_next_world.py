@@ -86,7 +86,7 @@ def test_only_permitted_sizes_are_grown_to() -> None:
     assert verdict.seats is None
     assert "no permitted size" in verdict.reason
     assert names(next_world(("a",), None, three, terms, 1.0, 0.2).seats) == ["a", "b"]
-    # A loss leaves a size that nobody wants; training goes on all the same.
+    # A loss leaves a size that was not asked for; training goes on all the same.
     assert names(next_world(("a", "b", "c", "x"), None, three, terms, 1.0, 0.2).seats) == ["a", "b", "c"]
 
 
@@ -119,9 +119,9 @@ def test_laws(
     chosen = [each.worker for each in verdict.seats]
     alive = {each.seat.worker: each for each in candidates}
     assert len(chosen) == len(set(chosen))
-    assert set(chosen) <= set(alive), "nobody who is gone"
+    assert set(chosen) <= set(alive), "no member that is gone"
     for name in chosen:
-        assert name in world or alive[name].warm_at is not None, "nobody who is not warm"
+        assert name in world or alive[name].warm_at is not None, "no member that is not warm"
     leaving = [name for name in chosen if alive[name].leaving_since is not None]
     assert len(leaving) <= 1, "at most the one that hands over"
     staying = [name for name in world if name in alive and alive[name].leaving_since is None]

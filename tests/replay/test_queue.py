@@ -119,7 +119,7 @@ def _no_node_twice(done: Scheduled) -> None:
 
 @given(rows=rows_of)
 def test_the_first_that_waits_never_starts_after_its_plan(rows: list[Row]) -> None:
-    # Where nobody overruns a limit and all have one priority, EASY's promise to the head of the queue is kept.
+    # Where no job overruns its limit and all have one priority, EASY's promise to the head of the queue is kept.
     kept = [(at, count, min(run, limit), limit, 0.0) for at, count, run, limit, _ in rows]
     done = simulate(records(kept), 4, 1, MainSchedule.BACKFILL, AssumedPlacement.FIRST_FIT, 0)
     plans, order = done.plans, np.lexsort((np.arange(len(rows)), done.jobs.submit))
@@ -138,7 +138,7 @@ def test_pilots_leave_before_a_planned_start_and_short_holes_are_left_alone() ->
     result = Engine(machine, jobs, sizer(parse_policy("auto", None), jobs), Options()).run()
     ends = (result.log.pilot_end[result.log.pilot_cause == Cause.LIMIT] - START).tolist()
     assert ends == [970.0]  # 30 s before the wide job starts at 1000
-    assert result.totals.preemptions <= 4  # at 1600 nobody had planned
+    assert result.totals.preemptions <= 4  # at 1600, which was not planned
     assert result.totals.main_starts_on_pilots <= 1
 
 

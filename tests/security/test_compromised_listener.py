@@ -64,7 +64,7 @@ class Stage:
         return ["" if outcome.done else outcome.detail for outcome in self.orders.start(starts)]
 
     def held(self) -> list[str]:
-        """Tasks that nobody has released."""
+        """Tasks that were not released."""
         rows = self.lab.run(["squeue", "-h", "-r", "-t", "PD", "-o", "%i %Q"]).stdout.splitlines()
         return [task for task, priority in (row.split() for row in rows) if priority == "0"]
 

@@ -41,7 +41,7 @@ from tests.world import RULES, START, main_job, node
 ALICE, MALLORY, OPERATOR = 1001, 1002, 1003
 HERS, HIS, MAIN = 3, 880066, 990177
 
-#: What nobody but its owner and operators may read.
+#: What only its owner and operators may read.
 HIDDEN = (
     "880066",
     "mallory",

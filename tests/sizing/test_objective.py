@@ -1,4 +1,4 @@
-"""What the plan is best for: short jobs first, accounts that used least first, and nobody who has waited too long."""
+"""What the plan puts first: short jobs, accounts that used least, and any job that has waited too long."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_exact_at_scale(nodes: int, jobs: int) -> None:
 
 
 def test_many_linear_jobs_of_any_size_are_settled() -> None:
-    """Jobs that nobody has measured are all linear: every plan ties with many others."""
+    """Jobs without measurements are all linear: every plan ties with many others."""
     problem = Problem(300, 2000, tuple(job(i, 0, 2000) for i in range(200)))
     answer = Exact().size(problem)
     assert answer.sizes == {0: 2000} | dict.fromkeys(range(1, 200), 0)

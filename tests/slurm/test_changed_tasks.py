@@ -51,7 +51,7 @@ def test_whatever_was_changed_is_named_and_stays_held(accounted: Lab, tmp_path: 
         if task == 4:
             fields = [f"Dependency=afterany:{lab.submit('true', '--hold', user='alice')}"]
         lab.run(["scontrol", verb, *([f"JobId={name}", *fields] if fields else [name])], user)
-    lab.wait_for(lambda: harvest.tick() and harvest.running(), 30, "the one that nobody changed")
+    lab.wait_for(lambda: harvest.tick() and harvest.running(), 30, "the one that was not changed")
     assert set(harvest.held().values()) == {f"{array}_5"}
     why = told(harvest)
     assert "its account is main" in why[f"{array}_0"]

@@ -76,7 +76,7 @@ def test_main_jobs_that_cannot_start_now_take_no_node(any_lab: Lab) -> None:
 
 
 def test_cloud_nodes_that_are_off_are_no_holes(release: str | None, lab_factory: LabFactory) -> None:
-    """Nobody pays for waking them up."""
+    """Nodes that sleep are not woken for pilots."""
     lab = lab_factory(LabConfig(nodes=4, controller_only=True, users=True, release=release))
     harvest = Harvesting(lab)
     harvest.submit()

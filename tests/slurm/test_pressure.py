@@ -55,7 +55,7 @@ def pinged(lab: Lab) -> str:
 
 @pytest.mark.nightly
 def test_a_backup_controller_that_takes_over(any_lab: Lab) -> None:
-    """Nothing is decided while nobody answers; then the backup is asked like the first, which comes back."""
+    """Nothing is decided while no controller answers; then the backup is asked like the first, which comes back."""
     lab, n = any_lab, any_lab.nodes
     if subprocess.run(["unshare", "--uts", "--mount", "true"], check=False).returncode:
         pytest.skip("a host name of its own needs namespaces")

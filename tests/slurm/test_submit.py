@@ -34,7 +34,7 @@ class Refusing(DaemonClient):
 def test_more_tasks_that_the_daemon_does_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scancel: str, became: str
 ) -> None:
-    """Whether Slurm cancelled the array is said as it is: a held array nobody knows of is in its owner's way."""
+    """Whether Slurm cancelled the array is said as it is: a held array without a job is in its owner's way."""
     programs = {"sbatch": "cat >/dev/null; echo 41", "scancel": scancel, "scontrol": "exit 0", "squeue": "exit 0"}
     for name, text in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")

@@ -119,7 +119,7 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) 
 def _node(name: str, snapshot: Snapshot, decision: Decision | None, shown: _Shown) -> Iterator[str]:
     node = snapshot.node[name]
     holders = ", ".join(_holder(job, shown) for job in snapshot.holders.get(name, ()))
-    yield f"node {name}: {node.state.value} at {utc(snapshot.taken_at)}; held by {holders or 'nobody'}"
+    yield f"node {name}: {node.state.value} at {utc(snapshot.taken_at)}; held by {holders or 'no job'}"
     for view in shown.views.values():
         for pilot in view.active:
             if pilot.node == name:

@@ -106,7 +106,7 @@ class LossWatch:
                     'is a sum over samples: say so, Session(..., reduction="sum"), or divide it by their number'
                 )
             elif reduction == _MEAN and not self._mean:
-                self._object_to('is a mean, and the session was told reduction="sum": leave that out')
+                self._object_to('is a mean, and the session has reduction="sum": leave that out')
         if self._mean and not self._weighted:
             for node in _nll_nodes(loss.grad_fn):
                 self._judge_divisor(node)

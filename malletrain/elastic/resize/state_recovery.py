@@ -272,7 +272,7 @@ class StateRecovery:
             else:
                 self._member.check_newer(plan)
             if time.monotonic() > limit:
-                self._member.fault(plan.generation, "stalled", "in the roll call")
+                self._member.fault(plan.generation, "stalled", "in state recovery")
                 limit = time.monotonic() + self._committer.stall_timeout_s()
 
 

@@ -98,7 +98,7 @@ def next_world(
         return _while_pending(pending, alive, staying, newcomers, terms, leaving)
     if not leaving and not gone:
         if not newcomers:
-            return Verdict(None, "nobody to add" if most is None else f"is measured on {len(staying)} nodes first")
+            return Verdict(None, "no node to add" if most is None else f"is measured on {len(staying)} nodes first")
         if most is not None and len(staying) + len(newcomers) >= most:
             why = f"{_why(newcomers, [], [])}, to be measured on {most} nodes"
             return _size(staying, leaving, newcomers, terms, bool(world), why)

@@ -1,7 +1,7 @@
 """The breaker by job and by user: whose pilots were at fault too often within an hour gets no nodes for a while.
 
 A job's comes before its user's, and that before the site's (`malletrain.loop.breaker`), which leaves out what follows
-from a job that is set aside: nobody's conduct stops the others.
+from a job that is set aside: one job's or user's conduct never stops the others.
 """
 
 from __future__ import annotations

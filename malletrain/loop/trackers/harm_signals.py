@@ -85,7 +85,7 @@ class HarmSignalTracker:
         self, unsound: str = "", excused: Callable[[int | None, float], bool] = lambda _job, _at: False
     ) -> breaker.HarmSignals:
         """All signs, for the breaker, but for those `excused` by job and time: what follows from a job's or user's
-        own breaker. Preemptions and slow cycles are nobody's."""
+        own breaker. Preemptions and slow cycles belong to no job."""
         found = {
             name: tuple(at for at, job in times if name not in _ONES_OWN or not excused(job, at))
             for name, times in self._times.items()

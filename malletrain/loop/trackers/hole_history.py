@@ -21,9 +21,9 @@ BLIND_S = 120.0
 
 
 class _Use(Enum):
-    """Who has a node."""
+    """What a node is used for."""
 
-    HOLE = 1  #: nobody, or a pilot
+    HOLE = 1  #: no job, or a pilot
     MAIN = 2  #: the main queue
     STAFF = 3
     AS_BEFORE = 4  #: it is being freed, and the snapshot does not say by whom

@@ -220,7 +220,7 @@ class PromiseTracker:
         given = self._given.get(main_job)
         if given is None:
             could_at = self._could_at.get(_head(main_job), -math.inf)
-            if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or nobody had been asked
+            if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
                 if not met.preempted:
                     return
                 could_at = max(met.submitted_at or -math.inf, met.started_at - self._cycle_s)

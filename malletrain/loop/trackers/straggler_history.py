@@ -5,7 +5,7 @@ Workers report the rates of their own job alone, so what follows from them is bo
 - a node whose worker was replaced rests for the job that replaced it, not for others;
 - a rank that is slow on two nodes within `REST_S` is slow by the script (rank 0 that logs): it is not judged again,
   and the nodes that rest for it do so no more;
-- where a replacement is itself slow, what is free is no better: the job replaces nobody for a while, twice as long
+- where a replacement is itself slow, what is free is no better: the job replaces no worker for a while, twice as long
   each time.
 """
 
@@ -33,7 +33,7 @@ from malletrain.learn.stragglers import Straggler, WorkerSpeed, stragglers
 
 #: A node whose worker was replaced for being slow is avoided by its job for so long.
 REST_S = 1800.0
-#: Longest time for which a job replaces nobody, once replacements were slow too.
+#: Longest time for which a job replaces no worker, once replacements were slow too.
 MAX_PAUSE_S = 86400.0
 
 

@@ -112,12 +112,12 @@ def bars(key: str, name: str, labels: Sequence[str], series: Sequence[Series], *
         parts.append(f'<text x="{left - 6}" y="{middle:.0f}" text-anchor="end">{html.escape(label)}</text>')
         x = float(left)
         for i, value in enumerate(row):
-            wide = max(0.0, value) / top * plot_w
+            width = max(0.0, value) / top * plot_w
             at = y if stacked else y + i * thick
-            parts.append(_bar(x if stacked else left, at, wide, thick - 2, i, key))
+            parts.append(_bar(x if stacked else left, at, width, thick - 2, i, key))
             if not stacked:
-                parts.append(f'<text x="{left + wide + 4:.1f}" y="{at + thick - 5}">{number(value)}</text>')
-            x += wide
+                parts.append(f'<text x="{left + width + 4:.1f}" y="{at + thick - 5}">{number(value)}</text>')
+            x += width
         if stacked:
             parts.append(f'<text x="{x + 4:.1f}" y="{y + thick - 5}">{number(sum(row))}</text>')
         y += rows * thick + 6
@@ -210,8 +210,8 @@ def _svg(key: str, name: str, height: float, parts: Sequence[str], patterns: int
     )
 
 
-def _bar(x: float, y: float, wide: float, thick: float, series: int, key: str) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{thick:.1f}" fill="url(#{key}-{series})" stroke="#1a1a1a" stroke-width=".6"/>'  # noqa: E501
+def _bar(x: float, y: float, width: float, thick: float, series: int, key: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{thick:.1f}" fill="url(#{key}-{series})" stroke="#1a1a1a" stroke-width=".6"/>'  # noqa: E501
 
 
 def _bar_key(series: int, name: str, key: str) -> str:

@@ -397,7 +397,7 @@ def _settings(facts: SiteFacts) -> Iterator[Finding]:
     if facts.job_submit:
         yield Finding(
             Level.OK,
-            f"job_submit plug-ins ({facts.job_submit}): a task that one rewrites stays held, and its owner is told",
+            f"job_submit plug-ins ({facts.job_submit}): a task rewritten by one stays held; its owner gets why",
         )
     if "rl_enable" in facts.controller:
         yield Finding(

@@ -139,7 +139,7 @@ REFUSED: dict[str, str] = {
     "reboot": "pilots never reboot nodes",
     "requeue": _SELF_HELD,
     "reservation": "pilots never enter reservations: use sbatch for those",
-    "signal": "a pilot is told to leave by its daemon, and by SIGTERM: handle that",
+    "signal": "a pilot that must leave gets a directive and SIGTERM: handle that",
     "switches": _PINNED,
     "test-only": "use --dry-run",
     "thread-spec": _NODE_WHOLE,

@@ -37,7 +37,7 @@ export async function ask(path) {
 }
 
 // Call `changed` when the daemon says that something has; `state` with "live", "away" or "ended". Goes on for ever.
-// A page that nobody looks at has no stream: a browser opens six connections to a host at most, for all of its tabs.
+// A hidden page has no stream: a browser opens six connections to a host at most, for all of its tabs.
 export async function follow(changed, state) {
   let stop = new AbortController(), wake = () => {};
   addEventListener("pagehide", () => stop.abort());
@@ -54,7 +54,7 @@ export async function follow(changed, state) {
         delay = 1;
         if (await isOver(answer.body, changed)) { state("ended"); return; }
       }
-    } catch { /* the daemon is away, or nobody looks: tried again */ }
+    } catch { /* the daemon is away, or the page is hidden: tried again */ }
     if (!stop.signal.aborted) state("away");
     await new Promise((done) => setTimeout(done, 1000 * delay));
     changed();

@@ -121,7 +121,7 @@ def broadcast_s(training: Training, nodes: int, fabric: Fabric, facts: Facts = F
 
 
 def grow_s(training: Training, nodes: int, fabric: Fabric, facts: Facts = FACTS, *, beside: bool = True) -> float:
-    """Seconds that training stands as a world grows to `nodes`: roll call, state, and, unless it is made beside
+    """Seconds that training stands as a world grows to `nodes`: handshake, state, and, unless it is made beside
     training, the communicator."""
     connect = 0.0 if beside else connect_s(nodes, training.gpus, facts)
     return connect + 2 * host_s(nodes, training.gpus, fabric, facts) + broadcast_s(training, nodes, fabric, facts)
