@@ -86,8 +86,8 @@ def _read(line: directives.CommandLine, daemon: DaemonClient, environ: Mapping[s
         script, line.script, options, line.arguments, Defaults(known.partition, known.account, known.qos), cwd
     )
     if not known.partition:  # in no client file: ask the daemon
-        told = daemon.site()
-        defaults = Defaults(told.get("partition", ""), told.get("account", ""), told.get("qos", ""))
+        site = daemon.site()
+        defaults = Defaults(site.get("partition", ""), site.get("account", ""), site.get("qos", ""))
         request = batch_request.request(script, line.script, options, line.arguments, defaults, cwd)
     if not request.partition:
         raise InvalidInput("--partition", f"name the harvest partition here, or in {address.SYSTEM_CLIENT_FILE}")

@@ -68,9 +68,9 @@ def lines(row: ProfileRow) -> list[str]:
     if row.costs:
         out.append("a change of size costs: " + ", ".join(f"{name} {took:.2g} s" for name, took in row.costs.items()))
     if row.stages:
-        told = {name: f"{name} {took:.2g} s" for name, took in row.stages.items()}
-        out.append("an activation is: " + ", ".join(text for name, text in told.items() if name not in _BESIDE))
-        if beside := [text for name, text in told.items() if name in _BESIDE]:
+        shown = {name: f"{name} {took:.2g} s" for name, took in row.stages.items()}
+        out.append("an activation is: " + ", ".join(text for name, text in shown.items() if name not in _BESIDE))
+        if beside := [text for name, text in shown.items() if name in _BESIDE]:
             out.append("beside these: " + ", ".join(beside))
     out += [f"left out: {count} samples: {reason}" for reason, count in sorted(row.ignored.items())]
     if row.next:

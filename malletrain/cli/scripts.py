@@ -66,8 +66,8 @@ def _text(report: CheckReport) -> str:
     made = f"{report.steps} steps: alone, then three workers, one of them killed, then two; and a static run"
     if report.verdict == "equal":
         # Those that rounding alone moves anywhere say nothing.
-        told = [each.difference for each in report.differences if each.limit < 1.0]
-        worst = max(told, default=0.0)
+        bounded = [each.difference for each in report.differences if each.limit < 1.0]
+        worst = max(bounded, default=0.0)
         return (
             f"equal  {made}.\n"
             f"  largest difference: {worst:.2g} of what training has changed a parameter by (rounding)\n"

@@ -116,8 +116,8 @@ def status(file: Path, place: str | None, as_json: bool) -> None:
     if as_json:
         say_json({"study": kept.study_name, "trials": counted, "node_hours": hours, "best": best})
         return
-    told = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counted.items()) or "no trials yet"
-    click.echo(f"study {kept.study_name}: {told}; {hours:.2f} node-hours")
+    counts = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counted.items()) or "no trials yet"
+    click.echo(f"study {kept.study_name}: {counts}; {hours:.2f} node-hours")
     for row in best[:1]:
         click.echo(f"best: trial {row['trial']}, {_values(row['values'])}")
 

@@ -34,9 +34,9 @@ def watch(look: Callable[[], StudyProgress], interval: float, once: bool) -> Non
 
 def picture(study: StudyProgress, jobs: Mapping[int, JobRow], *, height: int) -> list[Line]:
     """The whole screen: totals, the best, and trials as far as there is room."""
-    told = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in study.counts.items()) or "no trials yet"
+    counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in study.counts.items()) or "no trials yet"
     lines: list[Line] = [
-        (Span(f"study {study.name}", bold=True), Span(f": {told}; {study.node_hours:.2f} node-hours"))
+        (Span(f"study {study.name}", bold=True), Span(f": {counts}; {study.node_hours:.2f} node-hours"))
     ]
     lines += [(Span(f"best: trial {t.number}, {t.figure}  {_params(t)}"),) for t in study.best]
     lines += [

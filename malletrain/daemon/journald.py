@@ -63,8 +63,8 @@ def entry(line: str, priority: int, fields: Mapping[str, Any]) -> bytes:
     """A datagram of journald's native protocol: the line as MESSAGE, and each of its `fields` as MALLETRAIN_NAME."""
     parts = [_field("MESSAGE", line), _field("PRIORITY", str(priority)), _field("SYSLOG_IDENTIFIER", "malletraind")]
     for name, value in fields.items():
-        told = value if isinstance(value, str) else json.dumps(value)
-        parts.append(_field(f"MALLETRAIN_{_STRANGE.sub('_', name.upper())}"[:_MAX_NAME], told))
+        text = value if isinstance(value, str) else json.dumps(value)
+        parts.append(_field(f"MALLETRAIN_{_STRANGE.sub('_', name.upper())}"[:_MAX_NAME], text))
     return b"".join(parts)
 
 

@@ -48,7 +48,7 @@ class LoopRequests:
         account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
         of_main_job: the events of the journal that name a job of the main queue.
         mail_address: the full address of a user (first argument), who may have given one (second); None: no one is
-            told anything here. Raises `Refused` for one that is not permitted.
+            the audience of anything here. Raises `Refused` for one that is not permitted.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class LoopRequests:
         return self._mail_address(identity.user, job.mail_user)
 
     def _waits(self, job: MalleableJob, identity: Identity) -> str:
-        """For what a new job waits, or "". Whether another user's job exists is not told."""
+        """For what a new job waits, or "". Whether another user's job exists is not said."""
         for kind, other in job.after:
             view = self._loop.views.get(other)
             if view is None or view.job.uid != identity.uid:
@@ -158,14 +158,14 @@ class LoopRequests:
 
     def _check_unattached(self, identity: Identity) -> None:
         """Announcing costs a user nothing, while each job is in everybody's status and in each decision."""
-        told = self._loop.ledger.unseen_arrays()
+        unseen = self._loop.ledger.unseen_arrays()
         idle = [
             job
             for job, view in self._loop.views.items()
             if view.job.uid == identity.uid
             and (view.phase is JobPhase.ANNOUNCED or view.waits)
             and not view.pilots
-            and job not in told
+            and job not in unseen
         ]
         if len(idle) >= MAX_UNATTACHED_JOBS:
             raise Conflict(

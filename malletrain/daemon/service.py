@@ -471,8 +471,8 @@ class Service:
         if self._loop.crowded:
             found.append(f"no held tasks are added: {self._loop.crowded}")
         lately = self._loop.ledger.harm_signals.lately()
-        told = summary(lately, self._clock.now()) if lately is not None else ""
-        return [*found, told] if told else found
+        rollout = summary(lately, self._clock.now()) if lately is not None else ""
+        return [*found, rollout] if rollout else found
 
     def _record(self, events: Sequence[Event]) -> None:
         self._loop.record(events)

@@ -353,7 +353,7 @@ class Runtime:
             and self._stages.compile_s >= MIN_COMPILE_S
         ):
             self._compiled.share_behind()
-        stages = self._stages.told(worker_start.stages())
+        stages = self._stages.finished(worker_start.stages())
         self.member.link = link = self._pilot.open(self.reconfigurer)
         link.say(messages.Warm(self._pilot.wait_warm(), stages))
         self.reconfigurer.join()

@@ -225,8 +225,8 @@ def advise(
         wish = wishes.pop(0)
         job = by_id[wish.job]
         more = max(0, wish.nodes - job.current)
-        told = busy[job.known.application] and siblings[job.known.application] > 1
-        if told or more > extra or (wish.nodes > room and (locked or bonus)):
+        sibling_probed = busy[job.known.application] and siblings[job.known.application] > 1
+        if sibling_probed or more > extra or (wish.nodes > room and (locked or bonus)):
             reasons.setdefault(wish.job, f"{wish.reason}; waits for other probes to end")
             continue
         room -= wish.nodes

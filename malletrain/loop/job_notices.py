@@ -27,13 +27,13 @@ class JobNotice:
 def notices_due(records: Iterable[JobState], now: float) -> Iterator[JobNotice]:
     """Notices that owners asked for and have not got, job by job. A job that fails ends too: one notice says so."""
     for record in records:
-        wanted, told = record.job.mail, record.notified
+        wanted, notified = record.job.mail, record.notified
         if not wanted:
             continue
         begun, over = record.begun_at, record.over_since
-        begins = MailType.BEGIN in wanted and MailType.BEGIN not in told and over is None
+        begins = MailType.BEGIN in wanted and MailType.BEGIN not in notified and over is None
         if begins and begun is not None and now - begun < MAX_NOTICE_AGE_S:
             yield JobNotice(record.job, MailType.BEGIN, JobPhase.RUNNING, begun, "", record.samples_done)
         ends = MailType.END in wanted or (MailType.FAIL in wanted and record.phase is JobPhase.FAILED)
-        if ends and MailType.END not in told and over is not None and now - over < MAX_NOTICE_AGE_S:
+        if ends and MailType.END not in notified and over is not None and now - over < MAX_NOTICE_AGE_S:
             yield JobNotice(record.job, MailType.END, record.phase, over, record.reason, record.samples_done)

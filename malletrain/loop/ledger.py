@@ -123,8 +123,8 @@ class Ledger:
                     self._remember(record)
             if isinstance(event.payload, TELLING_COSTS):
                 pilot = record.pilots.get(event.pilot or "")
-                told = None if pilot is None else pilot.started_at
-                self._costs_like(record.job).apply(event, application(record.job), told)
+                started_at = None if pilot is None else pilot.started_at
+                self._costs_like(record.job).apply(event, application(record.job), started_at)
                 record.view = record.costs = None
 
     def _asked(self, request: OperatorRequest, reason: str) -> None:

@@ -41,8 +41,8 @@ def why_without_nodes(
     kept = sorted(name for name in refused if name in snapshot.node and snapshot.is_free(name))
     free = sum(1 for hole in decision.holes if snapshot.is_free(hole.node) and hole.node not in refused)
     lacking = least - free
-    if told := refused.get(f"job {view.job.id}") or refused.get("all"):
-        reason = told
+    if refusal := refused.get(f"job {view.job.id}") or refused.get("all"):
+        reason = refusal
     elif lacking > 0:
         reason = f"needs {least} nodes, and {free or 'none'} can be used now"
         if kept:

@@ -24,9 +24,9 @@ from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.options import NodeOrder, Options
 from malletrain.replay.oracle import Lives
-from malletrain.replay.pilots.hole_book import HoleBook
+from malletrain.replay.pilots.hole_records import HoleRecords
+from malletrain.replay.pilots.multi_node_tasks import Cohorts, MultiNodeTasks
 from malletrain.replay.pilots.turns import Turns
-from malletrain.replay.pilots.wide_tasks import Cohorts, WideTasks
 from malletrain.replay.plans import PlanBook
 from malletrain.replay.preference import Preference
 from malletrain.replay.result import Cause, Log, Result, Totals
@@ -107,8 +107,8 @@ class Engine:
         self._startable: Ints | None = None
         self._beyond_cap = 0
         self._most = [each.job.max_nodes for each in jobs]
-        self._tasks = WideTasks(nodes, options.max_nodes)
-        self._holes = HoleBook(nodes) if options.order is NodeOrder.FORECAST else None
+        self._tasks = MultiNodeTasks(nodes, options.max_nodes)
+        self._holes = HoleRecords(nodes) if options.order is NodeOrder.FORECAST else None
         self._turns = Turns(
             np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
             options.max_wait_s, options.turn_s,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from malletrain.replay.options import NodeOrder
 from malletrain.replay.oracle import Lives
-from malletrain.replay.pilots.hole_book import HoleBook
+from malletrain.replay.pilots.hole_records import HoleRecords
 
 Ints = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ class Preference:
     """The order of nodes. `lives`: how long they stay idle, where the rule goes by that."""
 
     def __init__(
-        self, nodes: Nodes, order: NodeOrder, lives: Lives | None, holes: HoleBook | None = None,
+        self, nodes: Nodes, order: NodeOrder, lives: Lives | None, holes: HoleRecords | None = None,
         limit_s: float = math.inf, margin_s: float = 0.0,
     ) -> None:  # fmt: skip
         """`holes`: what the daemon's forecast goes by (`NodeOrder.FORECAST`); `limit_s`: the pilots' time limit,

@@ -229,12 +229,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _failure(status: int, output: str, errors: str) -> str:
     """The reason of a failure in one line, or nothing."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    told = "; ".join(dict.fromkeys(lines))[:MAX_ERROR_CHARS]
+    message = "; ".join(dict.fromkeys(lines))[:MAX_ERROR_CHARS]
     if status != 0:
-        return told or output.strip()[:200] or f"exit status {status}"
+        return message or output.strip()[:200] or f"exit status {status}"
     for line in lines:
         if any(word in line for word in _ERRORS):
-            return told
+            return message
     head = output[:200].lstrip()
     if head.startswith(_ERRORS):
         return head.splitlines()[0]

@@ -45,9 +45,9 @@ def snapshot(folder: Path, *, task_by_task: str | None = None) -> Snapshot:
         if found[name] is None:
             warnings.add("no such file, its part is empty", name)
     used = [path for path in (nodes_file, found["squeue"], found["reservations"]) if path]
-    told = [at for path in used if _is_json(path) and (at := json_shapes.updated_at(_load(path))) is not None]
+    updated = [at for path in used if _is_json(path) and (at := json_shapes.updated_at(_load(path))) is not None]
     return normalise.snapshot(
-        max(told) if told else max(path.stat().st_mtime for path in used),
+        max(updated) if updated else max(path.stat().st_mtime for path in used),
         nodes,
         jobs,
         reservations,

@@ -79,8 +79,10 @@ class Topology:
             return {}  # asked for again at the next look
         cells = answer.output.split(mark)
         pairs = zip(cells[::2], cells[1::2], strict=False)
-        told = {int(number): int(asked) for number, asked in pairs if number.strip().isdigit() and asked.isdigit()}
-        return {number: told.get(number) or None for number in numbers}
+        requested = {
+            int(number): int(asked) for number, asked in pairs if number.strip().isdigit() and asked.isdigit()
+        }
+        return {number: requested.get(number) or None for number in numbers}
 
 
 def leaf_of_each(printed: str) -> dict[str, str]:

@@ -150,8 +150,8 @@ def _gave_up(connection: Connection, event: Event) -> None:
     if event.pilot in members:
         set_members(connection, event, [m for m in members if m != event.pilot])
     if isinstance(event.payload, PilotSetAside):
-        told = f"task {event.pilot} stays held: {event.reason}"
-        do(connection, "UPDATE job SET reason = :told WHERE id = :job", event, told=told)
+        reason = f"task {event.pilot} stays held: {event.reason}"
+        do(connection, "UPDATE job SET reason = :reason WHERE id = :job", event, reason=reason)
 
 
 def _open_stay(connection: Connection, event: Event) -> Row[Any] | None:

@@ -71,8 +71,8 @@ def _fold(connection: Connection, event: Event) -> None:
         case ArrayRefused():
             do(connection, "UPDATE job SET reason = :reason WHERE id = :job", event)
         case StartsRefused(refused=refused):
-            told = f"Slurm refuses its pilots: {event.reason}" if refused else ""
-            do(connection, "UPDATE job SET reason = :told WHERE id = :job", event, told=told)
+            refusal = f"Slurm refuses its pilots: {event.reason}" if refused else ""
+            do(connection, "UPDATE job SET reason = :refusal WHERE id = :job", event, refusal=refusal)
         case JobHeld():
             _phase(connection, event, JobPhase.HELD)
         case JobReleased():
@@ -202,16 +202,16 @@ def _samples(connection: Connection, event: Event, window: SamplesReported) -> N
     # Every worker reports, and windows leave out what was disturbed: the job's own count is the truth.
     total = number(window.total)
     trained = samples if total is None else max(0.0, total - job.samples)
-    can_be_told = seconds >= SHORTEST_WINDOW_S
+    rate_known = seconds >= SHORTEST_WINDOW_S
     do(
         connection,
-        "UPDATE job SET samples = :done, rate = CASE WHEN :told THEN :rate ELSE rate END,"
+        "UPDATE job SET samples = :done, rate = CASE WHEN :rate_known THEN :rate ELSE rate END,"
         " noise_scale = COALESCE(:noise, noise_scale) WHERE id = :job",
         event,
         noise=number(window.noise_scale),
         done=job.samples + trained,
-        told=can_be_told,
-        rate=samples / seconds if can_be_told else 0.0,
+        rate_known=rate_known,
+        rate=samples / seconds if rate_known else 0.0,
     )
     use(connection, event, day_of(event.at), samples=trained)
 

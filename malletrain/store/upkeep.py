@@ -241,8 +241,8 @@ class Upkeep:
 def _mixes_counts(connection: Connection, job: int) -> bool:
     """Whether some of a job's windows tell the job's total and some do not: their order then matters."""
     of_job = (t.event.c.job == job, t.event.c.kind == EventKind.SAMPLES.value)
-    told = func.count(func.json_extract(t.event.c.data, "$.total"))
-    all_of_them, with_total = connection.execute(select(func.count(), told).where(*of_job)).one()
+    counted = func.count(func.json_extract(t.event.c.data, "$.total"))
+    all_of_them, with_total = connection.execute(select(func.count(), counted).where(*of_job)).one()
     return 0 < with_total < all_of_them
 
 

@@ -191,10 +191,10 @@ class JobRuns:
         self._own: set[int] = set()
         self._listed_at = -JOBS_REFRESH_S
         self._answered = True
-        address, (told, self._nodes) = self._daemon.address, self._first_answer()
-        self._partition = address.partition or told.get("partition", "")
-        self._account = address.account or told.get("account", "")
-        self._qos = address.qos or told.get("qos", "")
+        address, (site, self._nodes) = self._daemon.address, self._first_answer()
+        self._partition = address.partition or site.get("partition", "")
+        self._account = address.account or site.get("account", "")
+        self._qos = address.qos or site.get("qos", "")
         if not self._partition:
             raise InvalidInput("partition", "the daemon names no harvest partition: name it in client.toml")
         check_partition(self._commands, self._partition)

@@ -219,8 +219,8 @@ def _make_router(pages: WebPages, people: PeopleRoutes) -> APIRouter:
     @router.get("/web/data/me", include_in_schema=False)
     async def me(viewer: Viewer) -> Response:
         """Who is signed in."""
-        told = {"user": viewer.user, "role": viewer.role.value, "nodes": roles.sight(viewer).nodes}
-        return JSONResponse(told, headers={"Cache-Control": "no-store"})
+        answer = {"user": viewer.user, "role": viewer.role.value, "nodes": roles.sight(viewer).nodes}
+        return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     @router.get("/web/data/summary", include_in_schema=False)
     async def summary(request: Request, viewer: Viewer) -> Response:

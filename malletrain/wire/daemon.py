@@ -33,8 +33,8 @@ class DaemonClient:
         """Partition, account and QOS of pilots, as the daemon answers a login."""
         if not self._http.identity:
             self._http.get("/v1/jobs", {"limit": 1})  # logs in
-        told = self._http.identity.get("site")
-        return {k: v for k, v in told.items() if isinstance(v, str)} if isinstance(told, dict) else {}
+        site = self._http.identity.get("site")
+        return {k: v for k, v in site.items() if isinstance(v, str)} if isinstance(site, dict) else {}
 
     def status(self) -> StatusRow:
         """The whole picture."""

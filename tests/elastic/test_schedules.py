@@ -69,7 +69,7 @@ class Play:
         kind = self.random.choice([*kinds, *(["freeze"] if len(members) > 2 and not self.frozen else [])])
         task = self.random.choice({"join": free, "freeze": members}.get(kind, alive))
         self.done.append(f"{kind} {task}")
-        if kind in ("kill", "freeze", "term"):  # also one that is told to end before it listens
+        if kind in ("kill", "freeze", "term"):  # also one that is asked to end before it listens
             self.harmed.add(f"100_{task}.{self.restarts[task]}")
         if kind == "join":
             self.join(task)

@@ -1,4 +1,4 @@
-"""A worker that is frozen, killed or told to end at each stage: the others train on, to the same result."""
+"""A worker that is frozen, killed or asked to end at each stage: the others train on, to the same result."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_member_in_trouble(tmp_path: Path, static: Static, kind: str, place: s
         train_to_the_end(tmp_path, daemon, pod, rest)
         gone = {event.pilot for event in daemon.seen(EventKind.WORKER_LOST)}
         assert gone <= {"100_2"}
-        assert kind != "term" or not gone, "one that is told to end leaves in order"
+        assert kind != "term" or not gone, "one that is asked to end leaves in order"
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
@@ -150,7 +150,7 @@ def test_the_only_one_that_has_the_state_freezes_while_it_gives_it(tmp_path: Pat
         *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((1, "evaluation"), (1, "evaluation#2"))),
     ],
 )
-def test_all_told_to_end_in_an_evaluation(tmp_path: Path, static: Static, workers: int, place: str) -> None:
+def test_all_asked_to_end_in_an_evaluation(tmp_path: Path, static: Static, workers: int, place: str) -> None:
     """The state is kept, and the evaluation is done again by those who go on."""
     given = [*options(tmp_path), "--wait-for", str(workers)]
     with running(tmp_path) as (daemon, pod):
@@ -183,7 +183,7 @@ def test_training_ends_while_a_group_is_in_the_making(tmp_path: Path, static: St
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_told_to_end_in_the_middle_of_a_long_step(tmp_path: Path, static: Static, workers: int) -> None:
+def test_asked_to_end_in_the_middle_of_a_long_step(tmp_path: Path, static: Static, workers: int) -> None:
     """The step is given up, by this worker alone; nothing of it is left."""
     given = [*options(tmp_path), "--wait-for", str(workers)]
     last = workers - 1

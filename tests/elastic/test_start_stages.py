@@ -120,9 +120,9 @@ def test_loading_nccl_and_compiling_are_stages_of_their_own(caplog: pytest.LogCa
     with stages.warming():
         compiled = torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")
         compiled(torch.ones(1, 2)).sum().backward()
-    wait_until(lambda: "nccl" in stages.told({}), 10, "what runs beside is over")
+    wait_until(lambda: "nccl" in stages.finished({}), 10, "what runs beside is over")
     with caplog.at_level("INFO"):
-        told = stages.told({"import": 1.0, "all": 3.0})
+        told = stages.finished({"import": 1.0, "all": 3.0})
     assert told.keys() == {"build", "warm_up", "compile", "nccl", "import", "all"}
     assert told["compile"] == stages.compile_s > 0.0
     assert "import 1.00 s" in caplog.text
@@ -136,7 +136,7 @@ def test_nccl_that_cannot_be_loaded_ahead_is_no_fault_yet(caplog: pytest.LogCapt
     with caplog.at_level("INFO"):
         stages.load_beside(load)
         wait_until(lambda: "no network" in caplog.text, 10, "it is logged")
-    assert "nccl" not in stages.told({})
+    assert "nccl" not in stages.finished({})
 
 
 def test_a_carrier_loads_nothing_by_default() -> None:

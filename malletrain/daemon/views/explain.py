@@ -102,8 +102,8 @@ def _job(view: JobView, decision: Decision | None, shown: _Shown, waiting: str) 
         yield f"  ends after {job.budget_node_s / 3600:.4g} node-hours"
     if job.batch_min is not None:
         noise = "not known yet" if view.noise_scale is None else f"{view.noise_scale:.0f} samples"
-        told = "" if view.batches else "; not chosen yet: all windows so far have about as many samples a node"
-        yield f"  batch: {job.batch_min} to {job.batch_max} samples, gradient noise scale {noise}{told}"
+        choice = "" if view.batches else "; not chosen yet: all windows so far have about as many samples a node"
+        yield f"  batch: {job.batch_min} to {job.batch_max} samples, gradient noise scale {noise}{choice}"
     if decision is not None:
         size = decision.sizes.get(job.id, 0)
         yield f"  last decision ({utc(decision.at)}, {decision.status.value}): {size} nodes"

@@ -275,10 +275,10 @@ class Agreement:
 def odd_ones(values: Sequence[Any]) -> list[int]:
     """The ranks whose value is not that of most; zeros are not compared. Of two equally frequent values the one of
     the lowest rank is the usual one."""
-    told = [value for value in values if value]
-    if len(set(told)) < 2:
+    known = [value for value in values if value]
+    if len(set(known)) < 2:
         return []
-    usual = Counter(told).most_common(1)[0][0]
+    usual = Counter(known).most_common(1)[0][0]
     return [rank for rank, value in enumerate(values) if value and value != usual]
 
 

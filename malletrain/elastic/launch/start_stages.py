@@ -52,7 +52,7 @@ class StartStages:
         """Seconds that the warm-up spent in torch's compiler."""
         return self._seconds.get("compile", 0.0)
 
-    def told(self, process: Mapping[str, float]) -> dict[str, float]:
+    def finished(self, process: Mapping[str, float]) -> dict[str, float]:
         """All stages, those that are over.
 
         Args:

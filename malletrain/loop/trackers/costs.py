@@ -52,7 +52,7 @@ Scope = int | Application | None  #: a job, an application, the site
 @dataclass(frozen=True, slots=True)
 class Stall:
     """A world stood still for `seconds`: `grew`, shrank, or was broken (`lost`). `newcomers` were sent `state_bytes`
-    each (0: not told)."""
+    each (0: not reported)."""
 
     seconds: float
     grew: bool
@@ -121,8 +121,8 @@ class Costs:
         if "all" in stages:
             # `all` is the worker's process from its start on: before it the batch script ran, within it the script.
             whole = stages.pop("all")
-            told = sum(took for name, took in stages.items() if name not in STAGES_BESIDE)
-            stages |= {"script": max(0.0, whole - told), "before": max(0.0, seconds - whole)}
+            listed = sum(took for name, took in stages.items() if name not in STAGES_BESIDE)
+            stages |= {"script": max(0.0, whole - listed), "before": max(0.0, seconds - whole)}
         for shown in self._scopes(job, application):
             shown.activations.append(seconds)
             if stages:
@@ -203,16 +203,16 @@ def growing(stalls: Sequence[Stall], state_bytes: int | None = None) -> float:
     if not stalls:
         raise ValueError("no stalls to learn from")
     # Stalls that tell their bytes do not compare with those that do not.
-    told = ([s for s in stalls if s.state_bytes] or list(stalls))[-_COMPARED:]
+    known = ([s for s in stalls if s.state_bytes] or list(stalls))[-_COMPARED:]
     steps = [
         (b.seconds - a.seconds) / (b.work - a.work)
-        for a, b in combinations(told, 2)
+        for a, b in combinations(known, 2)
         if abs(b.work - a.work) > 0.1 * max(a.work, b.work)
     ]
     slope = max(0.0, median(steps)) if steps else 0.0
-    constant = median(s.seconds - slope * s.work for s in told)
-    usual = Stall(0.0, True, newcomers=round(median(s.newcomers for s in told)))
-    usual = replace(usual, state_bytes=round(median(s.state_bytes for s in told)))
+    constant = median(s.seconds - slope * s.work for s in known)
+    usual = Stall(0.0, True, newcomers=round(median(s.newcomers for s in known)))
+    usual = replace(usual, state_bytes=round(median(s.state_bytes for s in known)))
     if state_bytes is not None and usual.state_bytes:
         usual = replace(usual, state_bytes=state_bytes)
     return max(0.0, constant + slope * usual.work)

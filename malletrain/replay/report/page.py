@@ -238,9 +238,9 @@ def _comparison(rows: list[list[str]]) -> str:
     """This report beside another; nothing where none was given."""
     if not rows:
         return ""
-    told = _html_table(rows, "This report beside the other; where the two are of different length, by the month")
+    shown = _html_table(rows, "This report beside the other; where the two are of different length, by the month")
     link = '<p><a class="csv" href="comparison.csv">comparison.csv</a></p>'
-    return f'<h2>Compared</h2><div class="scroll" id="comparison">{told}</div>{link}'
+    return f'<h2>Compared</h2><div class="scroll" id="comparison">{shown}</div>{link}'
 
 
 def _intervals(shares: frames.ColumnTable) -> str:
@@ -316,8 +316,8 @@ def _sensitivity(answer: Replay, settings: Sequence[Setting], left_out: str) -> 
         ])  # fmt: skip
     words = f"Policy {answer.choices[0].name}, one assumption changed at a time."
     link = '<a class="csv" href="sensitivity.csv">sensitivity.csv</a>'
-    told = _html_table(rows, "One assumption changed at a time")
-    return f'<div class="scroll">{told}</div><p>{html.escape(words)} {link}</p>'
+    shown = _html_table(rows, "One assumption changed at a time")
+    return f'<div class="scroll">{shown}</div><p>{html.escape(words)} {link}</p>'
 
 
 def _main_delay(answer: Replay) -> str:
@@ -339,8 +339,8 @@ def _main_delay(answer: Replay) -> str:
         f"a worker has left, an epilog of {assumed.epilog_s:g} s, a backfill cycle every {assumed.cycle_s:g} s. "
         "Means are over all main starts; a cycle is paid by starts that backfill makes, of those that met a pilot."
     )
-    told = _html_table(rows, "Main jobs, as modelled")
-    return f'<div class="scroll">{told}</div><p>{html.escape(words)}</p>'
+    shown = _html_table(rows, "Main jobs, as modelled")
+    return f'<div class="scroll">{shown}</div><p>{html.escape(words)}</p>'
 
 
 def _method(answer: Replay) -> str:

@@ -18,7 +18,7 @@ _OF_WHAT = (
     "costs 1: activate_s", "costs 1: grow_s", "costs 1: shrink_s",
 )  # fmt: skip
 
-#: (what, column of policies.csv, factor): sums, told for a mean month.
+#: (what, column of policies.csv, factor): sums, given for a mean month.
 _MONTHLY = (
     ("idle node-hours a month", "idle_node_seconds", 1 / 3600),
     ("held node-hours a month", "occupied_node_seconds", 1 / 3600),
@@ -28,7 +28,7 @@ _MONTHLY = (
     ("pilots that main jobs ended, a month", "preemptions", 1.0),
 )
 
-#: (what, column, factor): shares and means, told as they are.
+#: (what, column, factor): shares and means, given as they are.
 _AS_IT_IS = (
     ("nodes won, as many dedicated ones would train as much", "equivalent_nodes", 1.0),
     ("training of the ideal, %", "share_of_ideal", 100.0),

@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 MAX_KNOWN_SUMS = 1 << 14
 
 
-class WideTasks:
+class MultiNodeTasks:
     """The task of each node, -1 where no pilot holds it. A task holds at most `width` nodes of one job."""
 
     def __init__(self, nodes: int, width: int) -> None:

@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class HoleBook:
+class HoleRecords:
     """When the hole of each node began and with how many others, and what was learnt of holes so far."""
 
     def __init__(self, nodes: int) -> None:
