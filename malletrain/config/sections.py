@@ -391,6 +391,24 @@ class LogSection(Section):
     """`auto`: readable text on a terminal, JSON otherwise."""
 
 
+class TracesSection(Section):
+    """Traces of ticks and looks for an OpenTelemetry collector: times and counts, no names."""
+
+    endpoint: str = ""
+    """The collector's OTLP/HTTP URL, such as http://127.0.0.1:4318/v1/traces; empty: none are made."""
+    ca: AbsolutePath = ""
+    """Certificates (PEM) to trust for it; empty: those that Python's `requests` trusts."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _a_url(cls, value: str) -> str:
+        if value and not re.fullmatch(r"https?://[^\s/?#@]+/\S+", value):
+            raise ValueError(
+                "give a URL with its path and without a password, such as http://127.0.0.1:4318/v1/traces"
+            )
+        return value
+
+
 class BreakerSection(Section):
     """When the daemon steps back by itself."""
 
@@ -426,6 +444,7 @@ class Config(Section):
     notify: NotifySection = NotifySection()
     store: StoreSection = StoreSection()
     log: LogSection = LogSection()
+    traces: TracesSection = TracesSection()
     breaker: BreakerSection = BreakerSection()
 
 
