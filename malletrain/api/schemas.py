@@ -59,7 +59,7 @@ class JobBody(Body):
     max_nodes: Nodes
     sizes: Annotated[list[Nodes], Field(max_length=1024)] = []
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    elastic: Literal["live", "restart"] = "live"
+    elastic: Literal["live", "restart", "tasks"] = "live"
     account: SlurmName = ""
     partition: SlurmName = ""
     curve: Annotated[
@@ -102,7 +102,7 @@ class JobBody(Body):
         if self.batch_min is not None and self.batch_max is not None and self.batch_min > self.batch_max:
             raise ValueError(f"batch_min {self.batch_min} is above batch_max {self.batch_max}")
         if self.batch_min is not None and self.elastic != "live":
-            raise ValueError("batch_min: only for live jobs; a script that is restarted chooses its own batch")
+            raise ValueError("batch_min: only for live jobs; other scripts choose their own batch")
         return self
 
     def job(self) -> NewJob:

@@ -322,9 +322,10 @@ def _hello(gate: WorkersGate, authenticate: Callable[[str], int], said: wire.Hel
         members = gate.membership
         claim = Claim(said.job, said.pilot, said.restart, said.node, uid)
         worker = members.hello(claim, said.standing)
-        mode = "restart" if members.restarts(said.job) else "live"
         token = gate.issue_token(worker.id)
-        return wire.Welcome(worker.id, token, said.pilot, HEARTBEAT_S, mode, WORKER_TOKEN_LIFETIME_S)
+        return wire.Welcome(
+            worker.id, token, said.pilot, HEARTBEAT_S, members.mode(said.job), WORKER_TOKEN_LIFETIME_S
+        )
 
     return JSONResponse(wire.to_json(gate.change(enter)))
 

@@ -25,7 +25,10 @@ class ProbeChange:
 
 
 def profile_of(view: JobView, rules: Rules) -> Profile:
-    """How the job's scalability is learnt: a curve that its owner gave is believed until measurements refute it."""
+    """How the job's scalability is learnt: a curve that its owner gave is believed until measurements refute it.
+    Independent items scale perfectly: there is nothing to learn."""
+    if view.job.elastic is Elastic.TASKS:
+        return Profile.NONE
     of_site = rules.probing.profile if view.job.elastic is Elastic.LIVE else rules.probing.restart_profile
     if view.job.given_curve is None:
         return view.job.profile or of_site

@@ -29,10 +29,11 @@ class JobPhase(StrEnum):
 
 
 class Elastic(StrEnum):
-    """How a job takes another size: in process, or by checkpoint and relaunch."""
+    """How a job takes another size."""
 
-    LIVE = "live"
-    RESTART = "restart"
+    LIVE = "live"  #: in process
+    RESTART = "restart"  #: by checkpoint and relaunch
+    TASKS = "tasks"  #: its nodes work on independent items, and do not see it
 
 
 class DependencyKind(StrEnum):

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from malletrain.elastic.errors import ElasticError
     from malletrain.elastic.gradients.learning_rate import LearningRate, Schedule
     from malletrain.elastic.gradients.sync_batchnorm import sync_batchnorm
+    from malletrain.elastic.items import Items
     from malletrain.elastic.session import Session
 
 __all__ = [
-    "Chosen", "ElasticError", "LearningRate", "PerWorker", "Schedule", "Session", "Streams", "ddp",
+    "Chosen", "ElasticError", "Items", "LearningRate", "PerWorker", "Schedule", "Session", "Streams", "ddp",
     "environment_world", "mpi_world", "sync_batchnorm",
 ]  # fmt: skip
 
@@ -38,6 +39,7 @@ LAUNCHER = "MALLETRAIN_LAUNCHER"
 _HOMES = {
     "Chosen": "malletrain.elastic.data.batch_size",
     "ElasticError": "malletrain.elastic.errors",
+    "Items": "malletrain.elastic.items",
     "LearningRate": "malletrain.elastic.gradients.learning_rate",
     "PerWorker": "malletrain.elastic.data.batch_size",
     "Schedule": "malletrain.elastic.gradients.learning_rate",

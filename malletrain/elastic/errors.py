@@ -9,6 +9,10 @@ class ElasticError(WireError):
     """The script or its settings cannot be trained this way; the message says what to change."""
 
 
+class ItemsError(ElasticError):
+    """The items, or the folder of their results, are not as the script says; the message says what to change."""
+
+
 class PeerLost(Exception):
     """A group operation failed because a peer is unreachable. The group cannot be used again."""
 

@@ -31,7 +31,7 @@ from malletrain.loop.job_notices import JobNotice, notices_due
 from malletrain.loop.job_state import JobState, fold
 from malletrain.loop.trackers.budget_usage import BudgetUsage
 from malletrain.loop.trackers.conduct import Conduct
-from malletrain.loop.trackers.costs import RELAUNCH, TELLING_COSTS, Costs
+from malletrain.loop.trackers.costs import INDEPENDENT_ITEMS, RELAUNCH, TELLING_COSTS, Costs
 from malletrain.loop.trackers.fair_share import FairShareUsage
 from malletrain.loop.trackers.harm_signals import HarmSignalTracker
 from malletrain.loop.trackers.hole_history import HoleTracker
@@ -62,6 +62,7 @@ class Ledger:
         self._records: dict[int, JobState] = {}
         self.costs = Costs(costs)
         self._relaunches = Costs(RELAUNCH)
+        self._items = Costs(INDEPENDENT_ITEMS)
         self._drained: dict[str, float] = {}
         #: Why each user id is banned.
         self.bans: Mapping[int, str] = {}
@@ -137,7 +138,7 @@ class Ledger:
     def _turned(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
         if before.phase is PilotPhase.RELEASED and after.phase is PilotPhase.RUNNING and after.started_at is not None:
-            for costs in (self.costs, self._relaunches):
+            for costs in (self.costs, self._relaunches, self._items):
                 costs.started(after.started_at - before.since)
         if before.is_active == after.is_active:
             return
@@ -266,6 +267,7 @@ class Ledger:
                 self.spending.forget(job_id)
                 self.costs.forget(job_id)
                 self._relaunches.forget(job_id)
+                self._items.forget(job_id)
                 self.conduct.forget(job_id)
 
     def _view(self, record: JobState) -> JobView:
@@ -347,4 +349,4 @@ class Ledger:
 
     def _costs_like(self, job: MalleableJob) -> Costs:
         """Of jobs that take another size in the same way: the others say nothing of it."""
-        return self._relaunches if job.elastic is Elastic.RESTART else self.costs
+        return {Elastic.LIVE: self.costs, Elastic.RESTART: self._relaunches, Elastic.TASKS: self._items}[job.elastic]

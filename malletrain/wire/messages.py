@@ -110,7 +110,7 @@ class Welcome:
     """The answer to `Hello`. `token` is a secret, good for this worker alone, for `token_s` seconds (0: for ever) or
     until the daemon restarts.
 
-    `mode`: the job takes another size live, in process, or by restart.
+    `mode`: the job takes another size `live`, in process, or by `restart`; or it has independent items, `tasks`.
     """
 
     worker: str

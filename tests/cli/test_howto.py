@@ -9,12 +9,14 @@ import pytest
 from malletrain import config
 from malletrain.cli.main import COMMANDS, cli
 from malletrain.daemon.main import command
+from malletrain.slurm.submission.batch_request import Defaults, request
+from malletrain.slurm.submission.directives import BatchOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL = ROOT / "docs/how-to/admin-install.md"
 METRIC = re.compile(r"\b(malletrain_\w+)")
 ADMIN = sorted(INSTALL.parent.glob("admin-*.md"))
-TEXTS = [*ADMIN, ROOT / "docs/how-to/researcher-submit.md"]
+TEXTS = [*ADMIN, ROOT / "docs/how-to/researcher-submit.md", ROOT / "docs/how-to/independent-items.md"]
 
 
 def calls_in(text: str) -> list[tuple[str, str]]:
@@ -64,3 +66,10 @@ def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
         from tests.daemon.test_metrics import Clock
 
         assert name in Metrics(Clock()).render().decode(), name
+
+
+def test_the_script_of_independent_items_is_one_that_mtbatch_takes() -> None:
+    text = (ROOT / "docs/how-to/independent-items.md").read_text()
+    script = text.split("```bash\n")[1].split("```")[0].encode()
+    found = request(script, "predict.sh", BatchOptions(), (), Defaults("harvest"), "/home/ann")
+    assert (found.elastic, found.min_nodes, found.max_nodes, found.total_samples) == ("tasks", 1, 16, 360.0)

@@ -17,6 +17,7 @@ ALONE = {
     "test_features.py",
     "test_faults.py",
     "test_habits.py",
+    "test_items.py",
     "test_launch.py",
     "test_live.py",
     "test_nodes.py",

@@ -70,6 +70,10 @@ class Launcher:
             from malletrain.elastic.launch.restart import Restarter  # most jobs do not need it
 
             return Restarter(self._client, self._command, self._environ, self._must_end).run()
+        if welcome.mode == "tasks":
+            from malletrain.elastic.launch.item_worker import ItemWorker  # most jobs do not need it
+
+            return ItemWorker(self._client, self._command, self._environ, self._must_end).run()
         descriptor = leave_welcome(welcome)
         self._environ = {
             **HUGE_PAGE_ENVIRONMENT,

@@ -108,17 +108,23 @@ class Restarter:
     def run(self) -> int:
         """Run until the job is over or this pilot leaves; returns the exit status for this process."""
         self._link.start()
-        environ = self._environ
-        daemon = urlsplit(environ["MALLETRAIN_URL"]).hostname or "localhost"
-        host = own_host(daemon, environ.get("MALLETRAIN_ADDRESS"), socket.AF_INET)
-        self._link.say(messages.Warm(join_address(host, free_port())))
         try:
+            self._begin()
             while True:
                 status = self._poll()
                 if status is not None:
                     return status
         finally:
             shutil.rmtree(self._ready.parent, ignore_errors=True)
+
+    def _begin(self) -> None:
+        self._say_warm()
+
+    def _say_warm(self) -> None:
+        """Ask for a seat in the next world."""
+        daemon = urlsplit(self._environ["MALLETRAIN_URL"]).hostname or "localhost"
+        host = own_host(daemon, self._environ.get("MALLETRAIN_ADDRESS"), socket.AF_INET)
+        self._link.say(messages.Warm(join_address(host, free_port())))
 
     def _poll(self) -> int | None:
         link, plan = self._link, self._link.plan

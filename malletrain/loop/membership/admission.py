@@ -87,7 +87,8 @@ def admit(views: Mapping[int, JobView], claim: Claim) -> Admission:
             f"pilot {claim.pilot} has restart count {pilot.restarts} in Slurm, not {claim.restart}: end this process"
         )
     job = view.job
-    terms = JobTerms(job.min_nodes, job.max_nodes, job.sizes, job.elastic is Elastic.RESTART)
+    relaunched, items = job.elastic is not Elastic.LIVE, job.elastic is Elastic.TASKS
+    terms = JobTerms(job.min_nodes, job.max_nodes, job.sizes, relaunched, items=items)
     leaves = pilot.phase is PilotPhase.LEAVING
     return Admission(terms, (pilot.reason or "its pilot was asked to leave") if leaves else "")
 

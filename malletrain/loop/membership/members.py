@@ -302,9 +302,12 @@ class Membership:
         worker = self._find(name)[1]
         return None if worker.may_return else worker
 
-    def restarts(self, job_id: int) -> bool:
-        """Whether the job resizes by checkpoint and relaunch."""
-        return job_id in self._machines and self._machines[job_id].job.terms.restarts
+    def mode(self, job_id: int) -> str:
+        """How the job takes another size, as `wire.messages.Welcome.mode` has it."""
+        machine = self._machines.get(job_id)
+        if machine is None or not machine.job.terms.restarts:
+            return "live"
+        return "tasks" if machine.job.terms.items else "restart"
 
     def _find(self, name: str) -> tuple[JobMachine, Worker]:
         machine = self._machines[self._job_of[name]]

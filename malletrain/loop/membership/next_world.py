@@ -21,8 +21,10 @@ class JobTerms:
     Attributes:
         min_nodes, max_nodes: bounds, inclusive.
         sizes: the only permitted sizes; empty for all within the bounds.
-        restarts: whether the job resizes by checkpoint and relaunch.
+        restarts: whether the launcher is the member, and not the script: the job resizes by checkpoint and relaunch,
+            or not at all (`items`).
         batches: (nodes, samples of a step) from so many nodes on, rising.
+        items: whether the job's nodes work on independent items.
     """
 
     min_nodes: int = 1
@@ -30,6 +32,7 @@ class JobTerms:
     sizes: tuple[int, ...] = ()
     restarts: bool = False
     batches: tuple[tuple[int, int], ...] = ()  #: (nodes, samples of a step) from so many nodes on; rising
+    items: bool = False
 
     def batch(self, nodes: int) -> int:
         """Samples of a step on `nodes` nodes; 0 where the script chooses."""

@@ -45,6 +45,10 @@ TELLING_COSTS = (WorkerWarm, GenerationPublished, GenerationSwitched)
 #: more. BFTrainer planned with 18 and 12 s (Liu et al., 2021).
 RELAUNCH = ResizeCosts(grow_s=20.0, shrink_s=20.0, loss_s=20.0)
 
+#: Of jobs of independent items, which no change of size touches: a start costs until the first item, a node that is
+#: taken the batch that it works on, which counts as nothing here.
+INDEPENDENT_ITEMS = ResizeCosts(grow_s=0.0, shrink_s=0.0, loss_s=0.0)
+
 Application = tuple[str, str]
 Scope = int | Application | None  #: a job, an application, the site
 

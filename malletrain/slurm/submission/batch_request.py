@@ -71,8 +71,8 @@ def request(
         reader.fault("batch-min", "give --batch-min and --batch-max together: the range that the training bears")
     tasks = reader.count("tasks") or default_tasks(most)
     elastic = reader.text("elastic", "live")
-    if elastic not in ("live", "restart"):
-        reader.fault("elastic", f"{elastic[:40]!r} is neither live nor restart")
+    if elastic not in ("live", "restart", "tasks"):
+        reader.fault("elastic", f"{elastic[:40]!r} is none of live, restart, tasks")
     mpi = reader.text("mpi", "none")
     if not _PMI.match(mpi):
         reader.fault("mpi", f"{mpi[:40]!r} is none of none, pmi2, pmix (srun --mpi=list names the site's)")
@@ -86,6 +86,8 @@ def request(
         reader.fault("processes-per-node", "a script that is restarted starts its processes itself: leave it out")
     if processes and mpi != "none":
         reader.fault("processes-per-node", f"--mpi={mpi} starts the processes of a node too: leave one of them out")
+    if elastic == "tasks":
+        reader.of_items(least)
     gres = reader.gres(passed.pop("gres", ""))
     after = reader.after()
     mail, mail_user = reader.mail()
@@ -166,6 +168,17 @@ class _Reader:
         elif least > most:
             self.fault("nodes", f"MIN {least} is above MAX {most}")
         return max(1, least), max(1, most)
+
+    def of_items(self, least: int) -> None:
+        """Faults of what has no meaning for independent items."""
+        if least > 1:
+            self.fault("nodes", f"independent items need no {least} nodes at once: give 1-MAX")
+        for name in ("batch-min", "batch-max", "resume"):
+            if name in self.given:
+                self.fault(name, "a job of independent items trains nothing: leave it out")
+        for name in ("curve", "profile", "sizes"):
+            if name in self.given:
+                self.fault(name, "independent items scale with the nodes, on any number of them: leave it out")
 
     def sizes(self, least: int, most: int) -> tuple[int, ...]:
         text = self.text("sizes", "")

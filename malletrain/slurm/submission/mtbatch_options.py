@@ -63,7 +63,11 @@ ALLOWED: dict[str, Option] = {
         Option(
             "deadline", Use.OURS, help="by when --total-samples are to be trained; refused where that is unlikely"
         ),
-        Option("elastic", Use.OURS, help="live (resized in process) or restart (by checkpoint)"),
+        Option(
+            "elastic",
+            Use.OURS,
+            help="live (resized in process), restart (by checkpoint) or tasks (independent items)",
+        ),
         Option("mail-type", Use.OURS, help="of what the daemon tells you: BEGIN, END, FAIL, ALL or NONE"),
         Option("mail-user", Use.OURS, help="where it tells you: an address (you at this site by default)"),
         Option("min-on", Use.OURS, help="fewest nodes of a class of nodes, CLASS:NODES,... as k80:4"),

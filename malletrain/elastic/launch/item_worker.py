@@ -1,0 +1,129 @@
+"""The launcher's mode for independent items (`mtbatch --elastic=tasks`): the script runs from the pilot's start to
+its end, and no change of size touches it.
+
+The launcher is the member of the world, which has no rendezvous: it is what the daemon counts nodes by. The pilot is
+warm once the script has opened its `Items`; the first member reports how many items are committed. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import time
+from pathlib import Path
+
+from malletrain.elastic.data.item_folder import committed_items
+from malletrain.elastic.errors import ItemsError
+from malletrain.elastic.launch.restart import MAX_FAILURES, Restarter
+from malletrain.wire import messages
+
+log = logging.getLogger("malletrain.elastic")
+
+#: Seconds between two reports of what is committed: the folder is listed for each.
+REPORT_S = 10.0
+
+#: Seconds until a script that failed is started again.
+AGAIN_S = 1.0
+
+
+class ItemWorker(Restarter):
+    """One pilot of a job of independent items. Arguments and errors are those of `Restarter`."""
+
+    _warm = False
+    _again_at: float | None = None
+    #: Items that were committed when the script failed last.
+    _done_at_failure = -1
+    #: When this member last reported or began, the items committed by then, and the generation.
+    _reported: tuple[float, int, int] | None = None
+
+    def _begin(self) -> None:
+        self._launch()
+
+    def _launch(self) -> None:
+        self._ready.unlink(missing_ok=True)
+        self._process = subprocess.Popen(
+            self._command, env={**self._environ, "MALLETRAIN_READY": str(self._ready)}, start_new_session=True
+        )
+
+    def _poll(self) -> int | None:
+        link, plan = self._link, self._link.plan
+        if link.end is not None or self._must_end.is_set():
+            return self._leave(link.end or "told to end", 0)
+        if plan is not None and plan.generation > self._plan.generation:
+            if self._seat(plan) is not None:
+                self._take(plan)
+            elif self._plan.generation:
+                return self._leave(plan.reason, plan.generation)
+        if self._process is not None:
+            status = self._process.poll()
+            if status is not None:
+                return self._ended(status)
+        elif self._again_at is not None and time.monotonic() >= self._again_at:
+            self._launch()
+        if not self._warm and self._ready.exists():
+            self._warm = True
+            self._say_warm()
+        if self._reported is None or self._seat(self._plan) == 0:
+            self._report(REPORT_S)
+        with link.changed:
+            link.changed.wait(0.1)
+        return None
+
+    def _take(self, plan: messages.Plan) -> None:
+        """Become a member of a world; the script works on."""
+        grew = len(plan.members) > len(self._plan.members)
+        self._plan = plan
+        self._say_switched(0.0, grew=grew)
+
+    def _report(self, after_s: float) -> None:
+        """Report what is committed by all members, if this one's last report is `after_s` old."""
+        now = time.monotonic()
+        if self._reported is not None and now - self._reported[0] < after_s:
+            return
+        total, batches = self._committed()
+        if total < 0:
+            return
+        if self._reported is not None:
+            at, before, generation = self._reported
+            if total <= before:
+                return  # a batch takes longer than this: the window becomes longer
+            nodes, steady = len(self._plan.members), generation == self._plan.generation
+            # `balanced`: each node takes items at its own speed, so a fast one does more of them.
+            self._link.say(
+                messages.Samples(batches, nodes, total - before, now - at, 1, total, steady=steady, balanced=True)
+            )
+        self._reported = now, total, self._plan.generation
+
+    def _committed(self) -> tuple[int, int]:
+        """The items and batches that are committed; -1 where the script has opened no `Items` yet."""
+        try:
+            return committed_items(Path(self._ready.read_text()))
+        except (OSError, ItemsError):
+            return -1, 0
+
+    def _ended(self, status: int) -> int | None:
+        """Handle the end of the script; returns the exit status for this process, or None to go on."""
+        self._kill_rest()
+        self._process = None
+        total, batches = self._committed()
+        if status == 0:
+            self._report(0.0)  # whichever member this is: the first one may be lost
+            self._link.say(messages.Finished({"items": max(0, total)}))
+            self._link.flush(10.0)
+            return 0
+        # Others may be at work: only failures between which nobody has committed anything count.
+        self._failures = self._failures + 1 if total <= self._done_at_failure or self._failures == 0 else 1
+        self._done_at_failure = total
+        if self._failures >= MAX_FAILURES:
+            self._link.say(
+                messages.Failed(
+                    batches,
+                    f"the script ended with status {status}, {self._failures} times, and no item was committed",
+                )
+            )
+            self._link.flush(10.0)
+            return status if status > 0 else 128 - status
+        log.warning("the script ended with status %d: it is started again", status)
+        self._again_at = time.monotonic() + AGAIN_S
+        return None

@@ -1,0 +1,241 @@
+"""Independent items: each has one committed result, whatever becomes of the processes that work on them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from malletrain.domain.event import EventKind
+from malletrain.elastic.data.item_folder import MAX_BATCHES, ItemFolder, ItemRange, committed_items
+from malletrain.elastic.errors import ItemsError
+from malletrain.elastic.items import Items
+from malletrain.loop.membership.next_world import JobTerms
+from tests.elastic.coordinator import HERE, ROOT, Coordinator, outside_slurm, running, wait_until
+from tests.elastic.test_launch import environment
+from tests.elastic.test_restart import children
+
+SCRIPT = str(HERE / "bag_of_items.py")
+TERMS = JobTerms(restarts=True, items=True)
+
+# --- the folder -----------------------------------------------------------------------------------------------
+
+
+@given(st.integers(-5, 5), st.integers(1, 50), st.integers(1, 60))
+def test_batches_have_each_item_once(first: int, count: int, batch: int) -> None:
+    items = ItemRange(first, count, batch)
+    assert [item for number in range(items.batches) for item in items.of(number)] == list(range(first, first + count))
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(["claim", "commit", "release", "age", "take"]), st.integers(0, 2),
+                                st.integers(0, 2)), max_size=40))  # fmt: skip
+def test_a_batch_has_one_holder_and_one_result(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    """Three workers in any order; `age` makes one look lost, though it goes on: a frozen process that wakes."""
+    path = tmp_path_factory.mktemp("bag")
+    workers = [ItemFolder(path, ItemRange(0, 3, 1), 10.0) for _ in range(3)]
+    holder: dict[int, int] = {}
+    lost: set[int] = set()
+    results: dict[int, bytes] = {}
+    for what, who, number in steps:
+        worker = workers[who]
+        if what == "age":
+            os.utime(worker._own, (1.0, 1.0))
+            lost.add(who)
+        elif what == "claim":
+            assert worker.claim(number) == (number not in holder)
+            holder.setdefault(number, who)
+        elif what == "take":
+            lost.discard(who)  # to look at the time it touches its file
+            assert worker.take_over(number) == (holder.get(number) in lost)
+            if holder.get(number) in lost:
+                holder[number] = who
+        elif what == "release":
+            worker.release(number)
+            if holder.get(number) == who:
+                del holder[number]
+        else:
+            data = f"{who} of {len(results)}".encode()
+            assert worker.commit(number, data) == (number not in results)
+            results.setdefault(number, data)
+        assert worker.claimed() == holder.keys()
+        assert worker.committed() == results.keys()
+        assert {n: worker.result(n) for n in results} == results
+    assert committed_items(path) == (len(results), len(results))
+
+
+def test_no_trace_is_left_of_claims_and_parts(tmp_path: Path) -> None:
+    with Items(tmp_path, 10, batch=3) as items:
+        for batch in items:
+            assert batch.commit(b"x")
+    names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert names == ["items.json", "results/0", "results/1", "results/2", "results/3"]
+
+
+def test_a_later_run_goes_on_where_the_first_one_ended(tmp_path: Path) -> None:
+    with contextlib.suppress(KeyError), Items(tmp_path, 6) as items:
+        for batch in items:
+            if len(list(tmp_path.glob("results/*"))) == 2:
+                raise KeyError
+            batch.commit(str(batch.items[0]).encode())
+    with Items(tmp_path, 6) as items:
+        assert len([batch.commit(str(batch.items[0]).encode()) for batch in items]) == 4
+        assert [(list(found), result) for found, result in items.results()] == [
+            ([n], str(n).encode()) for n in range(6)
+        ]
+
+
+def test_what_is_wrong_is_said_with_what_to_do(tmp_path: Path) -> None:
+    for wrong, words in (
+        (lambda: Items(tmp_path, 0), "give a number above 0, or a range with step 1"),
+        (lambda: Items(tmp_path, range(0, 9, 2)), "give a number above 0, or a range with step 1"),
+        (lambda: Items(tmp_path, 3, batch=0), "batch=0: give a number above 0"),
+        (lambda: Items(tmp_path, 3, lease_s=0.5), "give at least 1 s and 0 s"),
+        (lambda: Items(tmp_path, MAX_BATCHES + 1).__enter__(), "give batch=2 or more"),
+        (lambda: next(iter(Items(tmp_path, 3))), "use Items in a `with` statement"),
+    ):
+        with pytest.raises(ItemsError, match=words):
+            wrong()
+    with Items(tmp_path, 3) as items:
+        with pytest.raises(ItemsError, match="items 0 to 0 have no result"):
+            list(items.results())
+        with pytest.raises(ItemsError, match=r"were not committed: call batch\.commit"):
+            for _ in items:
+                pass
+    with pytest.raises(ItemsError, match="holds items 0 to 2 in batches of 1: give the same numbers, or another"):
+        Items(tmp_path, 4).__enter__()
+    assert not list((tmp_path / "workers").iterdir())
+
+
+# --- processes ------------------------------------------------------------------------------------------------
+
+
+class Diary:
+    """What the script of these tests wrote down."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "diary"
+
+    def of(self, word: str, who: str = "") -> list[int]:
+        """The batches that the processes of task `who` began, or committed."""
+        lines = [line.split() for line in self._path.read_text().splitlines()] if self._path.exists() else []
+        return [int(number) for said, number, by in lines if said == word and by.startswith(who)]
+
+
+@contextlib.contextmanager
+def pilots(url: str, directory: Path, finish_s: float = 5.0) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
+    """Two pilots, tasks 0 and 1; others may be added with `start`."""
+    found = {task: start(url, directory, task, finish_s) for task in (0, 1)}
+    try:
+        yield found
+    finally:
+        print("\n".join(path.read_text() for path in directory.glob("pilot-*.log")))
+        for pilot in found.values():
+            for process in (pilot.pid, *children(pilot.pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            pilot.wait(10)
+
+
+def start(url: str, directory: Path, task: int, finish_s: float = 5.0) -> subprocess.Popen[bytes]:
+    env = environment(url, directory) | {"SLURM_ARRAY_TASK_ID": str(task)}
+    command = [sys.executable, str(HERE / "launched.py"), "--", sys.executable, SCRIPT, str(finish_s)]
+    with (directory / f"pilot-{task}.log").open("wb") as log:
+        return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+
+
+def assert_it_leaves(daemon: Coordinator, pilot: subprocess.Popen[bytes]) -> None:
+    """Once it has said so, its task is requeued, as the daemon does."""
+    wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LEFT)), 30, "it has left")
+    pilot.terminate()
+    assert pilot.wait(30) == 143
+
+
+def assert_each_once(directory: Path) -> None:
+    assert Counter(Diary(directory).of("commit")) == Counter(range(60))
+    results = [(directory / "out" / "results" / str(number)).read_text() for number in range(60)]
+    assert ",".join(results) == ",".join(str(item * item) for item in range(1, 301))
+
+
+def test_each_item_is_committed_once_through_resizes_and_kills(tmp_path: Path) -> None:
+    diary = Diary(tmp_path)
+    with running(tmp_path, TERMS, reconnect_s=1.0) as (daemon, _), pilots(daemon.url, tmp_path) as found:
+        daemon.wait_world([0, 1])
+        found[2] = start(daemon.url, tmp_path, 2)
+        wait_until(lambda: len(diary.of("commit", "2.")) > 2, 60, "the newcomer works")
+        (tmp_path / "long").touch()
+        for process in (found[1].pid, *children(found[1].pid)):  # as a node that fails
+            os.kill(process, signal.SIGKILL)
+        daemon.wait_world([0, 2])
+        daemon.leave(0)
+        (tmp_path / "long").unlink()
+        assert_it_leaves(daemon, found[0])
+        assert diary.of("begin", "0.") == diary.of("commit", "0."), "it finished its batch before it left"
+        daemon.wait_world([2])
+        assert found[2].wait(60) == 0, "it took over what the lost worker held"
+        assert "100_1" in [event.pilot for event in daemon.seen(EventKind.WORKER_LOST)]
+        assert [each["result"] for each in daemon.told(EventKind.JOB_COMPLETED)] == [{"items": 300}]
+        assert max(each["total"] for each in daemon.told(EventKind.SAMPLES)) == 300
+        assert all(each["pause_s"] == 0 for each in daemon.told(EventKind.SWITCHED))
+    assert_each_once(tmp_path)
+    assert diary.of("all") == [0]
+
+
+def test_a_batch_that_cannot_be_finished_is_given_back_at_once(tmp_path: Path) -> None:
+    (tmp_path / "long").touch()
+    diary = Diary(tmp_path)
+    with running(tmp_path, TERMS) as (daemon, _), pilots(daemon.url, tmp_path, 0.2) as found:
+        daemon.wait_world([0, 1])
+        wait_until(lambda: len(diary.of("begin")) == 2, 60, "both work")
+        daemon.leave(0)
+        assert_it_leaves(daemon, found[0])
+        claims = tmp_path / "out" / "claims"
+        assert [int(path.name) for path in claims.iterdir()] == diary.of("begin", "1.")
+        assert not diary.of("commit")
+
+
+def test_a_job_fails_when_nobody_gets_on(tmp_path: Path) -> None:
+    """Each worker's script fails at the same item; all others are done first."""
+    (tmp_path / "fail").touch()
+    with running(tmp_path, TERMS) as (daemon, _), pilots(daemon.url, tmp_path):
+        wait_until(lambda: bool(daemon.seen(EventKind.JOB_FAILED)), 60, "the job has failed")
+        assert (
+            "ended with status 3, 3 times, and no item was committed" in daemon.seen(EventKind.JOB_FAILED)[0].reason
+        )
+    assert Counter(Diary(tmp_path).of("commit")) == Counter(set(range(60)) - {1})
+
+
+def test_without_a_daemon_the_script_runs_as_it_is(tmp_path: Path) -> None:
+    env = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path))
+    both = [subprocess.Popen([sys.executable, SCRIPT, "5"], env=env) for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert_each_once(tmp_path)
+
+
+def test_sigterm_ends_the_process_after_its_batch(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, SCRIPT, "5"], env=outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)))
+    diary = Diary(tmp_path)
+    wait_until(lambda: len(diary.of("begin")) > 1, 60, "it works")
+    process.terminate()
+    assert process.wait(30) == 143
+    assert diary.of("begin") == diary.of("commit")
+    assert not diary.of("all")
+    assert not list((tmp_path / "out" / "claims").iterdir())
+
+
+def test_the_how_to_shows_what_its_example_prints(tmp_path: Path) -> None:
+    example = [sys.executable, str(ROOT / "examples" / "digits_predict.py"), str(tmp_path / "out")]
+    printed = subprocess.run(
+        example, env=outside_slurm(), capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert printed in (ROOT / "docs" / "how-to" / "independent-items.md").read_text()
