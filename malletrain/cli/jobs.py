@@ -25,6 +25,7 @@ import click
 from malletrain.cli import render
 from malletrain.cli.admin import monthly
 from malletrain.cli.admin.monthly import SiteFigures
+from malletrain.cli.admin.science_fields import read_fields
 from malletrain.domain.errors import InvalidInput, MalletrainError
 from malletrain.slurm.command import Commands
 from malletrain.wire import address
@@ -231,6 +232,12 @@ Example:
 @click.option("--currency", default="EUR", show_default=True, help="Of the price.")
 @click.option("--node-watts", type=click.FloatRange(min=0), help="What a node draws while it trains.")
 @click.option("--grams-per-kwh", type=click.FloatRange(min=0), help="Carbon dioxide of the site's electricity.")
+@click.option(
+    "--fields",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="CSV of accounts and their fields of science: adds a sum for each.",
+)
 @as_json
 def report(
     since: str | None,
@@ -241,14 +248,17 @@ def report(
     currency: str,
     node_watts: float | None,
     grams_per_kwh: float | None,
+    fields: Path | None,
     as_json: bool,
 ) -> None:
     """Show what was given to whom: node hours and samples by day, account and user, or of a month."""
     if month is not None:
-        _report_month(month, as_csv, page, SiteFigures(price, currency, node_watts, grams_per_kwh), as_json)
+        named = None if fields is None else read_fields(fields.read_text("utf-8", "replace"), str(fields))
+        site = SiteFigures(price, currency, node_watts, grams_per_kwh, named)
+        _report_month(month, as_csv, page, site, as_json)
         return
-    if as_csv or page:
-        raise click.UsageError("--csv and --html are of a --month")
+    if as_csv or page or fields:
+        raise click.UsageError("--csv, --html and --fields are of a --month")
     day = _day(since) if since else ""
     rows = connect().usage(since=day)
     if as_json:
@@ -260,7 +270,7 @@ def report(
 def _report_month(month: str, as_csv: bool, page: Path | None, site: SiteFigures, as_json: bool) -> None:
     if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month):
         raise InvalidInput("--month", f"{month!r} is no month such as 2026-11")
-    rows = monthly.of_month(connect().usage(since=f"{month}-01"), month)
+    rows = monthly.of_month(connect().usage(since=f"{month}-01"), month, site.fields)
     if page is not None:
         page.write_text(monthly.as_html(rows, month, site), encoding="utf-8")
     if as_json:
@@ -271,7 +281,7 @@ def _report_month(month: str, as_csv: bool, page: Path | None, site: SiteFigures
         cells = [monthly.columns(row, site) for row in rows]
         head = [name.upper().replace("_", " ") for name in cells[-1]]
         shown = [[render.Span(f"{value}") for value in each.values()] for each in cells]
-        say(render.table(head, shown, right=set(range(2, len(head)))))
+        say(render.table(head, shown, right=set(range(head.index("NODE HOURS"), len(head)))))
 
 
 @click.command(epilog="Example:  malletrain drain n[001-016] --until 2026-12-01T08:00        malletrain drain")

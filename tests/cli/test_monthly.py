@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from html.parser import HTMLParser
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from malletrain.cli.admin.monthly import SiteFigures, as_csv, as_html, columns, of_month
+from malletrain.cli.admin.science_fields import read_fields
+from malletrain.domain.errors import InvalidInput
 from malletrain.wire.rows import UsageRow
 from tests.api.house import House
 from tests.cli.conftest import Desk
@@ -45,6 +52,46 @@ def test_the_csv_adds_up_and_runs_nothing() -> None:
     assert as_csv(of_month((), "2026-11"), SITE).count("\n") == 1
 
 
+def test_sums_by_field_of_science_come_first_and_add_up() -> None:
+    site = SiteFigures(fields={"bio": "Life sciences"})
+    found = of_month(ROWS, "2026-11", site.fields)
+    shown = [(row.field, row.account, row.user, row.node_hours) for row in found]
+    assert shown[:2] == [("unlisted", "", "", 5.0), ("Life sciences", "", "", 3.0)]
+    assert shown[2:] == [
+        ("unlisted", "=cmd|x", "", 5.0), ("unlisted", "=cmd|x", "bob", 5.0),
+        ("Life sciences", "bio", "", 3.0), ("Life sciences", "bio", "ann", 3.0),
+        ("", "", "", 8.0),
+    ]  # fmt: skip
+    assert as_csv(found, site).splitlines()[0].startswith("field,account,user")
+    assert 'tr class="field"><td class="words">unlisted' in as_html(found, "2026-11", site)
+
+
+def test_a_file_of_fields() -> None:
+    text = 'account,field\n bio , Life sciences\n\n"a,b","Physics"\n'
+    assert read_fields(text, "f.csv") == {"bio": "Life sciences", "a,b": "Physics"}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("bio\n", "f.csv:1: is not an account and its field"),
+        ("account,field\nbio,\n", "f.csv:2: is not an account"),
+        ("bio,x\nbio,y\n", "f.csv:2: account 'bio' has a field already: 'x'"),
+    ],
+)
+def test_a_line_that_is_none_is_named(text: str, fault: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(fault)):
+        read_fields(text, "f.csv")
+
+
+@given(st.text())
+def test_any_text_is_fields_or_a_line_with_a_fault(text: str) -> None:
+    try:
+        assert all(read_fields(text, "f.csv").values())
+    except InvalidInput as error:
+        assert re.match(r"f\.csv:\d+$", error.where)
+
+
 class Seen(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -72,3 +119,8 @@ def test_the_command(desk: Desk, api: House) -> None:
     assert (desk.work / "n.html").read_text().startswith("<!doctype html>")
     assert "--month: '2026-13' is no month" in desk.malletrain("report", "--month", "2026-13").err
     assert "are of a --month" in desk.malletrain("report", "--csv").err
+    (desk.work / "fields.csv").write_text("bio,Life sciences\nbio\n")
+    assert (
+        "fields.csv:2: is not an account"
+        in desk.malletrain("report", "--month", "2026-11", "--fields", "fields.csv").err
+    )

@@ -123,3 +123,12 @@ def test_exports_for_xdmod_hold_each_job_once(run: Recipe, tmp_path: Path) -> No
     main, reclaimed = ((tmp_path / name).read_text().splitlines() for name in ("main.log", "reclaimed.log"))
     assert [line.split("|", 1)[1] for line in main] == [f"batch|main|alice|{MAIN_S}"]
     assert [line.split("|", 1)[1] for line in reclaimed] == [f"harvest|harvest|bob|{HARVEST_S}"]
+
+
+def test_energy_is_summed_over_pilots(accounted: Lab, run: Recipe, yesterday: int) -> None:
+    (energy,) = commands("Energy")
+    assert run(energy, {}) == "0.000 kWh\n", "the lab's nodes have no meter"
+    cluster = accounted.run(["sacctmgr", "-nP", "show", "cluster", "format=cluster"]).stdout.strip()
+    measured = "regexp_replace(tres_alloc, ',3=[0-9]+', ',3=7200000')"  # TRES 3 is energy, in joules
+    database(accounted, f"update {cluster}_job_table set tres_alloc={measured}")
+    assert run(energy, {}) == "2.000 kWh\n"

@@ -1,4 +1,4 @@
-"""The month's report for a director: node-hours by account and user, what they would have cost, energy and carbon.
+"""The month's report for a director: node-hours by field, account and user, their worth, energy and carbon.
 
 Pure; standard library only.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from malletrain.cli.admin.science_fields import UNLISTED
 from malletrain.wire.rows import UsageRow
 
 
@@ -19,18 +20,19 @@ class SiteFigures:
     """What the site gives, to turn node-hours into money, energy and carbon; None: not given, and left out.
 
     `price`: of a node-hour, in `currency`; `node_watts`: what a node draws while it trains; `grams_per_kwh`: carbon
-    dioxide of the site's electricity.
+    dioxide of the site's electricity; `fields`: of science, by account.
     """
 
     price: float | None = None
     currency: str = "EUR"
     node_watts: float | None = None
     grams_per_kwh: float | None = None
+    fields: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MonthRow:
-    """One user of an account, or (`user` empty) an account, or (both empty) all."""
+    """One user of an account, or (`user` empty) an account, or (both empty) a field, or (all empty) all."""
 
     account: str
     user: str
@@ -39,19 +41,25 @@ class MonthRow:
     pilots: int = 0
     preempted: int = 0
     days: int = 0  #: on which something was used
+    field: str = ""  #: of science; empty where the site gives none
 
 
-def of_month(rows: Sequence[UsageRow], month: str) -> list[MonthRow]:
-    """The sums of `month` (`2026-11`): each account with its users below it, the largest first; all of them last."""
+def of_month(rows: Sequence[UsageRow], month: str, fields: Mapping[str, str] | None = None) -> list[MonthRow]:
+    """The sums of `month` (`2026-11`): each account with its users below it, the largest first; all of them last.
+
+    With the field of science of accounts (`fields`) each field's sum comes first, the largest before the others.
+    """
     mine = [row for row in rows if row.day.startswith(f"{month}-")]
+    of = {row.account: "" if fields is None else fields.get(row.account, UNLISTED) for row in mine}
     users = [
-        _sum([row for row in mine if (row.account, row.user) == key], *key)
+        _sum([row for row in mine if (row.account, row.user) == key], *key, of[key[0]])
         for key in {(row.account, row.user) for row in mine}
     ]
-    accounts = [
-        _sum([row for row in mine if row.account == name], name, "") for name in {row.account for row in mine}
+    accounts = [_sum([row for row in mine if row.account == name], name, "", field) for name, field in of.items()]
+    by_field = [
+        _sum([row for row in mine if of[row.account] == field], "", "", field) for field in set(of.values()) if field
     ]
-    found: list[MonthRow] = []
+    found = sorted(by_field, key=lambda each: (-each.node_hours, each.field))
     for account in sorted(accounts, key=lambda each: (-each.node_hours, each.account)):
         found.append(account)
         own = [each for each in users if each.account == account.account]
@@ -59,7 +67,7 @@ def of_month(rows: Sequence[UsageRow], month: str) -> list[MonthRow]:
     return [*found, _sum(mine, "", "")]
 
 
-def _sum(rows: Sequence[UsageRow], account: str, user: str) -> MonthRow:
+def _sum(rows: Sequence[UsageRow], account: str, user: str, field: str = "") -> MonthRow:
     return MonthRow(
         account,
         user,
@@ -68,12 +76,14 @@ def _sum(rows: Sequence[UsageRow], account: str, user: str) -> MonthRow:
         sum(row.stays for row in rows),
         sum(row.preemptions for row in rows),
         len({row.day for row in rows}),
+        field,
     )
 
 
 def columns(row: MonthRow, site: SiteFigures) -> dict[str, str | float | int]:
     """A row's cells by column; figures that the site does not give are left out."""
-    cells: dict[str, str | float | int] = {
+    cells: dict[str, str | float | int] = {} if site.fields is None else {"field": row.field or "all"}
+    cells |= {
         "account": row.account or "all",
         "user": row.user or "all",
         "node_hours": round(row.node_hours, 2),
@@ -112,7 +122,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b }
 h1 { font-size: 1.5rem } table { border-collapse: collapse; width: 100% }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid #ccc; text-align: right }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left }
+.words { text-align: left }
+tr.field { font-weight: 700 }
 tr.account { font-weight: 600; background: #f2f4f7 } tr.all { font-weight: 700; border-top: 2px solid #1b1b1b }
 @media (prefers-color-scheme: dark) { body { background: #16181c; color: #e8e8e8 }
 tr.account { background: #24272d } th, td { border-color: #444 } tr.all { border-color: #e8e8e8 } }
@@ -120,14 +131,24 @@ tr.account { background: #24272d } th, td { border-color: #444 } tr.all { border
 """
 
 
+_WORDS = ' class="words"'
+
+
 def as_html(rows: Sequence[MonthRow], month: str, site: SiteFigures) -> str:
     """One page that needs nothing else: no script, no request."""
     names = list(columns(rows[-1], site))
-    head = "".join(f'<th scope="col">{html.escape(name.replace("_", " "))}</th>' for name in names)
+    words = names.index("node_hours")
+    head = "".join(
+        f'<th scope="col"{_WORDS if i < words else ""}>{html.escape(name.replace("_", " "))}</th>'
+        for i, name in enumerate(names)
+    )
     body = []
     for row in rows:
-        kind = "user" if row.user else "account" if row.account else "all"
-        cells = "".join(f"<td>{html.escape(_shown(value))}</td>" for value in columns(row, site).values())
+        kind = "user" if row.user else "account" if row.account else "field" if row.field else "all"
+        cells = "".join(
+            f"<td{_WORDS if i < words else ''}>{html.escape(_shown(value))}</td>"
+            for i, value in enumerate(columns(row, site).values())
+        )
         body.append(f'<tr class="{kind}">{cells}</tr>')
     total = columns(rows[-1], site)
     headline = f"{_shown(total['node_hours'])} node-hours of idle nodes were used for training"
