@@ -17,7 +17,8 @@ DOCS = ROOT / "docs"
 FOLDERS = {"How-to": "how-to", "Look up": "reference", "Understand": "explanation", "Measurements": "measurements",
            "Decisions": "adr"}  # fmt: skip
 SINGLE_PAGES = {"Learn": ["tutorial.md", "tutorial-study.md", "gallery.md"],
-                "About": ["faq.md", "architecture.md", "glossary.md", "security.md", "contributing.md"]}  # fmt: skip
+                "About": ["faq.md", "architecture.md", "glossary.md", "security.md", "reliability.md",
+                          "contributing.md"]}  # fmt: skip
 
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?\)")
 
