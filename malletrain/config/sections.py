@@ -245,8 +245,8 @@ class SizingSection(Section):
     """What sizes are best for: most training in all, short completion times, or accounts' fair shares."""
     alpha: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Fairness: 0 for most throughput, 1 for proportional fairness, more for nearer to equal."""
-    profile: Literal["auto", "none", "passive", "active"] = "auto"
-    """How jobs' scalability is learnt: by trying sizes, from those that come anyway, or not; auto: see advisor."""
+    profile: Literal["auto", "none", "passive", "active", "downward"] = "auto"
+    """How scalability is learnt: none, passive, active (sizes are tried), downward (large to small), auto."""
     classes: Literal["mix", "one", "off"] = "mix"
     """Where nodes differ: jobs are sized by class of nodes and may mix them, take one at a time, or go by count."""
     class_features: list[NonEmptyWord] = []

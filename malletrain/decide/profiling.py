@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Curve, Elastic, JobView, Profile
-from malletrain.learn.advisor import Advice, Candidate, JobKnowledge, advise, max_explored_size
+from malletrain.learn.advisor import TRYING, Advice, Candidate, JobKnowledge, advise, max_explored_size
 from malletrain.learn.curve import expected_speedup
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.problem import JobDemand, Problem
@@ -47,7 +47,10 @@ def expected_curve(view: JobView, known: JobKnowledge, rules: Rules) -> Curve:
 
 def within_reach(demand: JobDemand, view: JobView, known: JobKnowledge, share: int, rules: Rules) -> JobDemand:
     """The demand without sizes that nothing speaks for yet. `share` is the job's fair part of the nodes."""
-    if profile_of(view, rules) not in (Profile.ACTIVE, Profile.PASSIVE):
+    profile = profile_of(view, rules)
+    if profile is Profile.DOWNWARD and known.fit is None and known.prior_jobs is None:
+        return demand  # from large to small
+    if profile not in (Profile.ACTIVE, Profile.PASSIVE, Profile.DOWNWARD):
         return demand
     most = min(demand.max, max_explored_size(known, demand.min, demand.current, share))
     return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
@@ -67,7 +70,7 @@ def advice_for(
         job = int(demand.id)
         if job in known:
             candidates.append(_candidate(demand, views[job], known[job], problem.nodes, rules))
-    if not any(c.profile is Profile.ACTIVE and (c.known.fit or c.known.probe) for c in candidates):
+    if not any(c.profile in TRYING and (c.known.fit or c.known.probe) for c in candidates):
         return Advice(reasons={c.id: "not measured yet: its first size will be" for c in candidates})
     price = 0.0
     if problem.horizon_s:

@@ -20,8 +20,9 @@ then, and hardly scales any more; printed is the share from ten minutes after th
 
 `passive` learns from what comes anyway; `climb` begins small with one job of each unknown application
 (`malletrain.learn.scale_up_profiling`; a window there takes 5 s and a stall); `descend` is MalleTrain's order, from
-large to small (all nodes, then halves down to one, a window at each); `probes` is for jobs that do neither (restart
-mode); `active` climbs and probes.
+large to small (all nodes, then halves down to one, a window at each, before anything else); `downward` is the same
+order as the product has it (`--profile=downward`: probes between ticks, and others use the nodes that get free);
+`probes` is for jobs that do neither (restart mode); `active` climbs and probes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,16 @@ import numpy as np
 
 from malletrain.decide.profiling import advice_for, expected_curve, probe_changes, with_advice, within_reach
 from malletrain.decide.rules import Rules
-from malletrain.domain.job import Curve, JobPhase, JobView, MalleableJob, Probe, ResizeCosts, ThroughputSample
+from malletrain.domain.job import (
+    Curve,
+    JobPhase,
+    JobView,
+    MalleableJob,
+    Probe,
+    Profile,
+    ResizeCosts,
+    ThroughputSample,
+)
 from malletrain.learn.advisor import JobKnowledge, max_explored_size
 from malletrain.learn.curve import CurveFit, fit_curve, shared_evidence
 from malletrain.learn.prior_jobs import MAX_PRIOR_JOBS, Evidence, PriorJobs, application
@@ -263,7 +273,9 @@ def search(job: Training, jobs: Jobs) -> tuple[Curve, int]:
     return piecewise(job, most), most
 
 
-LEARN = ("active", "climb", "descend", "probes", "passive")
+LEARN = ("active", "climb", "descend", "downward", "probes", "passive")
+#: The advisor has them try sizes.
+TRYING = ("active", "downward", "probes")
 GUESSES: Mapping[str, Guess | None] = {
     **dict.fromkeys(LEARN), "linear": linear, "one exponent": power, "Or et al.": search,
     "Pollux's prior": optimistic,
@@ -320,6 +332,9 @@ def descend(job: Training, jobs: Jobs, measure: Callable[[Training, int], None])
 def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int], int]:
     """Sizes, and how many nodes probes move."""
     guess = oracle if name == "oracle" else GUESSES[name]
+    rules = RULES
+    if name == "downward":
+        rules = replace(RULES, probing=replace(RULES.probing, profile=Profile.DOWNWARD))
 
     def demand(job: Training, curve: Curve, most: int) -> JobDemand:
         unit = curve.throughput(1) or 1.0
@@ -348,15 +363,15 @@ def plan(name: str, jobs: Jobs, nodes: int, now: float) -> tuple[dict[int, int],
     share = -(-nodes // max(1, len(jobs)))
     demands = []
     for j in jobs:
-        curve = expected_curve(views[j.job.id], known[j.job.id], RULES)
+        curve = expected_curve(views[j.job.id], known[j.job.id], rules)
         demands.append(
-            within_reach(demand(j, curve, j.job.max_nodes), views[j.job.id], known[j.job.id], share, RULES)
+            within_reach(demand(j, curve, j.job.max_nodes), views[j.job.id], known[j.job.id], share, rules)
         )
     problem = Problem(RULES.horizon_s, nodes, tuple(demands))
     plain = {int(j): n for j, n in Exact().size(problem).sizes.items()}
-    if name not in ("active", "probes"):
+    if name not in TRYING:
         return plain, 0
-    advice = advice_for(problem, views, known, now, RULES)
+    advice = advice_for(problem, views, known, now, rules)
     sizes = {int(j): n for j, n in Exact().size(with_advice(problem, advice)).sizes.items()}
     by_id = {j.job.id: j for j in jobs}
     for change in probe_changes(advice, sizes, known):
@@ -403,7 +418,7 @@ def run(
             nodes,
             [(j.nodes, j.found, len(j.samples)) if j.found is None else (j.nodes, id(j.found)) for j in jobs],
         )
-        if name not in ("active", "probes") and last is not None and last[0] == asked:
+        if name not in TRYING and last is not None and last[0] == asked:
             sizes, displaced = last[1], 0
         else:
             sizes, displaced = plan(name, jobs, nodes, now)
@@ -527,7 +542,7 @@ def waves(
                     again = int((phase + 600) / TICK_S)
                     late.append(sum(trained[again:]) / sum(best[again:]))
                 results[mix][name].append([sum(trained) / sum(best), *parts, *late])
-                if name in ("active", "climb", "descend", "probes"):
+                if name in ("active", "climb", "descend", "downward", "probes"):
                     results[mix][f"{name}: cost"].append([moved])
         print(f"run {seed}: mean idle nodes {fmean(idle):.0f}", file=sys.stderr)
     return results
@@ -536,7 +551,7 @@ def waves(
 def told(results: Mapping[str, Mapping[str, list[list[float]]]]) -> None:
     """The table of the waves."""
     random = np.random.default_rng(1)
-    wanted = [*GUESSES, *(f"{name}: cost" for name in ("active", "climb", "descend", "probes"))]
+    wanted = [*GUESSES, *(f"{name}: cost" for name in ("active", "climb", "descend", "downward", "probes"))]
     names = [name for name in wanted if any(name in named for named in results.values())]
     print("\n| mix | runs | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 2))
 

@@ -75,7 +75,11 @@ ALLOWED: dict[str, Option] = {
         Option(
             "processes-per-node", Use.OURS, help="run the script so often on each node: a number, or gpu: once a GPU"
         ),
-        Option("profile", Use.OURS, help="how its scalability is learnt: none, passive, active, or given (--curve)"),
+        Option(
+            "profile",
+            Use.OURS,
+            help="how its scalability is learnt: none, passive, active, downward, or given (--curve)",
+        ),
         Option(
             "resume", Use.OURS, help="a job that failed or was cancelled, whose saved state this one goes on from"
         ),
