@@ -31,10 +31,13 @@ from malletrain.api.schemas import (
 )
 from malletrain.domain.errors import InvalidInput
 from malletrain.loop.ports import Clock
-from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
+from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, StatusRow, UsageRow
 
 #: Seconds that a long poll may wait.
 MAX_WAIT_S = 60.0
+
+#: Days of main jobs that one answer is about: the journal keeps 30 before it archives.
+MAX_PROMISE_DAYS = 90
 
 #: Threads that people's requests may use at once, one for each of the views' connections: workers have the others.
 _THREADS = 4
@@ -315,6 +318,13 @@ def make_people_router(people: PeopleRoutes) -> APIRouter:
         seen = roles.sight(caller).usage_uid
         rows = await people.off_loop(caller.user, lambda: views.usage(people.clock.now(), since, until, seen))
         return JSONResponse({"usage": [row.to_json() for row in rows]})
+
+    @router.get("/promise", responses=answers(row_schema(PromiseRow), 200, 401))
+    async def promise(caller: Caller, days: Annotated[int, Query(ge=1, le=MAX_PROMISE_DAYS)] = 7) -> Response:
+        """What the main queue is promised, what that costs, and how it was kept in the last `days`."""
+        sight = roles.sight(caller)
+        row = await people.off_loop(caller.user, lambda: requests.promise(days, sight))
+        return JSONResponse(row.to_json())
 
     drained = object_of(node={"type": "string"}, until={"type": "number"})
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from malletrain.api.visibility import Visibility
 from malletrain.domain.errors import MalletrainError
-from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
+from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, StatusRow, UsageRow
 
 
 class NotFound(MalletrainError):
@@ -109,6 +109,13 @@ class Requests(Protocol):
 
     def profile(self, job: int) -> ProfileRow:
         """What is known of how the job scales."""
+        ...
+
+    def promise(self, days: int, sight: Visibility) -> PromiseRow:
+        """What the main queue is promised, what that costs, and how it was kept in the last `days`.
+
+        `sight` says which main jobs are listed.
+        """
         ...
 
     def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:

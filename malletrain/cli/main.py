@@ -42,6 +42,9 @@ COMMANDS = {
     "explain": CommandEntry("malletrain.cli.jobs", "explain", "Say why a job or node has what it has."),
     "profile": CommandEntry("malletrain.cli.profile", "profile", "Show how a job scales, and what is measured next."),
     "report": CommandEntry("malletrain.cli.jobs", "report", "Show what was given to whom."),
+    "promise": CommandEntry(
+        "malletrain.cli.promise", "promise", "Show what the main queue is promised, what it costs, how it was kept."
+    ),
     "observed": CommandEntry("malletrain.cli.admin.observed", "observed", "Say what --observe saw.", "daemon"),
     "drain": CommandEntry("malletrain.cli.jobs", "drain", "Keep pilots off nodes until a time (operators)."),
     "ban": CommandEntry("malletrain.cli.admin.bans", "ban", "Refuse a user, and end the user's jobs (operators)."),

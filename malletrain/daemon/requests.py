@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -10,6 +11,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 from malletrain.api.ports import Conflict, Identity, NewJob, NotFound, Role, Unavailable
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.explain import explain
+from malletrain.daemon.views.promise_view import promise_figures, promise_row
 from malletrain.daemon.views.scalability_view import profile_row
 from malletrain.domain.errors import InvalidInput, Refused
 from malletrain.domain.event import (
@@ -27,13 +29,15 @@ from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
 from malletrain.slurm.site.site_facts import Harvest
-from malletrain.wire.rows import ProfileRow
+from malletrain.wire.rows import ProfileRow, PromiseRow
 
 #: Most jobs of one user that are announced and have no array attached.
 MAX_UNATTACHED_JOBS = 32
 
 #: How far back `explain` reads the journal.
 EXPLAINED_EVENTS = 5000
+
+DAY_S = 86_400.0
 
 
 class LoopRequests:
@@ -204,10 +208,20 @@ class LoopRequests:
         loop = self._loop
         asked = subject.removeprefix("main-job ")
         events = self._of_main_job(asked.strip()) if asked != subject else self._latest(EXPLAINED_EVENTS)
+        with self._facts:
+            delays = loop.ledger.promise.delays(-math.inf) if asked != subject else ()
         try:
-            return explain(subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting)
+            return explain(
+                subject, loop.views, loop.last_snapshot, loop.last_decision, events, sight, loop.waiting, delays
+            )
         except InvalidInput as error:
             raise NotFound(str(error)) from error
+
+    def promise(self, days: int, sight: Visibility) -> PromiseRow:
+        loop, now = self._loop, self._clock.now()
+        with self._facts:
+            tracker, rules = loop.ledger.promise, loop.rules
+            return promise_row(tracker, rules, promise_figures(tracker, rules, now - days * DAY_S, now), now, sight)
 
     def profile(self, job: int) -> ProfileRow:
         loop = self._loop

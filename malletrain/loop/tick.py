@@ -268,8 +268,6 @@ class Loop:
 
     def _promised(self, snapshot: Snapshot) -> Rules:
         """These rules, with the reserve and the number of pilots that keep the site's promise now."""
-        if self.rules.promise is None:
-            return self._rules_now()
         now, tracker = self._clock.now(), self.ledger.promise
         tasks = {pilot.task for view in self.views.values() for pilot in view.staying}
         with self._guard:  # people ask for its figures meanwhile

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from malletrain.wire.address import Address, find
 from malletrain.wire.errors import WireError
 from malletrain.wire.http import Http
-from malletrain.wire.rows import EventRow, JobRow, ProfileRow, StatusRow, UsageRow
+from malletrain.wire.rows import EventRow, JobRow, ProfileRow, PromiseRow, StatusRow, UsageRow
 from malletrain.wire.tls import TlsConnector
 
 
@@ -93,6 +93,10 @@ class DaemonClient:
     def profile(self, job: int) -> ProfileRow:
         """What is known of how a job scales."""
         return ProfileRow.from_json(self._http.get(f"/v1/jobs/{job}/profile"))
+
+    def promise(self, *, days: int) -> PromiseRow:
+        """What the main queue is promised, what that costs, and how it was kept in the last `days`."""
+        return PromiseRow.from_json(self._http.get("/v1/promise", {"days": days}))
 
     def usage(self, *, since: str = "") -> tuple[UsageRow, ...]:
         """What was given to whom, from day `since` on."""

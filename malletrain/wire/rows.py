@@ -214,6 +214,81 @@ class UsageRow(Row):
     share: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PromiseCostRow(Row):
+    """What a bound on the delay of 95 % of main jobs costs: `reserve_nodes` idle in the mean, and the share of what
+    could be harvested without a reserve that is left."""
+
+    delay_s: float
+    reserve_nodes: float
+    harvest_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseKeptRow(Row):
+    """How the promise was kept for the main jobs that arrived from `since` to `until`: `met` of them met pilots,
+    `delayed` started later for it. `within`: the share that started at most `bound_s` later, and `at_least` its lower
+    confidence bound at the stated chance; None where no bound is promised or no job arrived. `broken` says which
+    promise these jobs show to be broken, or ""."""
+
+    since: float
+    until: float
+    main_jobs: int
+    met: int
+    delayed: int
+    delay_p95_s: float
+    delay_mean_s: float
+    longest_s: float = 0.0
+    bound_s: float | None = None
+    within: float | None = None
+    at_least: float | None = None
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MainJobDelayRow(Row):
+    """One main job that met pilots. It could have started at `could_at` without them, and did at `started_at`;
+    `cause` is a word of `decide.promise.main_job_delay.DelayCause`, `reason` says it in words."""
+
+    main_job: str
+    user: str
+    could_at: float
+    started_at: float
+    nodes: tuple[str, ...] = ()
+    delay_s: float = 0.0
+    freed_s: float = 0.0
+    preempted: int = 0
+    cause: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseRow(Row):
+    """What the site promises its main queue, what that costs and how it was kept.
+
+    `stated`: the keys of [promise] that are set, seconds and shares; empty: nothing is promised, and the curve shows
+    what a promise would cost. `arrivals` main jobs are known, `hour` says which of them count now; `yields`: jobs
+    that nodes were freed for, in `freed_median_s`. `steps_back`: how often the daemon has become stricter, the
+    last time for `stepped_for`.
+    """
+
+    stated: dict[str, float] = field(default_factory=dict)
+    arrivals: int = 0
+    hour: str = ""
+    yields: int = 0
+    freed_median_s: float | None = None
+    cycle_s: float = 0.0
+    reserve_nodes: int | None = None
+    reserve_reason: str = ""
+    steps_back: int = 0
+    stepped_for: str = ""
+    pilot_cap: int | None = None
+    cap_reason: str = ""
+    curve: tuple[PromiseCostRow, ...] = ()
+    kept: PromiseKeptRow | None = None
+    main_jobs: tuple[MainJobDelayRow, ...] = ()
+
+
 _PLAIN = frozenset({int, float, str, bool, types.NoneType})
 
 

@@ -29,7 +29,7 @@ from malletrain.web.page_routes import WebPages
 from malletrain.web.sign_in import COOKIE, KEY_HEADER, PageSettings, SignIn
 from malletrain.wire import munge
 from malletrain.wire.http import Http
-from malletrain.wire.rows import ProfileRow, SizeRow
+from malletrain.wire.rows import MainJobDelayRow, ProfileRow, PromiseCostRow, PromiseKeptRow, PromiseRow, SizeRow
 from tests.world import announced, event_of
 
 URL = "http://head.example.org:8470"
@@ -89,6 +89,27 @@ class RecordedRequests:
     def profile(self, job: int) -> ProfileRow:
         sizes = (SizeRow(2, 190.0, 180.0, 200.0, 3), SizeRow(4, 350.0, 300.0, 400.0))
         return ProfileRow(job, "active", sizes, "log", 0.02, 2, {"the rate is absurd": 1}, "next 4 nodes")
+
+    def promise(self, days: int, sight: Visibility) -> PromiseRow:
+        delays = [
+            MainJobDelayRow("41", "ada", 1e9, 1e9 + 12.5, ("n001",), 12.5, 12.0, 0, "leaving", "workers left"),
+            MainJobDelayRow("42", "eve", 1e9, 1e9 + 3, ("n002", "n003"), 0.0, 0.0, 0, "none", "no delay"),
+        ]  # fmt: skip
+        return PromiseRow(
+            {"main_delay_p95": 2.0, "chance": 0.9},
+            400,
+            "of this hour",
+            2,
+            12.0,
+            30.0,
+            6,
+            "[promise] because",
+            1,
+            "3 of 40 main jobs started more than 2 s later for pilots",
+            curve=(PromiseCostRow(0.0, 9.0, 0.5), PromiseCostRow(2.0, 6.0, 0.75)),
+            kept=PromiseKeptRow(1e9, 1e9 + 86_400 * days, 400, 2, 1, 0.0, 0.03, 12.5, 2.0, 0.9975, 0.99),
+            main_jobs=tuple(each for each in delays if sight.sees_main_job_of(each.user)),
+        )
 
     def ban(self, user: str, uid: int, reason: str, identity: Identity) -> None:
         self.asked.append(("ban", user, uid, reason, identity.uid))

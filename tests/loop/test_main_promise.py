@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from malletrain.decide.promise.kept_promise import PromiseKept, next_step, why_broken
+from malletrain.decide.promise.main_job_delay import DelayCause, delay_by_cause
 from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.domain.event import EventKind, JsonValue
 from malletrain.domain.snapshot import BackfillPlan, NodeState, Snapshot
-from malletrain.loop.trackers.main_promise import PromiseTracker
+from malletrain.loop.trackers.main_promise import PromiseTracker, thinned
 from tests.world import RULES, START, World, event_of, job, main_job, node
 
 PROMISED = replace(RULES, promise=MainPromise(p95_s=2.0))
@@ -175,3 +178,62 @@ def test_the_number_of_pilots_follows_the_controllers_cycles() -> None:
     assert found.max_pilots == 60
     assert "main cycles take 400 ms beside 90 pilots, and may take 150" in found.cap_why
     assert found.keep_idle == rules.keep_idle
+
+
+def test_each_main_job_that_met_pilots_has_its_delay_and_the_cause() -> None:
+    tracker = PromiseTracker()
+    looked(tracker, seen(interval_s=30.0))
+    gave_way(tracker, "41", START + 10, START + 12, START + 12)
+    gave_way(tracker, "42", START + 110, START + 122, START + 145)
+    gave_way(tracker, "43", START + 210, START + 215, START + 225)
+    taken: dict[str, JsonValue] = {
+        "main_job": "44", "user": "ada", "submitted_at": START + 300, "started_at": START + 310,
+        "left_at": START + 309, "preempted": True,
+    }  # fmt: skip
+    for pilot, name in (("7_1", "n1"), ("7_2", "n2"), ("7_2", "n2")):
+        tracker.apply(event_of(START + 311, EventKind.MAIN_MET, 1, pilot, name, data=taken))
+    found = {each.main_job: each for each in tracker.delays(START)}
+    assert {name: each.cause for name, each in found.items()} == {
+        "41": DelayCause.LEAVING, "42": DelayCause.BACKFILL, "43": DelayCause.NONE, "44": DelayCause.PREEMPTED,
+    }  # fmt: skip
+    assert (found["44"].user, found["44"].nodes) == ("ada", ("n1", "n2"))
+    assert found["42"].words() == (
+        "30 s later for pilots on 1 of its nodes: a backfill cycle found its nodes taken, and a later one started it"
+    )
+    assert found["43"].words() == "no delay: pilots had left before Slurm came to it"
+    assert [each.main_job for each in tracker.delays(START + 200)] == ["43", "44"]
+    assert delay_by_cause(tuple(found.values()))[DelayCause.BACKFILL] == (1, 30.0)
+
+
+def test_how_it_was_kept_is_there_again_after_a_restart_and_counts_accountings_jobs() -> None:
+    """The daemon's own looks are not in the journal; accounting has the jobs that met no pilot."""
+    tracker = PromiseTracker()
+    tracker.apply(event_of(START - 9000, EventKind.POOL, data={"idle": 1}))
+    gave_way(tracker, "9", START - 5000, START - 4990, START - 4990)
+    tracker.learn((f"{n}", START - 8000 + n, 1) for n in range(100, 200))
+    tracker.learn([("1", START - 20_000, 1)])
+    begin, kept = tracker.kept_since(0.0, START)
+    assert begin == START - 9000, "of jobs before the journal begins, nothing is known"
+    assert (kept.jobs, kept.delays_s) == (100, (11.5,))
+    assert tracker.kept_since(START - 100, START)[1].jobs == 0
+
+
+def test_what_a_promise_would_cost_is_known_before_one_is_made() -> None:
+    tracker = PromiseTracker()
+    tracker.learn((f"{n}", START - 40_000 + 300 * n, 1 + n % 3) for n in range(100))
+    assert tracker.curve(RULES, START, [2.0]) == [(2.0, 0.0, 0.0)], "no look yet"
+    tracker.look(seen(), 0, 12.0, START, RULES)
+    assert tracker.held is None
+    costs = tracker.curve(RULES, START, [0.0, 2.0, 500.0])
+    assert costs == tracker.curve(PROMISED, START, [0.0, 2.0, 500.0])
+    assert [held for _, held, _ in costs] == sorted((held for _, held, _ in costs), reverse=True)
+    assert costs[-1][1:] == (0.0, 1.0)
+
+
+@given(st.dictionaries(st.integers(0, 5000), st.integers(1, 1000), min_size=1), st.integers(1, 30))
+def test_levels_put_together_keep_looks_and_nearly_the_nodes(levels: dict[int, int], most: int) -> None:
+    thin = thinned(levels, most)
+    looks = sum(levels.values())
+    assert len(thin) <= most
+    assert sum(count for _, count in thin) == looks
+    assert abs(sum(n * count for n, count in thin) - sum(n * count for n, count in levels.items())) <= looks / 2

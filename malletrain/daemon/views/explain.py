@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from malletrain.api.visibility import Visibility
 from malletrain.daemon.views.describe import describe_action, utc
+from malletrain.decide.promise.main_job_delay import MainJobDelay
 from malletrain.domain.decision import ACTION_NAMES, CancelTasks, Decision, LeavePilot, RecyclePilot, TopUp
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.event import (
@@ -51,17 +52,18 @@ def explain(
     events: Sequence[Event],
     sight: Visibility = Visibility(),  # noqa: B008 - frozen
     waiting: Callable[[int], str] = lambda _: "",
+    delays: Sequence[MainJobDelay] = (),
 ) -> tuple[str, ...]:
     """The lines about `subject`: a malleable job's number, a node's name, a pilot's id, or `main-job ID` for
     a job of the main queue. `events` are the journal's latest; for a main job, those that name it. `waiting` says why
-    a job has no node.
+    a job has no node; `delays`: main jobs that met pilots, and what that cost each.
 
     Raises:
         InvalidInput: nothing of that name is known, or nothing that `sight` shows.
     """
     shown = _Shown(views, events, sight)
     if subject.startswith("main-job "):
-        return tuple(_main_job(subject, snapshot, events, shown))
+        return tuple(_main_job(subject, snapshot, events, shown, delays))
     number = subject.removeprefix("job ").strip()
     if number.isdecimal():
         view = shown.views.get(int(number)) if len(number) < MAX_DIGITS else None
@@ -153,7 +155,9 @@ def _pilot(pilot_id: str, view: JobView, shown: _Shown) -> Iterator[str]:
     yield from _history(shown, lambda e: e.pilot == pilot_id)
 
 
-def _main_job(subject: str, snapshot: Snapshot | None, events: Sequence[Event], shown: _Shown) -> Iterator[str]:
+def _main_job(
+    subject: str, snapshot: Snapshot | None, events: Sequence[Event], shown: _Shown, delays: Sequence[MainJobDelay]
+) -> Iterator[str]:
     job_id = subject.removeprefix("main-job ").strip()
     rows = [] if snapshot is None else [job for job in snapshot.jobs if is_main_job(job.id, job_id)]
     about = [event for event in events if is_main_job(main_job_of(event), job_id)]
@@ -168,6 +172,10 @@ def _main_job(subject: str, snapshot: Snapshot | None, events: Sequence[Event], 
         yield f"main job {job_id} of {users[0] if users else '?'}{submitted}: no longer in Slurm's queue"
     for event in about:
         yield from _meeting(event, shown)
+    for delay in delays:
+        if is_main_job(delay.main_job, job_id):
+            task = "" if delay.main_job == job_id else f"{delay.main_job}: "
+            yield f"  {task}{delay.words()}"
     if not about:
         yield f"  no pilot was asked to leave for job {job_id}, and none had been on its nodes shortly before it"
         if not rows:

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from malletrain.decide.promise.controller_budget import ControllerBudget
 from malletrain.decide.promise.kept_promise import PromiseKept, next_step
 from malletrain.decide.promise.main_arrivals import HourDemands, MainArrival, demands, of_hour
-from malletrain.decide.promise.promised_reserve import PromisedReserve, YieldTimes, promised_reserve, reserve_curve
+from malletrain.decide.promise.main_job_delay import MainJobDelay
+from malletrain.decide.promise.promised_reserve import (
+    MainPromise,
+    PromisedReserve,
+    YieldTimes,
+    promised_reserve,
+    reserve_curve,
+)
 from malletrain.decide.rules import Rules
 from malletrain.domain.decision import LeavePilot, RecyclePilot
 from malletrain.domain.event import ActionIntent, Event, MainJobMet
@@ -25,8 +32,14 @@ from malletrain.domain.snapshot import Snapshot
 #: So many arrivals are kept: the newest.
 MAX_ARRIVALS = 20_000
 
-#: So many jobs that pilots gave way to are kept.
+#: Of so many of the newest jobs that pilots gave way to, the times say how long nodes take to be free.
 MAX_YIELDS = 500
+
+#: So many jobs that pilots gave way to are kept, to be reported on.
+MAX_DELAYS = 5_000
+
+#: Numbers of nodes without a main job that a curve is reckoned for, at most: a machine has one for each look.
+MAX_CURVE_LEVELS = 24
 
 #: A job that was seen so long after its submission (seconds) waited for other things before: until then it could not
 #: have started, and what counts is from the look that asked pilots to leave, and one look before.
@@ -62,6 +75,11 @@ class _Given:
     could_at: float
     took_s: float | None = None
     delay_s: float | None = None
+    user: str = ""
+    started_at: float = 0.0
+    nodes: tuple[str, ...] = ()
+    by_backfill: bool = False
+    preempted: int = 0
 
 
 class PromiseTracker:
@@ -83,6 +101,7 @@ class PromiseTracker:
         self._levels: Counter[int] = Counter()
         self._hour: tuple[float, int, HourDemands] | None = None
         self._began: float | None = None
+        self._first_at: float | None = None  # the journal's first event that was folded
         self._stepped_at = -math.inf
 
     # -- what is learnt ----------------------------------------------------------------------------------------
@@ -101,6 +120,8 @@ class PromiseTracker:
 
     def apply(self, event: Event) -> None:
         """Take in one event of the journal."""
+        if self._first_at is None:
+            self._first_at = event.at
         match event.payload:
             case ActionIntent(action=LeavePilot(main_job=main_job) | RecyclePilot(main_job=main_job)) if main_job:
                 self._ask(main_job, event.at)
@@ -109,12 +130,13 @@ class PromiseTracker:
                     self._submitted[main_job] = submitted_at
                     _trim(self._submitted, MAX_YIELDS)
                 if event.node:
-                    self._met(main_job, event.payload)
+                    self._met(main_job, event.node, event.payload)
 
     def look(self, snapshot: Snapshot, pilots: int, exits_s: float | None, now: float, rules: Rules) -> None:
-        """Take in one whole look. `pilots`: tasks that run; `exits_s`: in which nodes are free again."""
-        if rules.promise is None:
-            return
+        """Take in one whole look; without a promise, too, since what one would cost is known then.
+
+        `pilots`: tasks that run; `exits_s`: in which nodes are free again (seconds).
+        """
         first = self._began is None
         if self._began is None:
             self._began = self._stepped_at = now
@@ -123,6 +145,8 @@ class PromiseTracker:
         self.refill_s = REFILL_LOOK_S + (UNKNOWN_EXIT_S if exits_s is None else exits_s)
         self._take_arrivals(snapshot, rules, first=first)
         self._levels[at_hand(snapshot, rules)] += 1
+        if rules.promise is None:
+            return
         if rules.promise.cycle_ratio is not None:
             budget = self.budget or ControllerBudget(min(rules.max_pilots, rules.promise.most_pilots))
             self.budget = budget.after(
@@ -157,7 +181,7 @@ class PromiseTracker:
 
     def times(self) -> YieldTimes:
         """How long nodes took to be free."""
-        took = tuple(each.took_s for each in self._given.values() if each.took_s is not None)
+        took = tuple(each.took_s for each in self._given.values() if each.took_s is not None)[-MAX_YIELDS:]
         return YieldTimes(took, self._cycle_s)
 
     def kept(self, now: float, since: float | None = None) -> PromiseKept:
@@ -168,12 +192,32 @@ class PromiseTracker:
         met = [g for g in self._given.values() if g.delay_s is not None and begin <= g.could_at <= now - SETTLED_S]
         return PromiseKept(max(jobs, len(met)), tuple(each.delay_s for each in met if each.delay_s is not None))
 
+    def delays(self, since: float) -> tuple[MainJobDelay, ...]:
+        """The main jobs that pilots gave way to and that could have started from `since` on (Unix seconds), in that
+        order; by the journal, so that they are there again after a restart."""
+        found = [
+            MainJobDelay(
+                name, each.user, each.could_at, each.started_at, each.nodes, each.took_s or 0.0, each.delay_s,
+                each.by_backfill, each.preempted,
+            )
+            for name, each in self._given.items()
+            if each.delay_s is not None and each.could_at >= since
+        ]  # fmt: skip
+        return tuple(sorted(found, key=lambda each: each.could_at))
+
+    def kept_since(self, since: float, now: float) -> tuple[float, PromiseKept]:
+        """What the main jobs that arrived from `since` on have met, by journal and accounting, and the moment that
+        counts for it: not before the journal begins. The latest are left out: nothing is known of them yet."""
+        begin = max(since, now if self._first_at is None else self._first_at)
+        late = [each.delay_s for each in self.delays(begin) if each.could_at <= now - SETTLED_S]
+        jobs = sum(begin <= each.at <= now - SETTLED_S for each in self._arrivals)
+        return begin, PromiseKept(max(jobs, len(late)), tuple(late))
+
     def curve(self, rules: Rules, now: float, bounds_s: Sequence[float]) -> list[tuple[float, float, float]]:
-        """What each bound of the 95th percentile would cost (`reserve_curve`)."""
-        if rules.promise is None:
-            return []
-        levels = sorted((nodes, float(looks)) for nodes, looks in self._levels.items())
-        return reserve_curve(rules.promise, self.hour(now), self.times(), levels, bounds_s)
+        """What each bound of the 95th percentile costs, or would (`reserve_curve`), at this hour, by the numbers of
+        nodes without a main job that looks have shown; empty until the first look."""
+        promise = rules.promise or MainPromise()
+        return reserve_curve(promise, self.hour(now), self.times(), thinned(self._levels), bounds_s)
 
     @property
     def arrivals(self) -> int:
@@ -213,7 +257,7 @@ class PromiseTracker:
             self._could_at[head] = at - min(LONGEST_LEAD_S, max(0.0, lead))
             _trim(self._could_at, MAX_YIELDS)
 
-    def _met(self, main_job: str, met: MainJobMet) -> None:
+    def _met(self, main_job: str, node: str, met: MainJobMet) -> None:
         """A main job has a node that a pilot left: how long that took, and how much later it started for it."""
         if met.started_at is None:
             return
@@ -224,16 +268,20 @@ class PromiseTracker:
                 if not met.preempted:
                     return
                 could_at = max(met.submitted_at or -math.inf, met.started_at - self._cycle_s)
-            given = self._given[main_job] = _Given(could_at)
-            _trim(self._given, MAX_YIELDS)
+            given = self._given[main_job] = _Given(could_at, user=met.user, started_at=met.started_at)
+            _trim(self._given, MAX_DELAYS)
         left = met.started_at if met.left_at is None else min(met.left_at, met.started_at)
         wait = max(0.0, met.started_at + 0.5 - given.could_at)  # Slurm's times are whole seconds
         took = max(0.0, min(wait, left + 0.5 - given.could_at))
         delay = wait
         if met.started_at - left > QUICK_START_S and self._cycle_s > 0:
             delay = self._cycle_s * math.floor(wait / self._cycle_s)
+            given.by_backfill = True
         given.took_s = max(took, given.took_s or 0.0)
         given.delay_s = max(delay, given.delay_s or 0.0)
+        given.preempted += met.preempted
+        if node not in given.nodes:
+            given.nodes = (*given.nodes, node)
 
 
 def _head(main_job: str) -> str:
@@ -247,6 +295,20 @@ def at_hand(snapshot: Snapshot, rules: Rules) -> int:
         name for job in snapshot.holding if job.partition == rules.harvest_partition for name in job.nodes
     }  # fmt: skip
     return sum(rules.may_harvest(name) for name in snapshot.free_names | harvested)
+
+
+def thinned(levels: Mapping[int, int], most: int = MAX_CURVE_LEVELS) -> list[tuple[int, float]]:
+    """Counted numbers as (number, count), ascending; where there are more than `most`, neighbours are put together
+    at their mean, so that the sum of number times count stays within half a node a count."""
+    ordered = sorted(levels.items())
+    if len(ordered) <= most:
+        return [(number, float(count)) for number, count in ordered]
+    found = []
+    for part in range(most):
+        group = ordered[part * len(ordered) // most : (part + 1) * len(ordered) // most]
+        count = sum(each for _, each in group)
+        found.append((round(sum(number * each for number, each in group) / count), float(count)))
+    return found
 
 
 def _trim(kept: OrderedDict[str, Any], most: int) -> None:

@@ -1,0 +1,72 @@
+"""What pilots cost one main job: whether one stood in its way, for how long, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DelayCause(StrEnum):
+    """Why a main job that met pilots started when it did."""
+
+    NONE = "none"  #: its nodes were free before Slurm came to it
+    LEAVING = "leaving"  #: it waited for workers to leave and for the epilog
+    BACKFILL = "backfill"  #: a backfill cycle found its nodes taken; a later one started it
+    PREEMPTED = "preempted"  #: Slurm took a node from a pilot for it
+
+
+CAUSE_WORDS = {
+    DelayCause.NONE: "no delay: pilots had left before Slurm came to it",
+    DelayCause.LEAVING: "it waited for workers to leave and for the epilog",
+    DelayCause.BACKFILL: "a backfill cycle found its nodes taken, and a later one started it",
+    DelayCause.PREEMPTED: "Slurm preempted a pilot for it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MainJobDelay:
+    """A main job that pilots gave way to, or that Slurm preempted one for.
+
+    Attributes:
+        could_at: when it could have started without pilots (Unix seconds), as far as the daemon can tell.
+        started_at: when it did.
+        nodes: those of its nodes that pilots had.
+        freed_s: seconds after `could_at` until the last of these was free.
+        delay_s: seconds by which it started later for pilots, never negative.
+        preempted: nodes that Slurm took from pilots for it.
+    """
+
+    main_job: str
+    user: str
+    could_at: float
+    started_at: float
+    nodes: tuple[str, ...]
+    freed_s: float
+    delay_s: float
+    by_backfill: bool = False
+    preempted: int = 0
+
+    @property
+    def cause(self) -> DelayCause:
+        """The last thing that it waited for."""
+        if self.delay_s <= 0:
+            return DelayCause.NONE
+        if self.preempted:
+            return DelayCause.PREEMPTED
+        return DelayCause.BACKFILL if self.by_backfill else DelayCause.LEAVING
+
+    def words(self) -> str:
+        """One line: for how long, and why."""
+        if self.delay_s <= 0:
+            return CAUSE_WORDS[DelayCause.NONE]
+        return f"{self.delay_s:.3g} s later for pilots on {len(self.nodes)} of its nodes: {CAUSE_WORDS[self.cause]}"
+
+
+def delay_by_cause(delays: Sequence[MainJobDelay]) -> dict[DelayCause, tuple[int, float]]:
+    """How many main jobs each cause delayed, and their delays added up (seconds); causes that occurred alone."""
+    found: dict[DelayCause, tuple[int, float]] = {}
+    for each in delays:
+        jobs, seconds = found.get(each.cause, (0, 0.0))
+        found[each.cause] = (jobs + 1, seconds + each.delay_s)
+    return {cause: found[cause] for cause in DelayCause if cause in found}
