@@ -9,7 +9,7 @@ them. Probes are training: a job is given the size for a few windows, through th
 2. The dearest resize is a start of new nodes; sizes below the present one cost next to nothing. A job starts at its
    share of the nodes and is measured downwards, and upwards as holes allow.
 3. No job is given more than twice the largest size that was measured, on it or on another job of its application;
-   nor a size beyond one where throughput has begun to fall.
+   nor a size beyond one where throughput has begun to fall, or hardly grew any more.
    Probes are for jobs that are not measured on their way up (`malletrain.learn.scale_up_profiling`): those that are
    relaunched, that got a node after the other, or whose steps are long.
 4. The best candidates enter the sizing problem as a bonus on that size: whoever has better use for the nodes still
@@ -160,7 +160,7 @@ def max_explored_size(known: JobKnowledge, least: int, current: int, share: int)
     than it needs or has.
     """
     fit = known.fit
-    if fit is not None and fit.falls and fit.seen == fit.measured[-1].nodes:
+    if fit is not None and (fit.falls or fit.flat) and fit.seen == fit.measured[-1].nodes:
         return max(fit.seen, least)
     measured = fit.seen if fit is not None else known.prior_jobs.largest if known.prior_jobs is not None else 0
     return max(MAX_EXPLORATION_FACTOR * measured if measured else share, least, current)

@@ -29,9 +29,13 @@ Floats = NDArray[np.float64]
 ASSUMED_NOISE = 0.02
 #: Standard deviations that are more than noise.
 CLEAR_SIGMAS = 1.96
-#: What the band leaves out on either side of the mixture. A little more than a twentieth: on published measurements
-#: it then holds nine tenths of every table (docs/explanation/curves.md), and more of smooth curves.
-BAND_TAIL = 0.06
+#: What the band leaves out on either side of the mixture (docs/explanation/curves.md: how often it held the truth).
+BAND_TAIL = 0.05
+#: Throughput over nodes has a knee where its exponent between the two largest measured sizes is below this. Beyond
+#: it no scenario grows faster than between them: of published curves with such an exponent few steepen again.
+KNEE_EXPONENT = 0.7
+#: Below this exponent (a doubling of the nodes brings little more than a quarter) no larger size is tried on a guess.
+FLAT_EXPONENT = 0.35
 #: Of a scenario's deviation from its shape, along the two widest directions: how many standard deviations, and how
 #: likely; mean nothing, variance one in each.
 _TILT_SIGMAS = 3**0.5
@@ -117,7 +121,10 @@ class CurveFit:
             [self.noise / math.sqrt(max(self._windows(n), 1)) if self._windows(n) else 0.0 for n in sizes]
         )
         sigma = np.maximum(sigma, seen)
-        low, high = (normal_quantile(weight, mean, sigma, part) for part in (BAND_TAIL, 1 - BAND_TAIL))
+        # A knee that is smoothed out again is unlikely, and is in the band.
+        above = self._mixture(sizes, keeps_knee=False)[1] if self.last_exponent < KNEE_EXPONENT else mean
+        low = normal_quantile(weight, mean, sigma, BAND_TAIL)
+        high = normal_quantile(weight, above, sigma, 1 - BAND_TAIL)
         centre = weight @ mean
         exact = {m.nodes: m.rate for m in self.measured}
         found = []
@@ -171,6 +178,22 @@ class CurveFit:
         rates = [m.rate for m in self.measured if m.nodes > 1]
         return bool(rates) and math.log(rates[-1]) < math.log(max(rates)) - CLEAR_SIGMAS * self.noise
 
+    @property
+    def last_exponent(self) -> float:
+        """d log throughput / d log nodes between the two largest measured sizes, at most: the windows' noise is
+        added. Infinite with fewer than two measured sizes above one node (the first boundary tells nothing of the
+        next)."""
+        if len(self.measured) < 2 or self.measured[-2].nodes == 1:
+            return math.inf
+        less, more = self.measured[-2:]
+        apart = CLEAR_SIGMAS * self.noise * math.sqrt(1 / less.windows + 1 / more.windows)
+        return (math.log(more.rate / less.rate) + apart) / math.log(more.nodes / less.nodes)
+
+    @property
+    def flat(self) -> bool:
+        """Whether the largest measured size trains hardly more than the one before it, which is no guess."""
+        return self.last_exponent < FLAT_EXPONENT
+
     def curve(self, max_nodes: int) -> Curve:
         """The curve up to `max_nodes`: measured sizes and enough others for straight lines between them."""
         sizes = {m.nodes for m in self.measured} | {1, max(1, max_nodes)}
@@ -197,7 +220,7 @@ class CurveFit:
     def _windows(self, nodes: int) -> int:
         return next((m.windows for m in self.measured if m.nodes == nodes), 0)
 
-    def _bent(self, wanted: Floats) -> list[tuple[_MixturePart, Floats, Floats]]:
+    def _bent(self, wanted: Floats, keeps_knee: bool = True) -> list[tuple[_MixturePart, Floats, Floats]]:
         """Every part, its shapes bent to pass by the measured points: log samples/s less their mean, covariance."""
         found = []
         on_wanted, tables = grid().log_shape(wanted), {}
@@ -206,16 +229,20 @@ class CurveFit:
             if key not in tables:
                 tables[key] = grid().log_shape(part.points.nodes)
             mean, cov = posterior(part.points, tables[key][part.shape], wanted, on_wanted[part.shape], part.misfit)
-            if self.falls and part.largest <= self.measured[-1].nodes:
-                # What has begun to fall is not expected to rise again, unless others of its kind have been seen to.
-                last = math.log(self.measured[-1].rate) - self._level
-                mean = np.where(wanted > self.measured[-1].nodes, np.minimum(mean, last), mean)
+            exponent = 0.0 if self.falls else self.last_exponent if keeps_knee else math.inf
+            if exponent < KNEE_EXPONENT and part.largest <= self.measured[-1].nodes:
+                # What has begun to fall is not expected to rise again, nor what has bent to grow faster, unless
+                # others of its kind have been seen to.
+                beyond = np.log(np.maximum(wanted / self.measured[-1].nodes, 1.0))
+                most = math.log(self.measured[-1].rate) - self._level + max(exponent, 0.0) * beyond
+                mean = np.where(beyond > 0, np.minimum(mean, most), mean)
             found.append((part, mean, cov))
         return found
 
-    def _mixture(self, sizes: Sequence[int]) -> tuple[Floats, Floats, Floats]:
-        """Weights, means and standard deviations (rows: shapes of all parts) on the sizes."""
-        bent = self._bent(np.array(sizes, dtype=np.float64))
+    def _mixture(self, sizes: Sequence[int], keeps_knee: bool = True) -> tuple[Floats, Floats, Floats]:
+        """Weights, means and standard deviations (rows: shapes of all parts) on the sizes. `keeps_knee`: beyond a
+        measured knee no shape grows faster than at it."""
+        bent = self._bent(np.array(sizes, dtype=np.float64), keeps_knee)
         weight = np.concatenate([part.weight for part, _, _ in bent])
         mean = np.concatenate([mean for _, mean, _ in bent])
         sigma = np.concatenate(

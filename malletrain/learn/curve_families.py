@@ -9,11 +9,15 @@ with prior probabilities: all of them are weighed against the samples at once, w
 - `bending`  n / (1 + s (n - 1) + k n (n - 1)) (Gunther's universal scalability law, 1993): falls again at large n
 - `pollux`   n / (1 + [n > 1] (a + b (n - 2))): the first node boundary costs a step of its own, and each node beyond
              two some more (Qiao et al., OSDI 2021, eq. 11, with synchronisation not overlapped)
+- `strong`   n / (1 + [n > 1] n (a + b (n - 2))): the total batch is fixed, so each node computes 1/n of a step while
+             synchronising takes the same time, and some more for each node: it peaks (strong scaling)
+- `tree`     n / (1 + [n > 1] n (a + b log2(n / 2))): the same where synchronising grows with the depth of a tree
 - `peak`     n up to m, then m (m / n)^q: something else than the nodes is the limit (storage, a shared link), and
              more nodes get in each other's way; q = 0 is a plateau
 
-Priors are wide, centred where published measurements lie (seven ImageNet models on 1-64 nodes, Pollux's six models on
-1-16); they decide only where there are too few samples to.
+Priors are wide, centred where published measurements lie: seven ImageNet models on 1-64 nodes, Pollux's six models on
+1-16, with the batch a GPU fixed and with the total batch fixed, Gavel's on 1-8 GPUs. They decide only where there are
+too few samples to. How they were chosen: docs/explanation/curves.md.
 """
 
 from __future__ import annotations
@@ -73,6 +77,14 @@ def _pollux(a: Floats, b: Floats, n: Floats) -> Floats:
     return np.asarray(np.log(n) - np.log1p((n > 1) * (a + b * (n - 2))))
 
 
+def _strong(a: Floats, b: Floats, n: Floats) -> Floats:
+    return np.asarray(np.log(n) - np.log1p((n > 1) * n * (a + b * (n - 2))))
+
+
+def _tree(a: Floats, b: Floats, n: Floats) -> Floats:
+    return np.asarray(np.log(n) - np.log1p((n > 1) * n * (a + b * np.log2(np.maximum(n / 2, 1)))))
+
+
 def _peak(m: Floats, q: Floats, n: Floats) -> Floats:
     return np.asarray(np.log(np.minimum(n, m)) - q * np.log(np.maximum(n / m, 1)))
 
@@ -94,13 +106,16 @@ def grid() -> Grid:
     s, k = (x.ravel() for x in np.meshgrid(_with_zero(1e-3, 1, 14), np.geomspace(1e-5, 0.3, 16), indexing="ij"))
     a, b = (x.ravel() for x in np.meshgrid(np.geomspace(0.02, 4, 16), _with_zero(1e-3, 0.5, 12), indexing="ij"))
     m, q = (x.ravel() for x in np.meshgrid(np.geomspace(1, 64, 13), np.array([0.0, 0.25, 0.5, 1.0]), indexing="ij"))
+    c, d = (x.ravel() for x in np.meshgrid(np.geomspace(0.01, 4, 16), _with_zero(1e-3, 1, 10), indexing="ij"))
     families = (
-        ("power", 1.0, _power, exponent, np.exp(-0.5 * ((exponent - 0.88) / 0.15) ** 2), exponent),
-        ("log", 1.0, _log, slope, _near(slope, 0.08, 3.3), slope),
-        ("amdahl", 0.3, _bending, serial, _near(serial, 0.02, 4.5), np.zeros_like(serial)),
-        ("bending", 0.2, _bending, s, _near(s, 0.03, 4.5) * _near(k, 1e-4, 7.4), k),
-        ("pollux", 1.2, _pollux, a, _near(a, 0.6, 3.3) * _near(b, 0.01, 4.5), b),
-        ("peak", 0.12, _peak, m, np.ones_like(m), q),
+        ("power", 1.5, _power, exponent, np.exp(-0.5 * ((exponent - 0.92) / 0.1) ** 2), exponent),
+        ("log", 0.4, _log, slope, _near(slope, 0.08, 3.3), slope),
+        ("amdahl", 0.1, _bending, serial, _near(serial, 0.02, 4.5), np.zeros_like(serial)),
+        ("bending", 0.05, _bending, s, _near(s, 0.03, 4.5) * _near(k, 1e-4, 7.4), k),
+        ("pollux", 1.1, _pollux, a, _near(a, 0.6, 3.3) * _near(b, 0.01, 4.5), b),
+        ("strong", 0.7, _strong, c, _near(c, 0.08, 4.5) * _near(d, 0.13, 2.5), d),
+        ("tree", 0.2, _tree, c, _near(c, 0.08, 4.5) * _near(d, 0.2, 2.6), d),
+        ("peak", 0.03, _peak, m, np.ones_like(m), q),
     )
     share = np.concatenate([np.full(len(x), weight) * prior / prior.sum() for _, weight, _, x, prior, _ in families])
     return Grid(

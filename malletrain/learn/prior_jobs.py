@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 MAX_PRIOR_JOBS = 8
 #: By how much throughput a doubling of nodes may leave its shape, and how likely that is.
 MISFITS = (0.01, 0.03, 0.1, 0.3)
-MISFIT_PROBABILITIES = (0.15, 0.4, 0.3, 0.15)
+MISFIT_PROBABILITIES = (0.16, 0.37, 0.27, 0.2)
 NEW_KIND_CONCENTRATION = 0.1
 #: Shapes less likely than this part of the likeliest are not looked at again.
 MIN_RELATIVE_LIKELIHOOD = 1e-4

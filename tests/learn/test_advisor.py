@@ -108,6 +108,8 @@ def test_reach_is_twice_what_was_measured_on_it_or_its_application() -> None:
     )
     falls = fit_curve(windows({2: 100.0, 4: 150.0, 8: 90.0}))
     assert max_explored_size(JobKnowledge(fit=falls), 1, 8, 5) == 8
+    flat = fit_curve(windows({1: 6.03, 2: 8.64, 4: 10.36}))
+    assert max_explored_size(JobKnowledge(fit=flat), 1, 4, 5) == 4, "beyond a measured knee nothing is a guess away"
 
 
 def test_who_is_as_others_were_goes_where_they_were_seen() -> None:

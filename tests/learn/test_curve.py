@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from malletrain.domain.job import ThroughputSample
 from malletrain.learn.curve import CurveFit, Estimate, fit_curve
 from malletrain.learn.samples import accepted_rates, keep_sample
+from scripts.bench import extrapolation
 
 Model = TypeVar("Model", str, tuple[str, int, int])
 
@@ -61,6 +62,8 @@ def test_scenarios_say_what_the_curve_says_though_they_are_fewer() -> None:
         ("amdahl", lambda n: 50 * n / (1 + 0.1 * (n - 1))),
         ("bending", lambda n: 50 * n / (1 + 0.01 * (n - 1) + 0.004 * n * (n - 1))),
         ("pollux", lambda n: 50 * n / (1 + (n > 1) * 1.5)),
+        ("strong", lambda n: 50 * n / (1 + (n > 1) * n * (0.1 + 0.05 * (n - 2)))),
+        ("tree", lambda n: 50 * n / (1 + (n > 1) * n * (0.05 + 0.2 * math.log2(max(n / 2, 1))))),
     ],
 )
 def test_each_family_is_recognised_and_continued(family: str, rate: Callable[[int], float]) -> None:
@@ -76,6 +79,41 @@ def test_a_curve_that_bends_down_is_seen_one_probe_past_its_peak() -> None:
     rate = {n: 50 * n / (1 + 0.004 * n * (n - 1)) for n in (4, 16, 32)}
     curve = fitted(rate).curve(64)
     assert curve.throughput(64) < curve.throughput(32) < curve.throughput(16)
+
+
+def test_a_knee_that_the_samples_show_is_not_smoothed_away() -> None:
+    """Strong scaling of a transformer on A100s: 9.2 samples/s on 64 nodes; 51 were promised."""
+    found = fitted({1: 6.03, 2: 8.64, 4: 10.36})
+    (estimate,) = found.at([64])
+    assert estimate.low < 9.2 < estimate.high
+    assert estimate.rate < 10.36 * (10.36 / 8.64) ** 4.5
+    assert found.flat
+
+
+@given(
+    st.floats(0.5, 2.0), st.floats(0.5, 1.6), st.sampled_from([(1, 2, 4), (1, 4, 8), (2, 4, 16), (1, 2, 3)]),
+    st.integers(2, 8),
+)  # fmt: skip
+def test_no_curve_grows_faster_beyond_a_knee_than_at_it(
+    first: float, second: float, sizes: tuple[int, int, int], times: int
+) -> None:
+    rates = (1.0, first, first * second)
+    found = fitted(dict(zip(sizes, rates, strict=True)))
+    exponent = found.last_exponent
+    if exponent >= 0.7:
+        return
+    beyond = [sizes[-1], sizes[-1] * times]
+    last, larger = found.rates(beyond)
+    assert larger <= last * times ** max(exponent, 0.0) * 1.001
+    assert found.flat == (exponent < 0.35)
+
+
+def test_the_first_boundary_and_noise_are_no_knee() -> None:
+    assert fitted({1: 100.0, 2: 105.0}).last_exponent == math.inf
+    assert not fitted({1: 100.0, 4: 110.0}).flat
+    windows = ((2, 100.0), (2, 80.0), (2, 120.0), (4, 101.0), (4, 125.0), (4, 75.0))
+    scattered = fit_curve([sample(n, rate) for n, rate in windows])
+    assert scattered is not None and not scattered.flat
 
 
 def test_the_band_widens_with_the_distance_from_what_was_measured() -> None:
@@ -237,3 +275,12 @@ def test_pollux_models(data_dir: Path) -> None:
     error, coverage = held_out(pollux(data_dir), (1, 2, 16))
     assert error < 0.12
     assert coverage >= 0.9
+
+
+@pytest.mark.data
+def test_strong_scaling_is_extrapolated_about_as_well_as_by_the_best_law(data_dir: Path) -> None:
+    """From 1, 2 and 4 nodes to 6-16 at a fixed total batch; docs/explanation/curves.md has the whole table."""
+    row = extrapolation.measured(extrapolation.tables(data_dir)["T4 strong"], (1, 2, 4))
+    assert row["error"]["curves"] < 0.4 < row["error"]["power"]
+    assert 0.85 <= row["coverage"] <= 0.95
+    assert row["lost"]["curves"] < row["lost"]["Amdahl"]
