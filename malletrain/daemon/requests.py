@@ -24,7 +24,17 @@ from malletrain.domain.event import (
     OperatorRequest,
     Payload,
 )
-from malletrain.domain.job import Curve, DependencyKind, Elastic, JobPhase, JobView, MailType, MalleableJob, Profile
+from malletrain.domain.job import (
+    Curve,
+    DependencyKind,
+    Elastic,
+    JobPhase,
+    JobView,
+    MailType,
+    MalleableJob,
+    PilotPhase,
+    Profile,
+)
 from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
@@ -182,9 +192,11 @@ class LoopRequests:
             view = self._live(job)
             # Another user's array is refused by the look at it: the answer must not say whether it exists.
             own = [other for other in self._loop.views.values() if other.job.uid == identity.uid]
-            if any(p.startswith(f"{array_id}_") for other in own for p in other.pilots):
-                if any(p.startswith(f"{array_id}_") for p in view.pilots):
-                    return
+            mark = f"{array_id}_"
+            if any(name.startswith(mark) for name in view.pilots):
+                return
+            # Slurm uses numbers again: what has ended by this one was another array.
+            if any(name.startswith(mark) for other in own if not other.phase.is_over for name in _not_ended(other)):
                 raise Conflict(f"array {array_id} belongs to another job")
             self._record(ArrayAttached(array_id, tasks), job)
 
@@ -285,3 +297,7 @@ class LoopRequests:
 
     def _record(self, payload: Payload, job: int, reason: str = "") -> None:
         self._loop.record([Event(self._clock.now(), payload, job, reason=reason)])
+
+
+def _not_ended(view: JobView) -> tuple[str, ...]:
+    return tuple(name for name, pilot in view.pilots.items() if pilot.phase is not PilotPhase.ENDED)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from malletrain.decide.entitlement.budgets import AccountBudget, NodeTimeSpent, work_left_s
-from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported
+from malletrain.domain.event import DaemonStarted, Event, JobAnnounced, OperatorRequest, SamplesReported, TasksAdded
 from malletrain.domain.job import (
     Curve,
     Elastic,
@@ -20,6 +21,7 @@ from malletrain.domain.job import (
     PilotPhase,
     ResizeCosts,
     ThroughputSample,
+    task_of,
 )
 from malletrain.learn.advisor import JobKnowledge
 from malletrain.learn.batch_choice import batch_curves
@@ -60,6 +62,7 @@ class Ledger:
     def __init__(self, costs: ResizeCosts | None = None) -> None:
         """`costs` are assumed until a job has measured its own."""
         self._records: dict[int, JobState] = {}
+        self._job_of_task: dict[str, int] = {}
         self.costs = Costs(costs)
         self._relaunches = Costs(RELAUNCH)
         self._items = Costs(INDEPENDENT_ITEMS)
@@ -108,6 +111,8 @@ class Ledger:
             record = self._records.get(event.job)
             if record is None:
                 continue
+            if isinstance(event.payload, TasksAdded):
+                self._tasks_belong_to(record, event.payload, event.at)
             was_over, phase = record.phase.is_over, record.phase
             before = record.pilots.get(event.pilot or "")
             if fold(record, event):
@@ -134,6 +139,20 @@ class Ledger:
         elif request.uid is not None:  # replaced, not changed: requests of other threads look at it
             others = {uid: why for uid, why in self.bans.items() if uid != request.uid}
             self.bans = {**others, request.uid: reason} if request.verb == "ban" else others
+
+    def _tasks_belong_to(self, record: JobState, added: TasksAdded, at: float) -> None:
+        """Slurm has shown waiting tasks of the job. What an earlier job had by their names is no more: Slurm uses
+        numbers again after `MaxJobId`, or when it has lost its state."""
+        for task in added.tasks:
+            name = f"{added.array_id}_{task}"
+            earlier = self._records.get(self._job_of_task.get(name, record.job.id))
+            self._job_of_task[name] = record.job.id
+            if earlier is None or earlier is record:
+                continue
+            for pilot in [each for each in earlier.pilots if task_of(each) == name]:
+                before = earlier.pilots.pop(pilot)
+                self._turned(earlier, before, replace(before, phase=PilotPhase.ENDED), at)
+            earlier.view = None
 
     def _turned(self, record: JobState, before: Pilot, after: Pilot, at: float) -> None:
         """A pilot takes or gives up its node: the job's wait may end or begin, and its account has used the node."""
@@ -264,6 +283,9 @@ class Ledger:
             ended = record.over_since is not None and record.over_since < before
             if ended and job_id not in waited_for and not self._view(record).active:
                 del self._records[job_id]
+                for name in record.pilots:
+                    if self._job_of_task.get(name) == job_id:
+                        del self._job_of_task[name]
                 self.spending.forget(job_id)
                 self.costs.forget(job_id)
                 self._relaunches.forget(job_id)

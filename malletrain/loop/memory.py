@@ -88,12 +88,14 @@ class MemoryCluster:
 
     # -- the world's side --------------------------------------------------------------------------------------
 
-    def submit_array(self, user: str, tasks: int) -> int:
-        """A researcher submits a held array; returns its id."""
-        self._next_array += 1
+    def submit_array(self, user: str, tasks: int, again: int | None = None) -> int:
+        """A researcher submits a held array; returns its id: a new one, or `again`, which Slurm has forgotten."""
+        if again is None:
+            self._next_array += 1
+        number = self._next_array if again is None else again
         for task in range(tasks):
-            self.tasks[f"{self._next_array}_{task}"] = _Task(user)
-        return self._next_array
+            self.tasks[f"{number}_{task}"] = _Task(user)
+        return number
 
     def set_main(self, jobs: Iterable[SlurmJob]) -> tuple[str, ...]:
         """Replace the main queue; pilots on nodes that it takes are preempted, and returned."""

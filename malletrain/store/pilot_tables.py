@@ -77,7 +77,17 @@ def _tasks_added(connection: Connection, event: Event, added: TasksAdded) -> Non
         for task in added.tasks
     ]
     if rows:
-        insert = "INSERT OR IGNORE INTO pilot (id, job, phase, since) VALUES (:id, :job, :phase, :at)"
+        # Slurm uses numbers of arrays again: what an earlier job had by this one is no more.
+        for sql in (
+            "UPDATE stay SET ended_at = :at WHERE pilot = :id AND job <> :job AND ended_at IS NULL",
+            "DELETE FROM pilot WHERE id > :id || '+' AND id < :id || ',' AND job <> :job",
+        ):
+            connection.exec_driver_sql(sql, rows)
+        insert = (
+            "INSERT INTO pilot (id, job, phase, since) VALUES (:id, :job, :phase, :at) ON CONFLICT (id) DO UPDATE"
+            " SET job = excluded.job, phase = excluded.phase, since = excluded.since, node = '', started_at = NULL,"
+            " ends_at = NULL, reason = '' WHERE pilot.job <> excluded.job"
+        )
         connection.exec_driver_sql(insert, rows)
     do(connection, "UPDATE job SET phase = 'queued' WHERE id = :job AND phase = 'announced'", event)
 

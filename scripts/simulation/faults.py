@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class DaemonKilled(BaseException):
@@ -23,11 +23,13 @@ class FaultRates:
         node_down: a node fails with all on it, for up to 60 s.
         worker_kill, worker_term, worker_freeze: of one running process; a frozen one goes on after up to 200 s.
         cut: one worker cannot reach the daemon, for up to 150 s.
+        partition: nodes that cannot reach some others, for up to 150 s, though all may reach the daemon.
         delay: chance, at each step of the simulation, that a worker's reports stay on their way.
         doubled: chance that a report arrives twice.
         main_job: a main job is submitted.
         clock_step: the wall clock is set, by up to 90 s either way.
         cancel: an owner cancels a job.
+        reused_id: chance that a submitted array gets the number of an earlier one, none of whose tasks is left.
     """
 
     daemon_kill: float = 0.0
@@ -44,6 +46,8 @@ class FaultRates:
     main_job: float = 0.0
     clock_step: float = 0.0
     cancel: float = 0.0
+    partition: float = 0.0
+    reused_id: float = 0.0
 
     def scaled(self, factor: float) -> FaultRates:
         """All faults but the main queue's `factor` times as often."""
@@ -52,15 +56,18 @@ class FaultRates:
             self.slurm_silent * factor, self.node_down * factor, self.worker_kill * factor,
             self.worker_term * factor, self.worker_freeze * factor, self.cut * factor, min(0.9, self.delay * factor),
             min(0.9, self.doubled * factor), self.main_job, self.clock_step * factor, self.cancel * factor,
+            self.partition * factor, self.reused_id,
         )  # fmt: skip
 
 
-#: Everything at once, so often that two faults regularly meet.
-ALL_FAULTS = FaultRates(
+#: What one machine does to itself, so often that two faults regularly meet.
+FAULTS_OF_ONE = FaultRates(
     daemon_kill=0.01, daemon_away_s=30.0, lost_answer=0.02, slurm_silent=0.01, node_down=0.005, worker_kill=0.02,
     worker_term=0.01, worker_freeze=0.01, cut=0.01, delay=0.2, doubled=0.05, main_job=0.04, clock_step=0.003,
     cancel=0.001,
 )  # fmt: skip
+#: Everything at once.
+ALL_FAULTS = replace(FAULTS_OF_ONE, partition=0.01, reused_id=0.3)
 #: A busy main queue, and nothing that breaks.
 NO_FAULTS = FaultRates(main_job=0.04)
 

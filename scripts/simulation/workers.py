@@ -6,9 +6,10 @@ delivered in order, at least once; directives are what the daemon said last.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from malletrain.domain.errors import Refused
@@ -66,6 +67,7 @@ class Process:
     entering: Plan | None = None
     tried: int = 0
     ready: Plan | None = None  #: of the next world, whose group is made beside training
+    failed: int = 0  #: the generation whose group it could not make beside training
     waits_s: float = 0.0
     away_s: float = 0.0  #: for how long its world is broken and the daemon not heard
     seen: int = 0
@@ -91,6 +93,14 @@ class Process:
         return Standing(
             self.at.generation, self.at.members, self.step, self.address, max(self.seen, self.at.generation)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parted:
+    """Two nodes cannot reach each other: `refused` if both notice at once, else what they send is lost."""
+
+    until: float
+    refused: bool
 
 
 @dataclass(eq=False)
@@ -147,6 +157,7 @@ class Workers:
         self._end, self._top_up = end, top_up
         self.by_name: dict[str, Process] = {}
         self.progress: dict[int, JobProgress] = {}
+        self.parted: dict[tuple[str, str], _Parted] = {}  #: by two nodes, in the order of their names
         self._now = 0.0
 
     def living(self) -> list[Process]:
@@ -156,6 +167,22 @@ class Workers:
     def runs(self, process: Process) -> bool:
         """Whether it lives and is not frozen."""
         return process.alive and self._now >= process.frozen_until
+
+    def part(self, here: Sequence[str], there: Sequence[str], until: float, *, refused: bool) -> None:
+        """No node of the one side reaches one of the other until then."""
+        for one, other in itertools.product(here, there):
+            self.parted[min(one, other), max(one, other)] = _Parted(until, refused)
+
+    def _between(self, one: Process, other: Process) -> _Parted | None:
+        found = self.parted.get((min(one.node, other.node), max(one.node, other.node)))
+        return found if found is not None and self._now < found.until else None
+
+    def _all_reach(self, members: Sequence[Process]) -> bool:
+        return not self.parted or not any(self._between(*pair) for pair in itertools.combinations(members, 2))
+
+    def _is_refused(self, me: Process, members: Sequence[Process]) -> bool:
+        """Whether a peer's connection is broken, as `me` sees it."""
+        return any((found := self._between(me, each)) is not None and found.refused for each in members)
 
     def step(self, now: float, daemon: SimulatedDaemon | None) -> None:
         """One step of every process. Raises `DaemonKilled` where the daemon dies of a call."""
@@ -234,7 +261,12 @@ class Workers:
             elif me.at is not None:
                 self._leave(me, plan.generation)
         elif not plan.has(me.name) or all(self._sees(name, plan) for name in plan.workers):
-            me.ready = plan
+            members = [self.by_name[name] for name in plan.workers] if plan.has(me.name) else []
+            if self._all_reach(members):
+                me.ready = plan
+            elif me.failed != plan.generation and self._is_refused(me, members):
+                me.failed = plan.generation
+                me.outbox.append(Fault(plan.generation, me.step, "build", "a peer"))
 
     def _sees(self, name: str, plan: Plan) -> bool:
         other = self.by_name.get(name)
@@ -256,13 +288,19 @@ class Workers:
             self._consider(me, plan)
             return
         seats = self._seats(mine)
-        if seats is not None and all(
-            self.runs(each) and each.entering is not None and each.entering.generation == mine.generation
-            for each in seats
+        reach = seats is not None and self._all_reach(seats)
+        if (
+            seats is not None
+            and reach
+            and all(
+                self.runs(each) and each.entering is not None and each.entering.generation == mine.generation
+                for each in seats
+            )
         ):
             self._begin(mine, seats)
             return
-        self._wait(me, mine, "stalled" if seats is not None else "closed")
+        broken = "build" if seats is not None and self._is_refused(me, seats) else "stalled"
+        self._wait(me, mine, broken if seats is not None else "closed")
 
     def _seats(self, plan: Plan) -> list[Process] | None:
         """The members' processes; None where one is gone."""
@@ -296,8 +334,8 @@ class Workers:
             and each.entering is None
             for each in peers
         )
-        if not together or peers is None:
-            self._wait(me, world, "closed" if peers is None else "stalled")
+        if not together or peers is None or not self._all_reach(peers):
+            self._wait(me, world, "closed" if peers is None or self._is_refused(me, peers) else "stalled")
             return
         me.waits_s = me.away_s = 0.0
         if me is not peers[0]:
@@ -338,7 +376,7 @@ class Workers:
     def _wait(self, me: Process, world: Plan, how: str) -> None:
         me.waits_s += self.step_s
         me.away_s += self.step_s
-        if me.waits_s >= (CLOSED_S if how == "closed" else STALL_S):
+        if me.waits_s >= (STALL_S if how == "stalled" else CLOSED_S):
             me.waits_s = 0.0
             if not any(isinstance(each, Fault) and each.generation == world.generation for each in me.outbox):
                 me.outbox.append(Fault(world.generation, me.step, how, "a peer"))
@@ -355,6 +393,7 @@ class Workers:
             for name in world.workers
             if (each := self.by_name.get(name)) is not None
             and self.runs(each)
+            and self._between(me, each) is None
             and each.at is not None
             and each.at.generation == world.generation
             and each.holds_state

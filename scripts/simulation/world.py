@@ -38,10 +38,13 @@ class Setting:
     steps: int = 240
     seconds: float = 90.0
     tasks: int = 10
+    apart_s: float = 2.0  #: between two submissions
 
 
 #: A history that is soon over, for a crash at each of its boundaries.
 SHORT = Setting(nodes=3, steps=60, seconds=45.0, tasks=6)
+#: Short jobs of few tasks, one after the other: the later ones can get the numbers of earlier arrays.
+ONE_BY_ONE = Setting(nodes=3, jobs=5, steps=40, seconds=120.0, tasks=3, apart_s=20.0)
 
 
 @dataclass(slots=True)
@@ -82,7 +85,7 @@ class _World:
         self.acknowledged: set[int] = set()
         self.array_of: dict[int, int] = {}
         self.attached: set[int] = set()
-        self.submit_at = {number: 2.0 * number for number in range(1, setting.jobs + 1)}
+        self.submit_at = {number: setting.apart_s * number for number in range(1, setting.jobs + 1)}
         self.cancelled: set[int] = set()
         self.job_of_array: dict[int, int] = {}
         self.runs: Counter[str] = Counter()  #: of pilots
@@ -91,6 +94,7 @@ class _World:
         self.main_ends: dict[str, float] = {}
         self.down_until: dict[str, float] = {}
         self.silent_until = 0.0
+        self.forgotten: dict[int, list[SlurmState]] = {}  #: by job: ends of tasks that Slurm has forgotten
         self.happened: Counter[str] = Counter()
         self.violations: list[str] = []
 
@@ -151,6 +155,10 @@ class _World:
                 if number not in self.array_of:
                     self.array_of[number] = self._submit(number, self.setting.tasks)
                 array = self.array_of[number]
+                if self._is_anothers(daemon, number, array):
+                    self._cancel_array(array)
+                    del self.array_of[number]
+                    continue
                 daemon.loop.record([Event(now, ArrayAttached(array, self.setting.tasks), number)])
                 self.attached.add(number)
         if self.faulty and drawn(self.rng, self.rates.cancel, STEP_S):
@@ -161,23 +169,50 @@ class _World:
                 self.happened["cancelled"] += 1
                 daemon.loop.record([Event(now, JobCancelled(), job_id, reason="its owner")])
 
+    def _is_anothers(self, daemon: SimulatedDaemon, job: int, array: int) -> bool:
+        """Whether the daemon refuses the array, as `daemon.requests` does."""
+        others = (view for number, view in daemon.loop.views.items() if number != job and not view.phase.is_over)
+        pilots = (pilot for view in others for pilot in view.pilots.values())
+        return any(each.id.startswith(f"{array}_") and each.phase is not PilotPhase.ENDED for each in pilots)
+
+    def _cancel_array(self, array: int) -> None:
+        for pilot in [name for name in self.slurm.tasks if name.startswith(f"{array}_")]:
+            self.slurm.end_pilot(pilot, PilotEnd(SlurmState.CANCELLED))
+
     def _submit(self, job: int, tasks: int) -> int:
-        array = self.slurm.submit_array(USER, tasks)
+        again = self._free_number() if self.rates.reused_id and self.rng.random() < self.rates.reused_id else None
+        array = self.slurm.submit_array(USER, tasks, again)
         self.job_of_array[array] = job
         return array
+
+    def _free_number(self) -> int | None:
+        """An array's number that Slurm may use again: all its tasks have ended, and it forgets them now."""
+        tasks_of: dict[int, list[str]] = {}
+        for pilot in self.slurm.tasks:
+            tasks_of.setdefault(int(pilot.split("_")[0]), []).append(pilot)
+        ended = [n for n, names in tasks_of.items() if all(self.slurm.tasks[name].end is not None for name in names)]
+        if not self.faulty or not ended:
+            return None
+        number = self.rng.choice(ended)
+        for pilot in tasks_of[number]:
+            end = self.slurm.tasks.pop(pilot).end
+            self.forgotten.setdefault(self.job_of_array[number], []).extend([end.state] if end is not None else [])
+            self.runs.pop(pilot, None)
+        self.happened["array id used again"] += 1
+        return number
 
     def _top_up(self, job: int, tasks: int) -> int:
         """What `elastic.launch.array_resubmit` does: the array is cancelled where the daemon does not take it."""
         array = self._submit(job, tasks)
         daemon, taken = self.daemon, False
         try:
-            if daemon is not None and not daemon.loop.views[job].phase.is_over:
+            over = daemon is None or daemon.loop.views[job].phase.is_over
+            if daemon is not None and not over and not self._is_anothers(daemon, job, array):
                 daemon.loop.record([Event(self.clock.now(), ArrayAttached(array, tasks), job)])
                 taken = True
         finally:
             if not taken:
-                for pilot in [name for name in self.slurm.tasks if name.startswith(f"{array}_")]:
-                    self.slurm.end_pilot(pilot, PilotEnd(SlurmState.CANCELLED))
+                self._cancel_array(array)
         return array if taken else 0
 
     # -- Slurm's side ------------------------------------------------------------------------------------------
@@ -276,6 +311,8 @@ class _World:
             self.happened["clock set"] += 1
         if drawn(rng, rates.node_down, STEP_S):
             self._fail_node(rng.choice(sorted(self.slurm.nodes)))
+        if drawn(rng, rates.partition, STEP_S):
+            self._part_nodes()
         processes = self.workers.living()
         if not processes:
             return
@@ -297,6 +334,19 @@ class _World:
             if self.daemon is not None and victim.daemon == self.daemon.number and rng.random() < 0.5:
                 self.daemon.hung_up(victim.name)
 
+    def _part_nodes(self) -> None:
+        """Some nodes cannot reach the others: one pair, one node and all others, or two halves."""
+        rng, names = self.rng, sorted(self.slurm.nodes)
+        rng.shuffle(names)
+        here, there = rng.choice([(names[:1], names[1:2]), (names[:1], names[1:]), (names[:2], names[2:])])
+        until = self.clock.passed + rng.choice([1.0, 4.0, 20.0, 150.0])
+        self.workers.part(here, there, until, refused=rng.random() < 0.5)
+        self.happened["nodes parted"] += 1
+        if rng.random() < 0.3:  # from the daemon, too
+            for process in self.workers.living():
+                if process.node in here:
+                    process.cut_until = until
+
     def _fail_node(self, name: str) -> None:
         if name in self.down_until or any(name in job.nodes for job in self.slurm.main):
             return
@@ -315,6 +365,7 @@ class _World:
         self.faulty = False
         self.workers.rates = FaultRates()
         self.silent_until = 0.0
+        self.workers.parted.clear()
         self.daemon_due = min(self.daemon_due, self.clock.passed + STEP_S)
         if self.daemons_slurm is not None:
             self.daemons_slurm.lost_answer = 0.0
@@ -337,6 +388,7 @@ class _World:
             for pilot, task in self.slurm.tasks.items()
             if self.job_of_array.get(int(pilot.split("_")[0])) == job and task.end is not None
         ]
+        ends += self.forgotten.get(job, [])
         return len(ends) >= self.setting.tasks and SlurmState.CANCELLED not in ends
 
     def laws(self) -> list[str]:

@@ -8,7 +8,9 @@ import pytest
 
 from malletrain.api.ports import Conflict, Identity, NewJob
 from malletrain.daemon.requests import MAX_UNATTACHED_JOBS, LoopRequests
+from malletrain.domain.event import Event, PilotEnded, TasksAdded
 from malletrain.domain.job import Profile
+from malletrain.domain.snapshot import SlurmState
 from malletrain.loop.ledger import Ledger
 from malletrain.slurm.site.site_facts import Harvest
 from tests.world import World
@@ -64,3 +66,24 @@ def test_a_user_announces_few_jobs_without_an_array() -> None:
         requests.announce(wanted, mallory)
     requests.cancel(made[0], mallory)
     requests.announce(wanted, mallory)
+
+
+def test_an_array_is_of_one_job_until_slurm_uses_its_number_again() -> None:
+    world = World()
+    numbers = iter(range(1, 100))
+    requests = LoopRequests(
+        world.loop, nullcontext(), world.clock, Harvest("harvest"), lambda count: (), lambda: next(numbers)
+    )
+    ada = Identity(1001, 1001, "ada")
+    first, second, third = (requests.announce(NewJob("digits", 1, 4), ada) for _ in range(3))
+    requests.attach_array(first, 4711, 2, ada)
+    world.loop.record([Event(world.clock.now(), TasksAdded(4711, (0, 1)), first)])
+    with pytest.raises(Conflict, match="array 4711 belongs to another job"):
+        requests.attach_array(second, 4711, 2, ada)
+    requests.cancel(first, ada)
+    requests.attach_array(second, 4711, 2, ada)
+    world.loop.record([Event(world.clock.now(), TasksAdded(4711, (0, 1)), second)])
+    assert not world.loop.views[first].pilots
+    ended = [Event(world.clock.now(), PilotEnded(SlurmState.FAILED), second, f"4711_{task}") for task in (0, 1)]
+    world.loop.record(ended)
+    requests.attach_array(third, 4711, 2, ada)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from scripts.simulation.__main__ import Found, crash_points, random_histories
-from scripts.simulation.faults import ALL_FAULTS, NO_FAULTS
-from scripts.simulation.world import SHORT, play
+from scripts.simulation.faults import ALL_FAULTS, FAULTS_OF_ONE, NO_FAULTS, FaultRates
+from scripts.simulation.world import ONE_BY_ONE, SHORT, Setting, play
 
-#: Histories that broke a law before it was mended, with the factor of `ALL_FAULTS` that they had:
+#: Histories that broke a law before it was mended, with the factor of `FAULTS_OF_ONE` that they had:
 #: worlds that began beside one that the daemon did not hear (after a restart, after all were silent, in a plan that
 #: was never reported as taken, after a loss that only the daemon before knew of); pilots that were not looked at
 #: while a clock that had been set back caught up.
@@ -29,7 +30,7 @@ def test_a_seed_gives_the_same_history_again() -> None:
 
 @pytest.mark.parametrize(("seed", "factor"), ONCE_BROKEN)
 def test_a_history_that_once_broke_a_law(seed: int, factor: int) -> None:
-    assert play(seed, ALL_FAULTS.scaled(factor)).violations == []
+    assert play(seed, FAULTS_OF_ONE.scaled(factor)).violations == []
 
 
 def test_the_laws_see_two_worlds_of_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +40,7 @@ def test_the_laws_see_two_worlds_of_one_job(monkeypatch: pytest.MonkeyPatch) -> 
         return {}
 
     monkeypatch.setattr("scripts.simulation.daemon.holding", unknown)
-    broken = [why for seed, factor in ONCE_BROKEN for why in play(seed, ALL_FAULTS.scaled(factor)).violations]
+    broken = [why for seed, factor in ONCE_BROKEN for why in play(seed, FAULTS_OF_ONE.scaled(factor)).violations]
     assert any("two worlds train" in why for why in broken)
 
 
@@ -51,7 +52,20 @@ def test_histories_with_everything_that_goes_wrong() -> None:
     found = random_histories(5000, 5040)
     assert not found.broken, _shown(found)
     assert found.kills > 20
-    assert {"worker cut off", "worker frozen", "node failed", "slurmctld silent"} <= found.faults.keys()
+    kinds = {"worker cut off", "worker frozen", "node failed", "slurmctld silent", "nodes parted"}
+    assert kinds <= found.faults.keys()
+
+
+def test_arrays_get_numbers_of_earlier_ones() -> None:
+    found = [play(seed, replace(NO_FAULTS, reused_id=0.5), ONE_BY_ONE) for seed in range(8)]
+    assert [each.violations for each in found] == [[]] * 8
+    assert sum(each.faults["array id used again"] for each in found) > 8
+
+
+def test_members_that_cannot_reach_each_other_train_on_once_they_can() -> None:
+    found = [play(seed, FaultRates(partition=0.05), Setting(steps=400)) for seed in range(4)]
+    assert [each.violations for each in found] == [[]] * 4
+    assert sum(each.faults["nodes parted"] for each in found) > 8
 
 
 def test_the_daemon_dies_at_every_boundary_of_a_history() -> None:

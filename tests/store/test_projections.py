@@ -165,6 +165,19 @@ def test_days_cover_the_whole_span() -> None:
     assert sum(s for _, s in parts) == 3 * DAY
 
 
+def test_a_number_that_slurm_uses_again_is_the_later_jobs(journal: SqliteJournal, views: StoreViews) -> None:
+    journal.append([*STORY, job(2), tasks(7, 3, 2)])
+    earlier, later = views.job(1), views.job(2)
+    assert earlier is not None and later is not None
+    assert (earlier.held_tasks, earlier.pilots, later.held_tasks) == (1, (), 3), "7_3 is the first job's still"
+    ledger = Ledger()
+    ledger.apply(journal.read())
+    known = ledger.views()
+    assert (list(known[1].pilots), list(known[2].pilots)) == (["7_3"], ["7_0", "7_1", "7_2"])
+    journal.append([ev(80, K.PILOT_ENDED, "7_0", state="failed", preempted=False)])
+    assert views.job(2) == later, "what is heard late of the first job's pilots changes nothing"
+
+
 # --- laws -----------------------------------------------------------------------------------------------------
 
 _PILOTS = ["7_0", "7_1", "8_0", "9_9", "7_0+1"]
@@ -230,7 +243,8 @@ def sound_events(draw: st.DrawFn) -> Event:
     kind, number = draw(st.sampled_from(_KINDS)), draw(st.sampled_from([1, 1, 1, 2, 3]))
     data = draw(_data.get(kind, st.just({})))
     if kind is K.TASKS_ADDED:
-        data = {"array_id": 6 + number, **data}  # Slurm gives an array's number once
+        # Slurm may use an array's number again, for another job.
+        data = {"array_id": draw(st.sampled_from([6 + number] * 3 + [7])), **data}
     return event_of(
         NOON + draw(st.floats(0, 2e5)),
         kind,
