@@ -248,6 +248,13 @@ Examples:
     "--grams-per-kwh", type=click.FloatRange(min=0), help="Carbon dioxide of the site's electricity; needs --watts."
 )
 @click.option(
+    "--calibration",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Say also what a real daemon would train, by what was measured beside replays: a daemon's journal, or CSV "
+    "(play,predicted,measured).",
+)
+@click.option(
     "--compare",
     type=click.Path(path_type=Path),
     metavar="DIRECTORY",
@@ -266,6 +273,7 @@ def replay(
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, json_file: str | None, report_dir: Path | None,
     sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None, compare: Path | None,
+    calibration: Path | None,
 ) -> None:  # fmt: skip
     """Say what idle nodes would have trained.
 
@@ -293,6 +301,7 @@ def replay(
         raise click.UsageError("--report draws what the fast engine records: leave out --engine loop")
     # Imported here so that --help and --how need not wait for numpy.
     from malletrain.cli.replays import replayed_site
+    from malletrain.cli.replays.calibration_file import read_calibration
     from malletrain.replay import run, sizer, workload
     from malletrain.replay.cluster_trace import Window, cluster_trace
     from malletrain.replay.inputs.account_budgets import parse_budget
@@ -317,6 +326,7 @@ def replay(
     power = _watts(watts)
     reaction = Reaction() if scheduler is None else parse_reaction(_text(scheduler), str(scheduler))
     costs = _costs(rescale, activate, _measured(costs_from))
+    measured = None if calibration is None else read_calibration(calibration)
     site = None if config_file is None else replayed_site.of_file(config_file)
     # Faults in what was typed are found before the log is read; how large the site is, only the log says.
     for name in policies.split(","):
@@ -383,6 +393,8 @@ def replay(
             found, likely_outages == "leave-out", first_choice[0].name, next(iter(again.scores.values()))
         )
         answer = dataclasses.replace(answer, suspected=suspected)
+    if measured is not None:
+        answer = dataclasses.replace(answer, realism=measured.factor(best(answer)[1].share_of_ideal))
     for warning in answer.warnings[len(before) :]:
         click.echo(f"warning: {warning}", err=True)
     settings: tuple[Setting, ...] = ()

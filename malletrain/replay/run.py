@@ -24,6 +24,7 @@ from malletrain.replay.result import Result
 from malletrain.replay.scoring.fairness import finish_time_fairness
 from malletrain.replay.scoring.figures import Score, Watts, score
 from malletrain.replay.scoring.main_delay import Reaction
+from malletrain.replay.scoring.realism import RealismFactor
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs, sizer
 from malletrain.replay.warnings import doubts, limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
@@ -82,7 +83,8 @@ class SuspectedOutages:
 class Replay:
     """What was replayed and what came out: `results` and `scores` by policy name, in the order asked for.
 
-    `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored.
+    `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored. `realism`: how real
+    harvests compare with replays, where the site has measured it.
     """
 
     trace: ClusterTrace
@@ -92,6 +94,7 @@ class Replay:
     results: dict[str, Result]
     scores: dict[str, Score]
     suspected: SuspectedOutages | None = None
+    realism: RealismFactor | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -127,8 +130,10 @@ class Replay:
     def as_json(self) -> dict[str, object]:
         """The JSON answer of `malletrain replay` (design, section 4)."""
         found = {} if self.suspected is None else {"likely_outages": self.suspected.as_json()}
+        calibrated = {} if self.realism is None else {"calibration": self.realism.as_json()}
         return {
             "trace": self.trace_json() | found,
+            **calibrated,
             "policies": {name: each.as_json() for name, each in self.scores.items()},
         }
 

@@ -15,6 +15,7 @@ from malletrain.replay.report.intervals import nodes_interval
 from malletrain.replay.report.summary import best, length
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Watts
+from malletrain.replay.scoring.realism import RealismFactor
 
 #: Days of a mean month (365.25 / 12).
 MONTH_DAYS = 30.4375
@@ -60,6 +61,8 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
     if sure is not None:
         nodes += f" (95 %: {sure[0]:,.1f} to {sure[1]:,.1f})"
     yield "nodes won, as many dedicated ones would train as much", nodes
+    if answer.realism is not None:
+        yield "the same as calibrated", _calibrated(answer.realism, score.equivalent_nodes)
     if prices.node_hour is not None:
         money = score.speedup_node_seconds / 3600 * monthly * prices.node_hour
         yield (
@@ -76,6 +79,16 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
     if delay is not None:
         met = delay.starts_on_pilots / (delay.starts or 1)
         yield "main jobs' starts that met a pilot, as modelled", f"{met:.1%}; mean delay of all {delay.mean_s:.2f} s"
+
+
+def _calibrated(realism: RealismFactor, nodes: float) -> str:
+    expected, low, high = realism.of(nodes)
+    if realism.count == 1:
+        return f"{expected:,.1f} (factor {realism.factor:.2f}, measured once: its range is not known)"
+    return (
+        f"{expected:,.1f}, between {low:,.1f} and {high:,.1f} "
+        f"(factor {realism.factor:.2f}, {realism.low:.2f} to {realism.high:.2f})"
+    )
 
 
 def worth(answer: Replay, prices: SitePrices) -> str:

@@ -19,7 +19,7 @@ from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
 from malletrain.replay.report.facts import facts
 from malletrain.replay.report.intervals import MIN_DAYS
 from malletrain.replay.report.side_by_side import ReportFigures, read_figures, side_by_side
-from malletrain.replay.report.summary import best, headline, limits, table
+from malletrain.replay.report.summary import best, calibrated, headline, limits, table
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import Setting
 
@@ -84,6 +84,7 @@ def write_report(
     page = Template(files("malletrain.replay.report").joinpath("report.html").read_text(encoding="utf-8")).substitute(
         headline=html.escape(headline(answer)),
         worth=html.escape(director.worth(answer, prices)),
+        calibrated=_calibrated(answer),
         trainings=html.escape(director.trainings(answer)),
         key=_key(key),
         comparison=_comparison(compared),
@@ -232,6 +233,14 @@ def _html_table(rows: list[list[str]], caption: str) -> str:
     return (
         f"<table><caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+def _calibrated(answer: Replay) -> str:
+    """What is to be expected of a real daemon; where nothing was measured, that it is not known."""
+    words = calibrated(answer) or (
+        "Not calibrated: what a real daemon trains beside a replay has not been measured here (--calibration)."
+    )
+    return f'<p id="calibrated">{html.escape(words)}</p>'
 
 
 def _comparison(rows: list[list[str]]) -> str:

@@ -41,6 +41,18 @@ def headline(answer: Replay) -> str:
     )
 
 
+def calibrated(answer: Replay) -> str:
+    """What is to be expected of a real daemon, by what was measured beside a replay; empty without a calibration."""
+    if answer.realism is None:
+        return ""
+    expected, low, high = answer.realism.of(best(answer)[1].equivalent_nodes)
+    between = f" ({low:,.1f} to {high:,.1f})" if answer.realism.count > 1 else ""
+    return (
+        f"Calibrated: a real daemon trains {answer.realism.factor:.2f} times what is replayed "
+        f"({answer.realism.source}), here as much as {expected:,.1f} dedicated nodes{between}."
+    )
+
+
 def limits(answer: Replay) -> str:
     """What was replayed, in words."""
     options = answer.options
@@ -96,7 +108,7 @@ def summary(answer: Replay) -> str:
     """Sentence, table, and what was skipped."""
     rows = table(answer.scores)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [headline(answer), limits(answer), ""]
+    lines = [headline(answer), *filter(None, [calibrated(answer)]), limits(answer), ""]
     for row in rows:
         cells = [
             row[0].ljust(widths[0]),
