@@ -383,15 +383,17 @@ def replay(
     before = [*machine.account.warnings, *machine.warnings, *doubts(choices, jobs)]
     for warning in before:
         click.echo(f"warning: {warning}", err=True)
-    with _bar([choice.name for choice in choices]) as progress:
-        answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction)
+    names = [choice.name for choice in choices]
+    beside_it = other if found and len(choices) == 1 else None
+    with _bar(names if beside_it is None else [*names, "likely outages"]) as progress:
+        answer = run.replay(machine, jobs, choices, options, progress, processes, power, reaction, beside_it)
     if found:
-        first_choice = [choice for choice in choices if choice.name == best(answer)[0]]
-        with _bar(["likely outages"]) as progress:
-            again = run.replay(other, jobs, first_choice, options, progress, 1, power, reaction)
-        suspected = run.SuspectedOutages(
-            found, likely_outages == "leave-out", first_choice[0].name, next(iter(again.scores.values()))
-        )
+        otherwise, name = answer.otherwise, best(answer)[0]
+        if otherwise is None:  # of several policies the best is known only now
+            chosen = [choice for choice in choices if choice.name == name]
+            with _bar(["likely outages"]) as progress:
+                otherwise = run.replay(other, jobs, chosen, options, progress, 1, power, reaction).scores[name]
+        suspected = run.SuspectedOutages(found, likely_outages == "leave-out", name, otherwise)
         answer = dataclasses.replace(answer, suspected=suspected)
     if measured is not None:
         answer = dataclasses.replace(answer, realism=measured.factor(best(answer)[1].share_of_ideal))

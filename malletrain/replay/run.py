@@ -29,8 +29,11 @@ from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_input
 from malletrain.replay.warnings import doubts, limits_that_bind
 from malletrain.replay.workload import TrainingJob, shifted
 
-#: Told the share done of each policy.
+#: Called with the share done of each policy, and of the other trace where there is one.
 Progress = Callable[[list[float]], None]
+
+#: One replay: a trace and who decides.
+Task = tuple[ClusterTrace, PolicyChoice]
 
 
 def _times(count: int) -> str:
@@ -84,7 +87,8 @@ class Replay:
     """What was replayed and what came out: `results` and `scores` by policy name, in the order asked for.
 
     `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored. `realism`: how real
-    harvests compare with replays, where the site has measured it.
+    harvests compare with replays, where the site has measured it. `otherwise`: the score of the only policy on the
+    other trace that was given.
     """
 
     trace: ClusterTrace
@@ -95,6 +99,7 @@ class Replay:
     scores: dict[str, Score]
     suspected: SuspectedOutages | None = None
     realism: RealismFactor | None = None
+    otherwise: Score | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -147,8 +152,12 @@ def replay(
     processes: int | None = None,
     watts: Watts | None = None,
     reaction: Reaction = Reaction(),  # noqa: B008 - frozen
+    other: ClusterTrace | None = None,
 ) -> Replay:
     """Replays each policy. Deterministic but for the seconds that it took; `processes` 1 stays in this process.
+
+    `other`: the same machine seen another way, of the same begin and end; where there is one policy, it is replayed
+    beside.
 
     Raises:
         InvalidInput: no jobs, a policy twice or without its inputs, or something that the engine does not do.
@@ -161,19 +170,25 @@ def replay(
     require_replay_inputs(choices, jobs, options.budgets, has_classes=bool(options.classes))
     _require_plain(choices, options)
     on_clock = tuple(shifted(jobs, trace.start))
-    workers = min(len(choices), processes or os.cpu_count() or 1)
+    tasks = [(trace, choice) for choice in choices]
+    if other is not None and len(choices) == 1:
+        tasks.append((other, choices[0]))
+    workers = min(len(tasks), processes or os.cpu_count() or 1)
     run = _here if workers == 1 else _in_processes
-    found = dict(zip(names, run(trace, on_clock, choices, options, progress, workers), strict=True))
+    outcomes = run(tasks, on_clock, options, progress, workers)
     due = np.array([math.nan if e.job.deadline is None else e.job.deadline for e in on_clock])
     due[~(due <= trace.end)] = math.nan
-    scores = {
-        name: each
-        if isinstance(each, Score)
-        else score(each, trace.seconds, finish_time_fairness(each, on_clock, trace.end), watts, reaction, due)
-        for name, each in found.items()
-    }
+
+    def scored(each: Result | Score) -> Score:
+        if isinstance(each, Score):
+            return each
+        return score(each, trace.seconds, finish_time_fairness(each, on_clock, trace.end), watts, reaction, due)
+
+    found = dict(zip(names, outcomes[: len(names)], strict=True))
+    scores = {name: scored(each) for name, each in found.items()}
     results = {name: each for name, each in found.items() if isinstance(each, Result)}
-    return Replay(trace, on_clock, options, tuple(choices), results, scores)
+    otherwise = scored(outcomes[-1]) if len(tasks) > len(names) else None
+    return Replay(trace, on_clock, options, tuple(choices), results, scores, otherwise=otherwise)
 
 
 def _require_plain(choices: Sequence[PolicyChoice], options: Options) -> None:
@@ -203,12 +218,11 @@ def _one(
 
 
 def _here(
-    trace: ClusterTrace, jobs: Sequence[TrainingJob], choices: Sequence[PolicyChoice], options: Options,
-    progress: Progress | None, workers: int,
+    tasks: Sequence[Task], jobs: Sequence[TrainingJob], options: Options, progress: Progress | None, workers: int,
 ) -> list[Result | Score]:  # fmt: skip
-    shares = [0.0] * len(choices)
+    shares = [0.0] * len(tasks)
     results: list[Result | Score] = []
-    for i, choice in enumerate(choices):
+    for i, (trace, choice) in enumerate(tasks):
 
         def tell(share: float, i: int = i) -> None:
             shares[i] = share
@@ -230,24 +244,24 @@ def _begin(share: list[Synchronized[float]], inputs: tuple[object, ...]) -> None
 
 
 def _work(i: int) -> Result | Score:
-    trace, jobs, choices, options = _inputs
+    tasks, jobs, options = _inputs
 
     def tell(share: float) -> None:
         _share[i].value = share
 
-    return _one(trace, jobs, choices[i], options, tell)
+    trace, choice = tasks[i]
+    return _one(trace, jobs, choice, options, tell)
 
 
 def _in_processes(
-    trace: ClusterTrace, jobs: Sequence[TrainingJob], choices: Sequence[PolicyChoice], options: Options,
-    progress: Progress | None, workers: int,
+    tasks: Sequence[Task], jobs: Sequence[TrainingJob], options: Options, progress: Progress | None, workers: int,
 ) -> list[Result | Score]:  # fmt: skip
     # Fresh interpreters: forking one that runs a progress bar's thread may hang.
     context = multiprocessing.get_context("spawn")
-    share = [context.Value("d", 0.0) for _ in choices]
-    inputs = (trace, tuple(jobs), tuple(choices), options)
+    share = [context.Value("d", 0.0) for _ in tasks]
+    inputs = (tuple(tasks), tuple(jobs), options)
     with ProcessPoolExecutor(workers, context, _begin, (share, inputs)) as pool:
-        pending = [pool.submit(_work, i) for i in range(len(choices))]
+        pending = [pool.submit(_work, i) for i in range(len(tasks))]
         while wait(pending, timeout=0.2).not_done:
             if progress is not None:
                 progress([each.value for each in share])

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from malletrain.domain.errors import InvalidInput
+from malletrain.domain.job import ResizeCosts
 from malletrain.replay.cluster_trace import ClusterTrace, Window, cluster_trace
 from malletrain.replay.likely_outages import likely_outages, without_outages
+from malletrain.replay.run import replay
+from malletrain.replay.sizer import parse_policy
 from malletrain.replay.traces import read_trace
 from malletrain.replay.traces.outages import read_outages
 from malletrain.replay.traces.sinfo_nodes import read_machine, selected
 from malletrain.replay.traces.trace import BUSY, IDLE
+from malletrain.replay.workload import mix
 from tests.replay.small import trace
 from tests.replay.test_command import malletrain
 
@@ -136,6 +140,21 @@ def test_the_answer_is_given_with_and_without(tmp_path: Path) -> None:
     for mine, other in ((left, counted), (counted, left)):
         told = mine["trace"]["likely_outages"]["otherwise"]
         assert told["samples"] == pytest.approx(other["policies"]["auto"]["samples"])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_other_way_beside_is_what_it_is_alone(tmp_path: Path, processes: int) -> None:
+    machine = cluster_trace(read_trace(busy_log(tmp_path / "a", 20, 3, pause=(1.0, 1.5))), Window())
+    cleared = without_outages(machine, likely_outages(machine))
+    jobs, choices = mix("imagenet:3", ResizeCosts()), [parse_policy("auto", 120.0)]
+    both = replay(cleared, jobs, choices, processes=processes, other=machine)
+    alone = replay(machine, jobs, choices, processes=1).scores["auto"]
+    assert both.otherwise is not None
+    figures = [each.as_json() for each in (both.otherwise, alone, both.scores["auto"])]
+    for each in figures:
+        each.pop("solve_s")
+        each.pop("wall_s")
+    assert figures[0] == figures[1] != figures[2]
 
 
 def test_a_configurations_node_lists_count(tmp_path: Path) -> None:
