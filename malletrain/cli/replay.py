@@ -220,6 +220,12 @@ Examples:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Output of `scontrol show config` and `sdiag`, for the delay of main jobs as modelled.",
 )
+@click.option(
+    "--promise",
+    "with_promise",
+    is_flag=True,
+    help="Say what a promise to the main queue ([promise]) would cost in harvest, and how it would have been kept.",
+)
 @click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Zone of times that name none.")
 @click.option(
     "--seed",
@@ -271,7 +277,7 @@ def replay(
     outages: Path | None, likely_outages: str, machine_file: Path | None, partitions: tuple[str, ...],
     gpu: str | None, include: tuple[str, ...], exclude: tuple[str, ...],
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
-    scheduler: Path | None, json_file: str | None, report_dir: Path | None,
+    scheduler: Path | None, with_promise: bool, json_file: str | None, report_dir: Path | None,
     sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None, compare: Path | None,
     calibration: Path | None,
 ) -> None:  # fmt: skip
@@ -314,6 +320,7 @@ def replay(
     from malletrain.replay.report.side_by_side import read_figures
     from malletrain.replay.report.summary import best, summary
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
+    from malletrain.replay.scoring.promise_curve import promise_curve
     from malletrain.replay.sensitivity import sensitivity as sensitivities
     from malletrain.replay.traces import JobRecords, NodeChanges, read_trace
     from malletrain.replay.traces.outages import read_outages
@@ -397,6 +404,10 @@ def replay(
         answer = dataclasses.replace(answer, suspected=suspected)
     if measured is not None:
         answer = dataclasses.replace(answer, realism=measured.factor(best(answer)[1].share_of_ideal))
+    if with_promise:
+        stated = replayed_site.replayed_promise((site or replayed_site.shipped())[0])
+        curve = promise_curve(log, machine, procs_per_node, stated, reaction)
+        answer = dataclasses.replace(answer, promise=curve)
     for warning in answer.warnings[len(before) :]:
         click.echo(f"warning: {warning}", err=True)
     settings: tuple[Setting, ...] = ()

@@ -24,6 +24,7 @@ from malletrain.replay.result import Result
 from malletrain.replay.scoring.fairness import finish_time_fairness
 from malletrain.replay.scoring.figures import Score, Watts, score
 from malletrain.replay.scoring.main_delay import Reaction
+from malletrain.replay.scoring.promise_curve import PromiseCurve
 from malletrain.replay.scoring.realism import RealismFactor
 from malletrain.replay.sizer import ONE_NODE, PolicyChoice, require_replay_inputs, sizer
 from malletrain.replay.warnings import doubts, limits_that_bind
@@ -88,7 +89,7 @@ class Replay:
 
     `results` is empty after the daemon's loop (`EngineKind.LOOP`), whose journal is scored. `realism`: how real
     harvests compare with replays, where the site has measured it. `otherwise`: the score of the only policy on the
-    other trace that was given.
+    other trace that was given. `promise`: harvest against the delay of main jobs, where it was asked for.
     """
 
     trace: ClusterTrace
@@ -100,6 +101,7 @@ class Replay:
     suspected: SuspectedOutages | None = None
     realism: RealismFactor | None = None
     otherwise: Score | None = None
+    promise: PromiseCurve | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -136,10 +138,12 @@ class Replay:
         """The JSON answer of `malletrain replay` (design, section 4)."""
         found = {} if self.suspected is None else {"likely_outages": self.suspected.as_json()}
         calibrated = {} if self.realism is None else {"calibration": self.realism.as_json()}
+        promise = {} if self.promise is None else {"promise": self.promise.as_json()}
         return {
             "trace": self.trace_json() | found,
             **calibrated,
             "policies": {name: each.as_json() for name, each in self.scores.items()},
+            **promise,
         }
 
 

@@ -13,6 +13,7 @@ from ClusterShell.NodeSet import NodeSet
 
 from malletrain import config as configuration
 from malletrain.config import Config
+from malletrain.decide.promise.promised_reserve import MainPromise
 from malletrain.decide.rules import Rules
 from malletrain.sizing.objective import Objective
 from malletrain.slurm.formats import scalars, text
@@ -73,6 +74,12 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         exclude_nodes=_names(pool.exclude),
     )
     return replace(rules.with_exits(epilog_s), exit_s=None)
+
+
+def replayed_promise(config: Config) -> MainPromise:
+    """What the main queue is promised on the delay of its jobs; its chance alone where nothing is."""
+    given = config.promise
+    return MainPromise(given.main_delay_p95, given.main_delay_mean, given.immediate_refusals, chance=given.chance)
 
 
 def _starts_at_a_look(config: Config) -> int:

@@ -19,7 +19,15 @@ from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
 from malletrain.replay.report.facts import facts
 from malletrain.replay.report.intervals import MIN_DAYS
 from malletrain.replay.report.side_by_side import ReportFigures, read_figures, side_by_side
-from malletrain.replay.report.summary import best, calibrated, headline, limits, table
+from malletrain.replay.report.summary import (
+    best,
+    calibrated,
+    headline,
+    limits,
+    promise_basis,
+    promise_table,
+    table,
+)
 from malletrain.replay.run import Replay
 from malletrain.replay.sensitivity import Setting
 
@@ -94,7 +102,7 @@ def write_report(
         trace=_trace(answer, origin),
         best=html.escape(name),
         method=_method(answer),
-        main_delay=_main_delay(answer),
+        main_delay=_main_delay(answer) + _promise(answer),
         sensitivity=_sensitivity(answer, settings, left_out),
         plot_sensitivity=_tornado(answer, settings),
         zone=html.escape(str(origin.zone)),
@@ -350,6 +358,14 @@ def _main_delay(answer: Replay) -> str:
     )
     shown = _html_table(rows, "Main jobs, as modelled")
     return f'<div class="scroll">{shown}</div><p>{html.escape(words)}</p>'
+
+
+def _promise(answer: Replay) -> str:
+    """Harvest against the delay of main jobs, where it was asked for."""
+    if answer.promise is None:
+        return ""
+    shown = _html_table(promise_table(answer.promise), "What a promise to the main queue would cost")
+    return f'<div class="scroll">{shown}</div><p>{html.escape(promise_basis(answer.promise))}</p>'
 
 
 def _method(answer: Replay) -> str:

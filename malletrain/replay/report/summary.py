@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from malletrain.replay.run import Replay
 from malletrain.replay.scoring.figures import Score
+from malletrain.replay.scoring.promise_curve import PromiseCurve
 
 
 def best(answer: Replay) -> tuple[str, Score]:
@@ -104,6 +105,37 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
     return rows
 
 
+def promise_table(curve: PromiseCurve) -> list[list[str]]:
+    """A head, and one row for each bound."""
+    return [
+        ["95 % of main jobs later by at most", "nodes in reserve", "harvest left", "jobs within it"],
+        *(
+            [f"{p.delay_s:g} s", f"{p.reserve_nodes:,.1f}", f"{p.harvest_share:.1%}", f"{p.kept_share:.1%}"]
+            for p in curve.points
+        ),
+    ]
+
+
+def promise_basis(curve: PromiseCurve) -> str:
+    """What the table was reckoned from, in two sentences."""
+    return (
+        f"[promise], with a chance of {curve.chance:.0%}: reserves learnt from {curve.arrivals:,} main jobs, each "
+        f"from those of the four weeks before it, and judged by {curve.jobs:,} later ones in {curve.hours:,} hours. "
+        f"A node is free for a main job after {curve.freed_s:g} s, backfill cycles take {curve.cycle_s:g} s "
+        f"({curve.source})."
+    )
+
+
+def promise_lines(curve: PromiseCurve) -> list[str]:
+    """Harvest against delay, for a terminal."""
+    rows = promise_table(curve)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        promise_basis(curve),
+        *("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows),
+    ]
+
+
 def summary(answer: Replay) -> str:
     """Sentence, table, and what was skipped."""
     rows = table(answer.scores)
@@ -115,6 +147,8 @@ def summary(answer: Replay) -> str:
             *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
         ]
         lines.append("  ".join(cells))
+    if answer.promise is not None:
+        lines += ["", *promise_lines(answer.promise)]
     skipped = answer.trace.account.skipped
     if skipped:
         lines += ["", "skipped lines: " + ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())]
