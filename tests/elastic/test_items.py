@@ -161,8 +161,11 @@ def assert_it_leaves(daemon: Coordinator, pilot: subprocess.Popen[bytes]) -> Non
     assert pilot.wait(30) == 143
 
 
-def assert_each_once(directory: Path) -> None:
-    assert Counter(Diary(directory).of("commit")) == Counter(range(60))
+def assert_each_once(directory: Path, killed: int = 0) -> None:
+    """Of the workers `killed` each may have committed a batch that it did not come to write down."""
+    commits = Counter(Diary(directory).of("commit"))
+    assert set(commits.values()) == {1}
+    assert len(commits) >= 60 - killed
     results = [(directory / "out" / "results" / str(number)).read_text() for number in range(60)]
     assert ",".join(results) == ",".join(str(item * item) for item in range(1, 301))
 
@@ -187,7 +190,7 @@ def test_each_item_is_committed_once_through_resizes_and_kills(tmp_path: Path) -
         assert [each["result"] for each in daemon.told(EventKind.JOB_COMPLETED)] == [{"items": 300}]
         assert max(each["total"] for each in daemon.told(EventKind.SAMPLES)) == 300
         assert all(each["pause_s"] == 0 for each in daemon.told(EventKind.SWITCHED))
-    assert_each_once(tmp_path)
+    assert_each_once(tmp_path, killed=1)
     assert diary.of("all") == [0]
 
 
@@ -215,20 +218,25 @@ def test_a_job_fails_when_nobody_gets_on(tmp_path: Path) -> None:
     assert Counter(Diary(tmp_path).of("commit")) == Counter(set(range(60)) - {1})
 
 
-def test_without_a_daemon_the_script_runs_as_it_is(tmp_path: Path) -> None:
-    env = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path))
-    both = [subprocess.Popen([sys.executable, SCRIPT, "5"], env=env) for _ in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0]
+def on_a_node(directory: Path) -> subprocess.Popen[bytes]:
+    """The script twice, as `--processes-per-node=2` runs it; without a daemon."""
+    several = [sys.executable, "-m", "malletrain.elastic.launch.node_processes", "2", "--"]
+    env = outside_slurm(MALLETRAIN_TEST_DIR=str(directory), CUDA_VISIBLE_DEVICES="")
+    return subprocess.Popen([*several, sys.executable, SCRIPT, "5"], env=env)
+
+
+def test_several_processes_without_a_daemon_share_the_items(tmp_path: Path) -> None:
+    assert on_a_node(tmp_path).wait(60) == 0
     assert_each_once(tmp_path)
+    assert len(Diary(tmp_path).of("all")) == 2
 
 
-def test_sigterm_ends_the_process_after_its_batch(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, SCRIPT, "5"], env=outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)))
-    diary = Diary(tmp_path)
-    wait_until(lambda: len(diary.of("begin")) > 1, 60, "it works")
-    process.terminate()
-    assert process.wait(30) == 143
-    assert diary.of("begin") == diary.of("commit")
+def test_sigterm_ends_the_processes_after_their_batches(tmp_path: Path) -> None:
+    node, diary = on_a_node(tmp_path), Diary(tmp_path)
+    wait_until(lambda: len(diary.of("begin")) > 4, 60, "they work")
+    node.terminate()
+    assert node.wait(30) == 143
+    assert sorted(diary.of("begin")) == sorted(diary.of("commit"))
     assert not diary.of("all")
     assert not list((tmp_path / "out" / "claims").iterdir())
 
