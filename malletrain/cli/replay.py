@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _RELATIVE = re.compile(r"\+(\d+(?:\.\d+)?)([smhdw]?)$")
 _UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
-#: Seconds of a replay up to which the report replays a dozen more without being asked.
+#: Seconds of a replay up to which the report replays a score more without being asked.
 MAX_UNASKED_REPLAY_S = 5.0
 
 #: Bytes read of a site's configuration.
@@ -245,7 +245,8 @@ Examples:
 @click.option(
     "--sensitivity/--no-sensitivity",
     default=None,
-    help="Say in the report how the first policy does with other horizons, costs and placements: a dozen replays. "
+    help="Say in the report how the first policy does with other horizons, costs, caps on pilots, numbers of jobs "
+    "and placements: a score of replays. "
     "[default: where one takes less than 5 s]",
 )
 @click.option("--price", type=click.FloatRange(min=0), help="What a node-hour is worth, for the report.")
@@ -415,7 +416,7 @@ def replay(
     left_out = "Left out: asked for by --no-sensitivity."
     if sensitivity is None and report_dir is not None:
         sensitivity = took_s <= MAX_UNASKED_REPLAY_S
-        left_out = f"Left out: a dozen more replays of {took_s:.0f} s each; --sensitivity makes them."
+        left_out = f"Left out: a score more replays of {took_s:.0f} s each; --sensitivity makes them."
         if not sensitivity:
             click.echo(f"sensitivity: {left_out[0].lower()}{left_out[1:]}", err=True)
     if sensitivity:

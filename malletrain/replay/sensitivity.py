@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from malletrain.replay.assumed_placement import AssumedPlacement
 from malletrain.replay.cluster_trace import ClusterTrace
+from malletrain.replay.options import Options
 from malletrain.replay.run import Replay
 from malletrain.replay.run import replay as replayed
 from malletrain.replay.scoring.figures import Score
@@ -17,6 +18,10 @@ from malletrain.replay.workload import TrainingJob
 HORIZONS_S = (60.0, 300.0, 1200.0)
 ACTIVATIONS_S = (0.0, 2.0, 6.0, 20.0)
 STALLS_S = ((0.2, 0.2), (4.0, 4.0), (18.0, 12.0), (60.0, 40.0))
+
+#: Most pilots at a time, as a part of those asked for; and how many of the training jobs there are.
+CAPS = (0.25, 0.5, 2.0, 4.0)
+JOB_COUNTS = (1, 3, 10, 30, 100, 300)
 
 #: Makes the machine anew by another placement rule.
 Placed = Callable[[AssumedPlacement], ClusterTrace]
@@ -36,11 +41,15 @@ def sensitivity(
     answer: Replay, placed: Placed | None = None, placement: AssumedPlacement = AssumedPlacement.FIRST_FIT,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[Setting, ...]:  # fmt: skip
-    """Replays the first policy of `answer` again, with other horizons, costs and, where `placed` is given (a log
-    without node lists), other placement rules than `placement`. About a dozen replays, one after the other."""
+    """Replays the first policy of `answer` again, with other horizons, costs, caps on pilots (where a daemon is
+    replayed), with the first of its jobs alone and, where `placed` is given (a log without node lists), with other
+    placement rules than `placement`. About a score of replays, one after the other."""
     first = answer.choices[0]
     asked = answer.scores[first.name]
-    plan = [*_horizons(answer, first), *_costs(answer, first), *_placements(answer, first, placed, placement)]
+    plan = [
+        *_horizons(answer, first), *_costs(answer, first), *_caps(answer, first), *_job_counts(answer, first),
+        *_placements(answer, first, placed, placement),
+    ]  # fmt: skip
     found: list[Setting] = []
     for i, (what, value, run) in enumerate(plan):
         found.append(Setting(what, value, run is None, asked if run is None else run()))
@@ -84,6 +93,32 @@ def _with_costs(answer: Replay, first: PolicyChoice, changed: Mapping[str, float
     if jobs == list(answer.jobs):
         return None
     return lambda: _again(answer, first, jobs, answer.trace)
+
+
+def _caps(answer: Replay, first: PolicyChoice) -> _Plan:
+    """Saturation over pilots: where the training hardly grows with the cap, a larger one is not worth its starts."""
+    cap = answer.options.max_pilots
+    if answer.options.rules is None or first.unlimited:
+        return
+    for pilots in sorted({cap, *(max(1, round(part * cap)) for part in CAPS)}):
+        options = replace(answer.options, max_pilots=pilots)
+        run = None if pilots == cap else _with_options(answer, first, options)
+        yield "most pilots at a time", f"{pilots:,}", run
+
+
+def _with_options(answer: Replay, first: PolicyChoice, options: Options) -> Callable[[], Score]:
+    return lambda: replayed(answer.trace, answer.jobs, [first], options, processes=1).scores[first.name]
+
+
+def _job_counts(answer: Replay, first: PolicyChoice) -> _Plan:
+    """Saturation over training jobs: few jobs cannot use many nodes."""
+    every = len(answer.jobs)
+    for count in sorted({every, *(n for n in JOB_COUNTS if n < every)}):
+        yield "training jobs", f"{count:,}", None if count == every else _with_first_jobs(answer, first, count)
+
+
+def _with_first_jobs(answer: Replay, first: PolicyChoice, count: int) -> Callable[[], Score]:
+    return lambda: _again(answer, first, answer.jobs[:count], answer.trace)
 
 
 def _placements(answer: Replay, first: PolicyChoice, placed: Placed | None, asked: AssumedPlacement) -> _Plan:

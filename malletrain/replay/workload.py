@@ -61,12 +61,12 @@ def training_job(
     number: int, name: str, curve: Curve, costs: ResizeCosts, *, submitted_at: float = 0.0, min_nodes: int = 1,
     max_nodes: int = 64, total_samples: float | None = None, weight: float = 1.0, sizes: tuple[int, ...] = (),
     deadline_s: float | None = None, account: str = "", batches: tuple[tuple[int, Curve], ...] = (),
-    noise_scale: float | None = None, on_classes: OnClasses | None = None,
+    noise_scale: float | None = None, on_classes: OnClasses | None = None, user: str = "",
 ) -> TrainingJob:  # fmt: skip
     """A job of a replay; `number` counts from 1. `deadline_s`: so many seconds after its submission its samples are
     to be trained."""
     job = MalleableJob(
-        id=number, name=name, user="replay", uid=0, account=account, min_nodes=min_nodes, max_nodes=max_nodes,
+        id=number, name=name, user=user or "replay", uid=0, account=account, min_nodes=min_nodes, max_nodes=max_nodes,
         submitted_at=submitted_at, sizes=sizes, weight=weight, given_curve=curve, total_samples=total_samples,
         deadline=None if deadline_s is None else submitted_at + deadline_s,
     )  # fmt: skip
@@ -242,7 +242,7 @@ def _reader_of(header: list[str], path: Path) -> _Maker:
     raise InvalidInput(
         f"{path}:1",
         "needs the columns model or curve (and, as wanted, job, submit_time, min_nodes, max_nodes, total_samples, "
-        "weight, rescale_up_s, rescale_down_s, activate_s, deadline_s, account)",
+        "weight, rescale_up_s, rescale_down_s, activate_s, deadline_s, account, user)",
     )
 
 
@@ -273,7 +273,7 @@ def _own_row(row: _Row, number: int, costs: ResizeCosts, time_of: TimeParser) ->
         ),
         submitted_at=submitted, min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0),
         total_samples=row.number("total_samples") if row.has("total_samples") else None, deadline_s=_deadline(row),
-        account=row.text("account"),
+        account=row.text("account"), user=row.text("user"),
     )  # fmt: skip
 
 
@@ -326,7 +326,7 @@ def _sound_curve(points: list[tuple[int, float]], where: str) -> Curve:
 
 _TOML_KEYS = {
     "name", "model", "curve", "submit", "min_nodes", "max_nodes", "sizes", "total_samples", "weight", "count",
-    "activate_s", "grow_s", "shrink_s", "deadline_s", "account", "batches", "batch", "noise_scale",
+    "activate_s", "grow_s", "shrink_s", "deadline_s", "account", "user", "batches", "batch", "noise_scale",
     "curves", "class_min", "spans",
 }  # fmt: skip
 
@@ -402,8 +402,8 @@ def _from_table(table: Any, where: str, costs: ResizeCosts, before: int) -> Iter
             before + i + 1, f"{name}-{before + i + 1}", curve, own, submitted_at=row.number("submit", 0.0),
             min_nodes=lowest, max_nodes=highest, weight=row.number("weight", 1.0), sizes=tuple(sorted(set(sizes))),
             total_samples=row.number("total_samples") if row.has("total_samples") else None,
-            deadline_s=_deadline(row), account=row.text("account"), batches=batches, noise_scale=noise_scale,
-            on_classes=on_classes,
+            deadline_s=_deadline(row), account=row.text("account"), user=row.text("user"), batches=batches,
+            noise_scale=noise_scale, on_classes=on_classes,
         )
         for i in range(min(row.count("count", 1), MAX_JOBS + 1))
     ]  # fmt: skip

@@ -189,10 +189,10 @@ def test_the_report_opens_without_network_at_two_widths(
     assert browser.run("return document.querySelectorAll('#policies tbody tr').length") == 2
     plots = set(browser.run("return [...document.querySelectorAll('figure [id^=plot-]')].map(p => p.id)"))
     assert {"plot-timeline", "plot-spending", "plot-holes", "plot-nodes", "plot-sensitivity"} <= plots
-    # Horizons, activations and stalls; the log says where jobs ran, so no placements.
+    # Horizons, activations, stalls, caps and numbers of jobs; the log says where jobs ran, so no placements.
     told = browser.run("return [...document.querySelectorAll('#sensitivity tbody tr')].map(r => r.textContent)")
-    assert len(told) == 3 + 5 + 5
-    assert sum("as replayed" in line for line in told) == 3
+    assert len(told) == 3 + 5 + 5 + 5 + 3
+    assert sum("as replayed" in line for line in told) == 5
     assert (
         browser.run("return performance.getEntriesByType('resource').filter(e => !e.name.startsWith('data:')).length")
         == 0
@@ -310,7 +310,9 @@ def test_each_figure_is_traceable_to_a_csv_row(report: Path) -> None:
         float(policies["auto"]["idle_node_seconds"]), rel=1e-6
     )
     changed = rows("sensitivity.csv")
-    assert {row["what"] for row in changed} == {"horizon", "activation", "stall to grow / shrink"}
+    assert {row["what"] for row in changed} == {
+        "horizon", "activation", "stall to grow / shrink", "most pilots at a time", "training jobs",
+    }  # fmt: skip
     for row in changed:
         if row["as_replayed"] == "True":
             assert row["speedup_node_seconds"] == policies["auto"]["speedup_node_seconds"]

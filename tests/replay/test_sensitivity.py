@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from malletrain.decide.rules import Rules
 from malletrain.domain.job import ResizeCosts
 from malletrain.replay import AssumedPlacement, Window, cluster_trace, parse_policy, replay
-from malletrain.replay.report.frames import frame, policies, sensitivities, waits
+from malletrain.replay.cluster_trace import ClusterTrace
+from malletrain.replay.options import Options
+from malletrain.replay.report.frames import frame, policies, sensitivities, users, waits
 from malletrain.replay.run import Replay
+from malletrain.replay.scoring.figures import busiest_minute
 from malletrain.replay.sensitivity import sensitivity
 from malletrain.replay.traces.trace import Account, JobRecords
 from tests.replay.small import START, job, traces, workloads
@@ -49,7 +54,7 @@ def test_one_assumption_is_changed_at_a_time_and_what_was_asked_stands_among_the
     by = {(each.what, each.value): each for each in found}
     assert [key for key, each in by.items() if each.asked] == [
         ("horizon", "300 s"), ("activation", "6 s"), ("stall to grow / shrink", "18 / 12 s"),
-        ("placement of main jobs", "random"),
+        ("training jobs", "2"), ("placement of main jobs", "random"),
     ]  # fmt: skip
     assert {each.score for each in found if each.asked} == {answer.scores["auto"]}
     assert told == sorted(told) and told[-1] == 1.0
@@ -73,10 +78,48 @@ def test_a_log_that_says_where_jobs_ran_has_no_other_placements() -> None:
     assert "placement of main jobs" not in {each.what for each in sensitivity(answered(LOG, WINDOW))}
 
 
+def test_saturation_over_caps_and_jobs() -> None:
+    """More jobs never have a smaller ideal; a cap that is not reached changes nothing, one pilot holds one node."""
+    rules = Rules(max_pilots=4)
+    jobs = [job(n, costs=COSTS, most=2) for n in range(1, 6)]
+    options = Options.of_daemon(rules, 10.0)
+    answer = replay(cluster_trace(LOG, WINDOW), jobs, [parse_policy("auto", None)], options, processes=1)
+    found = sensitivity(answer)
+    caps = [each for each in found if each.what == "most pilots at a time"]
+    counts = [each for each in found if each.what == "training jobs"]
+    assert [each.value for each in caps] == ["1", "2", "4", "8", "16"]
+    assert [each.value for each in counts] == ["1", "3", "5"]
+    assert [each.value for each in (*caps, *counts) if each.asked] == ["4", "5"]
+    assert caps[0].score.occupied_node_seconds <= answer.trace.seconds
+    assert caps[0].score.occupied_node_seconds < caps[2].score.occupied_node_seconds
+    assert caps[-1].score.beyond_cap_node_seconds == 0.0
+    ideal = [each.score.ideal_speedup_node_seconds for each in counts]
+    assert ideal == sorted(ideal)
+
+
+@given(st.lists(st.floats(0.0, 1e4), max_size=60))
+def test_the_busiest_minute_is_that_with_most_starts(started: list[float]) -> None:
+    assert busiest_minute(np.array(started)) == max(Counter(int(t // 60) for t in started).values(), default=0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(traces(), st.lists(st.sampled_from(["ann", "ben", ""]), min_size=1, max_size=4))
+def test_users_share_all_that_was_held(machine: ClusterTrace, names: list[str]) -> None:
+    jobs = [replace(each, job=replace(each.job, user=name or "replay")) for each, name in
+            ((job(n + 1, most=4), name) for n, name in enumerate(names))]  # fmt: skip
+    answer = replay(machine, jobs, [parse_policy("auto", None)], processes=1)
+    rows = frame(users(answer)).to_dict("records")
+    held = answer.scores["auto"].occupied_node_seconds
+    assert {row["user"] for row in rows} == {name or "replay" for name in names}
+    assert sum(row["node_hours"] for row in rows) * 3600 == pytest.approx(held)
+    assert sum(row["share"] for row in rows) == pytest.approx(1.0 if held else 0.0)
+    assert sum(row["jobs"] for row in rows) == len(names)
+
+
 def test_a_policy_that_looks_nowhere_ahead_has_no_other_horizons() -> None:
     answer = answered(LOG, WINDOW)
     alone = replay(answer.trace, answer.jobs, [parse_policy("one-node", None)], processes=1)
-    assert {each.what for each in sensitivity(alone)} == {"activation", "stall to grow / shrink"}
+    assert {each.what for each in sensitivity(alone)} == {"activation", "stall to grow / shrink", "training jobs"}
 
 
 @settings(max_examples=25, deadline=None)

@@ -75,6 +75,9 @@ def key_figures(answer: Replay, prices: SitePrices) -> Iterator[tuple[str, str]]
         if prices.grams_per_kwh is not None:
             carbon = kwh * prices.grams_per_kwh / 1e6
             yield f"carbon dioxide of that ({prices.grams_per_kwh:g} g/kWh)", f"{carbon:,.2f} t"
+    if score.starts_per_minute is not None:
+        starts = f"{score.starts_per_minute:.2f}; {score.busiest_minute_starts or 0:,} in the busiest minute"
+        yield "nodes on which pilots start a minute, which slurmctld has to serve", starts
     delay = score.main_delay
     if delay is not None:
         met = delay.starts_on_pilots / (delay.starts or 1)

@@ -172,6 +172,25 @@ def _hole_of(
     return np.searchsorted(keys, node * span + (start - begin), side="right") - 1
 
 
+def users(answer: Replay) -> ColumnTable:
+    """One row a user and policy: jobs, node-hours held, their share of all that were held, samples."""
+    rows: dict[str, list[Any]] = {key: [] for key in ("policy", "user", "jobs", "node_hours", "share", "samples")}
+    names = sorted({each.job.user for each in answer.jobs})
+    of = np.array([names.index(each.job.user) for each in answer.jobs])
+    for policy, result in answer.results.items():
+        held = np.bincount(of, weights=result.totals.by_job, minlength=len(names))
+        trained = np.bincount(of, weights=result.samples, minlength=len(names))
+        whole = float(held.sum()) or 1.0
+        for user, jobs_of, seconds, samples in zip(names, np.bincount(of), held, trained, strict=True):
+            rows["policy"].append(policy)
+            rows["user"].append(user)
+            rows["jobs"].append(int(jobs_of))
+            rows["node_hours"].append(seconds / 3600)
+            rows["share"].append(seconds / whole)
+            rows["samples"].append(samples)
+    return ColumnTable({key: np.array(column) for key, column in rows.items()})
+
+
 def jobs(answer: Replay) -> ColumnTable:
     """One row a job and policy."""
     rows: dict[str, list[Any]] = {

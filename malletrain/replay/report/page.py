@@ -57,6 +57,7 @@ def write_report(
         "spending": frames.spending(answer),
         "holes": frames.holes(answer),
         "jobs": frames.jobs(answer),
+        "users": frames.users(answer),
         "months": director.months(answer, prices, origin.zone),
     }
     for title, data in tables.items():
@@ -118,6 +119,7 @@ def write_report(
             node_map.state, ticks,
         ),
         plot_jct=_jct(answer),
+        users=_users(tables["users"]),
     )  # fmt: skip
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
@@ -258,6 +260,21 @@ def _comparison(rows: list[list[str]]) -> str:
     shown = _html_table(rows, "This report beside the other; where the two are of different length, by the month")
     link = '<p><a class="csv" href="comparison.csv">comparison.csv</a></p>'
     return f'<h2>Compared</h2><div class="scroll" id="comparison">{shown}</div>{link}'
+
+
+def _users(data: frames.ColumnTable) -> str:
+    """Who was given how much; nothing where the jobs are one user's."""
+    rows = [dict(zip(data.columns, row, strict=True)) for row in data.rows()]
+    if len({row["user"] for row in rows}) < 2:
+        return ""
+    said = [["user", "policy", "jobs", "node-hours", "share"]]
+    said += [
+        [row["user"], row["policy"], f"{row['jobs']:,}", f"{row['node_hours']:,.1f}", f"{row['share']:.1%}"]
+        for row in rows
+    ]
+    told = _html_table(said, "Node-hours held, by user")
+    link = '<p><a class="csv" href="users.csv">users.csv</a></p>'
+    return f'<section class="analyst"><h2>Users</h2><div class="scroll" id="users">{told}</div>{link}</section>'
 
 
 def _intervals(shares: frames.ColumnTable) -> str:

@@ -33,7 +33,8 @@ class Score:
     pilot, of jobs that had one. rho: finish-time fairness (`malletrain.replay.scoring.fairness`). energy: what
     training drew beyond idling. deadlines: those that fall within the window. beyond_cap: idle nodes for which the
     daemon's cap allowed no pilot; reserve: those that it kept idle
-    (None: not known of a journal). Means over no job are None.
+    (None: not known of a journal). starts_per_minute: nodes on which pilots started, in the mean;
+    busiest_minute_starts: most of them within one minute of the clock. Means over no job are None.
     """
 
     idle_node_seconds: float
@@ -68,6 +69,8 @@ class Score:
     deadlines_met: int = 0
     beyond_cap_node_seconds: float | None = None
     reserve_node_seconds: float | None = None
+    starts_per_minute: float | None = None
+    busiest_minute_starts: int | None = None
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -124,6 +127,8 @@ def score(
         deadlines_met=0 if due is None else int((result.finished <= due).sum()),
         beyond_cap_node_seconds=t.beyond_cap,
         reserve_node_seconds=t.reserve,
+        starts_per_minute=60 * t.activations / seconds if seconds > 0 else None,
+        busiest_minute_starts=busiest_minute(result.log.pilot_start),
     )
 
 
@@ -131,6 +136,14 @@ def solve_times(seconds: NDArray[np.float64]) -> SolveTimes | None:
     if not len(seconds):
         return None
     return SolveTimes(float(np.median(seconds)), float(np.quantile(seconds, 0.99)), float(seconds.max()))
+
+
+def busiest_minute(started: NDArray[np.float64]) -> int:
+    """Most of these moments (Unix seconds) within one minute of the clock."""
+    if not len(started):
+        return 0
+    _, counts = np.unique((started // 60.0).astype(np.int64), return_counts=True)
+    return int(counts.max())
 
 
 def jain(shares: Sequence[float]) -> float | None:

@@ -29,7 +29,7 @@ from malletrain.domain.event import (
 )
 from malletrain.domain.job import Curve, MalleableJob, ResizeCosts, ThroughputSample
 from malletrain.learn.curve import fit_curve
-from malletrain.replay.scoring.figures import Score, jain
+from malletrain.replay.scoring.figures import Score, busiest_minute, jain
 from malletrain.replay.scoring.ideal import Ideal
 from malletrain.replay.sizer import speedups
 from malletrain.replay.workload import TrainingJob
@@ -81,6 +81,7 @@ class _Fold:
         self.idle_nodes = 0.0
         self.idle = self.occupied = self.activating = self.stalled = 0.0
         self.rescales = self.activations = self.preemptions = 0
+        self.started: list[float] = []
         #: (from, to, idle nodes, {job: world}) spans, for speed-ups once all curves are known.
         self.spans: list[tuple[float, float, float, dict[int, int]]] = []
         self.pauses: list[tuple[int, float, float, int]] = []  # job, from, to, nodes
@@ -112,6 +113,7 @@ class _Fold:
                 else:
                     self.activating += max(0.0, warm_at - since)
                 self.activations += 1
+                self.started.append(since)
             case WorkerWarm():
                 if pilot not in self.holding:
                     self.warm_at[pilot] = event.at  # a look every few seconds shows the start later
@@ -205,6 +207,8 @@ def _score(fold: _Fold, seconds: float) -> Score:
         p95_wait_s=float(np.quantile(waits, 0.95)) if len(waits) else None,
         deadlines=len(due),
         deadlines_met=met,
+        starts_per_minute=60 * fold.activations / seconds if seconds > 0 else None,
+        busiest_minute_starts=busiest_minute(np.array(fold.started)),
     )
 
 
