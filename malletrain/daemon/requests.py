@@ -32,7 +32,6 @@ from malletrain.domain.job import (
     JobView,
     MailType,
     MalleableJob,
-    PilotPhase,
     Profile,
 )
 from malletrain.loop.job_dependencies import waiting_reason
@@ -195,8 +194,8 @@ class LoopRequests:
             mark = f"{array_id}_"
             if any(name.startswith(mark) for name in view.pilots):
                 return
-            # Slurm uses numbers again: what has ended by this one was another array.
-            if any(name.startswith(mark) for other in own if not other.phase.is_over for name in _not_ended(other)):
+            # Slurm uses numbers again: what a job that is over had by this one was another array.
+            if any(name.startswith(mark) for other in own if not other.phase.is_over for name in other.pilots):
                 raise Conflict(f"array {array_id} belongs to another job")
             self._record(ArrayAttached(array_id, tasks), job)
 
@@ -297,7 +296,3 @@ class LoopRequests:
 
     def _record(self, payload: Payload, job: int, reason: str = "") -> None:
         self._loop.record([Event(self._clock.now(), payload, job, reason=reason)])
-
-
-def _not_ended(view: JobView) -> tuple[str, ...]:
-    return tuple(name for name, pilot in view.pilots.items() if pilot.phase is not PilotPhase.ENDED)

@@ -28,6 +28,7 @@ class FaultRates:
         doubled: chance that a report arrives twice.
         main_job: a main job is submitted.
         clock_step: the wall clock is set, by up to 90 s either way.
+        exile: two or three nodes that reach neither the daemon nor the others, for up to 150 s.
         cancel: an owner cancels a job.
         reused_id: chance that a submitted array gets the number of an earlier one, none of whose tasks is left.
     """
@@ -47,6 +48,7 @@ class FaultRates:
     clock_step: float = 0.0
     cancel: float = 0.0
     partition: float = 0.0
+    exile: float = 0.0
     reused_id: float = 0.0
 
     def scaled(self, factor: float) -> FaultRates:
@@ -56,7 +58,7 @@ class FaultRates:
             self.slurm_silent * factor, self.node_down * factor, self.worker_kill * factor,
             self.worker_term * factor, self.worker_freeze * factor, self.cut * factor, min(0.9, self.delay * factor),
             min(0.9, self.doubled * factor), self.main_job, self.clock_step * factor, self.cancel * factor,
-            self.partition * factor, self.reused_id,
+            self.partition * factor, self.exile * factor, self.reused_id,
         )  # fmt: skip
 
 
@@ -67,7 +69,7 @@ FAULTS_OF_ONE = FaultRates(
     cancel=0.001,
 )  # fmt: skip
 #: Everything at once.
-ALL_FAULTS = replace(FAULTS_OF_ONE, partition=0.01, reused_id=0.3)
+ALL_FAULTS = replace(FAULTS_OF_ONE, partition=0.01, exile=0.003, reused_id=0.3)
 #: A busy main queue, and nothing that breaks.
 NO_FAULTS = FaultRates(main_job=0.04)
 

@@ -74,6 +74,7 @@ class Process:
     step: int = 0
     holds_state: bool = False
     left_at: float | None = None
+    finished_in: Plan | None = None  #: the world in which training ended
     ends: bool = False  #: it ends once its reports are delivered
     asked_for: int = 0
     outbox: deque[Message] = field(default_factory=deque)
@@ -88,11 +89,10 @@ class Process:
 
     def standing(self) -> Standing | None:
         """The world that it trains in, for its hello."""
-        if self.at is None:
+        world = self.at or self.finished_in
+        if world is None:
             return None
-        return Standing(
-            self.at.generation, self.at.members, self.step, self.address, max(self.seen, self.at.generation)
-        )
+        return Standing(world.generation, world.members, self.step, self.address, max(self.seen, world.generation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +370,7 @@ class Workers:
     def _finish(self, peers: list[Process]) -> None:
         peers[0].outbox.append(Finished({}))
         for each in peers:
+            each.finished_in = each.at
             self._out(each)
             each.ends = True
 

@@ -172,8 +172,7 @@ class _World:
     def _is_anothers(self, daemon: SimulatedDaemon, job: int, array: int) -> bool:
         """Whether the daemon refuses the array, as `daemon.requests` does."""
         others = (view for number, view in daemon.loop.views.items() if number != job and not view.phase.is_over)
-        pilots = (pilot for view in others for pilot in view.pilots.values())
-        return any(each.id.startswith(f"{array}_") and each.phase is not PilotPhase.ENDED for each in pilots)
+        return any(pilot.startswith(f"{array}_") for view in others for pilot in view.pilots)
 
     def _cancel_array(self, array: int) -> None:
         for pilot in [name for name in self.slurm.tasks if name.startswith(f"{array}_")]:
@@ -313,6 +312,8 @@ class _World:
             self._fail_node(rng.choice(sorted(self.slurm.nodes)))
         if drawn(rng, rates.partition, STEP_S):
             self._part_nodes()
+        if drawn(rng, rates.exile, STEP_S):
+            self._part_nodes(exile=True)
         processes = self.workers.living()
         if not processes:
             return
@@ -334,15 +335,16 @@ class _World:
             if self.daemon is not None and victim.daemon == self.daemon.number and rng.random() < 0.5:
                 self.daemon.hung_up(victim.name)
 
-    def _part_nodes(self) -> None:
-        """Some nodes cannot reach the others: one pair, one node and all others, or two halves."""
+    def _part_nodes(self, *, exile: bool = False) -> None:
+        """Some nodes cannot reach others: one pair, or one node or two and all others. `exile`: nor the daemon."""
         rng, names = self.rng, sorted(self.slurm.nodes)
         rng.shuffle(names)
-        here, there = rng.choice([(names[:1], names[1:2]), (names[:1], names[1:]), (names[:2], names[2:])])
+        two_sides = [(names[:size], names[size:]) for size in ((2, 3) if exile else (1, 2))]
+        here, there = rng.choice(two_sides if exile else [(names[:1], names[1:2]), *two_sides])
         until = self.clock.passed + rng.choice([1.0, 4.0, 20.0, 150.0])
         self.workers.part(here, there, until, refused=rng.random() < 0.5)
-        self.happened["nodes parted"] += 1
-        if rng.random() < 0.3:  # from the daemon, too
+        self.happened["nodes cut off" if exile else "nodes parted"] += 1
+        if exile:
             for process in self.workers.living():
                 if process.node in here:
                     process.cut_until = until

@@ -86,4 +86,5 @@ def test_an_array_is_of_one_job_until_slurm_uses_its_number_again() -> None:
     assert not world.loop.views[first].pilots
     ended = [Event(world.clock.now(), PilotEnded(SlurmState.FAILED), second, f"4711_{task}") for task in (0, 1)]
     world.loop.record(ended)
-    requests.attach_array(third, 4711, 2, ada)
+    with pytest.raises(Conflict, match="array 4711 belongs to another job"):
+        requests.attach_array(third, 4711, 2, ada)

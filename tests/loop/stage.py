@@ -31,7 +31,10 @@ class Stage:
     def __init__(self, terms: JobTerms | None = None, generations: dict[int, int] | None = None) -> None:
         self.clock = HandClock()
         self.terms = terms or JobTerms()
-        self.members = Membership(MembershipSettings(), self.clock, self.admit, generations)
+        self.holding: dict[str, bool] = {}  # pilots that may hold a node, and whether a worker was warm there
+        self.members = Membership(
+            MembershipSettings(), self.clock, self.admit, generations, holding=lambda _job: self.holding
+        )
         self.events: list[Event] = []
         self.leaves: dict[str, str] = {}  # pilot -> why it was asked to leave, by the journal
         self.at: dict[str, int] = {}  # worker -> the generation it trains in

@@ -493,3 +493,56 @@ def test_a_world_that_is_taken_back_is_not_void(three: Stage) -> None:
     follows = three.plan(A)
     assert follows is not None
     assert follows.void_before <= plan.generation
+
+
+def _two_of_three_fall_silent(stage: Stage) -> None:
+    stage.holding = dict.fromkeys(("9_0", "9_1", "9_2"), True)
+    stage.members.report(A, Fault(stage.at[A], 7, "closed", "B and C"))
+    stage.obey(A)
+    stage.pass_time(2.1)
+    stage.obey(A)
+
+
+def test_a_silent_majority_gives_up_its_nodes_before_the_others_train_on(three: Stage) -> None:
+    """Where it is not heard it may have made a world of its own."""
+    _two_of_three_fall_silent(three)
+    fenced = [event for event in three.seen(EventKind.WORKER_LOST) if data_of(event)["fenced"]]
+    assert [event.pilot for event in fenced] == ["9_1", "9_2"]
+    three.pass_time(5.0)
+    three.obey(A)
+    assert three.world() == [A, B, C], "their processes may not have ended"
+    del three.holding["9_1"]
+    three.pass_time(1.1)
+    three.obey(A)
+    assert three.world() == [A], "one of three is no majority"
+
+
+def test_a_majority_whose_processes_have_ended_is_not_waited_for(three: Stage) -> None:
+    _two_of_three_fall_silent(three)
+    three.members.report(B, Exited(-9))
+    three.obey(A)
+    assert three.world() == [A]
+
+
+def test_nodes_of_a_majority_that_are_not_given_back_hold_nobody_up_for_ever(three: Stage) -> None:
+    _two_of_three_fall_silent(three)
+    for _ in range(23):
+        three.members.heard(A)
+        three.pass_time(5.0)
+        three.obey(A)
+        assert three.world() == [A, B, C]
+    three.members.heard(A)
+    three.pass_time(10.0)
+    three.obey(A)
+    assert three.world() == [A]
+
+
+def test_half_of_a_world_is_not_waited_for() -> None:
+    stage = Stage()
+    stage.begin(2)
+    stage.holding = {"9_0": True, "9_1": True}
+    stage.members.report(A, Fault(stage.at[A], 7, "closed", "B"))
+    stage.obey(A)
+    stage.pass_time(2.1)
+    stage.obey(A)
+    assert stage.world() == [A]

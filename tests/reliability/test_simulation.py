@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from malletrain.loop.membership.machine import JobMachine
 from scripts.simulation.__main__ import Found, crash_points, random_histories
 from scripts.simulation.faults import ALL_FAULTS, FAULTS_OF_ONE, NO_FAULTS, FaultRates
 from scripts.simulation.world import ONE_BY_ONE, SHORT, Setting, play
@@ -60,6 +61,22 @@ def test_arrays_get_numbers_of_earlier_ones() -> None:
     found = [play(seed, replace(NO_FAULTS, reused_id=0.5), ONE_BY_ONE) for seed in range(8)]
     assert [each.violations for each in found] == [[]] * 8
     assert sum(each.faults["array id used again"] for each in found) > 8
+
+
+#: Most of the members of a world reach neither the daemon nor the others: together they are a majority.
+EXILE = FaultRates(exile=0.01), Setting(seconds=200.0, steps=900, jobs=1)
+#: Histories in which they trained beside the daemon's world, before it waited for them.
+EXILES = (0, 2, 17, 19)
+
+
+def test_a_majority_that_the_daemon_does_not_hear_trains_in_no_world_beside_its_own() -> None:
+    assert [play(seed, *EXILE).violations for seed in EXILES] == [[]] * len(EXILES)
+
+
+def test_the_laws_see_a_majority_that_trains_beside_the_daemons_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check itself."""
+    monkeypatch.setattr(JobMachine, "_awaits_a_majority", lambda *_: False)
+    assert all(play(seed, *EXILE).violations for seed in EXILES)
 
 
 def test_members_that_cannot_reach_each_other_train_on_once_they_can() -> None:

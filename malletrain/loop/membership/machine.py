@@ -346,7 +346,7 @@ class JobMachine:
     def _fence(self, pilot: str, worker: Worker | None) -> None:
         """Gives up a worker that may train where it is not heard, for good, and its node with it."""
         self.job.fenced.add(pilot)
-        how = "not heard, and others are to train on from the last save: its node is taken back"
+        how = "not heard, and others are to train on without it: its node is taken back"
         name = f"{pilot}.0" if worker is None else worker.id
         if worker is not None:
             worker.may_return, worker.end = False, f"given up: {how}"
@@ -370,6 +370,8 @@ class JobMachine:
         if silent:
             self.look_at(check.deadline)
             return
+        if check.broken and self._awaits_a_majority(check, now):
+            return
         job.check = None
         if not check.broken:
             return  # all have answered: one member is slow
@@ -383,6 +385,34 @@ class JobMachine:
             return
         seats = tuple(job.workers[name].seat for name in staying or survivors[:1])
         self.publish(seats, check.reason, urgent=True)
+
+    def _awaits_a_majority(self, check: Check, now: float) -> bool:
+        """Whether those that have answered must wait, because more than half of their world is silent.
+
+        Cut off from the daemon and from them, these would make a world of their own
+        (`malletrain.elastic.resize.quorum`). Their nodes are taken back; the others train on once these are free, and
+        after `fence_s` at the latest. One that is known to have ended, or to hold no node, is not waited for.
+        """
+        job = self.job
+        if job.terms.restarts or not check.whole:
+            return False
+        holding = self._holding()
+        entered = (job.pending, *job.published.values()) if check.entered else ()
+        away: dict[str, Worker] = {}
+        for plan in (job.world, *entered):
+            members = [job.workers[name] for name in plan.workers] if plan is not None else []
+            silent = [each for each in members if each.silent and holding.get(each.pilot)]
+            if 2 * len(silent) > len(members):
+                away.update((each.pilot, each) for each in silent)
+        job.fenced &= {pilot for pilot, has_been_warm in holding.items() if has_been_warm}
+        if not away:
+            return False
+        check.fenced_at = now if check.fenced_at is None else check.fenced_at
+        for pilot, worker in away.items():
+            if pilot not in job.fenced:
+                self._fence(pilot, worker)
+        self.look_at(now + UNHEARD_POLL_S)
+        return now < check.fenced_at + self.settings.fence_s
 
     def _dissolve(self) -> None:
         """Drops a world whose members are all silent.

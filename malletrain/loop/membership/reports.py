@@ -162,6 +162,7 @@ def _exited(machine: JobMachine, this: Worker, status: int) -> None:
     """The script's process ended: its exit status, or minus the signal."""
     job = machine.job
     if not this.phase.lives:
+        this.silent = this.may_return = False  # it trains nowhere
         return
     if job.over is not None or this.leaving_since is not None:
         machine.leave(this, this.leave_reason or "its job is over")

@@ -99,6 +99,7 @@ class Check:
     asked: tuple[str, ...]
     whole: dict[str, int] = field(default_factory=dict)  #: worker -> step
     answered: set[str] = field(default_factory=set)
+    fenced_at: float | None = None  #: since when nodes of a silent majority are taken back
 
 
 @dataclass(slots=True)
