@@ -105,7 +105,8 @@ class Engine:
         self._freed = np.full(nodes, -math.inf)
         self._again_at = self._turn_at = math.inf
         self._startable: Ints | None = None
-        self._beyond_cap = 0
+        self._beyond_cap = self._soon = 0
+        self._looked_at = -math.inf
         self._most = [each.job.max_nodes for each in jobs]
         self._tasks = MultiNodeTasks(nodes, options.max_nodes)
         self._holes = HoleRecords(nodes) if options.order is NodeOrder.FORECAST else None
@@ -220,6 +221,7 @@ class Engine:
         totals.beyond_cap += self._beyond_cap * dt
         if self.options.keep_idle:
             totals.reserve += min(self.options.keep_idle, self.n_idle - int(self.held.sum())) * dt
+        self._count_unheld(dt)
         if len(live):
             world, held = self.world[live], self.held[live]
             running = np.clip(until - np.maximum(self.stalled[live], self.now), 0.0, dt)
@@ -235,6 +237,22 @@ class Engine:
             totals.by_job[live] += occupied
             totals.ideal += self._ideal_now() * dt
         self.now = until
+
+    def _count_unheld(self, dt: float) -> None:
+        """Idle nodes without a pilot, by why they have none."""
+        unheld = self.n_idle - int(self.held.sum())
+        if unheld <= 0:
+            return
+        bare = (self.state == IDLE) & (self.owner < 0)
+        new = bare & (self.idle_since > self._looked_at)
+        # At a look of the daemon's, nodes that pilots leave are not seen free; an ideal machine takes them at once.
+        left = self._freed >= self._looked_at if self._ruled else self._freed > self._looked_at
+        put_off = unheld if math.isfinite(self._again_at) else 0
+        self.totals.unheld.add(
+            dt, unheld, reserve=self.options.keep_idle, cap=self._beyond_cap, wanted_soon=self._soon,
+            new_holes=int(np.count_nonzero(new)), between_pilots=int(np.count_nonzero(bare & left & ~new)),
+            starts_put_off=put_off,
+        )  # fmt: skip
 
     def _speed_now(self) -> float:
         live = self._live
@@ -393,6 +411,9 @@ class Engine:
 
     def _close(self, nodes: Ints, cause: Cause) -> None:
         self.log.pilots(nodes, self.started[nodes], self.now, self.owner[nodes], cause)
+        if cause is not Cause.WINDOW:
+            cold = nodes[~self.warm[nodes]]
+            self.totals.lost_activation += float((self.now - self.started[cold]).sum())
         self.owner[nodes] = -1
         self.warm[nodes] = False
         self._freed[nodes] = self.now
@@ -402,13 +423,14 @@ class Engine:
 
     def _decide(self) -> None:
         self._due, self._again_at = False, math.inf
+        self._looked_at, self._soon = self.now, self._too_short()
         live = self._live
         if not len(live):
             return
         if self.classes is not None:
             self._decide_by_class(self.classes)
             return
-        usable = max(0, self.n_idle - self._too_short() - self.options.keep_idle)
+        usable = max(0, self.n_idle - self._soon - self.options.keep_idle)
         nodes = self._within_cap(usable)
         self._beyond_cap = usable - nodes
         counts = self.held[live].tolist()

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.replay.scoring.waterfall import UnheldTime
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -29,7 +31,8 @@ class Totals:
     """Sums over the window. Node-seconds but for the counts; `speedup` and `ideal` are integrals of
     sum_j O_j(n_j)/O_j(1). occupied = productive + stalled + activating. `main_starts`: moments at which the main
     queue took idle nodes; `main_starts_on_pilots`: those at which some of them held a pilot. `beyond_cap`: idle nodes
-    for which the daemon's cap allows no pilot; `reserve`: those that it keeps idle."""
+    for which the daemon's cap allows no pilot; `reserve`: those that it keeps idle; `unheld`: all without a
+    pilot, by reason. `lost_activation`: of `activating`, that of pilots which ended before they trained."""
 
     def __init__(self, jobs: int) -> None:
         self.idle = self.occupied = self.productive = self.stalled = self.activating = 0.0
@@ -37,6 +40,8 @@ class Totals:
         self.beyond_cap = self.reserve = 0.0
         self.rescales = self.activations = self.preemptions = self.completed = 0
         self.main_starts = self.main_starts_on_pilots = 0
+        self.lost_activation = 0.0
+        self.unheld = UnheldTime()
         self.by_job: Floats = np.zeros(jobs)
 
 

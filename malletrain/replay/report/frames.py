@@ -79,6 +79,7 @@ def policies(scores: Mapping[str, Score]) -> ColumnTable:
     for name, score in scores.items():
         row: dict[str, Any] = {"policy": name, **score.as_json()}
         solve, delay = row.pop("solve_s"), row.pop("main_delay", None)
+        row.pop("waterfall", None)
         row |= {f"solve_{key}_s": value for key, value in (solve or {}).items()}
         row |= {f"main_delay_{key}": value for key, value in (delay or {}).items() if key != "assumed"}
         rows.append(row)
@@ -137,6 +138,13 @@ def spending(answer: Replay) -> ColumnTable:
             "unused": np.array([(s.idle_node_seconds - s.occupied_node_seconds) / hour for s in scores]),
         }
     )
+
+
+def waterfalls(answer: Replay) -> Iterator[tuple[str, str, float]]:
+    """(policy, part, node-seconds) of each policy's waterfall."""
+    for name, score in answer.scores.items():
+        if score.waterfall is not None:
+            yield from ((name, part, seconds) for part, _, seconds in score.waterfall.rows())
 
 
 def holes(answer: Replay) -> ColumnTable:

@@ -27,8 +27,10 @@ from malletrain.replay.report.summary import (
     promise_basis,
     promise_table,
     table,
+    waterfall_table,
 )
 from malletrain.replay.run import Replay
+from malletrain.replay.scoring.figures import Score
 from malletrain.replay.sensitivity import Setting
 
 #: Rows of pilots.csv.gz that are made at a time: a year of a large machine has tens of millions.
@@ -75,6 +77,7 @@ def write_report(
         _write_csv(folder / "comparison.csv", ["what", *compared[0][1:]], compared[1:])
     shares = frames.shares(answer)
     _write_csv(folder / "intervals.csv", list(shares.columns), shares.rows())
+    _write_csv(folder / "waterfall.csv", ["policy", "part", "node_seconds"], frames.waterfalls(answer))
     changed = frames.sensitivities(settings)
     if settings:
         _write_csv(folder / "sensitivity.csv", list(changed.columns), changed.rows())
@@ -114,6 +117,7 @@ def write_report(
         plot_holes=_holes(answer, tables["holes"]),
         holes=_html_table(_rows(tables["holes"]), "Holes by length, node-hours"),
         spending=_html_table(_rows(tables["spending"]), "Node-hours by use"),
+        waterfall=_waterfall(answer.scores[name]),
         plot_nodes=drawings.node_map(
             f"What {len(node_map.nodes)} nodes did over time: main jobs, idle, training, down; the data is nodes.csv",
             node_map.state, ticks,
@@ -141,7 +145,7 @@ def _policies(answer: Replay) -> tuple[list[str], list[list[Any]]]:
     rows: list[list[Any]] = []
     header: list[str] = []
     for name, score in answer.scores.items():
-        data = {k: v for k, v in score.as_json().items() if k not in ("solve_s", "wall_s", "main_delay")}
+        data = {k: v for k, v in score.as_json().items() if k not in ("solve_s", "wall_s", "main_delay", "waterfall")}
         if score.main_delay is not None:
             delay = {k: v for k, v in score.main_delay.as_json().items() if k != "assumed"}
             data |= {f"main_delay_{k}": v for k, v in delay.items()}
@@ -352,6 +356,13 @@ def _sensitivity(answer: Replay, settings: Sequence[Setting], left_out: str) -> 
     link = '<a class="csv" href="sensitivity.csv">sensitivity.csv</a>'
     shown = _html_table(rows, "One assumption changed at a time")
     return f'<div class="scroll">{shown}</div><p>{html.escape(words)} {link}</p>'
+
+
+def _waterfall(score: Score) -> str:
+    """Where the idle node-hours went."""
+    if score.waterfall is None:
+        return "<p>Not known of a journal.</p>"
+    return f'<div class="scroll">{_html_table(waterfall_table(score), "Where idle node-hours went")}</div>'
 
 
 def _main_delay(answer: Replay) -> str:

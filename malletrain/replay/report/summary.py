@@ -105,6 +105,28 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
     return rows
 
 
+def waterfall_table(score: Score) -> list[list[str]]:
+    """A head, and one row for each part that idle node-time went to."""
+    parts = () if score.waterfall is None else score.waterfall.rows()
+    idle = score.idle_node_seconds or 1.0
+    return [
+        ["idle node-hours went to", "node-hours", "share"],
+        *([label, f"{seconds / 3600:,.1f}", f"{seconds / idle:.1%}"] for _, label, seconds in parts if seconds > 0),
+    ]
+
+
+def waterfall_lines(name: str, score: Score) -> list[str]:
+    """Where the idle node-hours of a policy went, for a terminal."""
+    rows = waterfall_table(score)
+    if len(rows) == 1:
+        return []
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return [
+        f"policy {name}:",
+        *("  ".join((r[0].ljust(widths[0]), r[1].rjust(widths[1]), r[2].rjust(widths[2]))) for r in rows),
+    ]
+
+
 def promise_table(curve: PromiseCurve) -> list[list[str]]:
     """A head, and one row for each bound."""
     return [
@@ -147,6 +169,8 @@ def summary(answer: Replay) -> str:
             *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
         ]
         lines.append("  ".join(cells))
+    if fell := waterfall_lines(*best(answer)):
+        lines += ["", *fell]
     if answer.promise is not None:
         lines += ["", *promise_lines(answer.promise)]
     skipped = answer.trace.account.skipped

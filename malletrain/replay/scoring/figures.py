@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from malletrain.replay.result import Result
 from malletrain.replay.scoring.main_delay import MainDelay, Reaction, modelled
+from malletrain.replay.scoring.waterfall import Waterfall
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class Score:
     training drew beyond idling. deadlines: those that fall within the window. beyond_cap: idle nodes for which the
     daemon's cap allowed no pilot; reserve: those that it kept idle
     (None: not known of a journal). starts_per_minute: nodes on which pilots started, in the mean;
-    busiest_minute_starts: most of them within one minute of the clock. Means over no job are None.
+    busiest_minute_starts: most of them within one minute of the clock. waterfall: all idle node-seconds by what
+    became of them (None: not known of a journal). Means over no job are None.
     """
 
     idle_node_seconds: float
@@ -71,6 +73,7 @@ class Score:
     reserve_node_seconds: float | None = None
     starts_per_minute: float | None = None
     busiest_minute_starts: int | None = None
+    waterfall: Waterfall | None = None
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -129,6 +132,13 @@ def score(
         reserve_node_seconds=t.reserve,
         starts_per_minute=60 * t.activations / seconds if seconds > 0 else None,
         busiest_minute_starts=busiest_minute(result.log.pilot_start),
+        waterfall=Waterfall(
+            **t.unheld.node_s,
+            lost_activation=t.lost_activation,
+            activation=t.activating - t.lost_activation,
+            stalls=t.stalled,
+            productive=t.productive,
+        ),
     )
 
 
