@@ -24,7 +24,7 @@ from malletrain.elastic.comm.group import Group, SoloGroup
 from malletrain.elastic.comm.local_rank import LocalRank
 from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.static_rendezvous import RENDEZVOUS_TIMEOUT, environment_world, step_host
-from malletrain.elastic.comm.world_group import with_device
+from malletrain.elastic.comm.world_group import require_one_carrier, with_device
 from malletrain.elastic.data.batch_loader import BatchLoader
 from malletrain.elastic.data.batch_size import BatchRule, SessionBatch, as_rule
 from malletrain.elastic.data.proportional_shares import ProportionalShares
@@ -497,11 +497,12 @@ class Runtime:
         if self._static_world is not None and self._static_world.size > 1:
             self._warm_up()
             world = self._static_world
-            if self._carrier is not None:
-                try:
+            try:
+                require_one_carrier(world, self._carrier)
+                if self._carrier is not None:
                     world = with_device(world, self._carrier, step_host(os.environ), RENDEZVOUS_TIMEOUT)
-                except PeerLost as lost:
-                    raise ElasticError(f"the devices of these processes cannot be connected: {lost}") from lost
+            except PeerLost as lost:
+                raise ElasticError(f"the devices of these processes cannot be connected: {lost}") from lost
             self.reconfigurer.enter_static_world(world)
         else:
             self.checkpointing.load()

@@ -104,3 +104,38 @@ def test_a_device_that_fails_is_named_and_the_others_go_on(
     assert re.search(says, reason), reason
     # The others may have committed the step in which the device was lost, with this worker's part of it.
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_a_newcomer_that_sums_in_another_way_is_refused_and_the_others_go_on(tmp_path: Path, static: Static) -> None:
+    """A slice of a GPU beside whole GPUs: its sums by gloo would wait for the others', by NCCL, for ever."""
+    given = ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
+    with running(tmp_path) as (daemon, pod):
+        for task in range(2):
+            pod.spawn(daemon.url, task, [SCRIPT, *given], STANDIN="20")
+        daemon.wait_world([0, 1])
+        pod.spawn(daemon.url, 2, [SCRIPT, *given])
+        assert pod.wait(2) not in (0, 143)
+        daemon.wait_world([0, 1])
+        (tmp_path / "go").touch()
+        assert pod.wait(0) == pod.wait(1) == 0
+        reason = daemon.seen(EventKind.WORKER_LOST)[0].reason
+    assert re.search(r"100_2\.0: ElasticError: this process sums gradients over gloo, .* over NCCL", reason), reason
+    assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
+
+
+def test_processes_started_together_on_unlike_devices_end_at_once(tmp_path: Path) -> None:
+    place = {"MASTER_PORT": str(free_port()), "MASTER_ADDR": "127.0.0.1", "MALLETRAIN_TEST_DIR": str(tmp_path)}
+    place |= {"MALLETRAIN_MEETING_DIR": str(tmp_path / "meeting"), "WORLD_SIZE": "2"}
+    (tmp_path / "meeting").mkdir(mode=0o700)
+    script = [SCRIPT, "--epochs", "2", "--world", "environment"]
+    kinds: list[dict[str, str]] = [{"STANDIN": "20"}, {}]
+    processes = [
+        Forked(outside_slurm(**place, **kinds[n], RANK=str(n)), tmp_path / f"log-{n}", script) for n in range(2)
+    ]
+    try:
+        assert [process.wait(120) != 0 for process in processes] == [True, True]
+    finally:
+        for process in processes:
+            process.kill()
+    assert "rank 1 sums gradients in another way than rank 0" in (tmp_path / "log-0").read_text()
+    assert "this process sums gradients over gloo" in (tmp_path / "log-1").read_text()

@@ -16,18 +16,50 @@ from tests.gpu.one_gpu import DEVICE, WHY_NOT
 
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")]
 
-FEATURES = ["plain", "fused", "clipped", "scaled", "autocast", "recomputed", "compiled", "graphs"]
+FEATURES = ["plain", "fused", "clipped", "scaled", "autocast", "float8", "recomputed", "compiled", "graphs"]
 
 #: Relative error that a feature's kernels leave between two runs of the same loop.
 BOUND = {"autocast": 2e-2, "scaled": 2e-2, "compiled": 1e-4, "graphs": 1e-4}
 
 
+class Float8Product(torch.autograd.Function):
+    """x times w transposed in 8 bits, each tensor scaled by its own largest element; gradients in e5m2."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        (x8, of_x), (w8, of_w) = _float8(x, torch.float8_e4m3fn), _float8(w, torch.float8_e4m3fn)
+        ctx.save_for_backward(x8, of_x, w8, of_w)
+        if x.is_cuda and torch.cuda.get_device_capability() >= (8, 9):
+            product: torch.Tensor = torch._scaled_mm(x8, w8.t(), of_x, of_w, out_dtype=torch.bfloat16).float()
+            return product
+        return (x8.float() * of_x) @ (w8.float() * of_w).t()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x8, of_x, w8, of_w = ctx.saved_tensors
+        g8, of_g = _float8(gradients[0], torch.float8_e5m2)
+        g = g8.float() * of_g
+        return g @ (w8.float() * of_w), g.t() @ (x8.float() * of_x)
+
+
+def _float8(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tensor in 8 bits, and its scale."""
+    scale = (x.detach().abs().max() / torch.finfo(dtype).max).clamp_min(1e-12).float()
+    return (x / scale).to(dtype), scale
+
+
+class Float8Linear(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = Float8Product.apply(input, self.weight)  # type: ignore[no-untyped-call]
+        return product + self.bias
+
+
 class Net(nn.Module):
     """`recomputed`: activations are made again in backward."""
 
-    def __init__(self, recomputed: bool) -> None:
+    def __init__(self, recomputed: bool, float8: bool = False) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(32, 64), nn.Linear(64, 4)
+        self.first, self.last = (Float8Linear if float8 else nn.Linear)(32, 64), nn.Linear(64, 4)
         self.recomputed = recomputed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -46,7 +78,7 @@ def train(
     feature: str, batches: Callable[[Net, Any, Any], Iterable[tuple[torch.Tensor, AbstractContextManager[Any]]]]
 ) -> Net:
     torch.manual_seed(0)
-    net = Net(feature == "recomputed").to(DEVICE)
+    net = Net(feature == "recomputed", feature == "float8").to(DEVICE)
     model: nn.Module = net
     if feature in ("compiled", "graphs"):
         model = torch.compile(net, mode="reduce-overhead" if feature == "graphs" else None)  # type: ignore[assignment]

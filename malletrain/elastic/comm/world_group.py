@@ -19,7 +19,7 @@ from malletrain.elastic.comm.node_group import NodeGroup
 from malletrain.elastic.comm.paired_group import PairedGroup
 from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.comm.torch_store import generation_store
-from malletrain.elastic.errors import PeerLost
+from malletrain.elastic.errors import ElasticError, PeerLost
 
 #: Room for an address and a secret.
 MAX_MEETING_BYTES = 512
@@ -44,10 +44,15 @@ def make_world_group(
             those of one local rank.
 
     Raises:
-        PeerLost: not all peers came within `timeout`, or the store is gone.
-        ElasticError: the device of this process has failed.
+        PeerLost: not all peers came within `timeout`, the store is gone, or a peer has another carrier.
+        ElasticError: the device of this process has failed, or its carrier is not that of the first member.
     """
     group = _host_group(meeting, node, nodes, local_rank, host, timeout)
+    try:
+        require_one_carrier(group, carrier)
+    except BaseException:
+        group.abandon()
+        raise
     if carrier is None or group.size == 1:
         return group
 
@@ -72,6 +77,32 @@ def make_world_group(
             paired.abandon()
             raise
     return paired
+
+
+def require_one_carrier(group: Group, carrier: DeviceCarrier | None) -> None:
+    """Refuse a group in which some members sum gradients on their devices and others in host memory: their sums would
+    wait for each other for ever. Blocks until all members have called it. The first member's way counts.
+
+    Raises:
+        PeerLost: another member differs from the first, or is lost.
+        ElasticError: this process differs from the first.
+    """
+    if group.size == 1:
+        return
+    on_device = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size)]
+    wait_complete(group.all_gather(on_device, torch.tensor([int(carrier is not None)])))
+    kinds = [bool(each) for each in on_device]
+    others = [rank for rank, kind in enumerate(kinds) if kind != kinds[0]]
+    if not others:
+        return
+    if group.rank in others:
+        mine, theirs = ("NCCL", "gloo") if kinds[group.rank] else ("gloo", "NCCL")
+        raise ElasticError(
+            f"this process sums gradients over {mine}, and the first of its world over {theirs}: all nodes of a job "
+            "need the same (whole GPUs or slices, MALLETRAIN_BACKEND, a torch with NCCL); --gpus-per-node=TYPE:N "
+            "asks for nodes of one kind"
+        )
+    raise PeerLost(f"rank {', '.join(map(str, others))} sums gradients in another way than rank 0")
 
 
 def with_device(group: Group, carrier: DeviceCarrier, host: str, limit: timedelta) -> Group:

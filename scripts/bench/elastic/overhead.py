@@ -19,6 +19,7 @@ import secrets
 import statistics
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -57,9 +58,22 @@ class Calm:
         return False
 
 
-def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: str) -> None:
-    from datetime import timedelta
+def reducer_of(rank: int, workers: int, meeting: Meeting, model: nn.Module) -> GradientReducer:
+    """The gradients' reducer of one member of a world of `workers`; blocks until all have come."""
+    committer = StepCommitter(Calm())
+    carrier, patience = find_carrier(model, os.environ), timedelta(seconds=60)
+    group = make_world_group(meeting, rank, workers, LocalRank(), "127.0.0.1", patience, carrier)
+    finish_connecting(group, patience, lambda: None)
+    committer.world = TrainingWorld(1, tuple(str(r) for r in range(workers)), group)
+    reducer = GradientReducer(list(model.named_parameters()), committer, mean=True)
+    # Members compare a row in each step, as in a session.
+    sources = Sources(lambda: 0, lambda: {"lr": 1e-4}, dict, lambda: digest(model.named_parameters()))
+    agreement = Agreement(committer, Position(), sources, "error")
+    reducer.open_pass = functools.partial(agreement.open, RoundKind.STEP)
+    return reducer
 
+
+def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     gpu = options.device == "cuda"
@@ -71,16 +85,7 @@ def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: 
     theirs, ours = build(options.width).to(options.device), build(options.width).to(options.device)
     ours.load_state_dict(theirs.state_dict())
     parallel = nn.parallel.DistributedDataParallel(theirs)
-    committer = StepCommitter(Calm())
-    carrier, patience = find_carrier(ours, os.environ), timedelta(seconds=60)
-    group = make_world_group(meeting, rank, options.workers, LocalRank(), "127.0.0.1", patience, carrier)
-    finish_connecting(group, patience, lambda: None)
-    committer.world = TrainingWorld(1, tuple(str(r) for r in range(options.workers)), group)
-    reducer = GradientReducer(list(ours.named_parameters()), committer, mean=True)
-    # Members compare a row in each step, as in a session.
-    sources = Sources(lambda: 0, lambda: {"lr": 1e-4}, dict, lambda: digest(ours.named_parameters()))
-    agreement = Agreement(committer, Position(), sources, "error")
-    reducer.open_pass = functools.partial(agreement.open, RoundKind.STEP)
+    reducer = reducer_of(rank, options.workers, meeting, ours)
     optimizers = [torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9) for m in (theirs, ours)]
     each = options.batch // options.workers
     x = torch.randn(each, 1024, generator=torch.Generator().manual_seed(rank)).to(options.device)
