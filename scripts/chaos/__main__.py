@@ -52,7 +52,8 @@ def play(minutes: float, seed: int, crash_points: int, nodes: int, directory: Pa
             ):
                 if number - len(scene.ended()) < 2:
                     number += 1
-                    scene.train(epochs=rng.randint(*EPOCHS), seed=number, most=rng.randint(1, nodes))
+                    epochs, most = rng.randint(*EPOCHS), rng.randint(1, nodes)
+                    scene.train(epochs, number, most, meanwhile=lambda: chaos.mend_due(time.monotonic()))
                 scene.main.step()
                 if minutes:
                     chaos.step()

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,8 +167,10 @@ class Scene:
 
     # --- Researchers --------------------------------------------------------------------------------------------
 
-    def train(self, epochs: int, seed: int, most: int, deadline_s: float = 120.0) -> Training:
-        """Submits a job, again and again until it is acknowledged.
+    def train(
+        self, epochs: int, seed: int, most: int, meanwhile: Callable[[], None], deadline_s: float = 120.0
+    ) -> Training:
+        """Submits a job, again and again until it is acknowledged; `meanwhile` is called between two tries.
 
         Raises:
             LabError: not acknowledged in time.
@@ -185,6 +188,7 @@ class Scene:
             except (LabError, ValueError, IndexError):
                 if time.monotonic() > end:
                     raise
+                meanwhile()
                 time.sleep(0.5)
         self.jobs.append(job)
         return job
