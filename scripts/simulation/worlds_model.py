@@ -28,12 +28,14 @@ class Rules:
     Attributes:
         fences: the daemon takes the nodes of a silent majority back before the others go on.
         strict: a quorum is more than half of its world, not half.
+        numbers: the daemon's next plan has a higher number than any that those who answer have seen.
         plans: the most plans after the first.
         deaths: the most workers that die by themselves.
     """
 
     fences: bool = True
     strict: bool = True
+    numbers: bool = True
     plans: int = 3
     deaths: int = 1
 
@@ -164,6 +166,8 @@ def _daemon(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
         return
     if len(now.plans) <= rules.plans and not (now.pending and now.plan(now.pending).members == answer):
         highest = max(plan.number for plan in now.plans if not plan.votes_bound_to or plan.number == now.world)
+        if rules.numbers:
+            highest = max(highest, *(now.workers[w].bound for w in answer))
         plan = Plan(highest + 1, answer)
         if all(plan.number != each.number for each in now.plans):
             after = replace(after, plans=(*now.plans, plan), pending=plan.number)

@@ -546,3 +546,20 @@ def test_half_of_a_world_is_not_waited_for() -> None:
     stage.pass_time(2.1)
     stage.obey(A)
     assert stage.world() == [A]
+
+
+def test_a_member_that_is_bound_to_a_quorums_plan_is_given_a_later_one(three: Stage) -> None:
+    """It voted while it was cut off, nobody else took the plan, and it takes none of an earlier number."""
+    world = three.plan(A)
+    assert world is not None
+    three.members.report(A, Fault(three.at[A], 7, "closed", "C"))
+    three.obey_checks(A, B)
+    three.pass_time(2.1)
+    pending = three.plan(B)
+    assert pending is not None and pending.workers == (A, B)
+    three.adopt(1, world, seen=world.generation + 500)
+    three.obey_checks(A, B)
+    later = three.plan(B)
+    assert later is not None and later.urgent
+    assert later.generation > world.generation + 500
+    assert later.workers == (A, B)

@@ -28,5 +28,4 @@ def test_a_quorum_of_half_a_world_is_too_small() -> None:
 
 @pytest.mark.nightly
 def test_a_death_and_a_plan_more() -> None:
-    """Its one dead end (a number of a quorum's beyond the daemon's) is described in docs/reliability.md."""
     assert search(3, Rules()).broken == ()

@@ -122,6 +122,11 @@ def take_standing(machine: JobMachine, this: Worker, said: Standing, brought: Br
     if job.world is not None and job.world.generation == said.generation and job.world.has(this.id):
         this.address = own
         machine.train(this)
+    if said.seen > job.generation:
+        # It takes no plan below the number of a quorum's to which it is bound.
+        job.generation = said.seen
+        if job.is_planned(this.id):
+            machine.ask(f"{this.id} has seen generation {said.seen}", broken=True)
 
 
 def _adopt(machine: JobMachine, this: Worker, said: Standing, brought: Brought) -> None:
