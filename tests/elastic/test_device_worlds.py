@@ -106,8 +106,11 @@ def test_a_device_that_fails_is_named_and_the_others_go_on(
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-def test_a_newcomer_that_sums_in_another_way_is_refused_and_the_others_go_on(tmp_path: Path, static: Static) -> None:
+def test_a_newcomer_that_sums_in_another_way_is_refused_and_the_others_go_on(
+    tmp_path: Path, static: Static, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slice of a GPU beside whole GPUs: its sums by gloo would wait for the others', by NCCL, for ever."""
+    monkeypatch.delenv("STANDIN", raising=False)
     given = ["--epochs", EPOCHS, "--step-seconds", "0.1", "--slow-until", str(tmp_path / "go")]
     with running(tmp_path) as (daemon, pod):
         for task in range(2):
@@ -123,7 +126,10 @@ def test_a_newcomer_that_sums_in_another_way_is_refused_and_the_others_go_on(tmp
     assert_equal(torch.load(tmp_path / "final.pt"), static("--epochs", EPOCHS), 1e-12)
 
 
-def test_processes_started_together_on_unlike_devices_end_at_once(tmp_path: Path) -> None:
+def test_processes_started_together_on_unlike_devices_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STANDIN", raising=False)
     place = {"MASTER_PORT": str(free_port()), "MASTER_ADDR": "127.0.0.1", "MALLETRAIN_TEST_DIR": str(tmp_path)}
     place |= {"MALLETRAIN_MEETING_DIR": str(tmp_path / "meeting"), "WORLD_SIZE": "2"}
     (tmp_path / "meeting").mkdir(mode=0o700)

@@ -753,6 +753,7 @@ def draws_between() -> None:
 
 def decides_by_random() -> None:
     """A size for each batch, chosen by Python's generator before the block, and a rate after it."""
+    drawn = 0.0  # a worker's first block may be given up before it is drawn
     for _ in s.epochs(EPOCHS):
         for x, y in s.batches():
             scale = random.choice([0.5, 1.0, 1.5])
