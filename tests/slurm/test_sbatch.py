@@ -132,7 +132,7 @@ def test_every_fault_is_named_with_its_place() -> None:
         "train.sh:2: --foo is not an option",
         "train.sh:2: --nodes: MIN 5 is above MAX 2",
         "train.sh:3: no closing quotation",
-        "train.sh:4: --elastic: 'no' is neither",
+        "train.sh:4: --elastic: 'no' is none of live, restart, tasks",
         "train.sh:4: --weight: '-1' is not a number above 0",
         "train.sh:5: --licenses: licences are not supported",
         "train.sh:5: --ntasks: ",
