@@ -114,8 +114,9 @@ class Forked:
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # ended, and its status is on the way
+            if self.poll() is None:
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
