@@ -13,7 +13,7 @@ pytest_plugins = ["tests.slurm_fixtures"]  # lab, lab_factory, lab_directory: re
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 settings.register_profile(
-    "ci", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "ci", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.register_profile("nightly", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
