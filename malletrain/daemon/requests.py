@@ -24,16 +24,7 @@ from malletrain.domain.event import (
     OperatorRequest,
     Payload,
 )
-from malletrain.domain.job import (
-    Curve,
-    DependencyKind,
-    Elastic,
-    JobPhase,
-    JobView,
-    MailType,
-    MalleableJob,
-    Profile,
-)
+from malletrain.domain.job import Curve, DependencyKind, Elastic, JobPhase, JobView, MailType, MalleableJob, Profile
 from malletrain.loop.job_dependencies import waiting_reason
 from malletrain.loop.ports import Clock
 from malletrain.loop.tick import Loop
@@ -60,8 +51,8 @@ class LoopRequests:
         next_id: a job number never given before.
         account_of: the account that a user's jobs are charged to; None: the one that pilots run in.
         of_main_job: the events of the journal that name a job of the main queue.
-        mail_address: the full address of a user (first argument), who may have given one (second); None: no one is
-            the audience of anything here. Raises `Refused` for one that is not permitted.
+        mail_address: the full address of a user (first argument), who may have given one (second); None: no mail
+            is sent here. Raises `Refused` for one that is not permitted.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class ItemWorker(Restarter):
     def _poll(self) -> int | None:
         link, plan = self._link, self._link.plan
         if link.end is not None or self._must_end.is_set():
-            return self._leave(link.end or "told to end", 0)
+            return self._leave(link.end or "asked to end", 0)
         if plan is not None and plan.generation > self._plan.generation:
             if self._seat(plan) is not None:
                 self._take(plan)

@@ -276,9 +276,9 @@ def _users(data: frames.ColumnTable) -> str:
         [row["user"], row["policy"], f"{row['jobs']:,}", f"{row['node_hours']:,.1f}", f"{row['share']:.1%}"]
         for row in rows
     ]
-    told = _html_table(said, "Node-hours held, by user")
+    shown = _html_table(said, "Node-hours held, by user")
     link = '<p><a class="csv" href="users.csv">users.csv</a></p>'
-    return f'<section class="analyst"><h2>Users</h2><div class="scroll" id="users">{told}</div>{link}</section>'
+    return f'<section class="analyst"><h2>Users</h2><div class="scroll" id="users">{shown}</div>{link}</section>'
 
 
 def _intervals(shares: frames.ColumnTable) -> str:

@@ -120,11 +120,7 @@ def waterfall_lines(name: str, score: Score) -> list[str]:
     rows = waterfall_table(score)
     if len(rows) == 1:
         return []
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    return [
-        f"policy {name}:",
-        *("  ".join((r[0].ljust(widths[0]), r[1].rjust(widths[1]), r[2].rjust(widths[2]))) for r in rows),
-    ]
+    return [f"policy {name}:", *_aligned(rows, words=1)]
 
 
 def promise_table(curve: PromiseCurve) -> list[list[str]]:
@@ -150,25 +146,25 @@ def promise_basis(curve: PromiseCurve) -> str:
 
 def promise_lines(curve: PromiseCurve) -> list[str]:
     """Harvest against delay, for a terminal."""
-    rows = promise_table(curve)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [promise_basis(curve), *_aligned(promise_table(curve), words=0)]
+
+
+def _aligned(rows: list[list[str]], words: int) -> list[str]:
+    """Lines of a table for a terminal: the first `words` columns to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        promise_basis(curve),
-        *("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows),
+        "  ".join(
+            cell.ljust(width) if i < words else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
     ]
 
 
 def summary(answer: Replay) -> str:
     """Sentence, table, and what was skipped."""
-    rows = table(answer.scores)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [headline(answer), *filter(None, [calibrated(answer)]), limits(answer), ""]
-    for row in rows:
-        cells = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        lines.append("  ".join(cells))
+    lines += _aligned(table(answer.scores), words=1)
     if fell := waterfall_lines(*best(answer)):
         lines += ["", *fell]
     if answer.promise is not None:

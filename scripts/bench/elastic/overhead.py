@@ -73,15 +73,34 @@ def reducer_of(rank: int, workers: int, meeting: Meeting, model: nn.Module) -> G
     return reducer
 
 
-def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: str) -> None:
+def begin(rank: int, device: str) -> bool:
+    """Prepare this process as one of several on `device`; whether that is a GPU, which they share."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    gpu = options.device == "cuda"
+    gpu = device == "cuda"
     if gpu:
         os.environ.update(environment_of(rank))
         torch.cuda.set_device(0)
+    return gpu
+
+
+def meet_for_ddp(rank: int, workers: int, directory: str, *, gpu: bool) -> None:
+    """Make DDP's process group, over NCCL on a GPU; the processes meet in a file of `directory`."""
     meet = f"file://{directory}/meet"
-    dist.init_process_group("nccl" if gpu else "gloo", init_method=meet, rank=rank, world_size=options.workers)
+    dist.init_process_group("nccl" if gpu else "gloo", init_method=meet, rank=rank, world_size=workers)
+
+
+def serve_meeting() -> tuple[StoreServer, Meeting]:
+    """Where the members of one world meet. The server serves as long as it is referred to."""
+    server = StoreServer("127.0.0.1")
+    meeting = Meeting(server.address, 1, secrets.token_hex())
+    server.trust(meeting)
+    return server, meeting
+
+
+def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: str) -> None:
+    gpu = begin(rank, options.device)
+    meet_for_ddp(rank, options.workers, directory, gpu=gpu)
     theirs, ours = build(options.width).to(options.device), build(options.width).to(options.device)
     ours.load_state_dict(theirs.state_dict())
     parallel = nn.parallel.DistributedDataParallel(theirs)
@@ -130,9 +149,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
     os.environ.update({**HUGE_PAGE_ENVIRONMENT, **os.environ})
-    server = StoreServer("127.0.0.1")
-    meeting = Meeting(server.address, 1, secrets.token_hex())
-    server.trust(meeting)
+    _server, meeting = serve_meeting()
     with tempfile.TemporaryDirectory() as directory:
         spawn(worker, (options, meeting, directory), nprocs=options.workers)
         rows = json.loads(Path(directory, "rows").read_text())

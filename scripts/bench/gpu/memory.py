@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import resource
-import secrets
 import statistics
 import tempfile
 from pathlib import Path
@@ -25,28 +24,20 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from malletrain.elastic.comm.authentication import Meeting
-from malletrain.elastic.comm.peer_store import StoreServer
 from malletrain.elastic.launch.launcher import HUGE_PAGE_ENVIRONMENT
-from scripts.bench.elastic.overhead import reducer_of
+from scripts.bench.elastic.overhead import begin, meet_for_ddp, reducer_of, serve_meeting
 from scripts.bench.elastic.train_large import build
-from tests.gpu.one_gpu import environment_of
 
 
 def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: str, ours: bool) -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    gpu = options.device == "cuda"
-    if gpu:
-        os.environ.update(environment_of(rank))
-        torch.cuda.set_device(0)
+    gpu = begin(rank, options.device)
     model = build(options.width).to(options.device)
     trained: nn.Module = model
     reducer = None
     if ours:
         reducer = reducer_of(rank, options.workers, meeting, model)
     else:
-        meet = f"file://{directory}/meet"
-        dist.init_process_group("nccl" if gpu else "gloo", init_method=meet, rank=rank, world_size=options.workers)
+        meet_for_ddp(rank, options.workers, directory, gpu=gpu)
         trained = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     x, y = torch.randn(8, 1024, device=options.device), torch.randint(0, 1024, (8,), device=options.device)
@@ -65,9 +56,7 @@ def worker(rank: int, options: argparse.Namespace, meeting: Meeting, directory: 
 
 def peak_bytes(options: argparse.Namespace, *, ours: bool) -> float:
     """The median over the workers."""
-    server = StoreServer("127.0.0.1")
-    meeting = Meeting(server.address, 1, secrets.token_hex())
-    server.trust(meeting)
+    _server, meeting = serve_meeting()
     with tempfile.TemporaryDirectory() as directory:
         spawn(worker, (options, meeting, directory, ours), nprocs=options.workers)
         return statistics.median(int(path.read_text()) for path in Path(directory).glob("peak-*"))
