@@ -31,7 +31,7 @@ import numpy as np
 
 from malletrain.domain.job import Curve
 from malletrain.sizing.problem import JobDemand, JobId, OnClasses, Problem, Synchronous, Value
-from malletrain.sizing.values import Floats, Ints, Throughput, ValueTable, alpha_fair, permitted_sizes
+from malletrain.sizing.values import Floats, Ints, Throughput, ValueTable, alpha_fair, charge_zero, permitted_sizes
 
 #: Up to so many mixtures of one job are all looked at.
 MAX_WHOLE_MIXTURES = 2000
@@ -399,7 +399,4 @@ def _add_profiling_terms(
             here = counts[names.index(main), rows] == size[rows] if main in names else here
         for k, added in jobs[i].bonus:
             value[rows][(size[rows] == k) & here] += added
-    must = [i for i, job in enumerate(jobs) if job.must_run or job.locked is not None]
-    if must:
-        most = np.maximum.reduceat(value, start[:-1]) - np.minimum.reduceat(value, start[:-1])
-        value[start[must]] -= float(most.sum()) + 1.0
+    charge_zero(jobs, problem.nodes, start, value)

@@ -51,8 +51,9 @@ def size_with_must_run(
 
 
 def _given_fewest(problem: Problem, job: JobDemand) -> Problem | None:
-    """The problem of the other jobs once `job` has its fewest nodes; None where these or a cap do not permit it."""
-    sizes = permitted_sizes(job, problem.nodes)[1:]
+    """The problem of the other jobs once `job` has its fewest nodes, if it is locked at more or not; None where these
+    or a cap do not permit it."""
+    sizes = permitted_sizes(replace(job, locked=None), problem.nodes)[1:]
     if not len(sizes):
         return None
     least = int(sizes[0])

@@ -164,11 +164,12 @@ class JobDemand:
         noise_scale: the gradient noise scale, in samples, where the job reports it (policy `goodput`).
         bonus: (size, added value) pairs, in the units of the problem's values: what measuring that size is worth.
         doubt: how wrong the curve may be where the job trains now, relative: it is not shrunk for less.
-        must_run: it comes before everything but locks (it has waited too long, or has a deadline): no nodes cost
-            more than all other jobs together can gain.
+        must_run: it comes before everything, locks too (it has waited too long, or has a deadline): no nodes cost
+            more than all locks are worth, and than all other jobs together can gain.
         due: its deadline, where it has one (policy `deadline`).
         locked: the only size besides zero that it may have, because it is being measured there; zero then costs more
-            than all other jobs together can gain, so that the lock holds as long as the nodes are there.
+            than all other jobs together can gain, so that the lock holds as long as the nodes are there and no job
+            that must run needs them.
 
     Raises:
         InvalidInput: naming the job and the field.

@@ -22,8 +22,10 @@ mean speed-up x = v / (T O(1)):  T U(x),  U(x) = x^(1-alpha)/(1-alpha), and log 
 where no nodes would be worth minus infinity, U is taken as U(max(x, 0.001)) - U(0.001).
 
 Last come what measuring is worth: `bonus` of a size is added as it is; a job that is `locked` at a size while it is
-measured there has no other size but zero, and zero costs it more than everyone together can gain; so does zero for a
-job that `must_run`, with any of its sizes. What the objective makes of weights: `malletrain.sizing.objective`.
+measured there has no other size but zero, and zero costs it more than everyone together can gain; zero for a job that
+`must_run`, with any of its sizes, costs more than all locks together.
+
+What the objective makes of weights: `malletrain.sizing.objective`.
 """
 
 from __future__ import annotations
@@ -182,15 +184,25 @@ def _add_profiling_terms(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, s
         sizes = size[start[i] : start[i + 1]]
         for k, added in jobs[i].bonus:
             value[start[i] : start[i + 1]][sizes == k] += added
+    charge_zero(jobs, nodes, start, value)
+
+
+def charge_zero(jobs: tuple[JobDemand, ...], nodes: int, start: Ints, value: Floats) -> None:
+    """What having no nodes costs jobs that are locked at a size of these `nodes`, or must run, into `value`.
+
+    One that leaves its lock frees nodes by which all others cannot gain more than that; one that has none though it
+    must run costs more than all locks together, so no measurement takes its nodes.
+    """
     locked = [
         i for i, job in enumerate(jobs)
-        if job.must_run or (job.locked is not None and job.locked <= min(job.max, nodes))
+        if not job.must_run and job.locked is not None and job.locked <= min(job.max, nodes)
     ]  # fmt: skip
-    if locked:
-        # A job that leaves its lock, or has no nodes though it must run, frees nodes by which all others cannot gain
-        # more than this.
+    must = [i for i, job in enumerate(jobs) if job.must_run]
+    if locked or must:
         most = np.maximum.reduceat(value, start[:-1]) - np.minimum.reduceat(value, start[:-1])
-        value[start[locked]] -= float(most.sum()) + 1.0
+        each = float(most.sum()) + 1.0
+        value[start[locked]] -= each
+        value[start[must]] -= each * (len(locked) + 1)
 
 
 def _every_size(jobs: tuple[JobDemand, ...], nodes: int) -> tuple[Ints, Ints, Ints]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 from malletrain.domain.errors import InvalidInput
 from malletrain.domain.job import Curve
 from malletrain.sizing.constraints import check
+from malletrain.sizing.must_run import size_with_must_run
 from malletrain.sizing.policies.exact import Auto, Exact
 from malletrain.sizing.policies.lp import Lp
 from malletrain.sizing.policies.milp import Milp
-from malletrain.sizing.problem import Problem
+from malletrain.sizing.problem import JobDemand, JobId, OnClasses, Problem
 from malletrain.sizing.values import permitted_sizes, value_table
 from tests.sizing.problems import every_plan, examples, full_dp, job, magnitude, problems
 
@@ -47,15 +49,50 @@ def test_milp_lp_and_auto_give_the_sizes_of_exact(problem: Problem) -> None:
 
 
 @given(measured(most_jobs=3, most=5, most_nodes=10))
-def test_locks_hold_while_there_are_nodes(problem: Problem) -> None:
+def test_locks_hold_while_there_are_nodes_beside_those_that_must_run(problem: Problem) -> None:
     answer = Exact().size(problem)
+    must = [d.id for d in problem.jobs if d.must_run]
     locked = {d.id: d.locked for d in problem.jobs if d.locked is not None}
     assert all(answer.sizes[name] in (0, size) for name, size in locked.items())
-    if sum(locked.values()) <= problem.nodes:
-        assert {name: answer.sizes[name] for name in locked} == locked
-    else:
-        kept = sum(answer.sizes[name] > 0 for name in locked)
-        assert kept == max(sum(plan[name] > 0 for name in locked) for _, plan in every_plan(problem))
+    plans = [plan for _, plan in every_plan(problem)]
+    running = max(_running(must, plan) for plan in plans)
+    assert _running(must, answer.sizes) == running
+    others = [name for name in locked if name not in must]
+    kept = max(_running(others, plan) for plan in plans if _running(must, plan) == running)
+    assert _running(others, answer.sizes) == kept
+
+
+def _running(jobs: Sequence[JobId], sizes: Mapping[JobId, int]) -> int:
+    return sum(sizes[each] > 0 for each in jobs)
+
+
+def two_jobs(must_run: bool, least: int = 1) -> tuple[JobDemand, JobDemand]:
+    return job("measured", 4, 4, locked=4), job("waited", 0, 4, min=least, must_run=must_run)
+
+
+def on(nodes: int, jobs: tuple[JobDemand, ...], *, by_class: bool) -> Problem:
+    classes = {"new": nodes, "old": 0} if by_class else {}
+    if by_class:
+        jobs = tuple(replace(each, on_classes=OnClasses(spans=True)) for each in jobs)
+    return Problem(300.0, nodes, jobs, classes=classes)
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+def test_a_measurement_takes_no_nodes_of_a_job_that_must_run(by_class: bool) -> None:
+    policy = Auto()
+    free = policy.size(on(4, two_jobs(must_run=False), by_class=by_class))
+    assert free.sizes == {"measured": 4, "waited": 0}
+    owed = policy.size(on(4, two_jobs(must_run=True), by_class=by_class))
+    assert owed.sizes["waited"] >= 1 and owed.sizes["measured"] == 0
+    both = policy.size(on(6, two_jobs(must_run=True), by_class=by_class))
+    assert both.sizes == {"measured": 4, "waited": 2}
+
+
+def test_a_lock_of_one_that_must_run_takes_no_nodes_of_another() -> None:
+    first, second = two_jobs(must_run=True, least=3)
+    problem = Problem(300.0, 5, (replace(first, must_run=True), second))
+    answer, put_off = size_with_must_run(Auto(), problem)
+    assert answer.sizes["measured"] >= 1 and answer.sizes["waited"] >= 3 and not put_off
 
 
 def test_a_bonus_is_added_to_that_size_alone() -> None:
