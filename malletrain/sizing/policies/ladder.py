@@ -44,6 +44,8 @@ MAX_PRICING_ROUNDS = 60
 MAX_RELATIVE_GAP = 1e-3
 #: Branching nodes for the whole plan.
 MAX_BRANCHES = 20
+#: Relative difference of two sums of the same numbers in another order: it is no gap, and processors differ in it.
+SUMMATION_ERROR = 1e-12
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Ladder(Policy):
             return fallback(problem, "no whole plan was found within the work allowed")
         sizes: dict[JobId, int] = {job.id: 0 for job in problem.jobs}
         sizes.update({job: of[0] for job, of in found.sizes.items()})
-        gap = max(0.0, found.bound - found.worth) / max(abs(found.bound), 1e-300)
+        gap = (found.bound - found.worth) / max(abs(found.bound), 1e-300)
+        gap = gap if gap > SUMMATION_ERROR else 0.0
         reason = f"best for {max(1, len(problem.lifetimes))} periods ahead, within {gap:.1e}"
         table = value_table(problem, cache)
         worth = table.worth(table.rows_of(sizes)) if table.has(sizes) else found.worth
