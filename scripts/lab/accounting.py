@@ -14,6 +14,7 @@ from scripts.lab.conf import LabConfig, cluster_name
 from scripts.lab.errors import LabError
 from scripts.lab.layout import Layout
 from scripts.lab.packages import Toolchain, last_line
+from scripts.lab.publish import publish
 from scripts.lab.users import TEST_USERS
 
 COORDINATOR = "malletrain"
@@ -23,9 +24,8 @@ COMMAND_TIMEOUT_S = 60.0
 
 def write_files(layout: Layout, toolchain: Toolchain, port: int, user: str) -> None:
     """Writes slurmdbd.conf and an empty database directory; LabError if MariaDB cannot make one."""
-    path = layout.root / "slurmdbd.conf"
-    path.touch(mode=0o600)  # before the password is in it
-    path.write_text(slurmdbd_conf(layout, port, user, secrets.token_hex(16), toolchain.plugin_directory))
+    text = slurmdbd_conf(layout, port, user, secrets.token_hex(16), toolchain.plugin_directory)
+    publish(layout.root / "slurmdbd.conf", text, 0o600)
     _make_database(layout, toolchain, user)
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from scripts.lab.conf import LabConfig
 from scripts.lab.edit import Change, changed
 from scripts.lab.errors import DeadlineError, LabError
 from scripts.lab.layout import Layout
+from scripts.lab.publish import publish
 from scripts.lab.record import Record
 from scripts.lab.users import Identity
 
@@ -32,6 +34,7 @@ class Lab:
     def __init__(self, layout: Layout, known: Record) -> None:
         self._layout = layout
         self._record = known
+        self._killed: set[str] = set()
 
     @classmethod
     def up(
@@ -210,7 +213,11 @@ class Lab:
         )
 
     def clear(self, deadline_s: float = 60) -> None:
-        """Cancels all jobs, deletes reservations, resumes nodes; returns when every node is idle: a clean lab."""
+        """Cancels all jobs, deletes reservations, resumes nodes; returns when every node is idle: a clean lab.
+
+        Daemons that ended are started again; LabError at once, with their last words, for one that ends during this.
+        """
+        self._start_ended()
         for name in re.findall(r"^ReservationName=(\S+)", self.run(["scontrol", "show", "res", "-o"]).stdout, re.M):
             self.run(["scontrol", "delete", f"ReservationName={name}"])
 
@@ -224,6 +231,7 @@ class Lab:
             left = sorted(set(self.run(["squeue", "-h", "-o", "%F"]).stdout.split()))
             if left:
                 self.run(["scancel", *left], check=False)  # one may have ended since
+            self._check_daemons()
             return not left and set(self.node_states().values()) == {"idle"}
 
         self.wait_for(empty, deadline_s, "an empty cluster")
@@ -255,19 +263,60 @@ class Lab:
         return path.read_text() if path.exists() else None
 
     def _configure(self, text: str, files: Mapping[str, str | None], restart: bool) -> None:
+        """Puts the lab under this configuration; returns once every slurmd has read it and its node answers."""
+        log_sizes = {name: self._daemon_log(name).stat().st_size for name in self._slurmds}
         for name, content in files.items():
-            if content is None:
+            if content is not None:
+                publish(self.path / name, content)
+        publish(self._layout.slurm_conf, text)
+        for name, content in files.items():
+            if content is None:  # slurm.conf names it no longer
                 (self.path / name).unlink()
-            else:
-                (self.path / name).write_text(content)
-        self._layout.slurm_conf.write_text(text)
+        self._start_ended()
         if restart:
             self.restart()
         else:
-            self.run(["scontrol", "reconfigure"])
-        # Jobs may run on: a node is there again when slurmd has answered.
+            self.run(["scontrol", "reconfigure"])  # returns before any slurmd has read the files
         gone = re.compile("unk|down|[*]")
-        self.wait_for(lambda: not any(map(gone.search, self.node_states().values())), 60, "nodes that answer")
+
+        def ready() -> bool:
+            self._check_daemons()
+            for name, size in list(log_sizes.items()):
+                if self._has_read_configuration(name, size):
+                    del log_sizes[name]
+            # Jobs may run on: a node is there again when slurmd has answered.
+            return not log_sizes and not any(map(gone.search, self.node_states().values()))
+
+        self.wait_for(ready, 60, "slurmds that have read slurm.conf, and nodes that answer")
+
+    @property
+    def _slurmds(self) -> list[str]:
+        return [name for name in self.daemons if name.startswith("slurmd.")]
+
+    def _daemon_log(self, daemon: str) -> Path:
+        return self.log / f"{daemon}.out"
+
+    def _has_read_configuration(self, slurmd: str, since_bytes: int) -> bool:
+        """Whether this slurmd has set itself up by slurm.conf since its log had that size."""
+        with self._daemon_log(slurmd).open("rb") as log:
+            log.seek(since_bytes)
+            return b"CPU frequency setting" in log.read()
+
+    def _start_ended(self) -> None:
+        for name in self.daemons:
+            if not self.is_running(name):
+                if name not in self._killed:
+                    warnings.warn(f"lab {self.path}: {name} had ended:{self._last_words(name)}", stacklevel=3)
+                self.start(name)
+
+    def _check_daemons(self) -> None:
+        """LabError where a daemon has ended that was not killed by `kill`."""
+        for name in self.daemons:
+            if name not in self._killed and not self.is_running(name):
+                raise LabError(f"{name} ended:{self._last_words(name)}")
+
+    def _last_words(self, daemon: str) -> str:
+        return "\n  ".join(["", *self._daemon_log(daemon).read_text(errors="replace").splitlines()[-4:]])
 
     def restart(self) -> None:
         """Restarts slurmctld and every slurmd, with the state that they saved; returns when slurmctld answers."""
@@ -283,12 +332,15 @@ class Lab:
     def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Signals one daemon ("slurmctld", "slurmd.n000", "munged", "slurmdbd", "mariadbd"): a fault to survive."""
         cluster.signal_daemon(self._record, daemon, number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self._killed.add(daemon)
 
     def start(self, daemon: str) -> None:
         """Starts a daemon that was killed again, with the state it had saved."""
         if self.is_running(daemon):
             raise LabError(f"{daemon} runs already")
         self._record = cluster.start(self._layout, self._record, daemon)
+        self._killed.discard(daemon)
 
     def _wait_end(self, daemon: str) -> None:
         self.wait_for(lambda: not self.is_running(daemon), 30, f"the end of {daemon}")

@@ -21,6 +21,7 @@ from scripts.lab.errors import DeadlineError, LabError, UsageError
 from scripts.lab.layout import Layout
 from scripts.lab.packages import Toolchain, host_release, host_toolchain, missing_packages
 from scripts.lab.processes import Process
+from scripts.lab.publish import publish
 from scripts.lab.record import Record
 from scripts.lab.releases import release_toolchain
 
@@ -183,15 +184,15 @@ class _Bringing:
         layout.munge_key.write_bytes(os.urandom(128))
         layout.munge_key.chmod(0o400)
         host = _host(self.record.toolchain)
-        _publish(layout.slurm_conf, conf.slurm_conf(config, layout, self.record.ports, host))
-        _publish(layout.root / "cgroup.conf", conf.cgroup_conf())
+        publish(layout.slurm_conf, conf.slurm_conf(config, layout, self.record.ports, host))
+        publish(layout.root / "cgroup.conf", conf.cgroup_conf())
         if config.gpus:
             devices = _make_devices(layout, config.gpus)
-            _publish(layout.root / "gres.conf", conf.gres_conf(config, layout, devices))
+            publish(layout.root / "gres.conf", conf.gres_conf(config, layout, devices))
         for name, seconds in (("prolog", config.prolog_seconds), ("epilog", config.epilog_seconds)):
-            _publish(layout.root / "scripts" / name, conf.sleep_script(seconds), 0o755)
+            publish(layout.root / "scripts" / name, conf.sleep_script(seconds), 0o755)
         for name, text in config.files:
-            _publish(layout.root / name, text)
+            publish(layout.root / name, text)
         if config.accounting:
             accounting.write_files(layout, self.record.toolchain, self.record.ports[1], host.user)
 
@@ -338,11 +339,6 @@ def _make_directories(layout: Layout, config: LabConfig) -> None:
 def _make_directory(directory: Path, mode: int) -> None:
     directory.mkdir(exist_ok=True)
     directory.chmod(mode)  # whatever the caller's umask is
-
-
-def _publish(path: Path, text: str, mode: int = 0o644) -> None:
-    path.write_text(text)
-    path.chmod(mode)
 
 
 def _make_devices(layout: Layout, count: int) -> bool:

@@ -100,5 +100,6 @@ class Layout:
     @property
     def removable(self) -> tuple[Path, ...]:
         """All that `down` may remove, the mark last; files that others put beside it stay."""
-        files = ("slurm.conf", "cgroup.conf", "gres.conf", "slurmdbd.conf", "lab.json.new")
-        return (*self.made_directories, self.database, *(self.root / f for f in files), self.state_file)
+        files = ("slurm.conf", "cgroup.conf", "gres.conf", "slurmdbd.conf")
+        halves = (f"{name}.new" for name in (*files, self.state_file.name))  # of an `up` that was killed
+        return (*self.made_directories, self.database, *(self.root / f for f in (*files, *halves)), self.state_file)

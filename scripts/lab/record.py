@@ -8,6 +8,7 @@ from scripts.lab.errors import LabError
 from scripts.lab.layout import Layout
 from scripts.lab.packages import Toolchain
 from scripts.lab.processes import Process
+from scripts.lab.publish import publish
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,7 @@ def write(layout: Layout, record: Record) -> None:
     """Replaces lab.json in one step, so that a reader never sees half of it."""
     plain = asdict(record)
     plain["toolchain"] = {k: v and str(v) for k, v in plain["toolchain"].items()}
-    new = layout.state_file.with_suffix(".json.new")
-    new.write_text(json.dumps(plain, indent=1) + "\n")
-    new.replace(layout.state_file)
+    publish(layout.state_file, json.dumps(plain, indent=1) + "\n")
 
 
 def read(layout: Layout) -> Record | None:

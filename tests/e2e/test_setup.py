@@ -46,6 +46,9 @@ def test_it_is_set_up_and_taken_back_and_no_main_job_is_touched(site: Lab) -> No
     lab, conf = site, site.path / "slurm.conf"
     has_accounts = "AccountingStorageType" in conf.read_text()
     before = conf.read_text()
+    real = lab.output / "shared.conf"  # as sites link /etc/slurm to a shared file system
+    conf.rename(real)
+    conf.symlink_to(real)
     people = accounts(lab) if has_accounts else ""
     queue = MainQueue(lab)
 
@@ -70,6 +73,7 @@ def test_it_is_set_up_and_taken_back_and_no_main_job_is_touched(site: Lab) -> No
 
     setup(lab, "--undo", "--apply")
     assert conf.read_text() == before
+    assert conf.readlink() == real
     assert lab.job_state(pilot) in ("CANCELLED", "gone")
     assert "harvest" not in lab.run(["sinfo", "-h", "-a", "-o", "%P"]).stdout
     if has_accounts:

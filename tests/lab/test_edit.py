@@ -1,5 +1,8 @@
 """Changing a slurm.conf that is in use: the text, and a lab under it."""
 
+import os
+import signal
+
 import pytest
 
 from scripts.lab import Change, Lab, LabError, UsageError
@@ -65,4 +68,42 @@ def test_a_lab_is_changed_and_changed_back(lab: Lab) -> None:
 def test_a_faulty_change_is_taken_back(lab: Lab) -> None:
     with pytest.raises(LabError), lab.changed(Change(settings={"NoSuchKey": "1"})):
         pass
+    assert set(lab.node_states().values()) == {"idle"}
+
+
+@pytest.mark.slurm
+def test_every_node_is_under_the_change_at_once(lab: Lab) -> None:
+    """`scontrol reconfigure` returns before any slurmd has read the files; `changed` does not."""
+    script = lab.path / "scripts" / "marking"
+    script.write_text('#!/bin/sh\ntouch "$(dirname "$0")/$SLURMD_NODENAME"\n')
+    script.chmod(0o755)
+    n = len(lab.nodes)
+    for _ in range(3):
+        with lab.changed(Change(settings={"Prolog": str(script), "PrologFlags": "Alloc"})):
+            lab.wait_for_state(lab.submit("true", f"--nodes={n}"), "COMPLETED")
+            marks = [script.with_name(node) for node in lab.nodes]
+            assert [mark.name for mark in marks if not mark.exists()] == []
+            for mark in marks:
+                mark.unlink()
+
+
+@pytest.mark.slurm
+def test_a_reconfiguration_is_read_whole_while_slurmds_read(lab: Lab) -> None:
+    """Reconfigurations in a row: each slurmd may still read the files of the one before."""
+    for seconds in range(6, 12):
+        lab.run(["scontrol", "reconfigure"])
+        with lab.changed(Change(settings={"KillWait": str(seconds)})):
+            pass
+    assert all(map(lab.is_running, lab.daemons))
+
+
+@pytest.mark.slurm
+def test_a_slurmd_that_ended_is_named_and_started_again(lab: Lab) -> None:
+    name = f"slurmd.{lab.nodes[0]}"
+    ended = lab.run(["scontrol", "show", "slurmd", lab.nodes[0]]).stdout.partition("Slurmd PID")[2].split()[1]
+    os.kill(int(ended), signal.SIGKILL)
+    lab.wait_for(lambda: not lab.is_running(name), 10)
+    with pytest.warns(UserWarning, match=f"{name} had ended"):
+        lab.clear()
+    assert lab.is_running(name)
     assert set(lab.node_states().values()) == {"idle"}

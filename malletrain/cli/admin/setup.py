@@ -169,13 +169,14 @@ def _carry_out(step: _Step, commands: Commands, emptied: str) -> None:
             _wait_until_empty(commands, emptied)
         if step.backup:
             shutil.copy2(step.file, f"{step.file}.before-malletrain")
-        beside = step.file.with_name(f"{step.file.name}.malletrain-new")
+        file = step.file.resolve()  # many sites link it to a file that the nodes share
+        beside = file.with_name(f"{file.name}.malletrain-new")
         try:
-            shutil.copy2(step.file, beside)  # its mode
+            shutil.copy2(file, beside)  # its mode
             beside.write_text(step.new, encoding="utf-8", errors="surrogateescape")
-            found = step.file.stat()
+            found = file.stat()
             os.chown(beside, found.st_uid, found.st_gid)
-            beside.replace(step.file)
+            beside.replace(file)
         except OSError as error:
             beside.unlink(missing_ok=True)
             raise InvalidInput(str(step.file), f"cannot be written: {os.strerror(error.errno or 0)}") from error
