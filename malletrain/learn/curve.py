@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from statistics import median
 
@@ -19,7 +20,13 @@ from numpy.typing import NDArray
 
 from malletrain.domain.job import Curve, ThroughputSample
 from malletrain.learn.curve_families import grid
-from malletrain.learn.gaussian_process import Points, log_likelihood, normal_quantile, posterior
+from malletrain.learn.gaussian_process import (
+    Points,
+    log_likelihoods,
+    normal_quantile,
+    posterior_covariance,
+    posterior_mean,
+)
 from malletrain.learn.prior_jobs import MISFITS, Evidence, PriorJobs, kinds
 from malletrain.learn.samples import by_class, consistent_rates, since_drift, valid_samples
 
@@ -106,6 +113,7 @@ class CurveFit:
     ignored: Mapping[str, int]
     noise: float
     _parts: tuple[_MixturePart, ...] = field(repr=False, compare=False)
+    _curves: dict[int, Curve] = field(repr=False, compare=False, default_factory=dict)  #: by size, as asked for
     node_class: str = ""
 
     @property
@@ -137,22 +145,26 @@ class CurveFit:
 
     def rates(self, sizes: Sequence[int]) -> list[float]:
         """Samples/s on these sizes, each at least 1, without the band: that costs more."""
-        weight, mean, _ = self._mixture(sizes)
         exact = {m.nodes: m.rate for m in self.measured}
+        if all(n in exact for n in sizes):
+            return [exact[n] for n in sizes]
+        bent = self._bent(np.array(sizes, dtype=np.float64))
+        weight, mean = np.concatenate([part.weight for part, _ in bent]), np.concatenate([mean for _, mean in bent])
         return [exact.get(n, self._scale(c)) for n, c in zip(sizes, (weight @ mean).tolist(), strict=True)]
 
     def scenarios(self, sizes: Sequence[int]) -> tuple[Floats, Floats]:
         """What the curve may be: weights that add up to 1, and samples/s of each scenario (row) on each size."""
-        bent = self._bent(np.array(sizes, dtype=np.float64))
-        weight = np.concatenate([part.weight * share for part, _, _ in bent for _, _, share in _TILTS])
+        wanted = np.array(sizes, dtype=np.float64)
+        bent = self._bent(wanted)
+        weight = np.concatenate([part.weight * share for part, _ in bent for _, _, share in _TILTS])
         weight /= weight.sum()
         # Systematic resampling: as likely as before to 1 / _SCENARIOS, and a tenth of the work for a new job.
         drawn = len(weight) > MAX_SCENARIOS
         at = (np.arange(MAX_SCENARIOS) + 0.5) / MAX_SCENARIOS
         kept = np.searchsorted(np.cumsum(weight), at).clip(max=len(weight) - 1) if drawn else np.arange(len(weight))
         levels, begin = [], 0
-        for part, mean, cov in bent:
-            value, vector = np.linalg.eigh(cov)
+        for part, mean in bent:
+            value, vector = np.linalg.eigh(posterior_covariance(part.points, wanted, part.misfit))
             wide = vector[:, -2:] * np.sqrt(np.maximum(value[-2:], 0.0))
             for one, two, _ in _TILTS:
                 first, last = np.searchsorted(kept, (begin, begin + len(part.weight)))
@@ -196,12 +208,15 @@ class CurveFit:
 
     def curve(self, max_nodes: int) -> Curve:
         """The curve up to `max_nodes`: measured sizes and enough others for straight lines between them."""
+        if (kept := self._curves.get(max_nodes)) is not None:
+            return kept
         sizes = {m.nodes for m in self.measured} | {1, max(1, max_nodes)}
         size = 1
         while size < max_nodes:
             sizes |= {size, min(size + size // 2, max_nodes)} if size > 1 else {1}
             size *= 2
-        return Curve(tuple(zip(sorted(sizes), self.rates(sorted(sizes)), strict=True)))
+        curve = self._curves[max_nodes] = Curve(tuple(zip(sorted(sizes), self.rates(sorted(sizes)), strict=True)))
+        return curve
 
     @property
     def error_bound(self) -> float:
@@ -220,35 +235,37 @@ class CurveFit:
     def _windows(self, nodes: int) -> int:
         return next((m.windows for m in self.measured if m.nodes == nodes), 0)
 
-    def _bent(self, wanted: Floats, keeps_knee: bool = True) -> list[tuple[_MixturePart, Floats, Floats]]:
-        """Every part, its shapes bent to pass by the measured points: log samples/s less their mean, covariance."""
+    def _bent(self, wanted: Floats, keeps_knee: bool = True) -> list[tuple[_MixturePart, Floats]]:
+        """Every part, and its shapes bent to pass by the measured points: log samples/s less their mean."""
         found = []
         on_wanted, tables = grid().log_shape(wanted), {}
+        exponent = 0.0 if self.falls else self.last_exponent if keeps_knee else math.inf
         for part in self._parts:
             key = id(part.points)
             if key not in tables:
                 tables[key] = grid().log_shape(part.points.nodes)
-            mean, cov = posterior(part.points, tables[key][part.shape], wanted, on_wanted[part.shape], part.misfit)
-            exponent = 0.0 if self.falls else self.last_exponent if keeps_knee else math.inf
+            mean = posterior_mean(part.points, tables[key][part.shape], wanted, on_wanted[part.shape], part.misfit)
             if exponent < KNEE_EXPONENT and part.largest <= self.measured[-1].nodes:
                 # What has begun to fall is not expected to rise again, nor what has bent to grow faster, unless
                 # others of its kind have been seen to.
                 beyond = np.log(np.maximum(wanted / self.measured[-1].nodes, 1.0))
                 most = math.log(self.measured[-1].rate) - self._level + max(exponent, 0.0) * beyond
                 mean = np.where(beyond > 0, np.minimum(mean, most), mean)
-            found.append((part, mean, cov))
+            found.append((part, mean))
         return found
 
     def _mixture(self, sizes: Sequence[int], keeps_knee: bool = True) -> tuple[Floats, Floats, Floats]:
         """Weights, means and standard deviations (rows: shapes of all parts) on the sizes. `keeps_knee`: beyond a
         measured knee no shape grows faster than at it."""
-        bent = self._bent(np.array(sizes, dtype=np.float64), keeps_knee)
-        weight = np.concatenate([part.weight for part, _, _ in bent])
-        mean = np.concatenate([mean for _, mean, _ in bent])
-        sigma = np.concatenate(
-            [np.broadcast_to(np.sqrt(np.maximum(np.diag(cov), 0.0)), mean.shape) for _, mean, cov in bent]
-        )
-        return weight, mean, sigma
+        wanted = np.array(sizes, dtype=np.float64)
+        bent = self._bent(wanted, keeps_knee)
+        weight = np.concatenate([part.weight for part, _ in bent])
+        mean = np.concatenate([mean for _, mean in bent])
+        sigma = []
+        for part, of_shapes in bent:
+            variance = np.diag(posterior_covariance(part.points, wanted, part.misfit))
+            sigma.append(np.broadcast_to(np.sqrt(np.maximum(variance, 0.0)), of_shapes.shape))
+        return weight, mean, np.concatenate(sigma)
 
 
 def fit_curve(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None = None) -> CurveFit | None:
@@ -271,8 +288,8 @@ def fit_curve(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None 
     ignored |= more
     if before:
         ignored["from before its throughput changed"] = len(before)
-    found = _fit(_measured(windows), _scatter(windows), dict(sorted(ignored.items())), prior_jobs)
-    return replace(found, node_class=kept[-1].node_class)
+    found = _fit(_measured(windows), _scatter(windows), prior_jobs)
+    return replace(found, ignored=dict(sorted(ignored.items())), node_class=kept[-1].node_class)
 
 
 def _measured(windows: Mapping[int, Sequence[float]]) -> tuple[MeasuredSize, ...]:
@@ -290,7 +307,7 @@ def _as_another_run(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs |
 
 def expected_speedup(prior_jobs: PriorJobs, max_nodes: int) -> Curve:
     """The speed-up up to `max_nodes` of a job without measurements, by others of its application; 1 on one."""
-    curve = _fit((), ASSUMED_NOISE, {}, prior_jobs).curve(max_nodes)
+    curve = _fit((), ASSUMED_NOISE, prior_jobs).curve(max_nodes)
     return Curve(tuple((n, rate / curve.points[0][1]) for n, rate in curve.points))
 
 
@@ -304,18 +321,15 @@ def shared_evidence(found: CurveFit | None, before: Evidence) -> Evidence:
     return before if same else now
 
 
-def _fit(
-    measured: tuple[MeasuredSize, ...], noise: float, ignored: Mapping[str, int], prior_jobs: PriorJobs | None
-) -> CurveFit:
+@lru_cache(maxsize=128)  # jobs of a trace, and simulated ones, measure the same
+def _fit(measured: tuple[MeasuredSize, ...], noise: float, prior_jobs: PriorJobs | None) -> CurveFit:
     own = Points.of([(0, [(m.nodes, m.rate, m.windows, noise) for m in measured])])
     found: list[tuple[Floats, NDArray[np.int64], Points, bool]] = []
     for kind in kinds(prior_jobs):
         points = own.and_also(kind.points)
         table = grid().log_shape(points.nodes)[kind.shape]
-        told = [
-            log_likelihood(points, table, m) - log_likelihood(kind.points, table[:, len(own) :], m) for m in MISFITS
-        ]
-        found.append((kind.log_prior + kind.log_weight + np.array(told), kind.shape, points, bool(len(kind.points))))
+        told = log_likelihoods(points, table, MISFITS) - log_likelihoods(kind.points, table[:, len(own) :], MISFITS)
+        found.append((kind.log_prior + kind.log_weight + told, kind.shape, points, bool(len(kind.points))))
     top = max(float(weight.max()) for weight, *_ in found)
     parts, by_family = [], np.zeros(len(grid().names) + 1)
     for log_weight, shape, points, is_pooled in found:
@@ -336,7 +350,7 @@ def _fit(
         family=names[int(np.argmax(by_family))],
         probabilities=dict(zip(names, by_family.tolist(), strict=True)),
         measured=measured,
-        ignored=ignored,
+        ignored={},
         noise=noise,
         _parts=tuple(parts),
     )

@@ -16,6 +16,7 @@ that of a Brownian bridge (Rasmussen and Williams, Gaussian Processes for Machin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,27 +74,44 @@ def covariance(first: Points, second: Points, misfit: float) -> Floats:
     return out
 
 
-def log_likelihood(points: Points, shape: Floats, misfit: float) -> Floats:
-    """Of the points, for every shape (rows of `shape`, one column a point), up to a constant."""
+def log_likelihoods(points: Points, shape: Floats, misfits: Sequence[float]) -> Floats:
+    """Of the points, for each misfit (row) and each shape (rows of `shape`, one column a point), up to a constant."""
     if not len(points):
-        return np.zeros(len(shape))
-    lower = np.linalg.cholesky(covariance(points, points, misfit) + np.diag(points.variance))
+        return np.zeros((len(misfits), len(shape)))
+    # numpy's cost is that of its calls: all misfits in one.
+    matrices = np.stack([covariance(points, points, misfit) for misfit in misfits]) + np.diag(points.variance)
+    lower = np.linalg.cholesky(matrices)
     white = np.linalg.solve(lower, (points.level - shape).T)
-    return np.asarray(-0.5 * (white**2).sum(axis=0) - np.log(np.diag(lower)).sum())
+    half_log_det = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+    return np.asarray(-0.5 * (white**2).sum(axis=1) - half_log_det[:, None])
 
 
-def posterior(
-    points: Points, shape: Floats, wanted: Floats, wanted_shape: Floats, misfit: float
-) -> tuple[Floats, Floats]:
-    """What job 0 trains on the wanted sizes, in the scale of its points: the mean for every shape (row), and the
-    covariance, which is the same for all."""
-    asked = Points(wanted, np.zeros_like(wanted), np.zeros_like(wanted), np.zeros(len(wanted), dtype=np.int64))
+def posterior_mean(points: Points, shape: Floats, wanted: Floats, wanted_shape: Floats, misfit: float) -> Floats:
+    """What job 0 is expected to train on the wanted sizes, in the scale of its points, for every shape (row)."""
+    if not len(points):
+        return wanted_shape
+    gain = _gain(points, covariance(_asked(wanted), points, misfit), misfit)
+    return np.asarray(wanted_shape + (points.level - shape) @ gain.T)
+
+
+def posterior_covariance(points: Points, wanted: Floats, misfit: float) -> Floats:
+    """Of what `posterior_mean` expects: the same for all shapes."""
+    asked = _asked(wanted)
     prior = covariance(asked, asked, misfit)
     if not len(points):
-        return wanted_shape, prior
+        return prior
     across = covariance(asked, points, misfit)
-    gain = np.linalg.solve(covariance(points, points, misfit) + np.diag(points.variance), across.T).T
-    return wanted_shape + (points.level - shape) @ gain.T, prior - gain @ across.T
+    return np.asarray(prior - _gain(points, across, misfit) @ across.T)
+
+
+def _asked(wanted: Floats) -> Points:
+    return Points(wanted, np.zeros_like(wanted), np.zeros_like(wanted), np.zeros(len(wanted), dtype=np.int64))
+
+
+def _gain(points: Points, across: Floats, misfit: float) -> Floats:
+    """Of the measured levels (columns) on what is expected at the sizes of `across` (rows)."""
+    among = covariance(points, points, misfit) + np.diag(points.variance)
+    return np.asarray(np.linalg.solve(among, across.T).T)
 
 
 def normal_quantile(weight: Floats, mean: Floats, sigma: Floats, part: float) -> Floats:

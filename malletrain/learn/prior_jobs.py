@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from malletrain.domain.job import MalleableJob
 from malletrain.learn.curve_families import grid
-from malletrain.learn.gaussian_process import Points, log_likelihood
+from malletrain.learn.gaussian_process import Points, log_likelihoods
 
 Floats = NDArray[np.float64]
 
@@ -105,7 +105,7 @@ def _posterior(jobs: tuple[Evidence, ...]) -> tuple[NDArray[np.int64], Floats, P
     """The shapes that explain jobs of one kind, their log probabilities by misfit, and the jobs' points."""
     points = Points.of([(i + 1, list(job)) for i, job in enumerate(jobs)])
     shape = grid().log_shape(points.nodes)
-    weight = _unconditional()[1] + np.array([log_likelihood(points, shape, misfit) for misfit in MISFITS])
+    weight = _unconditional()[1] + log_likelihoods(points, shape, MISFITS)
     likely = np.flatnonzero(weight.max(axis=0) > weight.max() + math.log(MIN_RELATIVE_LIKELIHOOD))
     kept = weight[:, likely]
     return likely, kept - _log_sum(kept), points
@@ -115,8 +115,8 @@ def _evidence(shape: NDArray[np.int64], log_weight: Floats, points: Points, own:
     """Log probability of what a job measured, given the points of others."""
     everything = own.and_also(points)
     table = grid().log_shape(everything.nodes)[shape]
-    new = [log_likelihood(everything, table, m) - log_likelihood(points, table[:, len(own) :], m) for m in MISFITS]
-    return _log_sum(log_weight + np.array(new))
+    new = log_likelihoods(everything, table, MISFITS) - log_likelihoods(points, table[:, len(own) :], MISFITS)
+    return _log_sum(log_weight + new)
 
 
 def _log_sum(values: Floats) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
@@ -117,7 +118,8 @@ class _World:
             self.daemon = None
             self.happened["daemon killed"] += 1
             self.daemon_due = self.clock.passed + self.rng.uniform(0.0, self.rates.daemon_away_s)
-        self.violations += [v for job in self.workers.progress.values() for v in job.violations]
+        for job in self.workers.progress.values():
+            self.violations += job.violations
 
     def _run_daemon(self) -> None:
         if self.daemon is None:
@@ -218,12 +220,12 @@ class _World:
 
     def _main_queue(self) -> None:
         now = self.clock.passed
-        jobs = [job for job in self.slurm.main if self.main_ends.get(job.id, now + 1) > now]
+        jobs = [job for job in self.slurm.main if self.main_ends.get(job.id, math.inf) > now]
         if self.faulty and drawn(self.rng, self.rates.main_job, STEP_S):
             number = 50_000 + len(self.main_since)
             jobs.append(_main(number, self.rng.randint(1, max(1, self.setting.nodes - 1))))
             self.main_since[str(number)] = now
-        if jobs == list(self.slurm.main) and not any(job.state is SlurmState.PENDING for job in jobs):
+        if len(jobs) == len(self.slurm.main) and not any(job.state is SlurmState.PENDING for job in jobs):
             return
         up = [name for name in sorted(self.slurm.nodes) if name not in self.down_until]
         held = {name for job in jobs for name in job.nodes}
@@ -247,8 +249,10 @@ class _World:
 
     def _pilots(self) -> None:
         """Scripts start and end with their pilots."""
-        for pilot, task in sorted(self.slurm.tasks.items()):
-            running = self.process_of.get(pilot)
+        tasks = self.slurm.tasks
+        begun = [pilot for pilot, task in tasks.items() if task.start is not None or pilot in self.process_of]
+        for pilot in sorted(begun):
+            task, running = tasks[pilot], self.process_of.get(pilot)
             if task.start is not None and self.slurms_clock.now() >= task.start + task.limit_s and task.end is None:
                 self.slurm.end_pilot(pilot, PilotEnd(SlurmState.TIMEOUT))
             if task.state is SlurmState.RUNNING and running is None:
@@ -378,7 +382,8 @@ class _World:
         if self.daemon is None or len(self.attached) < len(self.submit_at):
             return False
         views = self.daemon.loop.views
-        return all(views[job].phase.is_over for job in self.acknowledged) and not self._left_in_slurm()
+        left = any(task.end is None for task in self.slurm.tasks.values())
+        return not left and all(views[job].phase.is_over for job in self.acknowledged)
 
     def _left_in_slurm(self) -> list[str]:
         return [pilot for pilot, task in sorted(self.slurm.tasks.items()) if task.end is None]
