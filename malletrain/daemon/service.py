@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import structlog
+from starlette.types import ASGIApp
 
 from malletrain import __version__
 from malletrain.api.app import create_app
@@ -21,11 +22,13 @@ from malletrain.api.journal_notifier import JournalNotifier
 from malletrain.api.rate_limits import RateLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.roles import Roles, uids_of
+from malletrain.api.standby_app import ActiveOnly
 from malletrain.api.worker_routes import WorkersGate, make_workers_router
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
+from malletrain.daemon.failover.active import ActiveHalf, ShippedJournal
 from malletrain.daemon.job_mail import JobMail
-from malletrain.daemon.journal_keeper import JournalKeeper
+from malletrain.daemon.journal_keeper import DiskJournal, JournalKeeper
 from malletrain.daemon.poll_backoff import PollBackoff
 from malletrain.daemon.rehearsal import Rehearsal, Rehearsed, rehearse
 from malletrain.daemon.requests import LoopRequests
@@ -62,6 +65,7 @@ from malletrain.slurm.past_arrivals import past_arrivals
 from malletrain.slurm.read_pyslurm import PYTHON, choose
 from malletrain.slurm.site import site_facts
 from malletrain.slurm.submission.user_accounts import Charge, UserAccounts
+from malletrain.store.errors import Fenced
 from malletrain.store.event_reader import read_events
 from malletrain.store.history_views import StoreHistory
 from malletrain.store.journal import SqliteJournal
@@ -73,6 +77,9 @@ from malletrain.web.sign_in import PageSettings, SignIn
 #: A look that Slurm took long to answer is followed by rest, ten times as long, up to this (seconds): ticks come
 #: less often then.
 LONGEST_REST_S = 120.0
+
+#: Seconds between two looks through the whole journal for damage; the first is an hour after the start.
+CHECK_INTERVAL_S = 86_400.0
 
 #: A command of Slurm's that runs when the daemon ends has so long (seconds): one that steers takes a
 #: fraction of a second, and what is cut off is found out by the next daemon.
@@ -93,26 +100,33 @@ class Service:
     """
 
     @classmethod
-    def open(cls, config: Config, *, dry_run: bool, user_mode: bool) -> Service:
+    def open(cls, config: Config, *, dry_run: bool, user_mode: bool, half: ActiveHalf | None = None) -> Service:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real.
+
+        `half`: this daemon's half of a pair, as the active one.
 
         Raises:
             MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
                 the address is taken, ...
         """
-        return cls(config, act=not dry_run, user_mode=user_mode)
+        return cls(config, act=not dry_run, user_mode=user_mode, half=half)
 
-    def __init__(self, config: Config, *, act: bool, user_mode: bool) -> None:
+    def __init__(self, config: Config, *, act: bool, user_mode: bool, half: ActiveHalf | None = None) -> None:
         self._config = config
+        self._half = half
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
         self._clock = SystemClock()
+        self._checked_at = float("-inf")
         self._begun, self._pace = self._clock.now(), PollBackoff(self._clock.elapsed)
         self._tick_pace = PollBackoff(self._clock.elapsed, LONGEST_REST_S)
         self.metrics = Metrics(self._clock)
         self._tracer = tracer_of(config.traces)
         self._runs = RunHealth(self.metrics.run_failed, self.metrics.slurm_answers)
         self._commands = commands = Commands(
-            config.slurm.environment(os.environ), config.slurm.command_timeout_s, heard=self._heard_of_command
+            config.slurm.environment(os.environ),
+            config.slurm.command_timeout_s,
+            heard=self._heard_of_command,
+            why_not=None if half is None else half.why_not,
         )
         self._apart: ActuatorClient | None = None
         facts = site_facts.read(commands)
@@ -127,11 +141,15 @@ class Service:
         self._wake, self._closed = threading.Event(), threading.Event()
         path = Path(config.store.path)
         # A look that does nothing reads beside the daemon that may be running.
-        self._disk = SqliteJournal(path) if act else None
+        self._disk = SqliteJournal(path, epoch=None if half is None else half.epoch) if act else None
         min_free = 1e6 * config.store.min_free_mb
         self._keeper: JournalKeeper | None = None
         if self._disk is not None:
-            self._keeper = JournalKeeper(self._disk, self.metrics, min_free, self._clock.elapsed)
+            disk: DiskJournal = self._disk
+            if half is not None:
+                half.serve(self._disk, self.metrics.registry)
+                disk = ShippedJournal(self._disk, half)
+            self._keeper = JournalKeeper(disk, self.metrics, min_free, self._clock.elapsed)
         journal = self._keeper or _copy_of(path)
         generations, taken = last_worlds(journal.read())
         self._membership = Membership(
@@ -250,12 +268,17 @@ class Service:
             self._loop.react()
 
     def upkeep(self) -> None:
-        """Forget jobs that ended a day ago, which the journal still has, and keep the journal small."""
+        """Forget jobs that ended a day ago, which the journal still has, and keep the journal small and sound. What
+        is wrong with it is in `ailments` then."""
         with self._facts:
             self._loop.ledger.forget_over(self._clock.now() - 86400.0)
         if self._disk is not None:
             with self._runs.run("upkeep"):
-                done = Upkeep(self._disk).tend(self._clock.now())
+                upkeep = Upkeep(self._disk)
+                done = upkeep.tend(self._clock.now())
+                if self._clock.elapsed() - self._checked_at >= CHECK_INTERVAL_S:
+                    upkeep.check()
+                    self._checked_at = self._clock.elapsed()
             self._log.info("upkeep", merged=done.merged, archived=done.archived, freed_bytes=done.freed_bytes)
 
     def flush(self) -> None:
@@ -330,9 +353,12 @@ class Service:
         if self._server is not None:
             self._server.close()
             self._reactor.join(10)
-            self._persist()
-            self._record([Event(self._clock.now(), DaemonStopped())])
-            self.flush()
+            try:
+                self._persist()
+                self._record([Event(self._clock.now(), DaemonStopped())])
+                self.flush()
+            except Fenced as error:
+                self._log.warning("the end is not recorded", why=str(error))
         for reader in (self._views, self._history):
             if reader is not None:
                 reader.close()
@@ -353,7 +379,8 @@ class Service:
             return here
         # The longest order is four of Slurm's commands.
         patience_s = 4 * self._config.slurm.command_timeout_s + 5.0
-        self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s)
+        why_not = None if self._half is None else self._half.why_not
+        self._apart = ActuatorClient(here, Path(socket_path), self._owner_of, patience_s, why_not)
         return self._apart
 
     def _begin(self, journal: SqliteJournal) -> None:
@@ -378,7 +405,7 @@ class Service:
         )  # fmt: skip
         connection_limits = ConnectionLimits()
         connections = ConnectionTable(connection_limits, connection_limits.within_descriptors())
-        app = create_app(
+        app: ASGIApp = create_app(
             requests,
             self._views,
             make_workers_router(self._gate, auth.worker_uid, connections),
@@ -393,6 +420,8 @@ class Service:
             ailments=self.ailments,
             pages=self._pages(journal.path) if config.web.serve else None,
         )
+        if (half := self._half) is not None:
+            app = ActiveOnly(app, lambda: half.holds)
         self._server = serve(app, config.api.host, port, connections)
         self._record([Event(self._clock.now(), DaemonStarted(__version__, stage=config.pool.stage))])
         self._reactor = threading.Thread(target=self._react_for_ever, name="reactor", daemon=True)

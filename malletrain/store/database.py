@@ -28,7 +28,7 @@ BUSY_TIMEOUT_S = 10.0
 MINIMUM_SQLITE = (3, 26, 0)
 
 #: File systems on which WAL's shared memory does not work.
-_NETWORK_FILE_SYSTEMS = frozenset(
+NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "glusterfs", "fuse.glusterfs", "fuse.sshfs"}
 )
 
@@ -114,7 +114,7 @@ def create_file(path: Path, mode: int) -> None:
     if not folder.is_dir():
         raise StoreError(f"{folder}: no such folder: create it for the user of malletraind, with mode 0750")
     kind = file_system_of(folder)
-    if kind in _NETWORK_FILE_SYSTEMS:
+    if kind in NETWORK_FILE_SYSTEMS:
         raise StoreError(f"{folder}: is on {kind}; the journal must be on a local disk (SQLite's WAL needs one)")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)

@@ -20,6 +20,7 @@ from malletrain.store.database import WriterLock, create_file, reader_engine, st
 from malletrain.store.encoding import event_row
 from malletrain.store.errors import StoreError
 from malletrain.store.event_reader import batch_after, batches
+from malletrain.store.fence import check_epoch, raise_epoch
 from malletrain.store.migrate import migrate
 from malletrain.store.projections import empty, project
 from malletrain.wire.codec import steers_nothing
@@ -31,10 +32,14 @@ class SqliteJournal:
     One process writes a journal at a time, held by a lock; its threads take turns. Close it when done.
     """
 
-    def __init__(self, path: Path, *, mode: int = 0o600) -> None:
+    def __init__(self, path: Path, *, mode: int = 0o600, epoch: int | None = None) -> None:
         """Open the journal at `path`, made with file mode `mode` if it is new, and bring its schema up to date.
 
+        `epoch` is the writer's, where the site has two daemons: each append checks in its own transaction that no
+        later one has written. None: there is one daemon.
+
         Raises:
+            Fenced: a later epoch has written it.
             JournalInUse: another process writes it.
             JournalTooNew: a newer release wrote it.
             StoreError: the folder or file cannot be used; the message says why.
@@ -43,6 +48,7 @@ class SqliteJournal:
         self._turn = threading.Lock()
         self._listeners: list[Callable[[int], None]] = []
         self._closed = False
+        self._epoch = epoch
         create_file(path, mode)
         self._lock = WriterLock(path, mode)
         self._writer, self._reader = writer_engine(path), reader_engine(path, connections=2)
@@ -52,7 +58,9 @@ class SqliteJournal:
                     self._writer, before=lambda version: copy(path, path.with_name(f"{path.name}.schema{version}"))
                 )
                 with self._writer.begin() as connection:
-                    self._last = _last_number(connection)
+                    self._last = last_number(connection)
+                    if epoch is not None:
+                        raise_epoch(connection, epoch)
         except BaseException:
             self.close()
             raise
@@ -68,6 +76,7 @@ class SqliteJournal:
         Reasons are written without control characters (`steers_nothing`).
 
         Raises:
+            Fenced: a later epoch has written the journal; nothing was written.
             InvalidInput: an event holds something that JSON cannot; nothing was written.
             StoreError: the disk or the file refuses; nothing was written.
         """
@@ -82,8 +91,10 @@ class SqliteJournal:
         with self._turn:
             self._check_open()
             with storage_errors(self.path), self._writer.begin() as connection:
+                if self._epoch is not None:
+                    check_epoch(connection, self._epoch)
                 # Read anew: a commit whose answer was lost may have been written after all.
-                first = _last_number(connection) + 1
+                first = last_number(connection) + 1
                 numbered = [replace(event, seq=first + i) for i, event in enumerate(given)]
                 for row, event in zip(rows, numbered, strict=True):
                     row["seq"] = event.seq
@@ -163,7 +174,7 @@ class SqliteJournal:
             raise StoreError(f"{self.path}: the journal is closed")
 
 
-def _last_number(connection: Connection) -> int:
+def last_number(connection: Connection) -> int:
     """The highest number ever given, also when its event is archived (sqlite.org/autoinc.html)."""
     ever = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = 'event'")).scalar()
     kept = connection.execute(select(func.max(t.event.c.seq))).scalar()

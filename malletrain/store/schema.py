@@ -192,5 +192,14 @@ usage = Table(
     PrimaryKeyConstraint("day", "job"),
 )
 
+#: No projection: which of two daemons writes (`malletrain.store.replica`). One row, with id 1, or none.
+fence = Table(
+    "fence",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _integer("epoch"),
+    _integer("pairing", 0),
+)
+
 #: Projections in an order in which they can be emptied: those that point at others first.
 PROJECTIONS = (usage, pool, metric, resize, world, stay, pilot, job)

@@ -16,12 +16,14 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Row, delete, func, or_, select, update
 
 from malletrain.domain.event import EventKind
 from malletrain.store import schema as t
 from malletrain.store.backup import copy, make_folder_durably, verify, write_durably
+from malletrain.store.database import storage_errors
 from malletrain.store.errors import StoreError
 from malletrain.store.journal import SqliteJournal
 from malletrain.store.projections import SHORTEST_WINDOW_S
@@ -94,7 +96,10 @@ class Upkeep:
         Raises:
             StoreError: it is damaged.
         """
-        with closing(sqlite3.connect(f"file:{self._journal.path}?mode=ro", uri=True)) as connection:
+        with (
+            storage_errors(self._journal.path),
+            closing(sqlite3.connect(f"file:{quote(str(self._journal.path))}?mode=ro", uri=True)) as connection,
+        ):
             verify(connection, self._journal.path)
 
     def backup(self, target: Path) -> None:

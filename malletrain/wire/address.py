@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from malletrain.wire.errors import WireError
+from malletrain.wire.failover import urls_in
 
 SYSTEM_CLIENT_FILE = Path("/etc/malletrain/client.toml")
 
@@ -30,6 +31,7 @@ class AddressError(WireError):
 class Address:
     """The daemon's `url`, and the partition, account and QOS of pilots where known.
 
+    `url` may be those of an active and a passive daemon, with a comma between.
     `ca`: a PEM file with the certificates to trust for an https URL. `tls_user`: the daemon's user, who vouches for
     its certificate by MUNGE. `source` says which file or variable named them.
     """
@@ -68,8 +70,7 @@ def at(url: str, site: Address, source: str) -> Address:
     Raises:
         AddressError: `url` is none.
     """
-    _check_url(url, source)
-    return replace(site, url=url.rstrip("/"), source=source)
+    return replace(site, url=_checked(url, source), source=source)
 
 
 def of_site(environ: Mapping[str, str], system_file: Path = SYSTEM_CLIENT_FILE) -> Address:
@@ -123,8 +124,7 @@ def read(path: Path) -> Address:
         if not isinstance(value, str):
             raise AddressError(f'{path}: {key}: must be text in quotes, such as {key} = "..."')
     if "url" in values:
-        _check_url(values["url"], f"{path}: url")
-        values["url"] = values["url"].rstrip("/")
+        values["url"] = _checked(values["url"], f"{path}: url")
     return Address(**{"url": "", **values}, source=str(path))
 
 
@@ -133,6 +133,18 @@ def _first_file(environ: Mapping[str, str], system_file: Path) -> Address | None
         if path.exists():
             return read(path)
     return None
+
+
+def _checked(text: str, where: str) -> str:
+    """The URLs of `text`, with a comma between.
+
+    Raises:
+        AddressError: one is none.
+    """
+    urls = urls_in(text)
+    for url in urls or (text,):
+        _check_url(url, where)
+    return ",".join(urls)
 
 
 def _check_url(url: str, where: str) -> None:

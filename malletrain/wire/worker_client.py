@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from malletrain.wire import messages, munge
 from malletrain.wire.errors import WireError
+from malletrain.wire.failover import urls_in
 from malletrain.wire.tls import TlsConnector
 
 TIMEOUT_S = 10.0
@@ -85,13 +86,40 @@ def credential_for(url: str) -> str:
     return munge.encode(munge.statement(messages.WORKER_PURPOSE, url))
 
 
+class _Target:
+    """One daemon that may be called."""
+
+    def __init__(self, url: str, host: str, port: int | None, base: str, tls: TlsConnector | None) -> None:
+        self.url, self.base = url, base
+        self._host, self._port, self._tls = host, port, tls
+
+    @staticmethod
+    def of(url: str) -> _Target:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise WireError(f"{url!r} is no URL such as http://head.example.org:8470")
+        tls = TlsConnector(url) if parts.scheme == "https" else None
+        return _Target(url, parts.hostname, parts.port, parts.path.rstrip("/"), tls)
+
+    def connect(self, timeout: float) -> http.client.HTTPConnection:
+        if self._tls is not None:
+            return self._tls.connect(self._host, self._port, self.base, timeout)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        connection.connect()
+        return connection
+
+    def __str__(self) -> str:
+        return f"{self._host}:{self._port}"
+
+
 class WorkerClient:
     """Calls of one worker. Safe to use from several threads: each has its own connection.
 
     Args:
-        url: the daemon's, such as `http://head:8470`.
+        url: the daemon's, such as `http://head:8470`; or those of an active and a passive one, with a comma between:
+            the next call goes to the other one when a call was not answered.
         identity: the pilot's.
-        credential: makes a fresh MUNGE credential; by default `credential_for` the URL.
+        credential: makes a fresh MUNGE credential; by default `credential_for` the URL that is called.
         welcome: from an earlier hello, made by the process that started this one.
     """
 
@@ -102,21 +130,23 @@ class WorkerClient:
         credential: Callable[[], str] | None = None,
         welcome: messages.Welcome | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise WireError(f"{url!r} is no URL such as http://head.example.org:8470")
-        self._host, self._port = parts.hostname, parts.port
-        self._base = parts.path.rstrip("/")
+        self._targets = [_Target.of(each) for each in urls_in(url) or (url,)]
+        self._at = 0
+        self._turning = threading.Lock()
+        self._open: dict[http.client.HTTPConnection, int] = {}
         self.identity = identity
-        self._credential = credential or (lambda: credential_for(url))
+        self._credential = credential or (lambda: credential_for(self._target.url))
         self._welcome = welcome
         self._renew_at = _renewal(welcome)
-        self._tls = TlsConnector(url) if parts.scheme == "https" else None
         self._local = threading.local()
 
     @property
     def worker(self) -> str:
         return self.identity.worker
+
+    @property
+    def _target(self) -> _Target:
+        return self._targets[self._at]
 
     @property
     def welcome(self) -> messages.Welcome | None:
@@ -178,8 +208,23 @@ class WorkerClient:
         """Close this thread's connection."""
         connection = getattr(self._local, "connection", None)
         if connection is not None:
+            self._open.pop(connection, None)
             connection.close()
             self._local.connection = None
+
+    def _turn(self, failed: int) -> None:
+        """Call the other daemon from now on, if target number `failed` is the one that is called. A poll that waits
+        for its answer ends: a suspended daemon keeps its connections."""
+        if len(self._targets) < 2:
+            return
+        with self._turning:
+            if self._at != failed:
+                return
+            self._at = (failed + 1) % len(self._targets)
+            for connection, target in list(self._open.items()):
+                if target == failed and connection.sock is not None:
+                    with suppress(OSError):
+                        connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _call(self, method: str, path: str, body: Any, timeout: float) -> Any:
         headers = {"Accept": "application/json"}
@@ -189,41 +234,47 @@ class WorkerClient:
         if body is not None:
             data = json.dumps(body, allow_nan=False).encode()
             headers["Content-Type"] = "application/json"
+        at = self._at
+        target = self._targets[at]
         for attempt in (1, 2):
             kept = getattr(self._local, "connection", None) is not None
             try:
-                status, text = self._exchange(method, self._base + path, data, headers, timeout)
+                status, text = self._exchange(at, method, target.base + path, data, headers, timeout)
                 break
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 # A kept connection may have been closed by the other side meanwhile: once more on a fresh one.
-                if attempt == 2 or not kept:
-                    raise DaemonUnreachable(f"no answer from {self._host}:{self._port}: {error}") from error
+                suspended = isinstance(error, TimeoutError) and len(self._targets) > 1
+                if attempt == 2 or not kept or suspended:
+                    self._turn(at)
+                    raise DaemonUnreachable(f"no answer from {target}: {error}") from error
         try:
             answer = json.loads(text) if text else None
         except ValueError as error:
-            raise DaemonUnreachable(f"{self._host}:{self._port} answered {status} with no JSON") from error
+            raise DaemonUnreachable(f"{target} answered {status} with no JSON") from error
         if status < 300:
             return answer
         what = answer.get("error", text[:200]) if isinstance(answer, dict) else str(text[:200])
         if status == 401:
             raise TokenUnknown(what)
         if status >= 500 or status == 429:
-            raise DaemonUnreachable(f"{self._host}:{self._port} answered {status}: {what}")
+            if status == http.client.SERVICE_UNAVAILABLE:
+                self._turn(at)
+            raise DaemonUnreachable(f"{target} answered {status}: {what}")
         raise Rejected(what)
 
     def _exchange(
-        self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout: float
+        self, at: int, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout: float
     ) -> tuple[int, bytes]:
         connection = getattr(self._local, "connection", None)
+        if connection is not None and self._open.get(connection) != at:
+            self.close()
+            connection = None
         if connection is None:
-            if self._tls is not None:
-                connection = self._tls.connect(self._host, self._port, self._base, timeout)
-            else:
-                connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
-                connection.connect()
+            connection = self._targets[at].connect(timeout)
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._local.connection = connection
+            self._open[connection] = at
         connection.timeout = timeout
         if connection.sock is not None:
             connection.sock.settimeout(timeout)

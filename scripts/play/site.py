@@ -41,6 +41,7 @@ class Site:
 
     `program` is malletraind, or another that takes its options. `daemon_user` runs it: a plain user who is
     coordinator of the harvest account where the lab keeps accounts, else Slurm's own user (None: whoever runs this).
+    `name`: of its folder, where a lab has two. `client_url`: what researchers' commands are given, if not its own.
     """
 
     lab: Lab
@@ -49,9 +50,11 @@ class Site:
     settings: dict[str, list[str]] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     program: Sequence[str | Path] = (BIN / "malletraind",)
+    name: str = "malletrain"
+    client_url: str = ""
 
     def __post_init__(self) -> None:
-        self.directory = self.lab.path.with_name(f"{self.lab.path.name}-malletrain")
+        self.directory = self.lab.path.with_name(f"{self.lab.path.name}-{self.name}")
         self.directory.mkdir(exist_ok=True)
         self.log = self.directory / "malletraind.log"
         self.config = self.directory / "malletrain.toml"
@@ -69,7 +72,7 @@ class Site:
             sections[section] = kept + lines
         text = "".join(f"[{name}]\n" + "".join(f"{line}\n" for line in lines) for name, lines in sections.items())
         self.config.write_text(text)
-        client = f'url = "{self.url}"\npartition = "harvest"\naccount = "{self.account}"\n'
+        client = f'url = "{self.client_url or self.url}"\npartition = "harvest"\naccount = "{self.account}"\n'
         for user in self.lab.users:
             self._install_for(user, client)
         if self.daemon_user:

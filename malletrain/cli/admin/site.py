@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from malletrain import config as configuration
+from malletrain.cli.admin.failover_findings import failover_findings
 from malletrain.cli.admin.network_findings import network_findings
 from malletrain.domain.errors import ClusterUnavailable, InvalidInput
 from malletrain.domain.snapshot import Snapshot
@@ -101,6 +102,7 @@ def doctor(
         _stage(config),
         _charging(config),
         *room_for_journal(config),
+        *failover_findings(config),
         *network_findings(config, _harvest_nodes(config, harvest.partition)),
         *(Finding(Level.WARNING, doubt) for doubt in configuration.doubts(config)),
     )

@@ -8,10 +8,11 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 from malletrain.wire import messages
 from malletrain.wire.errors import WireError
-from malletrain.wire.http import Http
+from malletrain.wire.pair_http import open_http
 
 log = logging.getLogger("malletrain.elastic")
 
@@ -80,7 +81,7 @@ class ArrayResubmitter:
         if done.returncode != 0 or not number.isdecimal():
             raise WireError(f"sbatch: {(done.stderr or done.stdout).strip()[:500]}")
         try:
-            with Http(self._url) as daemon:
+            with closing(open_http(self._url)) as daemon:
                 daemon.post(f"/v1/jobs/{self._job}/arrays", {"array_id": int(number), "tasks": tasks})
         except WireError:
             subprocess.run(["scancel", number], env=clean, capture_output=True, timeout=60.0, check=False)

@@ -133,7 +133,7 @@ class BatchRequest:
 
         Args:
             job: the number that the daemon gave the job (any text for a dry run).
-            url: where the daemon listens.
+            url: where the daemon listens; of an active and a passive one both, with a comma between.
             python: absolute path of an interpreter that has malletrain, on the nodes too.
             environment: the caller's; sbatch passes it on as it always does (--export), without SBATCH_ variables,
                 which would override the script's own lines. MALLETRAIN_CA and MALLETRAIN_TLS_USER are written into
@@ -143,7 +143,7 @@ class BatchRequest:
             InvalidBatch: url or python could not stand in the script.
         """
         faults = []
-        if not _URL.match(url):
+        if not all(_URL.match(each) for each in url.split(",")):
             faults.append(f"url: {url[:80]!r} is not a plain http or https address")
         if not python.startswith("/") or "\n" in python:
             faults.append(f"python: {python[:80]!r} is not an absolute path")
