@@ -62,12 +62,12 @@ def decide(situation: Situation, policy: Policy, rules: Rules, cache: DecisionCa
         refusals=tuple(draft.refusals),
         batches=sizing.batches,
     )
-    return Decided(decision, draft.yielding.startable, sizing.probes, sizing.advice)
+    return Decided(decision, draft.yielding.startable, sizing.probes, sizing.advice, draft.yielding.awaiting)
 
 
 def yield_now(
     situation: Situation, rules: Rules, cache: DecisionCache | None = None
-) -> tuple[list[Action], Mapping[str, float]]:
+) -> tuple[list[Action], YieldPlan]:
     """Step 3 alone, for the light looks between two decisions; and whoever should have left by now is ended."""
     cache = cache or DecisionCache()
     cache.look(situation.snapshot)
@@ -79,7 +79,7 @@ def yield_now(
         for pilot in view.staying
         if pilot.id in given.leave
     ]
-    return with_co_allocated(overdue_leaves(views, situation.now, given.given) + actions, views), given.startable
+    return with_co_allocated(overdue_leaves(views, situation.now, given.given) + actions, views), given
 
 
 def _clear_away(draft: Draft, inputs: Inputs) -> None:

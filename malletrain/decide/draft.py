@@ -68,12 +68,14 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The decision, and what the next one must remember; `advice`: for each job, what would be measured next."""
+    """The decision, and what the next one must remember; `advice`: for each job, what would be measured next;
+    `awaiting`: main jobs that pilots stand in the way of, as in `YieldPlan`."""
 
     decision: Decision
     startable_since: Mapping[str, float]
     probes: tuple[ProbeChange, ...] = ()
     advice: Mapping[int, str] = field(default_factory=dict)
+    awaiting: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

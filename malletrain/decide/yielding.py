@@ -77,12 +77,15 @@ class YieldPlan:
         claimed: free node -> the main job that it is kept for.
         startable: main job that could start now -> since when (Unix seconds).
         given: every node that a main job is given, also those that are coming free.
+        awaiting: main jobs that could start now but for pilots, which leave their nodes or are asked to -> whether
+            a better job waits that cannot start, so that only backfill starts it.
     """
 
     leave: Mapping[str, str] = field(default_factory=dict)
     claimed: Mapping[str, str] = field(default_factory=dict)
     startable: Mapping[str, float] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
+    awaiting: Mapping[str, bool] = field(default_factory=dict)
 
 
 def plan_yields(
@@ -106,6 +109,9 @@ def plan_yields(
     leave: dict[str, str] = {}
     claimed: dict[str, str] = {}
     startable: dict[str, float] = {}
+    awaiting: dict[str, bool] = {}
+    is_behind = False
+    pilots_on = at_hand.pilot_on.keys() | _nodes_of_pilots(snapshot, rules)
     for group in _waiting(snapshot, rules)[: rules.max_queue]:
         if not left:
             break
@@ -114,12 +120,15 @@ def plan_yields(
         for _ in range(group[0].task_count if len(group) == 1 else 1):
             chosen = _choose(group, snapshot, left, at_hand, planned, now)
             if not chosen:
+                is_behind = True
                 break
             since = startable_since.get(name, now)
             startable[name] = since
             if (now - since) % rules.claim_again_s > rules.claim_patience_s:
                 break
             left.difference_update(chosen)
+            if not pilots_on.isdisjoint(chosen):
+                awaiting.setdefault(name, is_behind)
             emptied = at_hand.emptied_with(chosen)
             for node in chosen:
                 if node in at_hand.free:
@@ -128,7 +137,7 @@ def plan_yields(
                     leave[at_hand.pilot_on[node].pilot] = name
             if emptied:
                 at_hand = at_hand.without(emptied)
-    return YieldPlan(leave, claimed, startable, frozenset(all_nodes - left))
+    return YieldPlan(leave, claimed, startable, frozenset(all_nodes - left), awaiting)
 
 
 def any_pending_fits(snapshot: Snapshot, rules: Rules) -> bool:
@@ -157,6 +166,11 @@ def availability(snapshot: Snapshot, harvested: Sequence[HarvestedNode], rules: 
         if node.state is completing and node.name not in staying and node.name not in pilot_on
     )
     return Availability(free, frozenset(coming), pilot_on)
+
+
+def _nodes_of_pilots(snapshot: Snapshot, rules: Rules) -> frozenset[str]:
+    """The nodes that Slurm shows pilots on, those that are leaving among them."""
+    return frozenset(n for job in snapshot.holding if job.partition == rules.harvest_partition for n in job.nodes)
 
 
 def _goes(job: SlurmJob, rules: Rules) -> bool:

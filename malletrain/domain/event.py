@@ -422,6 +422,10 @@ class MainJobMet:
     preempted: bool = False
     #: It had ended before the daemon looked; None: it was still there.
     ended_at: float | None = field(default=None, metadata=SPARSE)
+    #: A better job waited that could not start: only backfill could start this one.
+    behind: bool = field(default=False, metadata=SPARSE)
+    #: A heterogeneous job that Slurm put off, since it had to preempt a pilot for one of its parts.
+    put_off: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

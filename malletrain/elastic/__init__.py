@@ -3,11 +3,13 @@
 The names below are the public interface. Importing the package is cheap: torch is imported with the first name that
 needs it. If torch is imported already, and in a pilot's workers, the import of torch's compiler is deferred until
 something is compiled (see `launch.lazy_dynamo`). In a pilot's workers the GPU's context is made beside the imports
-(see `launch.early_cuda`).
+(see `launch.early_cuda`). The garbage collector is off while this package imports: it would go through torch's
+objects again and again, and find nothing.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -55,7 +57,18 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(_imported(_HOMES[name]), name)
+
+
+def _imported(module: str) -> Any:
+    """The module, imported without collections of garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        if was_on:
+            gc.enable()
 
 
 if WELCOME_FD in os.environ:

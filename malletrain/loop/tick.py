@@ -213,7 +213,7 @@ class Loop:
             self._record_probes(decided.probes)
             for job, batches in decided.decision.batches.items():
                 self._workers.choose_batches(job, batches)
-            self._record_given(snapshot, decided.decision.actions)
+            self._record_given(snapshot, decided.awaiting)
             self._workers.climb(scale_up_jobs(situation.views, situation.known, self.rules))
             self._apply(decided.decision.actions)
         return decided.decision
@@ -227,8 +227,9 @@ class Loop:
     def watch_on(self, snapshot: Snapshot) -> bool:
         """Yielding after the light look; whether any pilot was asked to give way."""
         self.last_snapshot = snapshot = self._plans.over(snapshot, self._clock.now(), self.rules)
-        actions, self._startable_since = yield_now(self._situation(snapshot), self._rules_now(), self._memo)
-        self._record_given(snapshot, actions)
+        actions, given = yield_now(self._situation(snapshot), self._rules_now(), self._memo)
+        self._startable_since = given.startable
+        self._record_given(snapshot, given.awaiting)
         self._apply(actions)
         return bool(actions)
 
@@ -441,10 +442,9 @@ class Loop:
         if events:
             self.record(events)
 
-    def _record_given(self, snapshot: Snapshot, actions: Iterable[Action]) -> None:
-        """Whose the main jobs are that pilots leave for: after their end, Slurm no longer tells."""
-        wanted = {each.main_job for each in actions if isinstance(each, LeavePilot | RecyclePilot) and each.main_job}
-        if met := self.ledger.main_jobs.given(wanted, snapshot, self._clock.now()):
+    def _record_given(self, snapshot: Snapshot, awaiting: Mapping[str, bool]) -> None:
+        """Whose the main jobs are that wait for pilots to leave: after their end, Slurm no longer tells."""
+        if met := self.ledger.main_jobs.given(awaiting, snapshot, self._clock.now()):
             self.record(met)
 
     def _record_ended(self, now: float) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -31,6 +32,7 @@ from malletrain.store.event_reader import read_events
 from scripts.play.arm import LEAF, Arm, lab_config, labs_up
 from scripts.play.harm import ARMS, BASE, PILOTS, PREEMPTION, summary
 from scripts.play.load import from_log, of_all_kinds
+from scripts.play.predicted import idle_spans, node_changes
 from scripts.play.site import BIN, FAST_LOOP, Site
 
 #: The arms play so many seconds one after the other.
@@ -92,6 +94,7 @@ def play(options: argparse.Namespace) -> dict[str, object]:
         arms = [Arm(arm, labs[arm], jobs) for arm in ARMS]
         for arm in arms:
             arm.reset()
+        load_before = os.getloadavg()[0]
         begin = time.time() + 2.0
         for turn, arm in enumerate(arms):
             # One after the other, each time another first: at the same moment the last would wait for a processor.
@@ -105,11 +108,20 @@ def play(options: argparse.Namespace) -> dict[str, object]:
         if options.json:  # the replay below takes its time: what was played is kept whatever becomes of it
             options.json.write_text(json.dumps({"profile": options.profile, "factor": factor, "arms": facts}))
         base.end_all()
-        harvest = harvest_of(site, number, base, begin, end, directory, reserve)
         journal = site.directory / "malletrain.db"
         if options.journal:
             with closing(sqlite3.connect(journal)) as live, closing(sqlite3.connect(options.journal)) as copy:
                 live.backup(copy)
+        asked: list[str | Path] = [
+            "env",
+            f"MALLETRAIN_URL={site.url}",
+            BIN / "malletrain",
+            "promise",
+            "--main-jobs",
+            "--json",
+        ]
+        attributed = json.loads(site.lab.run(asked).stdout)
+        harvest = harvest_of(site, number, base, begin, end, directory, reserve)
         moved = [e for e in read_events(journal) if e.kind in (EventKind.INTENT, EventKind.PILOT_ENDED)]
         return {
             "profile": options.profile,
@@ -119,7 +131,11 @@ def play(options: argparse.Namespace) -> dict[str, object]:
             "choice": options.choice,
             "keep_idle": options.keep_idle,
             "keep_leaves": options.keep_leaves,
+            "begin": begin,
+            "seconds": options.seconds,
+            "load": [load_before, os.getloadavg()[0]],
             "arms": facts,
+            "attributed": attributed,
             "harvest": harvest,
             "yields": sum(1 for e in moved if payload_data(e.payload).get("cause") == "yield"),
             "preempted": sum(1 for e in moved if payload_data(e.payload).get("preempted")),
@@ -139,11 +155,7 @@ def harvest_of(
     warm = [e for e in events if e.kind is EventKind.WORKER_WARM]
     activate = activation_s(events, warm)
     trace = directory / "trace.csv"
-    changes = [(begin, node, "idle") for node in base.lab.nodes]
-    for node, start, stop in base.busy():
-        changes += [(max(begin, start), node, "busy"), (stop, node, "idle")]
-    rows = [f"{at:.0f},{node},{state}" for at, node, state in sorted(changes) if at <= end]
-    trace.write_text("time,node,state\n" + "\n".join(rows) + "\n")
+    trace.write_text(node_changes(idle_spans(base.busy(), base.lab.nodes, begin, end), begin))
     answer = directory / "replay.json"
     argv = [str(BIN / "malletrain"), "replay", str(trace), "--mix", "endless:1", "--policy", "exact"]
     argv += ["--activate", f"{activate:.1f}", "--keep-idle", str(reserve), "--end", f"{end:.0f}"]

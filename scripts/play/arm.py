@@ -83,6 +83,9 @@ class Arm:
             nodes = nodes_of.get(f"main{job.number}", [])
             indices = [int(name[1:]) for name in nodes]
             jobs[str(job.number)] = {
+                "id": number,
+                "submitted_at": self.player.submitted_at(job.number),
+                "on": nodes,
                 "kind": job.kind.value,
                 "nodes": job.nodes,
                 "submit_s": job.submit_s,

@@ -78,6 +78,10 @@ class Player:
             at.append(float(text))
         return max(at)
 
+    def submitted_at(self, number: int) -> float | None:
+        """When the job of that number was submitted (time.time()); None when it was not."""
+        return self._submitted.get(number)
+
     def played(self) -> list[Played]:
         """What became of the jobs submitted so far."""
         rows = []

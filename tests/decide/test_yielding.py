@@ -134,3 +134,16 @@ def test_where_no_leaf_is_wide_enough_any_nodes_are_given() -> None:
     snapshot = _on_leaves(snapshot, a="h0 h1", b="i0 i1")
     answer = plan_yields(snapshot, harvested, {}, START, RULES)
     assert len(answer.leave) + len(answer.claimed) == 4
+
+
+def test_main_jobs_that_pilots_stand_in_the_way_of_are_named_and_whether_only_backfill_starts_them() -> None:
+    blocked = main_job(1, count=8, start=START + 300, planned=["h0"], priority=200)
+    leaving = SlurmJob(id="9_7", raw_id=907, nodes=("c0",), **PILOT)  # type: ignore[arg-type]
+    short, alone = main_job(2, count=1, limit_s=60.0), main_job(2, count=2, limit_s=60.0)
+    snapshot, harvested = world(1, 0, blocked, short)
+    assert plan_yields(snapshot, harvested, {}, START, RULES).awaiting == {"2": True}
+    snapshot, harvested = world(1, 0, alone, leaving)
+    snapshot = replace(snapshot, nodes=(*snapshot.nodes, node("c0", NodeState.ALLOCATED)))
+    assert plan_yields(snapshot, harvested, {}, START, RULES).awaiting == {"2": False}
+    snapshot, harvested = world(1, 2, alone)
+    assert plan_yields(snapshot, harvested, {}, START, RULES).awaiting == {}, "idle nodes suffice"

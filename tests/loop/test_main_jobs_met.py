@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from malletrain.domain.event import (
@@ -14,7 +16,7 @@ from malletrain.domain.event import (
     PilotStarted,
     PoolCounted,
 )
-from malletrain.domain.snapshot import EndedJobs, SlurmJob, SlurmState
+from malletrain.domain.snapshot import EndedJobs, SlurmJob, SlurmState, Snapshot
 from malletrain.loop.trackers.main_jobs_met import AFTER_S, MAX_ASK_INTERVAL_S, MainJobsMet
 
 NOW = 1_700_000_000.0
@@ -106,3 +108,22 @@ def test_after_a_restart_the_time_without_a_daemon_is_asked_about_and_no_more() 
         Event(NOW + 1, PilotHeld(preempted=True), 1, "9_0", "n1"),
     )
     assert tracker.to_ask(NOW + MAX_ASK_INTERVAL_S + 2) == (("n1",), NOW - 600 - MAX_ASK_INTERVAL_S)
+
+
+def test_a_heterogeneous_job_put_off_after_a_preemption_is_noted_and_again_when_it_runs() -> None:
+    tracker = folded(*stay(NOW - 60, NOW))
+    part = SlurmJob(
+        "7+1", 8, "bob", "", "batch", "", SlurmState.PENDING, reason="BeginTime", het_id=7, submit_time=NOW - 2,
+        eligible_time=NOW + 120,
+    )  # fmt: skip
+    own = replace(part, id="5+0", het_id=5, eligible_time=NOW + 3600)  # sbatch --begin
+    early = replace(part, id="6+0", het_id=6, submit_time=NOW + 1)
+    (event,) = tracker.look(Snapshot(NOW + 2, (), (part, own, early)), "harvest", NOW + 2)
+    assert event.payload == MainJobMet("7+1", "bob", NOW - 2, put_off=True)
+    tracker.apply(event)
+    assert tracker.look(Snapshot(NOW + 4, (), (part,)), "harvest", NOW + 4) == []
+    runs = replace(part, state=SlurmState.RUNNING, start_time=NOW + 121, nodes=("n4", "n5"))
+    (event,) = tracker.look(Snapshot(NOW + 122, (), (runs,)), "harvest", NOW + 122)
+    assert (event.node, event.pilot) == ("n4", None)
+    tracker.apply(event)
+    assert tracker.look(Snapshot(NOW + 124, (), (runs,)), "harvest", NOW + 124) == []

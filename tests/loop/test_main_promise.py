@@ -43,10 +43,12 @@ def test_arrivals_come_from_accounting_and_from_looks_each_once() -> None:
     assert tracker.arrivals == 5, "requeued and submitted anew under its number"
 
 
-def gave_way(tracker: PromiseTracker, name: str, at: float, left: float, started: float) -> None:
+def gave_way(
+    tracker: PromiseTracker, name: str, at: float, left: float, started: float, *, behind: bool = True
+) -> None:
     """Pilots leave for a main job that was submitted a second before, and it has their node."""
     given: dict[str, JsonValue] = {"main_job": name, "submitted_at": at - 1.0}
-    tracker.apply(event_of(at, EventKind.MAIN_MET, data=given))
+    tracker.apply(event_of(at, EventKind.MAIN_MET, data={**given, "behind": behind}))
     tracker.apply(event_of(at, EventKind.INTENT, 1, "7_0", "n0", data={"type": "leave", "main_job": name}))
     met = {**given, "started_at": started, "left_at": left}
     tracker.apply(event_of(left + 1, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
@@ -58,9 +60,9 @@ def test_how_long_nodes_take_to_be_free_is_learnt_and_how_much_later_jobs_start(
     gave_way(tracker, "at once", START + 10, START + 12, START + 12)
     gave_way(tracker, "by the next cycle", START + 110, START + 122, START + 145)
     gave_way(tracker, "in its own cycle", START + 210, START + 215, START + 225)
-    assert tracker.times().took_s == (3.5, 13.5, 6.5)
+    assert tracker.times().took_s == (3.0, 13.0, 6.0)
     kept = tracker.kept(START + 1000)
-    assert kept.delays_s == (3.5, 30.0, 0.0), "one of two cycles; and no cycle, where the first came in time"
+    assert kept.delays_s == (3.0, 30.0, 0.0), "one of two cycles; and no cycle, where the first came in time"
     assert kept.delay_p95_s == 30.0
     assert kept.late(2.0) == 2
 
@@ -97,7 +99,54 @@ def test_a_job_for_which_slurm_preempted_a_pilot_counts_as_late_by_a_cycle_at_mo
         "main_job": "9", "submitted_at": START, "started_at": START + 100, "left_at": START + 99, "preempted": True,
     }  # fmt: skip
     tracker.apply(event_of(START + 101, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
-    assert tracker.kept(START + 900).delays_s == (30.5,)
+    assert tracker.kept(START + 900).delays_s == (30.0,)
+
+
+def test_a_job_that_nobody_was_ahead_of_would_have_started_at_once() -> None:
+    """Only for one behind a job that cannot start is a cycle's wait Slurm's own."""
+    tracker = PromiseTracker()
+    looked(tracker, seen(interval_s=30.0))
+    gave_way(tracker, "8", START + 10, START + 22, START + 32, behind=False)
+    gave_way(tracker, "9", START + 110, START + 122, START + 132, behind=True)
+    found = {each.main_job: (each.delay_s, each.cause) for each in tracker.delays(0.0)}
+    assert found == {"8": (23.0, DelayCause.BACKFILL), "9": (0.0, DelayCause.NONE)}
+
+
+def test_a_pilot_that_was_there_when_the_job_came_counts_though_nobody_was_asked() -> None:
+    """Between two looks a pilot's limit ended, or it left for another job."""
+    tracker = PromiseTracker()
+    looked(tracker, seen(interval_s=1.0))
+    for number, submitted, left, started in (("8", 0.0, 5.0, 3.0), ("9", 0.0, 99.0, 98.0), ("10", 60.0, 40.0, 61.0)):
+        met: dict[str, JsonValue] = {
+            "main_job": number, "submitted_at": START + submitted, "started_at": START + started,
+            "left_at": START + left,
+        }  # fmt: skip
+        tracker.apply(event_of(START + left + 1, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
+    found = {each.main_job: each.delay_s for each in tracker.delays(0.0)}
+    assert found == {"8": 3.0, "9": 5.0}, "of a long wait the last seconds; and a pilot that was gone before is none"
+
+
+def test_a_job_that_waits_for_nodes_which_pilots_are_leaving_counts_from_then() -> None:
+    tracker = PromiseTracker()
+    looked(tracker, seen(interval_s=30.0))
+    given: dict[str, JsonValue] = {"main_job": "9", "submitted_at": START - 1}
+    tracker.apply(event_of(START, EventKind.MAIN_MET, data=given))
+    met = {**given, "started_at": START + 12, "left_at": START + 12}
+    tracker.apply(event_of(START + 13, EventKind.MAIN_MET, 1, "7_0", "n0", data=met))
+    assert [each.delay_s for each in tracker.delays(0.0)] == [13.0]
+
+
+def test_a_heterogeneous_job_that_slurm_put_off_for_a_pilot_is_late_by_all_of_it() -> None:
+    tracker = PromiseTracker()
+    looked(tracker, seen(interval_s=1.0))
+    given: dict[str, JsonValue] = {"main_job": "9+0", "submitted_at": START, "put_off": True}
+    tracker.apply(event_of(START + 2, EventKind.MAIN_MET, data=given))
+    tracker.apply(event_of(START + 123, EventKind.MAIN_MET, node="n0", data={**given, "started_at": START + 121}))
+    (found,) = tracker.delays(0.0)
+    assert (found.cause, found.delay_s) == (DelayCause.PUT_OFF, 121.0)
+    assert found.words() == (
+        "121 s later for pilots: Slurm preempted a pilot for one of its parts, and put the heterogeneous job off"
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +263,7 @@ def test_how_it_was_kept_is_there_again_after_a_restart_and_counts_accountings_j
     tracker.learn([("1", START - 20_000, 1)])
     begin, kept = tracker.kept_since(0.0, START)
     assert begin == START - 9000, "of jobs before the journal begins, nothing is known"
-    assert (kept.jobs, kept.delays_s) == (100, (11.5,))
+    assert (kept.jobs, kept.delays_s) == (100, (11.0,))
     assert tracker.kept_since(START - 100, START)[1].jobs == 0
 
 

@@ -199,6 +199,9 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
         case ActionIntent(action=LeavePilot() | RecyclePilot()):
             yield f"  {utc(event.at)} {pilot} was asked to leave {event.node} for it"
         case MainJobMet(left_at=left_at, started_at=started_at, preempted=preempted) if event.node:
+            if event.payload.put_off:
+                yield f"  {utc(event.at)} it runs on {event.node} and others, after Slurm had put it off"
+                return
             ended_at = event.payload.ended_at
             began = f", which it has since {utc(started_at)}" if started_at is not None else ", which it has then"
             went = "was preempted on" if preempted else "had left"
@@ -206,6 +209,8 @@ def _meeting(event: Event, shown: _Shown) -> Iterator[str]:
                 from_on = "" if started_at is None else f" from {utc(started_at)}"
                 began = f", which it had{from_on} until {utc(ended_at)}"
             yield f"  {utc(event.at if left_at is None else left_at)} {pilot} {went} {event.node}{began}"
+        case MainJobMet(put_off=True):
+            yield f"  {utc(event.at)} Slurm has put it off, after it preempted a pilot for one of its parts"
 
 
 def main_job_of(event: Event) -> str:

@@ -14,6 +14,7 @@ class DelayCause(StrEnum):
     LEAVING = "leaving"  #: it waited for workers to leave and for the epilog
     BACKFILL = "backfill"  #: a backfill cycle found its nodes taken; a later one started it
     PREEMPTED = "preempted"  #: Slurm took a node from a pilot for it
+    PUT_OFF = "put_off"  #: Slurm preempted a pilot for a part of a heterogeneous job, and put the job off
 
 
 CAUSE_WORDS = {
@@ -21,6 +22,7 @@ CAUSE_WORDS = {
     DelayCause.LEAVING: "it waited for workers to leave and for the epilog",
     DelayCause.BACKFILL: "a backfill cycle found its nodes taken, and a later one started it",
     DelayCause.PREEMPTED: "Slurm preempted a pilot for it",
+    DelayCause.PUT_OFF: "Slurm preempted a pilot for one of its parts, and put the heterogeneous job off",
 }
 
 
@@ -35,6 +37,7 @@ class MainJobDelay:
         freed_s: seconds after `could_at` until the last of these was free.
         delay_s: seconds by which it started later for pilots, never negative.
         preempted: nodes that Slurm took from pilots for it.
+        put_off: Slurm put it off by its own two minutes, as it does with heterogeneous jobs.
     """
 
     main_job: str
@@ -46,12 +49,15 @@ class MainJobDelay:
     delay_s: float
     by_backfill: bool = False
     preempted: int = 0
+    put_off: bool = False
 
     @property
     def cause(self) -> DelayCause:
         """The last thing that it waited for."""
         if self.delay_s <= 0:
             return DelayCause.NONE
+        if self.put_off:
+            return DelayCause.PUT_OFF
         if self.preempted:
             return DelayCause.PREEMPTED
         return DelayCause.BACKFILL if self.by_backfill else DelayCause.LEAVING
@@ -60,7 +66,8 @@ class MainJobDelay:
         """One line: for how long, and why."""
         if self.delay_s <= 0:
             return CAUSE_WORDS[DelayCause.NONE]
-        return f"{self.delay_s:.3g} s later for pilots on {len(self.nodes)} of its nodes: {CAUSE_WORDS[self.cause]}"
+        where = "" if self.put_off else f" on {len(self.nodes)} of its nodes"
+        return f"{self.delay_s:.3g} s later for pilots{where}: {CAUSE_WORDS[self.cause]}"
 
 
 def delay_by_cause(delays: Sequence[MainJobDelay]) -> dict[DelayCause, tuple[int, float]]:

@@ -7,7 +7,7 @@ pilots left: Slurm shows ended jobs for a while (`EndedJobs`).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from malletrain.domain.event import (
     PilotHeld,
     PilotStarted,
 )
-from malletrain.domain.snapshot import EndedJobs, Snapshot
+from malletrain.domain.snapshot import EndedJobs, SlurmJob, Snapshot
 
 Key = TypeVar("Key")
 
@@ -30,6 +30,10 @@ AFTER_S = 300.0
 
 #: Ended jobs are asked for no more often (seconds): slurmctld shows them for MinJobAge, 300 s by default.
 MAX_ASK_INTERVAL_S = 30.0
+
+#: Slurm begins a heterogeneous job at most so long after it put it off (seconds): cred_expire, 120 s, and a second
+#: (seen on 22.05; docs/how-to/admin-rollout.md, "The reserve").
+MAX_PUT_OFF_S = 122.0
 
 #: So many main jobs are remembered as noted already.
 _MAX_NOTED = 10_000
@@ -69,6 +73,8 @@ class MainJobsMet:
         self._started: dict[str, float] = {}  # by node: its running pilot's start
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._noted_on: OrderedDict[tuple[str, str], None] = OrderedDict()  # with a node
+        self._put_off: OrderedDict[str, None] = OrderedDict()  # have not been seen to run since
+        self._preempted_at = float("-inf")
         self._last_at = float("-inf")
         self._interval_s = MAX_ASK_INTERVAL_S
         self._asked_at: float | None = None  #: ended jobs are known up to here
@@ -84,6 +90,8 @@ class MainJobsMet:
             case PilotHeld(preempted=preempted) | PilotEnded(preempted=preempted) if event.node and event.pilot:
                 self._close(event.node, event.at)
                 since = self._started.pop(event.node, None)
+                if preempted:
+                    self._preempted_at = event.at
                 left = _Left(event.node, event.pilot, event.job, since, event.at, preempted)
                 self._left[event.node] = left
                 self._unasked.append(left)
@@ -92,18 +100,23 @@ class MainJobsMet:
                     if event.payload.ended_at is None:
                         self._close(event.node, event.payload.started_at or event.at)
                     _note(self._noted_on, (main_job, event.node))
+                    self._put_off.pop(main_job, None)
+                elif event.payload.put_off:
+                    _note(self._put_off, main_job)
                 _note(self._noted, main_job)
         self._last_at = event.at
 
-    def given(self, main_jobs: Collection[str], snapshot: Snapshot, now: float) -> list[Event]:
-        """Those of the main jobs that pilots leave for which are not in the journal yet."""
-        wanted = set(main_jobs) - self._noted.keys()
+    def given(self, main_jobs: Mapping[str, bool], snapshot: Snapshot, now: float) -> list[Event]:
+        """Those of the main jobs that wait for pilots to leave, as in `YieldPlan.awaiting`, which are not in the
+        journal yet."""
+        wanted = main_jobs.keys() - self._noted.keys()
         if not wanted:
             return []
+        names = [(row, f"het{row.het_id}" if row.het_id else row.id) for row in snapshot.pending]
         return [
-            Event(now, MainJobMet(row.id, row.user, row.submit_time))
-            for row in snapshot.pending
-            if row.id in wanted or (row.het_id and f"het{row.het_id}" in wanted)
+            Event(now, MainJobMet(row.id, row.user, row.submit_time, behind=main_jobs[name]))
+            for row, name in names
+            if name in wanted and row.id not in self._noted
         ]
 
     def look(self, snapshot: Snapshot, harvest_partition: str, now: float) -> list[Event]:
@@ -117,6 +130,22 @@ class MainJobsMet:
                 events.append(Event(now, met, left.job, left.pilot, node))
         for node in [name for name, left in self._left.items() if now - left.at > AFTER_S]:
             del self._left[node]
+        return events + self._look_at_put_off(snapshot, now)
+
+    def _look_at_put_off(self, snapshot: Snapshot, now: float) -> list[Event]:
+        """Heterogeneous jobs that Slurm has put off since a pilot was preempted, and those of them that run now."""
+        events: list[Event] = []
+        if now - self._preempted_at <= MAX_PUT_OFF_S:
+            events += [
+                Event(now, MainJobMet(row.id, row.user, row.submit_time, put_off=True))
+                for row in snapshot.pending
+                if row.id not in self._put_off and _is_put_off(row, self._preempted_at)
+            ]
+        if self._put_off:
+            for row in snapshot.holding:
+                if row.id in self._put_off and row.nodes:
+                    met = MainJobMet(row.id, row.user, row.submit_time, row.start_time, put_off=True)
+                    events.append(Event(now, met, node=row.nodes[0]))
         return events
 
     def to_ask(self, now: float) -> tuple[tuple[str, ...], float] | None:
@@ -165,6 +194,17 @@ class MainJobsMet:
         left = self._left.pop(node, None)
         if left is not None:
             left.until = at
+
+
+def _is_put_off(row: SlurmJob, preempted_at: float) -> bool:
+    """Whether Slurm itself has given the job a time before which it does not begin: one soon after the preemption."""
+    if row.het_id is None or row.reason != "BeginTime" or row.submit_time is None or row.eligible_time is None:
+        return False
+    return (
+        row.submit_time <= preempted_at
+        and row.eligible_time > row.submit_time
+        and (abs(row.eligible_time - preempted_at) <= MAX_PUT_OFF_S)
+    )
 
 
 def _note(noted: OrderedDict[Key, None], key: Key) -> None:

@@ -45,6 +45,9 @@ MAX_CURVE_LEVELS = 24
 #: have started, and what counts is from the look that asked pilots to leave, and one look before.
 LONGEST_LEAD_S = 5.0
 
+#: Slurm's times are whole seconds, rounded down: what they say happened half a second later, in the mean.
+HALF_SECOND_S = 0.5
+
 #: A job that starts within this of the node's being free was started by Slurm's quick scheduler; a later one by
 #: backfill.
 QUICK_START_S = 2.0
@@ -80,23 +83,26 @@ class _Given:
     nodes: tuple[str, ...] = ()
     by_backfill: bool = False
     preempted: int = 0
+    put_off: bool = False
 
 
 class PromiseTracker:
     """Folds events and looks; says what the promise asks for now."""
 
-    def __init__(self) -> None:
+    def __init__(self, cycle_s: float = 30.0) -> None:
+        """`cycle_s`: seconds from one backfill cycle to the next, until a look says it."""
         self.budget: ControllerBudget | None = None
         self.steps_back = 0
         self.stepped_for = ""
         self.held: PromisedReserve | None = None
         self.refill_s = REFILL_LOOK_S + UNKNOWN_EXIT_S
-        self._cycle_s = 30.0
+        self._cycle_s = cycle_s
         self._arrivals: list[MainArrival] = []
         self._noted: OrderedDict[str, None] = OrderedDict()
         self._live: deque[float] = deque(maxlen=MAX_ARRIVALS)  # arrivals that the daemon itself saw come
         self._given: OrderedDict[str, _Given] = OrderedDict()
         self._could_at: OrderedDict[str, float] = OrderedDict()  # by head of the main job's id
+        self._behind: OrderedDict[str, None] = OrderedDict()  # heads of jobs that only backfill could start
         self._submitted: OrderedDict[str, float] = OrderedDict()
         self._levels: Counter[int] = Counter()
         self._hour: tuple[float, int, HourDemands] | None = None
@@ -131,6 +137,11 @@ class PromiseTracker:
                     _trim(self._submitted, MAX_YIELDS)
                 if event.node:
                     self._met(main_job, event.node, event.payload)
+                else:
+                    self._ask(main_job, event.at)
+                    if event.payload.behind:
+                        self._behind[_head(main_job)] = None
+                        _trim(self._behind, MAX_YIELDS)
 
     def look(self, snapshot: Snapshot, pilots: int, exits_s: float | None, now: float, rules: Rules) -> None:
         """Take in one whole look; without a promise, too, since what one would cost is known then.
@@ -198,7 +209,7 @@ class PromiseTracker:
         found = [
             MainJobDelay(
                 name, each.user, each.could_at, each.started_at, each.nodes, each.took_s or 0.0, each.delay_s,
-                each.by_backfill, each.preempted,
+                each.by_backfill, each.preempted, each.put_off,
             )
             for name, each in self._given.items()
             if each.delay_s is not None and each.could_at >= since
@@ -253,7 +264,7 @@ class PromiseTracker:
         asked = self._could_at.get(head)
         if asked is None or at - asked > SETTLED_S:
             submitted = self._submitted.get(main_job)
-            lead = LONGEST_LEAD_S if submitted is None else at - submitted
+            lead = LONGEST_LEAD_S if submitted is None else at - (submitted + HALF_SECOND_S)
             self._could_at[head] = at - min(LONGEST_LEAD_S, max(0.0, lead))
             _trim(self._could_at, MAX_YIELDS)
 
@@ -265,23 +276,33 @@ class PromiseTracker:
         if given is None:
             could_at = self._could_at.get(_head(main_job), -math.inf)
             if met.started_at - could_at > LONGEST_WAIT_S:  # it was another task, or no pilot had been asked
-                if not met.preempted:
+                if not met.preempted and not met.put_off and not _left_after_submission(met):
                     return
-                could_at = max(met.submitted_at or -math.inf, met.started_at - self._cycle_s)
+                longest_s = LONGEST_WAIT_S if met.put_off else max(LONGEST_LEAD_S, self._cycle_s)
+                submitted = -math.inf if met.submitted_at is None else met.submitted_at
+                could_at = max(submitted, met.started_at - longest_s) + HALF_SECOND_S
             given = self._given[main_job] = _Given(could_at, user=met.user, started_at=met.started_at)
             _trim(self._given, MAX_DELAYS)
         left = met.started_at if met.left_at is None else min(met.left_at, met.started_at)
-        wait = max(0.0, met.started_at + 0.5 - given.could_at)  # Slurm's times are whole seconds
-        took = max(0.0, min(wait, left + 0.5 - given.could_at))
+        wait = max(0.0, met.started_at + HALF_SECOND_S - given.could_at)
+        took = max(0.0, min(wait, left + HALF_SECOND_S - given.could_at))
         delay = wait
-        if met.started_at - left > QUICK_START_S and self._cycle_s > 0:
-            delay = self._cycle_s * math.floor(wait / self._cycle_s)
+        if met.put_off:
+            given.put_off = True
+        elif met.started_at - left > QUICK_START_S and self._cycle_s > 0:
             given.by_backfill = True
+            if _head(main_job) in self._behind:  # one of these cycles would have started it without pilots, too
+                delay = self._cycle_s * math.floor(wait / self._cycle_s)
         given.took_s = max(took, given.took_s or 0.0)
         given.delay_s = max(delay, given.delay_s or 0.0)
         given.preempted += met.preempted
         if node not in given.nodes:
             given.nodes = (*given.nodes, node)
+
+
+def _left_after_submission(met: MainJobMet) -> bool:
+    """Whether the pilot was still there when the job came, though no look in between showed it waiting."""
+    return met.submitted_at is not None and met.left_at is not None and met.left_at > met.submitted_at + 1.0
 
 
 def _head(main_job: str) -> str:
