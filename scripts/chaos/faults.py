@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scripts.chaos.scene import RESEARCHER, Scene
-from scripts.lab import LabError
+from scripts.lab import Lab, LabError
 
 #: Seconds from the mending of Slurm until its main queue is served as before.
 RECOVERS_S = 20.0
@@ -32,6 +32,7 @@ class Chaos:
     rng: random.Random
     gap_s: float = 5.0
     done: list[tuple[float, str]] = field(default_factory=list)
+    reservations: list[str] = field(default_factory=list)  #: names of all that were made
     unsure: list[tuple[float, float]] = field(
         default_factory=list
     )  #: (from, to), Unix seconds, of Slurm's own faults
@@ -84,11 +85,39 @@ class Chaos:
             LabError: something cannot be.
         """
         end = time.monotonic() + deadline_s
+        lab = self.scene.lab
+        # slurmctld may have died before it saved what was mended: looked at once more when nothing dies any longer.
+        for node in lab.nodes:
+            self.later(0.0, lambda node=node: resume(lab, node))  # type: ignore[misc]
+        for name in self.reservations:
+            self.later(0.0, lambda name=name: unreserve(lab, name))  # type: ignore[misc]
         while self._mend:
             self.mend_due(float("inf"))
             if time.monotonic() > end:
                 raise LabError("not everything that was broken could be mended")
-        self.scene.lab.run(["scontrol", "ping"])
+        lab.run(["scontrol", "ping"])
+
+
+def unreserve(lab: Lab, name: str) -> None:
+    """Delete a reservation, if it is there.
+
+    Raises:
+        LabError: it is still there, or slurmctld does not answer.
+    """
+    lab.run(["scontrol", "delete", f"ReservationName={name}"], check=False, timeout=10.0)
+    if f"ReservationName={name} " in lab.run(["scontrol", "show", "reservation", "-o"], timeout=10.0).stdout:
+        raise LabError(f"reservation {name} is not deleted")
+
+
+def resume(lab: Lab, node: str) -> None:
+    """Let a node that was drained serve again.
+
+    Raises:
+        LabError: it is still drained, or slurmctld does not answer.
+    """
+    lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False, timeout=10.0)
+    if "DRAIN" in lab.run(["scontrol", "show", "node", node, "-o"], timeout=10.0).stdout.partition("State=")[2][:40]:
+        raise LabError(f"{node} is still drained")
 
 
 def daemon_killed(chaos: Chaos) -> str:
@@ -143,7 +172,7 @@ def node_drained(chaos: Chaos) -> str:
     seconds = chaos.rng.uniform(3.0, 20.0)
     lab.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=chaos"], timeout=10.0)
     chaos.slurm_fails(seconds)
-    chaos.later(seconds, lambda: lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False))
+    chaos.later(seconds, lambda: resume(lab, node))
     return f"{node} drained for {seconds:.0f} s"
 
 
@@ -171,12 +200,13 @@ def reservation_made(chaos: Chaos) -> str:
     """A reservation of one node that begins now."""
     lab, node = chaos.scene.lab, chaos.rng.choice(chaos.scene.lab.nodes)
     seconds, name = chaos.rng.uniform(5.0, 20.0), f"chaos{len(chaos.done)}"
+    chaos.reservations.append(name)
     lab.run(
         ["scontrol", "create", "reservation", f"ReservationName={name}", "StartTime=now", "Duration=5",
          f"Nodes={node}", "Users=root", "Flags=IGNORE_JOBS"], timeout=10.0,
     )  # fmt: skip
     chaos.slurm_fails(seconds)
-    chaos.later(seconds, lambda: lab.run(["scontrol", "delete", f"ReservationName={name}"], check=False))
+    chaos.later(seconds, lambda: unreserve(lab, name))
     return f"{node} reserved for {seconds:.0f} s"
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from scripts.chaos.__main__ import play
+from scripts.chaos.faults import Chaos, node_drained, reservation_made
 from scripts.chaos.laws import Outcome
-from scripts.lab import UsageError
-
-pytestmark = pytest.mark.slurm
+from scripts.chaos.scene import Scene
+from scripts.lab import LabError, UsageError
 
 
 def played(directory: Path, *, minutes: float = 0.0, seed: int = 0, crash_points: int = 0) -> Outcome:
@@ -24,6 +29,48 @@ def played(directory: Path, *, minutes: float = 0.0, seed: int = 0, crash_points
     return found
 
 
+class ForgetfulSlurm:
+    """scontrol's answers: no answer at first, and what was mended is forgotten once, as when slurmctld dies early."""
+
+    nodes = ("n1",)
+
+    def __init__(self) -> None:
+        self.broken, self.silent = set[str](), 0
+
+    def run(self, command: Sequence[str], *, check: bool = True, timeout: float = 60.0) -> CompletedProcess[str]:
+        if self.silent:
+            self.silent -= 1
+            if check:
+                raise LabError("Unable to contact slurm controller")
+            return CompletedProcess(command, 1, "", "Unable to contact slurm controller")
+        words = " ".join(command)
+        if "State=DRAIN" in words or "create reservation" in words:
+            self.broken.add("drained" if "DRAIN" in words else "reserved")
+        elif "State=RESUME" in words or "delete" in words:
+            self.broken.discard("drained" if "RESUME" in words else "reserved")
+        node = f"NodeName=n1 State=IDLE{'+DRAIN' if 'drained' in self.broken else ''} "
+        reservation = "ReservationName=chaos0 Nodes=n1" if "reserved" in self.broken else ""
+        return CompletedProcess(command, 0, node if "node" in command else reservation, "")
+
+
+@pytest.mark.parametrize("fault", [node_drained, reservation_made])
+def test_what_was_broken_is_mended_also_when_slurm_does_not_answer_or_forgets_it(fault: Any) -> None:
+    slurm = ForgetfulSlurm()
+    chaos = Chaos(cast(Scene, SimpleNamespace(lab=slurm)), random.Random(1))
+    fault(chaos)
+    broken = set(slurm.broken)
+    slurm.silent = 3
+    chaos.mend_due(float("inf"))
+    assert slurm.broken == broken, "there was no answer"
+    chaos.mend_due(float("inf"))
+    chaos.mend_due(float("inf"))
+    assert slurm.broken == set()
+    slurm.broken = broken  # slurmctld starts from what it had saved
+    chaos.mend_all()
+    assert slurm.broken == set()
+
+
+@pytest.mark.slurm
 def test_faults_of_all_kinds(lab_directory: Path) -> None:
     found = played(lab_directory, minutes=0.3, seed=4, crash_points=2)
     assert found.broken == []
@@ -32,12 +79,14 @@ def test_faults_of_all_kinds(lab_directory: Path) -> None:
     assert found.crashes
 
 
+@pytest.mark.slurm
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(3))
 def test_twenty_minutes_of_faults(lab_directory: Path, seed: int) -> None:
     assert played(lab_directory, minutes=20.0, seed=seed).broken == []
 
 
+@pytest.mark.slurm
 @pytest.mark.nightly
 def test_three_hundred_crash_points(lab_directory: Path) -> None:
     assert played(lab_directory, crash_points=300).broken == []
