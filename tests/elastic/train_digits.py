@@ -180,6 +180,9 @@ def main() -> None:
     with (home / f"diary-{me}.jsonl").open("a", buffering=1) as diary:
         for epoch in s.epochs(options.epochs):
             for batch in s.batches():
+                if os.environ.get("FLIP_AT") == str(s.steps_done):  # damaged memory: a bit of a parameter
+                    next(model.parameters()).detach().numpy().view("u8")[3, 5] ^= 1 << 54
+                    del os.environ["FLIP_AT"]
                 if s.steps_done == options.raise_loaded:
                     raise RuntimeError("made to fail before a step")
                 with s.step():

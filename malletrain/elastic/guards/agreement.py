@@ -30,6 +30,10 @@ ROW_LENGTH = 9
 #: Names that are compared one by one once a row differs, and tensors that are looked at element by element.
 MAX_NAMES, MAX_TENSORS = 64, 8
 
+#: So few elements of a replica that differ from all others' are taken for damage: sums of gradients are the same on
+#: all members, so an element that memory or a wire has changed stays the only one. A script changes whole tensors.
+MAX_DAMAGED_ELEMENTS = 16
+
 
 class RoundKind(IntEnum):
     """What a round is for. The values travel; 0 is left to workers that receive their state in the round."""
@@ -79,6 +83,10 @@ class Agreement:
         position: of the training.
         sources: of what is compared.
         check: `error` raises, `warn` logs each difference once, `off` compares only where members are.
+
+    Attributes:
+        leave: called with why, on a member whose replica is damaged: it is to leave its world, without a further step
+            and without giving its state to others.
     """
 
     def __init__(self, committer: StepCommitter, position: Position, sources: Sources, check: Check) -> None:
@@ -93,6 +101,8 @@ class Agreement:
         self._script: dict[str, Any] = {}
         self._objections = Objections(check)
         self._save_held = self._save_compared = False
+        self._damaged: set[str] = set()  #: tensors of which a replica was damaged before
+        self.leave: Callable[[str], None] = lambda _: None
         committer.judge_rows = self._judge
 
     def want_digest(self) -> None:
@@ -155,6 +165,7 @@ class Agreement:
     def _judge(self, rows: list[list[int]]) -> None:
         """Raises:
         LayoutChanged: all members train other parameters than before.
+        Aborted: one member's replica is damaged, and it leaves; the others repeat the step.
         ElasticError: members differ.
         """
         self._judge_places(rows)
@@ -222,24 +233,60 @@ class Agreement:
         self._sum(table)
         different = [place for place in range(len(digests.names)) if len(set(table[:, place].tolist())) > 1]
         beyond = torch.zeros(MAX_TENSORS, dtype=torch.int64)
+        unlike = torch.zeros(2, dtype=torch.int64)  # elements; members that have seen the tensor damaged before
         for number, place in enumerate(different[:MAX_TENSORS]):
             tensor = digests.tensors[place].detach()
             mean = tensor.to(torch.float64, copy=True).contiguous().cpu()
             self._sum(mean)
-            beyond[number] = exceeds_rounding(tensor.cpu(), mean / world.size)
+            mean /= world.size
+            beyond[number] = exceeds_rounding(tensor.cpu(), mean)
+            unlike[0] += int((~torch.isclose(tensor.cpu().to(mean), mean, rtol=1e-12, atol=0.0)).sum())
+        unlike[1] = digests.names[different[0]] in self._damaged
         self._sum(beyond)
+        self._sum(unlike)
         who, first = self._names(odd), int((beyond > 0).to(torch.int64).argmax())
         name = digests.names[different[first]]
         if not beyond.any():
             note = f"{who} has {name} equal to the others' only up to rounding: other processors?"
             self._objections.warn(note, "rounding")
             return
+        if len(different) == 1 and self._is_damage(odd, *unlike.tolist()):
+            self._set_apart(odd[0], name)
         self._objections.raise_or_warn(
             f"after step {self._position.step} {who} has another {name} than the others: something changes it on one "
             "worker and not on another. What belongs to a step goes after backward() inside `with s.step():` and "
             "depends on nothing of this worker alone",
             name,
         )
+
+    def _is_damage(self, odd: list[int], elements: int, seen_before: int) -> bool:
+        """Whether one member's replica was changed by no script: the first time, in few elements, against a majority.
+
+        Args:
+            elements: that differ from the mean, over all members.
+            seen_before: members that have seen this tensor damaged already: then a script does it.
+        """
+        world = self._committer.world
+        alone = len(odd) == 1 and world.size > 2 and world.local_size == 1
+        return (
+            alone and 0 < elements <= MAX_DAMAGED_ELEMENTS * world.size and not seen_before and self._check == "error"
+        )
+
+    def _set_apart(self, rank: int, name: str) -> None:
+        """The member of the damaged replica leaves; a newcomer gets a sound one from the others.
+
+        Raises:
+            Aborted: always.
+        """
+        self._damaged.add(name)
+        why = (
+            f"after step {self._position.step} {self._names([rank])} has few elements of {name} unlike the others', "
+            "as damaged memory leaves it: it leaves, and the others go on"
+        )
+        self._objections.warn(why)
+        if self._committer.world.rank == rank:
+            self.leave(why)
+        raise Aborted(why)
 
     def _sum(self, table: torch.Tensor) -> None:
         self._committer.wait(self._committer.start(table))

@@ -63,6 +63,7 @@ class WorkerLifecycle:
         self._must_recover = False
         self._ending_since: float | None = None
         self._leave_now = False
+        agreement.leave = self._leave_damaged
         self.last_commit = time.monotonic()
         self.step_began: float | None = None
 
@@ -216,6 +217,12 @@ class WorkerLifecycle:
             return
         if self._committer.world.size == 1 or time.monotonic() - self._ending_since > LEAVE_GRACE_S:
             self._leave()
+
+    def _leave_damaged(self, why: str) -> None:
+        """This process's replica is damaged: it leaves before it makes, saves or sends anything more."""
+        self._leave_now = True
+        self._member.ending = why
+        self._member.say(messages.Leaving(why))
 
     def _leave(self) -> None:
         """Leave without waiting for a plan; the others recover as from a fault."""

@@ -8,6 +8,7 @@ in case all nodes are lost at once. Any number of workers can resume it: one rea
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -291,7 +292,11 @@ def _named(skeleton: bytes, tensors: list[torch.Tensor]) -> _Content:
     content = dict(zip(names, tensors, strict=True))
     content[_SKELETON] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
     sums = [checksum(as_bytes(tensor)) for tensor in tensors]
-    return content, {_INDEX: json.dumps({"names": names, "sums": sums})}
+    return content, {_INDEX: json.dumps({"names": names, "sums": sums, "skeleton": _digest(skeleton)})}
+
+
+def _digest(skeleton: bytes) -> str:
+    return hashlib.sha256(skeleton).hexdigest()
 
 
 def _write(checkpoint: PrivateFolder, content: _Content) -> None:
@@ -313,6 +318,9 @@ def _read(checkpoint: PrivateFolder) -> tuple[bytes, list[torch.Tensor]]:
     index = json.loads(texts[_INDEX])
     skeleton = content[_SKELETON].numpy().tobytes()
     tensors = [content[name] for name in index["names"]]
+    # (A checkpoint of an earlier release has no sum of its skeleton.)
+    if index.get("skeleton", _digest(skeleton)) != _digest(skeleton) or list(index["names"]) != names_of(skeleton):
+        raise ElasticError("the checksum of its skeleton differs: it is damaged")
     if index["sums"] != [checksum(as_bytes(tensor)) for tensor in tensors]:
         raise ElasticError("its checksums differ: it is damaged")
     # Types that the format does not have are stored as bytes.
