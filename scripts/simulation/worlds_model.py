@@ -29,6 +29,7 @@ class Rules:
         fences: the daemon takes the nodes of a silent majority back before the others go on.
         strict: a quorum is more than half of its world, not half.
         numbers: the daemon's next plan has a higher number than any that those who answer have seen.
+        renames: a plan whose number a member has passed by, as it does when it votes, is named anew.
         plans: the most plans after the first.
         deaths: the most workers that die by themselves.
     """
@@ -36,6 +37,7 @@ class Rules:
     fences: bool = True
     strict: bool = True
     numbers: bool = True
+    renames: bool = True
     plans: int = 3
     deaths: int = 1
 
@@ -149,7 +151,9 @@ def _daemon(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
     asked = now.plan(now.pending or now.world).members | now.plan(now.world).members
     answer = frozenset(w for w in asked - now.given_up if now.workers[w].lives and now.workers[w].hears)
     silent = asked - answer
-    if not answer or not (silent - now.given_up or now.fenced or (now.pending and silent)):
+    # A member that has begun to make a later group takes no plan of an earlier number.
+    overtaken = rules.renames and any(now.workers[w].bound > (now.pending or now.world) for w in answer)
+    if not answer or not (silent - now.given_up or now.fenced or (now.pending and silent) or overtaken):
         return
     after = replace(now, given_up=now.given_up | silent)
     away: frozenset[int] = frozenset()
@@ -164,7 +168,8 @@ def _daemon(now: State, rules: Rules) -> Iterator[tuple[str, State]]:
         if after != now or not away <= now.fenced:
             yield f"the daemon fences {sorted(away)}", replace(after, fenced=now.fenced | away)
         return
-    if len(now.plans) <= rules.plans and not (now.pending and now.plan(now.pending).members == answer):
+    outstanding = now.pending and now.plan(now.pending).members == answer and not overtaken
+    if len(now.plans) <= rules.plans and not outstanding:
         highest = max(plan.number for plan in now.plans if not plan.votes_bound_to or plan.number == now.world)
         if rules.numbers:
             highest = max(highest, *(now.workers[w].bound for w in answer))
