@@ -52,7 +52,7 @@ from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
 from malletrain.loop.membership.admission import Admission, Claim, admit, holding
 from malletrain.loop.membership.members import Membership
-from malletrain.loop.membership.next_world import last_worlds
+from malletrain.loop.membership.next_world import WORLD_KINDS, last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.memory import MemoryJournal
 from malletrain.loop.ports import Cluster
@@ -151,7 +151,7 @@ class Service:
                 disk = ShippedJournal(self._disk, half)
             self._keeper = JournalKeeper(disk, self.metrics, min_free, self._clock.elapsed)
         journal = self._keeper or _copy_of(path)
-        generations, taken = last_worlds(journal.read())
+        generations, taken = last_worlds(read_events(path, WORLD_KINDS))
         self._membership = Membership(
             MembershipSettings(),
             self._clock,

@@ -3,12 +3,12 @@ checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, select
 
-from malletrain.domain.event import Event
+from malletrain.domain.event import Event, EventKind
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.encoding import row_event
@@ -17,8 +17,8 @@ from malletrain.store.encoding import row_event
 READ_BATCH = 2000
 
 
-def read_events(path: Path) -> Iterator[Event]:
-    """Every event of the journal at `path`, in order; none when there is no journal yet.
+def read_events(path: Path, kinds: Collection[EventKind] = ()) -> Iterator[Event]:
+    """Every event of the journal at `path`, or those of these kinds, in order; none when there is no journal yet.
 
     For looks that must not disturb the daemon that may be writing it.
 
@@ -29,24 +29,26 @@ def read_events(path: Path) -> Iterator[Event]:
         return
     engine = reader_engine(path, connections=1)
     try:
-        for batch in batches(path, engine, 0):
+        for batch in batches(path, engine, 0, kinds):
             yield from batch
     finally:
         engine.dispose()
 
 
-def batches(path: Path, engine: Engine, after: int) -> Iterator[list[Event]]:
-    """Events with `seq` above `after`, in order, in batches, each as it is when read."""
+def batches(path: Path, engine: Engine, after: int, kinds: Collection[EventKind] = ()) -> Iterator[list[Event]]:
+    """Events with `seq` above `after`, or those of these kinds, in order, in batches, each as it is when read."""
     while True:
         with storage_errors(path), engine.begin() as connection:
-            batch = batch_after(connection, after)
+            batch = batch_after(connection, after, kinds)
         if not batch:
             return
         yield batch
         after = batch[-1].seq
 
 
-def batch_after(connection: Connection, after: int) -> list[Event]:
-    """The next events with `seq` above `after`; none at the end."""
+def batch_after(connection: Connection, after: int, kinds: Collection[EventKind] = ()) -> list[Event]:
+    """The next events with `seq` above `after`, or those of these kinds; none at the end."""
     query = select(t.event).where(t.event.c.seq > after).order_by(t.event.c.seq).limit(READ_BATCH)
+    if kinds:
+        query = query.where(t.event.c.kind.in_([kind.value for kind in kinds]))
     return [row_event(row) for row in connection.execute(query)]

@@ -53,11 +53,17 @@ _NOTE_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """For how long (seconds) things stay as they were written."""
+    """For how long (seconds) things stay as they were written.
 
-    windows_s: float = 7 * DAY_S  #: then windows of training and reported figures are merged by the hour
+    A start reads every event that is left, at 25 us each (scripts/bench/journal_year): so few are.
+    """
+
+    #: Then windows of training and reported figures are merged by the hour. A job that reports every 3 s makes 28,800 a
+    #: day; what is learnt goes by the last 32 of each size (`malletrain.learn.samples`).
+    windows_s: float = 2 * 3600.0
     notes_s: float = 30 * DAY_S  #: then decisions, refusals, holes and node counts go to the archive
-    jobs_s: float = 400 * DAY_S  #: after its end a job's events go to the archive; its row and usage stay
+    #: After its end a job's events go to the archive; its row and usage stay. Budgets go by calendar months.
+    jobs_s: float = 60 * DAY_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from malletrain.domain.event import Event, GenerationPublished, GenerationSwitched
+from malletrain.domain.event import Event, EventKind, GenerationPublished, GenerationSwitched
 from malletrain.wire.messages import Seat
 
 
@@ -178,6 +178,10 @@ class TakenWorld:
 
     generation: int
     pilots: frozenset[str]
+
+
+#: The kinds of events that `last_worlds` goes by.
+WORLD_KINDS = (EventKind.GENERATION, EventKind.SWITCHED)
 
 
 def last_worlds(events: Iterable[Event]) -> tuple[dict[int, int], dict[int, TakenWorld]]:

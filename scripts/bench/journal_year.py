@@ -1,0 +1,163 @@
+"""How large a journal grows, and how long a daemon needs to read it: `python -m scripts.bench.journal_year`.
+
+The events of a site are appended day by day, with the times that they would have, and tended as the daemon does;
+nothing else is simulated. By default that of 10,000 nodes: 100 pilots at a time in 50 jobs, a look every 10 s that
+finds other counts and holes, jobs of two days, pilots of half an hour. Windows of training come every `--window-s`
+seconds of each job: at the shortest, 3 s, a day has 1.4 million.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from malletrain.domain.decision import Outcome, RecyclePilot, StartPilot
+from malletrain.domain.event import (
+    ActionIntent,
+    ActionOutcome,
+    ArrayAttached,
+    Event,
+    GenerationPublished,
+    GenerationSwitched,
+    HolesEnded,
+    HolesOpened,
+    JobAnnounced,
+    JobCompleted,
+    PilotHeld,
+    PilotStarted,
+    PoolCounted,
+    SamplesReported,
+    SizesDecided,
+    TasksAdded,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerWarm,
+)
+from malletrain.domain.job import MalleableJob
+from malletrain.loop.ledger import Ledger
+from malletrain.store.journal import SqliteJournal
+from malletrain.store.upkeep import DAY_S, Upkeep
+
+START = 1_760_000_000.0
+STAY_S, JOB_S, LOOK_S = 1800.0, 2 * DAY_S, 10.0
+BATCH = 2000
+
+
+def day_of_site(day: int, jobs: int, pilots_a_job: int, window_s: float) -> Iterator[Event]:
+    """The events of one day, in order of their times."""
+    begin = START + day * DAY_S
+    streams = [
+        *(_job(slot, begin, jobs, pilots_a_job, window_s) for slot in range(jobs)),
+        _site(begin, jobs),
+    ]
+    yield from sorted(itertools.chain.from_iterable(streams), key=lambda event: event.at)
+
+
+def _site(begin: float, jobs: int) -> Iterator[Event]:
+    for look in range(int(DAY_S / LOOK_S)):
+        at = begin + look * LOOK_S
+        yield Event(at, PoolCounted(look % 90, look % 7, 100, 9700, 50, look % 3))
+        names = tuple(f"n{(look * 3 + i) % 10_000:05d}" for i in range(3))
+        yield Event(at, HolesOpened(names))
+        yield Event(at, HolesEnded(names, taken=bool(look % 3)))
+        if look % 6 == 0:
+            sizes = {slot + 1: 2 for slot in range(jobs)}
+            yield Event(at, SizesDecided(sizes, "optimal", 12.5, 100, sizes, 300.0), reason="nodes have come")
+
+
+def _job(slot: int, begin: float, jobs: int, pilots: int, window_s: float) -> Iterator[Event]:
+    for part in range(max(1, int(DAY_S / JOB_S))):
+        number = int((begin - START) // JOB_S) * jobs + slot + part + 1
+        array = 1000 + 2 * number
+        if (begin - START) % JOB_S == 0:
+            job = MalleableJob(
+                number, f"job{slot}", f"user{slot % 20}", 5000 + slot % 20, "harvest", 1, pilots, begin
+            )
+            yield Event(begin, JobAnnounced(job), number)
+            yield Event(begin, ArrayAttached(array, 40), number)
+            yield Event(begin, TasksAdded(array, tuple(range(40))), number)
+        generation = int((begin - START) % JOB_S / STAY_S) * pilots
+        for turn in range(int(DAY_S / STAY_S)):
+            at = begin + turn * STAY_S + slot
+            for which in range(pilots):
+                generation += 1
+                yield from _stay(
+                    number, f"{array}_{which}", f"n{(slot * pilots + which):05d}", at + which, generation
+                )
+            steps = int((STAY_S - 60) / window_s)
+            for step in range(steps):
+                window = SamplesReported(
+                    step * 30, pilots, 300.0, window_s, 30, float(turn * 1e6 + step * 300), True,
+                    {"data": 0.1, "compute": 2.5, "reduce": 0.3}, 120.0, {f"{array}_0.0": 100.0}, 10**9,
+                )  # fmt: skip
+                yield Event(at + 30 + step * window_s, window, number, f"{array}_0")
+        if (begin - START) % JOB_S == JOB_S - DAY_S:
+            yield Event(begin + DAY_S - 1, JobCompleted({"loss": 0.1}), number)
+
+
+def _stay(job: int, pilot: str, node: str, at: float, generation: int) -> Iterator[Event]:
+    start = StartPilot(job, pilot, node, 3600.0, "the node is idle")
+    recycle = RecyclePilot(job, pilot, node, "main job 12345 wants its node")
+    done = Outcome(True, "released")
+    yield Event(at, ActionIntent(start), job, pilot, node, start.reason)
+    yield Event(at + 0.3, ActionOutcome(start, done.done, done.detail, 0), job, pilot, node, done.detail)
+    yield Event(at + 2, PilotStarted(at + 1, at + 3601), job, pilot, node)
+    yield Event(at + 5, WorkerJoined(f"{pilot}.0"), job, pilot, node)
+    yield Event(at + 12, WorkerWarm(f"{pilot}.0", {"import": 3.1, "load": 4.0}), job, pilot, node)
+    yield Event(at + 12, GenerationPublished(generation, (pilot,), "plan"), job, reason=f"{pilot} is warm")
+    yield Event(at + 12.4, GenerationSwitched(generation, 1, 0.3, 10, grew=True), job, pilot, node)
+    yield Event(at + STAY_S - 20, WorkerLeft(f"{pilot}.0", 900, "step-900"), job, pilot, node, recycle.reason)
+    yield Event(at + STAY_S - 20, ActionIntent(recycle), job, pilot, node, recycle.reason)
+    yield Event(at + STAY_S - 19, ActionOutcome(recycle, done=True, detail=""), job, pilot, node)
+    yield Event(at + STAY_S - 10, PilotHeld(), job, pilot, node)
+
+
+def main() -> None:
+    """Print a line for each thirty days, and the sum."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--days", type=int, default=365)
+    parser.add_argument("--jobs", type=int, default=50, help="at a time")
+    parser.add_argument("--pilots", type=int, default=2, help="of each job")
+    parser.add_argument("--window-s", type=float, default=3.0)
+    parser.add_argument("--folder", type=Path, help="for the journal; it is kept there")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = asked.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with SqliteJournal(folder / "journal.db") as journal:
+            for day in range(asked.days):
+                events = day_of_site(day, asked.jobs, asked.pilots, asked.window_s)
+                while batch := list(itertools.islice(events, BATCH)):
+                    journal.append(batch)
+                for _ in range(3):  # the daemon tends it each hour: freed pages are given back bit by bit
+                    Upkeep(journal).tend(START + (day + 1) * DAY_S)
+                if (day + 1) % 30 == 0 or day + 1 == asked.days:
+                    print(json.dumps({"day": day + 1, **figures(folder, journal)}), flush=True)
+        with SqliteJournal(folder / "journal.db") as journal:
+            begun, count, ledger = time.process_time(), 0, Ledger()
+            for event in journal.read():
+                ledger.apply((event,))
+                count += 1
+            took = time.process_time() - begun
+        print(
+            json.dumps({"events read at a start": count, "processor_s": round(took, 1), "load": os.getloadavg()[0]})
+        )
+
+
+def figures(folder: Path, journal: SqliteJournal) -> dict[str, float]:
+    """Sizes in MB (10^6 bytes), and rows."""
+    files = sum(path.stat().st_size for path in folder.glob("journal.db*"))
+    archive = sum(path.stat().st_size for path in (folder / "archive").rglob("*.gz"))
+    with journal.writing() as connection:
+        rows = int(connection.exec_driver_sql("SELECT count(*) FROM event").scalar_one())
+    return {"journal_mb": round(files / 1e6, 1), "archive_mb": round(archive / 1e6, 1), "events": rows}
+
+
+if __name__ == "__main__":
+    main()
