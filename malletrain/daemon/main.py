@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from malletrain.daemon.failover.active import ActiveHalf
     from malletrain.daemon.observing import Observing
     from malletrain.daemon.service import Service
+    from malletrain.loop.ledger import Ledger
 
 #: Errors whose message is for the reader: printed as they are, exit status 2 (1 for a refusal).
 _TOLD = (MalletrainError, WireError, ConfigError)
@@ -212,16 +213,16 @@ class DaemonProcess:
         pair = self._settings.failover
         register = Register(Path(pair.shared))
         try:
-            term = await_turn(self._settings, register, ended, ready)
-            if term is None:
+            turn = await_turn(self._settings, register, ended, ready)
+            if turn is None:
                 return wishes[0]
             half = ActiveHalf(
-                register, term, other_url(self._settings), pair.lease_s, SystemClock(), boot_time,
+                register, turn.term, other_url(self._settings), pair.lease_s, SystemClock(), boot_time,
                 lambda _: self._wishes.put(_LOST),
             )  # fmt: skip
             half.start()
             try:
-                ended_by = _RELOAD
+                ended_by = self._serve(half, turn.ledger)
                 while ended_by == _RELOAD:
                     ended_by = self._serve(half)
                 if ended_by == _STOP:
@@ -235,10 +236,11 @@ class DaemonProcess:
     def _wish(self, wish: str, _number: int, _frame: FrameType | None) -> None:
         self._wishes.put(wish)
 
-    def _serve(self, half: ActiveHalf | None) -> str:
-        """Run one service until a wish ends it; which one did. `half`: as the active one of a pair."""
+    def _serve(self, half: ActiveHalf | None, folded: Ledger | None = None) -> str:
+        """Run one service until a wish ends it; which one did. `half`: as the active one of a pair; `folded`: the
+        ledger that it has followed until then."""
         try:
-            service = self._open(half)
+            service = self._open(half, folded)
         except Fenced as error:
             self._log.warning("this daemon is not the active one any more", why=str(error))
             return _LOST
@@ -267,7 +269,7 @@ class DaemonProcess:
             if known_at:
                 known_at.unlink(missing_ok=True)
 
-    def _open(self, half: ActiveHalf | None) -> Service | Observing:
+    def _open(self, half: ActiveHalf | None, folded: Ledger | None) -> Service | Observing:
         """What serves: with --observe a loop that acts on nothing, and listens on nothing."""
         if self._observe:
             from malletrain.daemon.observing import Observing
@@ -275,7 +277,7 @@ class DaemonProcess:
             return Observing.open(self._settings)
         from malletrain.daemon.service import Service
 
-        return Service.open(self._settings, dry_run=False, user_mode=self._user_mode, half=half)
+        return Service.open(self._settings, dry_run=False, user_mode=self._user_mode, half=half, folded=folded)
 
     def _wait(self, timers: Timers) -> str:
         """Feed the watchdog until a wish ends this service."""

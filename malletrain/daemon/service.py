@@ -50,6 +50,7 @@ from malletrain.domain.event import BreakerSwitched, DaemonStarted, DaemonStoppe
 from malletrain.domain.job import JobView
 from malletrain.domain.snapshot import NodeState, Snapshot
 from malletrain.loop.breaker import why_to_pause
+from malletrain.loop.ledger import Ledger
 from malletrain.loop.membership.admission import Admission, Claim, admit, holding
 from malletrain.loop.membership.members import Membership
 from malletrain.loop.membership.next_world import WORLD_KINDS, last_worlds
@@ -100,18 +101,35 @@ class Service:
     """
 
     @classmethod
-    def open(cls, config: Config, *, dry_run: bool, user_mode: bool, half: ActiveHalf | None = None) -> Service:
+    def open(
+        cls,
+        config: Config,
+        *,
+        dry_run: bool,
+        user_mode: bool,
+        half: ActiveHalf | None = None,
+        folded: Ledger | None = None,
+    ) -> Service:
         """Check the site, open the journal, fold it, and listen unless nothing is to be done for real.
 
-        `half`: this daemon's half of a pair, as the active one.
+        `half`: this daemon's half of a pair, as the active one; `folded`: the ledger of the journal, where it was
+        followed while this daemon was the passive one.
 
         Raises:
             MalletrainError: Slurm does not answer, the partition is not fit for harvest, the journal is in use,
                 the address is taken, ...
         """
-        return cls(config, act=not dry_run, user_mode=user_mode, half=half)
+        return cls(config, act=not dry_run, user_mode=user_mode, half=half, folded=folded)
 
-    def __init__(self, config: Config, *, act: bool, user_mode: bool, half: ActiveHalf | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        act: bool,
+        user_mode: bool,
+        half: ActiveHalf | None = None,
+        folded: Ledger | None = None,
+    ) -> None:
         self._config = config
         self._half = half
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("malletraind")
@@ -188,7 +206,7 @@ class Service:
             act=act,
             guard=self._facts,
         )
-        events = self._loop.restore()
+        events = self._loop.restore(folded)
         self._harvest = harvest
         self._mail = JobMail(config.notify, webhook_token_of(config.notify), self._clock.elapsed)
         self._views: StoreViews | None = None

@@ -132,9 +132,13 @@ class Loop:
         part = self.rules.harvest_partition
         return why_without_nodes(view, decision, snapshot, part, supply, seen_s, self._clock.now())
 
-    def restore(self) -> int:
-        """Fold the whole journal; returns how many events it held."""
+    def restore(self, folded: Ledger | None = None) -> int:
+        """Fold the whole journal, or take the ledger that has been `folded` from it; how many events were read."""
         count = 0
+        if folded is not None:
+            self.ledger = folded
+            self.views = self.ledger.views()
+            return count
         for event in self._journal.read():
             self.ledger.apply((event,))
             count += 1

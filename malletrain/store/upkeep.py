@@ -58,8 +58,8 @@ class Retention:
     A start reads every event that is left, at 25 us each (scripts/bench/journal_year): so few are.
     """
 
-    #: Then windows of training and reported figures are merged by the hour. A job that reports every 3 s makes 28,800 a
-    #: day; what is learnt goes by the last 32 of each size (`malletrain.learn.samples`).
+    #: Then windows of training and reported figures are merged by the hour. A job that reports every 3 s makes 28,800
+    #: a day; what is learnt goes by the last 32 of each size (`malletrain.learn.samples`).
     windows_s: float = 2 * 3600.0
     notes_s: float = 30 * DAY_S  #: then decisions, refusals, holes and node counts go to the archive
     #: After its end a job's events go to the archive; its row and usage stay. Budgets go by calendar months.

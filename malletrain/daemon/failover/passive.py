@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from malletrain.api.auth import Auth
@@ -15,8 +16,10 @@ from malletrain.api.standby_app import standby_app
 from malletrain.config import Config
 from malletrain.daemon.clock import SystemClock
 from malletrain.daemon.failover.standby import StandbyHalf
+from malletrain.daemon.failover.warm_ledger import WarmLedger
 from malletrain.daemon.views.metrics import Metrics
 from malletrain.domain.errors import InvalidInput
+from malletrain.loop.ledger import Ledger
 from malletrain.store.errors import Fenced, OutOfStep
 from malletrain.store.register import Register, Term
 from malletrain.wire.failover import FENCED, OUT_OF_STEP
@@ -43,10 +46,18 @@ def other_url(config: Config) -> str:
     return next(url for url in pair_urls(config) if url != config.api.url)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """This daemon's turn to be the active one: its term, and the ledger of its journal where it has followed it."""
+
+    term: Term
+    ledger: Ledger | None = None
+
+
 def await_turn(
     config: Config, register: Register, ended: Callable[[float], bool], ready: Callable[[], None]
-) -> Term | None:
-    """Serve as the passive daemon until this one is the active one; its term. None once `ended` is.
+) -> Turn | None:
+    """Serve as the passive daemon until this one is the active one. None once `ended` is.
 
     Args:
         ended: waits for so many seconds; returns whether this daemon is to end.
@@ -68,10 +79,11 @@ def await_turn(
         boot_time,
         metrics.registry,
     )
+    warm = WarmLedger(Path(config.store.path))
     try:
         # A daemon that starts again where it was the active one takes no detour.
         if (term := half.claim()) is not None:
-            return term
+            return Turn(term)
         roles = Roles({os.geteuid()}, serves={os.geteuid()})
         auth = Auth((config.api.url,), roles, clock, certificate=config.api.certificate)
         limits = ConnectionLimits()
@@ -80,16 +92,24 @@ def await_turn(
         app = standby_app(half, auth, table, clock, statuses, metrics.render)
         with serve(app, config.api.host, config.api.port, table) as server:
             ready()
-            upkeep_at = clock.elapsed() + UPKEEP_S
-            while not ended(CLAIM_INTERVAL_S):
+            upkeep_at, replaced, behind = clock.elapsed() + UPKEEP_S, half.replaced, True
+            while not ended(0.0 if behind else CLAIM_INTERVAL_S):
                 if (term := half.claim()) is not None:
                     server.close(at_once=True)
-                    return term
+                    if replaced != half.replaced:
+                        warm.restart()
+                    return Turn(term, warm.finish())
+                if replaced != half.replaced:
+                    replaced = half.replaced
+                    warm.restart()
+                behind = warm.follow()
                 if clock.elapsed() >= upkeep_at:
                     half.tend()
+                    warm.tend(clock.now())
                     upkeep_at = clock.elapsed() + UPKEEP_S
         return None
     finally:
+        warm.close()
         half.close()
 
 

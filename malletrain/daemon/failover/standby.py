@@ -61,6 +61,8 @@ class StandbyHalf:
         self._epoch, self._pairing = self._replica.fence()
         self._fenced_below = 0
         self._metrics = FailoverMetrics(registry)
+        #: How often the file was replaced by a copy.
+        self.replaced = 0
         self._base = path.with_name(f"{path.name}.incoming")
         self._active_url = next(url for url in urls if url != own)
         self._looked_at = float("-inf")
@@ -151,6 +153,7 @@ class StandbyHalf:
         for left in ("-wal", "-shm"):
             Path(f"{self._path}{left}").unlink(missing_ok=True)
         self._replica = Replica(self._path)
+        self.replaced += 1
         self._epoch, self._pairing = self._replica.fence()
         self._log.info("the journal was replaced by a copy of the active daemon's", events=self._replica.last)
 
