@@ -151,6 +151,10 @@ class Views(Protocol):
 
     def status(self, at: float, nodes: bool = True, uid: int | None = None) -> StatusRow: ...
 
+    def status_text(self, at: float, nodes: bool = True) -> bytes:
+        """The JSON text of `status` of all users' jobs."""
+        ...
+
     def events(
         self,
         after: int = 0,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, func, or_, select
 
@@ -17,6 +18,7 @@ from malletrain.domain.snapshot import Snapshot
 from malletrain.store import schema as t
 from malletrain.store.database import reader_engine, storage_errors
 from malletrain.store.encoding import row_event
+from malletrain.store.status_text import StatusText, text_of
 from malletrain.store.usage import usage_rows
 from malletrain.wire.rows import DecisionRow, EventRow, JobRow, NodeRow, PilotRow, PoolRow, StatusRow, UsageRow
 
@@ -83,6 +85,7 @@ class StoreViews:
         self._version = version
         self._notices = notices
         self._waiting = waiting
+        self._text = StatusText()
 
     def close(self) -> None:
         """Give the connections back."""
@@ -97,7 +100,7 @@ class StoreViews:
         """One job, with its active pilots; None if there is none of that number."""
         with storage_errors(self._path), self._engine.begin() as connection:
             rows = connection.execute(select(t.job).where(t.job.c.id == job_id)).all()
-            found = self._with_reasons(_job_rows(connection, rows))
+            found = self._with_reasons(tuple(map(_job_row, _job_sources(connection, rows))))
         return found[0] if found else None
 
     def jobs(self, over: bool = True, uid: int | None = None, limit: int = MAX_JOBS) -> tuple[JobRow, ...]:
@@ -108,40 +111,65 @@ class StoreViews:
                 query = query.where(t.job.c.phase.not_in(_OVER))
             if uid is not None:
                 query = query.where(t.job.c.uid == uid)
-            return self._with_reasons(_job_rows(connection, connection.execute(query).all()[::-1]))
+            sources = _job_sources(connection, connection.execute(query).all()[::-1])
+            return self._with_reasons(tuple(map(_job_row, sources)))
 
     def status(self, at: float, nodes: bool = True, uid: int | None = None) -> StatusRow:
         """The whole picture: pool, nodes, jobs that are not over, last decision. `at` is what the clock says."""
-        snapshot, decision = self._snapshot(), self._decision()
+        snapshot = self._snapshot()
+        rest, sources, pilots = self._picture(at, snapshot, uid)
+        return replace(
+            rest,
+            nodes=_node_rows(snapshot, pilots) if nodes else (),
+            jobs=self._with_reasons(tuple(map(_job_row, sources))),
+        )
+
+    def status_text(self, at: float, nodes: bool = True) -> bytes:
+        """The JSON text of `status`, with what has not changed since the last one as it was written then."""
+        snapshot = self._snapshot()
+        rest, sources, pilots = self._picture(at, snapshot, None)
+        held = {p.node: (p.job, p.id, p.ends_at) for p in pilots if p.phase in _HOLDS_NODE}
+        if nodes and snapshot is None:
+            rest = replace(
+                rest, nodes=_node_rows(None, pilots), jobs=self._with_reasons(tuple(map(_job_row, sources)))
+            )
+            return text_of(rest.to_json()).encode()
+        jobs = []
+        for source in sources:
+            waits = self._waits(source.row.id, _phase_of(source.row))
+            jobs.append((source.row.id, (source, waits), partial(_reasoned_row, source, waits)))
+        return self._text.write(rest, snapshot if nodes else None, held, jobs)
+
+    def _picture(
+        self, at: float, snapshot: Snapshot | None, uid: int | None
+    ) -> tuple[StatusRow, list[_JobSource], Sequence[Row[Any]]]:
+        """A status without nodes and jobs, what the rows of its jobs are made from, and the active pilots."""
+        decision = self._decision()
         with storage_errors(self._path), self._engine.begin() as connection:
             newest = connection.execute(select(t.pool).order_by(t.pool.c.seq.desc()).limit(1)).first()
             query = select(t.job).where(t.job.c.phase.not_in(_OVER)).order_by(t.job.c.id).limit(MAX_JOBS)
             if uid is not None:
                 query = query.where(t.job.c.uid == uid)
-            jobs = self._with_reasons(_job_rows(connection, connection.execute(query).all()))
+            sources = _job_sources(connection, connection.execute(query).all())
             pilots = connection.execute(
                 select(t.pilot).where(t.pilot.c.phase.in_(_ACTIVE), t.pilot.c.node != "").order_by(t.pilot.c.id)
             ).all()
-        return StatusRow(
+        rest = StatusRow(
             at=at,
             pool=_pool_row(newest),
-            nodes=_node_rows(snapshot, pilots) if nodes else (),
-            jobs=jobs,
             decision=_decision_row(decision),
             taken_at=None if snapshot is None else snapshot.taken_at,
             version=self._version,
             notices=tuple(self._notices()),
         )
+        return rest, sources, pilots
 
     def _with_reasons(self, rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
         """Rows of jobs that wait for nodes with the reason why, after what the journal says."""
-        waits = {row.id: self._waiting(row.id) for row in rows if row.phase == JobPhase.QUEUED.value}
-        return tuple(
-            replace(row, reason="; ".join(filter(None, (row.reason, waits.get(row.id)))))
-            if waits.get(row.id)
-            else row
-            for row in rows
-        )
+        return tuple(_with_reason(row, self._waits(row.id, row.phase)) for row in rows)
+
+    def _waits(self, job: int, phase: str) -> str:
+        return self._waiting(job) if phase == JobPhase.QUEUED.value else ""
 
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
@@ -219,18 +247,28 @@ def _shown_to(uid: int) -> ColumnElement[bool]:
     return (t.event.c.job.is_(None) & t.event.c.kind.in_(OPEN_KINDS)) | t.event.c.job.in_(own)
 
 
-def _job_rows(connection: Connection, rows: Sequence[Row[Any]]) -> tuple[JobRow, ...]:
-    """Rows of jobs with what other tables know of them: one query a table, whatever the number of jobs."""
+class _JobSource(NamedTuple):
+    """What a job's row is made from, as the tables have it."""
+
+    row: Row[Any]
+    active: tuple[Row[Any], ...]
+    held: int
+    resizes: Row[Any] | None
+    metrics: tuple[tuple[str, str], ...]
+
+
+def _job_sources(connection: Connection, rows: Sequence[Row[Any]]) -> list[_JobSource]:
+    """Jobs with what other tables know of them: one query a table, whatever the number of jobs."""
     if not rows:
-        return ()
+        return []
     low, high = min(row.id for row in rows), max(row.id for row in rows)
     wanted = {row.id for row in rows}
-    active: dict[int, list[PilotRow]] = {}
+    active: dict[int, list[Row[Any]]] = {}
     for p in connection.execute(
         select(t.pilot).where(t.pilot.c.job.between(low, high), t.pilot.c.phase.in_(_ACTIVE)).order_by(t.pilot.c.id)
     ):
         if p.job in wanted:
-            active.setdefault(p.job, []).append(_pilot_row(p))
+            active.setdefault(p.job, []).append(p)
     held = {
         row.job: row.tasks
         for row in connection.execute(
@@ -252,22 +290,37 @@ def _job_rows(connection: Connection, rows: Sequence[Row[Any]]) -> tuple[JobRow,
             .group_by(t.resize.c.job)
         )
     }
-    metrics: dict[int, dict[str, Any]] = {}
+    metrics: dict[int, list[tuple[str, str]]] = {}
     for m in connection.execute(select(t.metric).where(t.metric.c.job.between(low, high)).order_by(t.metric.c.name)):
-        metrics.setdefault(m.job, {})[m.name] = json.loads(m.value)
-    return tuple(
-        _job_row(row, active.get(row.id, []), held.get(row.id, 0), resizes.get(row.id), metrics.get(row.id, {}))
+        metrics.setdefault(m.job, []).append((m.name, m.value))
+    return [
+        _JobSource(
+            row, tuple(active.get(row.id, ())), held.get(row.id, 0), resizes.get(row.id),
+            tuple(metrics.get(row.id, ())),
+        )
         for row in rows
-    )
+    ]  # fmt: skip
 
 
-def _job_row(
-    row: Row[Any], active: list[PilotRow], held: int, resizes: Row[Any] | None, metrics: Mapping[str, Any]
-) -> JobRow:
+def _phase_of(row: Row[Any]) -> str:
+    """The phase as people see it: a job is queued until a world of its trains."""
+    if row.phase == JobPhase.QUEUED.value and row.members != "[]":
+        return JobPhase.RUNNING.value
+    return str(row.phase)
+
+
+def _with_reason(row: JobRow, waits: str) -> JobRow:
+    return replace(row, reason="; ".join(filter(None, (row.reason, waits)))) if waits else row
+
+
+def _reasoned_row(source: _JobSource, waits: str) -> JobRow:
+    return _with_reason(_job_row(source), waits)
+
+
+def _job_row(source: _JobSource) -> JobRow:
+    row, active, held, resizes, metrics = source
     members = json.loads(row.members)
-    phase = row.phase
-    if phase == JobPhase.QUEUED.value and members:
-        phase = JobPhase.RUNNING.value
+    phase = _phase_of(row)
     return JobRow(
         id=row.id,
         name=row.name,
@@ -296,9 +349,9 @@ def _job_row(
         preemptions=row.preemptions,
         lost_workers=row.lost_workers,
         ended_at=row.ended_at,
-        metrics=metrics,
+        metrics={name: json.loads(value) for name, value in metrics},
         result=json.loads(row.result),
-        pilots=tuple(active),
+        pilots=tuple(map(_pilot_row, active)),
         batch_min=row.batch_min,
         batch_max=row.batch_max,
         batch=row.batch if members else None,

@@ -1,0 +1,98 @@
+"""The status of a large site as JSON text: what has not changed since the last answer is not written again.
+
+Of 10,000 nodes and 1,000 jobs most are the same from one answer to the next, and writing their rows took most of an
+answer's processor time.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from malletrain.domain.snapshot import Snapshot
+from malletrain.wire.rows import JobRow, NodeRow, StatusRow
+
+#: Of a pilot that holds a node: its job, its name, and when its time limit runs out.
+PilotOfNode = tuple[int, str, float | None]
+
+
+def text_of(value: Any) -> str:
+    """JSON as Starlette's JSONResponse writes it."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+@dataclass
+class _Nodes:
+    """The rows of one snapshot's nodes without pilots, written."""
+
+    snapshot: Snapshot
+    names: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+class StatusText:
+    """Writes statuses. Safe to call from many threads: they take turns."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._nodes: _Nodes | None = None
+        self._pilots: dict[str, tuple[PilotOfNode, str]] = {}
+        self._jobs: dict[int, tuple[Hashable, str]] = {}
+
+    def write(
+        self,
+        rest: StatusRow,
+        snapshot: Snapshot | None,
+        with_pilots: Mapping[str, PilotOfNode],
+        jobs: Sequence[tuple[int, Hashable, Callable[[], JobRow]]],
+    ) -> bytes:
+        """The text of a status.
+
+        Args:
+            rest: the status, its nodes and jobs empty.
+            snapshot: whose nodes are shown; None: none are.
+            with_pilots: the pilots that hold nodes, by the node's name.
+            jobs: number, all that the row is made from, and what makes it.
+        """
+        with self._turn:
+            nodes = "" if snapshot is None else ",".join(self._node_texts(snapshot, with_pilots))
+            shown = ",".join(self._job_texts(jobs))
+        parts = []
+        for name, value in rest.to_json().items():
+            lines = {"nodes": nodes, "jobs": shown}.get(name)
+            parts.append(f"{text_of(name)}:{text_of(value) if lines is None else f'[{lines}]'}")
+        return f"{{{','.join(parts)}}}".encode()
+
+    def _node_texts(self, snapshot: Snapshot, with_pilots: Mapping[str, PilotOfNode]) -> list[str]:
+        known = self._nodes
+        if known is None or known.snapshot is not snapshot:
+            known = self._nodes = _Nodes(snapshot)
+            for node in snapshot.nodes:
+                holders = snapshot.holders.get(node.name, ())
+                row = NodeRow(node.name, node.state.value, holder=holders[0].id if holders else "")
+                known.names.append(node.name)
+                known.texts.append(text_of(row.to_json()))
+        texts = {name: self._pilot_text(name, pilot) for name, pilot in with_pilots.items()}
+        self._pilots = {name: self._pilots[name] for name in with_pilots}
+        if not texts:
+            return known.texts
+        return [texts.get(name) or text for name, text in zip(known.names, known.texts, strict=True)]
+
+    def _pilot_text(self, name: str, pilot: PilotOfNode) -> str:
+        known = self._pilots.get(name)
+        if known is None or known[0] != pilot:
+            known = self._pilots[name] = (pilot, text_of(NodeRow(name, "pilot", *pilot).to_json()))
+        return known[1]
+
+    def _job_texts(self, jobs: Sequence[tuple[int, Hashable, Callable[[], JobRow]]]) -> list[str]:
+        found: dict[int, tuple[Hashable, str]] = {}
+        for number, made_from, make in jobs:
+            known = self._jobs.get(number)
+            if known is None or known[0] != made_from:
+                known = (made_from, text_of(make().to_json()))
+            found[number] = known
+        self._jobs = found
+        return [text for _, text in found.values()]
