@@ -37,21 +37,19 @@ START = 1_790_000_000.0
 
 def something(rng: random.Random, job: int, at: float) -> Event:
     pilot, node = f"{10 * job}_{rng.randrange(3)}", f"n{rng.randrange(20):02d}"
-    payload: Payload = rng.choice(
-        [
-            PilotStarted(at, at + rng.randrange(1000)),
-            PilotEnded(),
-            GenerationPublished(rng.randrange(1, 9), (pilot,), "plan"),
-            GenerationSwitched(rng.randrange(1, 9), 1, rng.random(), 3, grew=True),
-            SamplesReported(10, 1, rng.random(), 3.0, 10, rng.random() * 1e6),
-            MetricReported("loss", rng.choice([0.5, float("nan"), None]), 3),
-            JobHeld("ada"),
-            JobReleased("ada"),
-            PoolCounted(idle=rng.randrange(5)),
-            *([JobCancelled("ada")] if rng.random() < 0.2 else []),
-        ]
-    )
-    return Event(at, payload, job, pilot, node, reason=rng.choice(["", "because", 'wörtlich "so"']))
+    choices: list[Payload] = [
+        PilotStarted(at, at + rng.randrange(1000)),
+        PilotEnded(),
+        GenerationPublished(rng.randrange(1, 9), (pilot,), "plan"),
+        GenerationSwitched(rng.randrange(1, 9), 1, rng.random(), 3, grew=True),
+        SamplesReported(10, 1, rng.random(), 3.0, 10, rng.random() * 1e6),
+        MetricReported("loss", rng.choice([0.5, float("nan"), None]), 3),
+        JobHeld("ada"),
+        JobReleased("ada"),
+        PoolCounted(idle=rng.randrange(5)),
+        *([JobCancelled("ada")] if rng.random() < 0.2 else []),
+    ]
+    return Event(at, rng.choice(choices), job, pilot, node, reason=rng.choice(["", "because", 'wörtlich "so"']))
 
 
 def test_it_is_that_of_the_rows_whatever_has_changed(tmp_path: Path) -> None:
