@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from malletrain.domain.errors import InvalidInput
     epilog="""\b
 Examples:
   malletrain score /var/lib/malletrain/malletrain.db
-  malletrain score malletrain.db --until 2026-11-20 --json"""
+  malletrain score malletrain.db --until 2026-11-20 --json
+  malletrain score malletrain.db --waterfall --keep-idle 4"""
 )
 @click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
@@ -23,7 +25,12 @@ Examples:
     help="Up to then (UTC). [default: the last event]",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON; seconds and node-seconds.")
-def score(journal: Path, until: datetime | None, as_json: bool) -> None:
+@click.option("--waterfall", is_flag=True, help="Say where the idle node-time went.")
+@click.option(
+    "--keep-idle", type=click.IntRange(0), default=0, show_default=True, metavar="N",
+    help="So many nodes were to stay idle, for --waterfall.",
+)  # fmt: skip
+def score(journal: Path, until: datetime | None, as_json: bool, waterfall: bool, keep_idle: int) -> None:
     """Score a daemon's journal.
 
     JOURNAL is a daemon's store.path or a copy of it; it is only read, also beside a daemon that writes it. The
@@ -31,16 +38,23 @@ def score(journal: Path, until: datetime | None, as_json: bool) -> None:
     compared.
     """
     # Imported here so that --help need not wait for numpy.
-    from malletrain.replay.report.summary import table
+    from malletrain.replay.report.summary import table, waterfall_lines
     from malletrain.replay.scoring.journal_score import score_journal
+    from malletrain.replay.scoring.journal_waterfall import journal_waterfall
     from malletrain.store.event_reader import read_events
 
     if not journal.is_file():
         raise InvalidInput(str(journal), "is no file: name the daemon's store.path, or a copy of it")
     end = None if until is None else until.replace(tzinfo=UTC).timestamp()
-    found = score_journal(read_events(journal), end)
+    events = list(read_events(journal))
+    found = score_journal(events, end)
+    if waterfall and events:
+        last = max(event.at for event in events) if end is None else end
+        found = replace(found, waterfall=journal_waterfall(events, (events[0].at, last), keep_idle))
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2, allow_nan=False))
         return
     for name, value in zip(*table({journal.stem: found}), strict=True):
         click.echo(f"{name:16}{value}")
+    for line in waterfall_lines(journal.stem, found):
+        click.echo(line)

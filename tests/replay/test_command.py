@@ -418,6 +418,12 @@ def test_a_daemons_journal_is_scored(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == score_journal(events).as_json()
     assert "productive" in malletrain("score", str(tmp_path / "malletrain.db")).stdout
+    fall = malletrain("score", str(tmp_path / "malletrain.db"), "--waterfall", "--json")
+    parts = json.loads(fall.stdout)["waterfall"]
+    assert sum(parts.values()) == pytest.approx(550.0 + 120.0 - 10.0, abs=15.0), "from the looks that show the holes"
+    assert parts["productive"] > 0
+    shown = malletrain("score", str(tmp_path / "malletrain.db"), "--waterfall").stdout
+    assert "idle node-hours went to" in shown
     missing = malletrain("score", str(tmp_path / "none.db"))
     assert missing.returncode == 2
     assert "store.path" in missing.stderr
