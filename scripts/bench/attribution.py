@@ -3,7 +3,7 @@
 Takes plays of `scripts.bench.harm`, in which four labs play the same jobs at the same moments, and sets each job's
 delay against its twin beside the one that `malletrain promise --main-jobs` gives. `--journals` reckons the daemon's
 part anew from the journals that the plays kept, with the code as it is now, and tells jobs that queued behind others
-while no pilot ran from those that pilots stood in the way of.
+while hardly any pilot ran from those that pilots stood in the way of.
 
     python -m scripts.bench.harm --log LOG.swf.gz --profile site --json run1.json --journal run1.db
     python -m scripts.bench.attribution run1.json

@@ -18,14 +18,17 @@ from scripts.play.harm import BASE, PILOTS, PREEMPTION, TWIN, quantile
 #: A job is late beyond so many seconds: Slurm's own times are whole seconds, and the arms' phases differ.
 LATE_S = 2.0
 
+#: A job queued behind others if pilots ran during less than this share of its wait.
+QUEUED_SHARE = 0.1
+
 #: What the daemon says is right within so many seconds: it has Slurm's whole seconds at both ends.
 RESOLUTION_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AttributedPair:
-    """One main job; seconds. `cause` is the daemon's word, empty where it names no pilot; `queued`: no pilot ran
-    while it waited, so that it was behind main jobs (which pilots may have delayed)."""
+    """One main job; seconds. `cause` is the daemon's word, empty where it names no pilot; `queued`: hardly any
+    pilot ran while it waited, so that it was behind main jobs (which pilots may have delayed)."""
 
     number: str
     kind: str
@@ -71,9 +74,20 @@ def attributed_pairs(
         base, noise = median(starts), max(starts) - min(starts)
         delay, cause = said.get(str(job["id"]), (0.0, ""))
         at = job["submitted_at"]
-        queued = pilots is not None and not any(a < at + with_pilots and at < b for a, b in pilots)
+        queued = pilots is not None and _covered(pilots, at, at + with_pilots) < QUEUED_SHARE * with_pilots
         found.append(AttributedPair(number, job["kind"], with_pilots - base, noise, delay, cause, queued))
     return found
+
+
+def _covered(spans: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """Seconds between `begin` and `end` that some span covers."""
+    covered, at = 0.0, begin
+    for start, stop in sorted(spans):
+        start, stop = max(start, at), min(stop, end)
+        if stop > start:
+            covered += stop - start
+            at = stop
+    return covered
 
 
 def agreement(pairs: Sequence[AttributedPair]) -> Iterator[str]:

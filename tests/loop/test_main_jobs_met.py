@@ -113,13 +113,14 @@ def test_after_a_restart_the_time_without_a_daemon_is_asked_about_and_no_more() 
 def test_a_heterogeneous_job_put_off_after_a_preemption_is_noted_and_again_when_it_runs() -> None:
     tracker = folded(*stay(NOW - 60, NOW))
     part = SlurmJob(
-        "7+1", 8, "bob", "", "batch", "", SlurmState.PENDING, reason="BeginTime", het_id=7, submit_time=NOW - 2,
-        eligible_time=NOW + 120,
+        "7+0", 7, "bob", "", "batch", "", SlurmState.PENDING, reason="BeginTime", het_id=7, submit_time=NOW + 1,
+        eligible_time=NOW + 122,
     )  # fmt: skip
+    other = replace(part, id="7+1", raw_id=8, reason="Resources", submit_time=NOW - 2, eligible_time=NOW - 2)
     own = replace(part, id="5+0", het_id=5, eligible_time=NOW + 3600)  # sbatch --begin
-    early = replace(part, id="6+0", het_id=6, submit_time=NOW + 1)
-    (event,) = tracker.look(Snapshot(NOW + 2, (), (part, own, early)), "harvest", NOW + 2)
-    assert event.payload == MainJobMet("7+1", "bob", NOW - 2, put_off=True)
+    early = replace(part, id="6+0", het_id=6)
+    (event,) = tracker.look(Snapshot(NOW + 2, (), (part, other, own, early)), "harvest", NOW + 2)
+    assert event.payload == MainJobMet("7+0", "bob", NOW - 2, put_off=True), "requeued after the preemption"
     tracker.apply(event)
     assert tracker.look(Snapshot(NOW + 4, (), (part,)), "harvest", NOW + 4) == []
     runs = replace(part, state=SlurmState.RUNNING, start_time=NOW + 121, nodes=("n4", "n5"))

@@ -31,8 +31,8 @@ AFTER_S = 300.0
 #: Ended jobs are asked for no more often (seconds): slurmctld shows them for MinJobAge, 300 s by default.
 MAX_ASK_INTERVAL_S = 30.0
 
-#: Slurm begins a heterogeneous job at most so long after it put it off (seconds): cred_expire, 120 s, and a second
-#: (seen on 22.05; docs/how-to/admin-rollout.md, "The reserve").
+#: Slurm begins a heterogeneous job so long after it put it off (seconds): cred_expire, 120 s, and a second (seen on
+#: 22.05; docs/how-to/admin-rollout.md, "The reserve").
 MAX_PUT_OFF_S = 122.0
 
 #: So many main jobs are remembered as noted already.
@@ -135,12 +135,14 @@ class MainJobsMet:
     def _look_at_put_off(self, snapshot: Snapshot, now: float) -> list[Event]:
         """Heterogeneous jobs that Slurm has put off since a pilot was preempted, and those of them that run now."""
         events: list[Event] = []
-        if now - self._preempted_at <= MAX_PUT_OFF_S:
-            events += [
-                Event(now, MainJobMet(row.id, row.user, row.submit_time, put_off=True))
-                for row in snapshot.pending
-                if row.id not in self._put_off and _is_put_off(row, self._preempted_at)
-            ]
+        if now - self._preempted_at <= AFTER_S:
+            for row in snapshot.pending:
+                if row.id in self._put_off or not _is_put_off(row):
+                    continue
+                parts = [each.submit_time for each in snapshot.jobs if each.het_id == row.het_id]
+                submitted_at = min(at for at in parts if at is not None)
+                if submitted_at <= self._preempted_at:
+                    events.append(Event(now, MainJobMet(row.id, row.user, submitted_at, put_off=True)))
         if self._put_off:
             for row in snapshot.holding:
                 if row.id in self._put_off and row.nodes:
@@ -196,15 +198,12 @@ class MainJobsMet:
             left.until = at
 
 
-def _is_put_off(row: SlurmJob, preempted_at: float) -> bool:
-    """Whether Slurm itself has given the job a time before which it does not begin: one soon after the preemption."""
+def _is_put_off(row: SlurmJob) -> bool:
+    """Whether Slurm has put a heterogeneous job off: it requeued the part that had nodes, so that its submission is
+    that moment, and gave it a time before which it does not begin. (The other parts show other reasons.)"""
     if row.het_id is None or row.reason != "BeginTime" or row.submit_time is None or row.eligible_time is None:
         return False
-    return (
-        row.submit_time <= preempted_at
-        and row.eligible_time > row.submit_time
-        and (abs(row.eligible_time - preempted_at) <= MAX_PUT_OFF_S)
-    )
+    return 0 < row.eligible_time - row.submit_time <= MAX_PUT_OFF_S
 
 
 def _note(noted: OrderedDict[Key, None], key: Key) -> None:
