@@ -28,6 +28,10 @@ COMMAND_TIMEOUT_S = 60.0  # a Slurm command blocks for 9 s or more while slurmct
 POLL_S = 0.05
 
 
+def _start_order(daemon: str) -> int:
+    return ("munged", "mariadbd", "slurmdbd", "slurmctld", daemon).index(daemon)
+
+
 class Lab:
     """A running lab. `with Lab.up(path, LabConfig(nodes=4)) as lab:` takes it down at the end, whatever happens."""
 
@@ -303,11 +307,21 @@ class Lab:
             return b"CPU frequency setting" in log.read()
 
     def _start_ended(self) -> None:
-        for name in self.daemons:
-            if not self.is_running(name):
-                if name not in self._killed:
-                    warnings.warn(f"lab {self.path}: {name} had ended:{self._last_words(name)}", stacklevel=3)
-                self.start(name)
+        """Starts what had ended, in the order of `up`. LabError where one ends again."""
+        ended = [name for name in self.daemons if not self.is_running(name)]
+        for name in sorted(ended, key=_start_order):
+            if name not in self._killed:
+                warnings.warn(f"lab {self.path}: {name} had ended:{self._last_words(name)}", stacklevel=3)
+            self.start(name)
+            if name == "slurmctld":  # a slurmd registers once: before slurmctld listens, its node stays unknown
+                self._wait_for_controller()
+
+    def _wait_for_controller(self) -> None:
+        def answers() -> bool:
+            self._check_daemons()
+            return self.run(["scontrol", "ping"], check=False).returncode == 0
+
+        self.wait_for(answers, 60, "slurmctld")
 
     def _check_daemons(self) -> None:
         """LabError where a daemon has ended that was not killed by `kill`."""
@@ -324,16 +338,19 @@ class Lab:
         for name in daemons:
             if self.is_running(name):
                 self.kill(name, signal.SIGTERM)
-        for name in daemons:
+        for name in sorted(daemons, key=_start_order):
             self._wait_end(name)
             self.start(name)
-        self.wait_for(lambda: self.run(["scontrol", "ping"], check=False).returncode == 0, 30, "slurmctld")
+            if name == "slurmctld":
+                self._wait_for_controller()
 
     def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Signals one daemon ("slurmctld", "slurmd.n000", "munged", "slurmdbd", "mariadbd"): a fault to survive."""
         cluster.signal_daemon(self._record, daemon, number)
         if number in (signal.SIGKILL, signal.SIGTERM):
             self._killed.add(daemon)
+        if number == signal.SIGKILL:  # which no process can put off
+            self._wait_end(daemon)
 
     def start(self, daemon: str) -> None:
         """Starts a daemon that was killed again, with the state it had saved."""
@@ -341,6 +358,8 @@ class Lab:
             raise LabError(f"{daemon} runs already")
         self._record = cluster.start(self._layout, self._record, daemon)
         self._killed.discard(daemon)
+        if daemon == "munged":  # the others end at once without it
+            self.wait_for(self.munge_socket.exists, 30, "munged's socket")
 
     def _wait_end(self, daemon: str) -> None:
         self.wait_for(lambda: not self.is_running(daemon), 30, f"the end of {daemon}")

@@ -3,15 +3,12 @@ cannot be kept is refused by name."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.elastic.coordinator import HERE, outside_slurm, running, wait_until
+from tests.elastic.coordinator import HERE, Forked, outside_slurm, running, wait_until
 from tests.elastic.digits import assert_equal, run_alone
 from tests.elastic.test_habits import assert_matches
 
@@ -36,11 +33,12 @@ REFUSED = {
 
 @pytest.mark.parametrize("habit", REFUSED)
 def test_what_cannot_be_kept_is_refused_by_name(habit: str, tmp_path: Path) -> None:
-    environ = outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)) | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, SCRIPT, habit], env=environ, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert "ElasticError" in done.stderr
-    assert_matches(REFUSED[habit], done.stderr.replace("\n", " "))
+    log = tmp_path / "alone.log"
+    status = Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60)
+    text = log.read_text().replace("\n", " ")
+    assert status == 1, text
+    assert "ElasticError" in text
+    assert_matches(REFUSED[habit], text)
 
 
 def bodies_of(directory: Path, task: int) -> list[int]:
@@ -49,17 +47,15 @@ def bodies_of(directory: Path, task: int) -> list[int]:
 
 
 def test_a_loop_over_a_loader_is_equal_over_changes_of_size(tmp_path: Path) -> None:
-    """From one worker to three; one is killed; another joins. The step under way is repeated, with the scheduler and
-    the script's own count taken back."""
+    """From one worker to three; one is killed within its fourth step; another joins. That step is repeated by the
+    others, with the scheduler and the script's own count taken back."""
     static = run_alone(tmp_path / "static", SCRIPT, "usual")
     with running(tmp_path) as (daemon, pod):
         pod.spawn(daemon.url, 0, [SCRIPT, "usual"])
         wait_until(lambda: len(bodies_of(tmp_path, 0)) >= 2, 60, "two steps")
-        for task in (1, 2):
-            pod.spawn(daemon.url, task, [SCRIPT, "usual"])
-        daemon.wait_world([0, 1, 2])
+        pod.spawn(daemon.url, 1, [SCRIPT, "usual"])
+        pod.spawn(daemon.url, 2, [SCRIPT, "usual"], TROUBLE="kill@backward#4")
         wait_until(lambda: len(bodies_of(tmp_path, 2)) >= 2, 60, "two steps of three")
-        pod.kill(2)
         daemon.wait_world([0, 1])
         made = len(bodies_of(tmp_path, 0))
         wait_until(lambda: len(bodies_of(tmp_path, 0)) >= made + 1, 60, "a step of two")

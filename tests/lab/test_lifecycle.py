@@ -199,10 +199,17 @@ def test_a_lab_that_a_test_broke_is_replaced(lab_factory: LabFactory, request: p
     wanted = LabConfig(nodes=1, memory_mb=1000)
     broken = lab_factory(wanted)
     broken.kill("slurmctld")
-    broken.kill("munged")
+    (broken.path / "slurm.conf").unlink()
     slurm_fixtures.empty(request.config, broken)
     assert left_of(broken.path) == []
     assert lab_factory(wanted).node_states() == {"n000": "idle"}
+
+
+def test_a_lab_whose_daemons_were_killed_is_emptied_all_the_same(lab: Lab) -> None:
+    for name in ("slurmctld", "munged", f"slurmd.{lab.nodes[0]}"):
+        lab.kill(name)
+    lab.clear()
+    assert all(map(lab.is_running, lab.daemons))
 
 
 def test_a_lab_is_emptied_of_all_that_a_test_did(lab: Lab) -> None:

@@ -78,13 +78,13 @@ def test_a_pilots_whole_life(accounted: Lab, who: str, tmp_path: Path) -> None:
     recycled = cluster.recycle([RecyclePilot(3, pilot, node, "")])[0]
     assert recycled.done, recycled.detail
     assert "failed" not in recycled.detail
-    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.HELD and cluster.snapshot().is_free(node), 10)
+    accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.HELD and cluster.snapshot().is_free(node), 60)
     assert accounted.job(pilot)["Requeue"] == "0"
-    accounted.wait_for(lambda: cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0].done, 10)
+    accounted.wait_for(lambda: cluster.start([StartPilot(3, pilot, node, 600.0, "")])[0].done, 60)
     accounted.wait_for(lambda: cluster.end_state(pilot).kind is EndKind.ACTIVE, 30)
     cancelled = cluster.cancel(CancelTasks(3, (f"{array}_0", f"{array}_2"), ""))
     assert cancelled.done, cancelled.detail
-    accounted.wait_for(lambda: f"{array}_0" not in {job.id for job in cluster.snapshot().jobs}, 10)
+    accounted.wait_for(lambda: f"{array}_0" not in {job.id for job in cluster.snapshot().jobs}, 60)
 
 
 @pytest.mark.parametrize("change", ["Account=main", "QOS=normal"])

@@ -134,7 +134,7 @@ def test_a_reserved_node_is_not_taken(live: Site) -> None:
         ["scontrol", "create", "reservation", "ReservationName=res", "StartTime=now", "Duration=30", f"Nodes={node}",
          "Users=root", "Flags=MAINT"]
     )  # fmt: skip
-    live.lab.wait_for(lambda: live.cluster.snapshot().node[node].state is NodeState.MAINT, 10)
+    live.lab.wait_for(lambda: live.cluster.snapshot().node[node].state is NodeState.MAINT, 60)
     assert "maint now" in live.refused(f"{array}_0", node)
     (reservation,) = live.cluster.snapshot().reservations
     assert reservation.nodes == (node,)
@@ -220,7 +220,7 @@ def test_recycling_leaves_a_task_that_slurm_does_not_start_by_itself(live: Site)
     pilot, node = f"{live.submit()}_0", live.lab.nodes[0]
     live.start(pilot, node)
     assert live.cluster.recycle([RecyclePilot(3, pilot, node, "")])[0].done
-    live.lab.wait_for(lambda: live.cluster.end_state(pilot).kind is EndKind.HELD, 10)
+    live.lab.wait_for(lambda: live.cluster.end_state(pilot).kind is EndKind.HELD, 60)
     job = live.lab.job(pilot)
     assert (job["Requeue"], job["Priority"]) == ("0", "0")
 
@@ -239,7 +239,7 @@ def test_recycling_before_the_start_holds_the_task_again(live: Site) -> None:
     live.lab.wait_for_state(live.lab.submit("sleep 300", "-p", "batch", "-w", node, "--exclusive"), "RUNNING")
     live.lab.run(["scontrol", "update", f"JobId={array}_0", f"NodeList={node}"], "alice")
     live.lab.run(["scontrol", "release", f"{array}_0"], "alice")
-    live.lab.wait_for(lambda: live.cluster.end_state(f"{array}_0").kind is EndKind.WAITING, 10)
+    live.lab.wait_for(lambda: live.cluster.end_state(f"{array}_0").kind is EndKind.WAITING, 60)
     shown = {job.id: job for job in live.cluster.snapshot().jobs if job.array_id == array}
     assert shown[f"{array}_1"].reason == "JobHeldUser"
     assert "Held" not in shown[f"{array}_0"].reason, "released, though squeue folds it into its array's row"
@@ -300,7 +300,7 @@ def test_the_batch_script_runs_its_payload_as_a_step(live: Site, shared_folder: 
     assert out.read_text() == f"[a b] [c'd] 42 0 {folder}\nnested step\n"
     started = time.monotonic()
     assert live.cluster.recycle([RecyclePilot(3, f"{array}_2", live.lab.nodes[4], "")])[0].done
-    live.lab.wait_for(lambda: live.cluster.snapshot().is_free(live.lab.nodes[4]), 10)
+    live.lab.wait_for(lambda: live.cluster.snapshot().is_free(live.lab.nodes[4]), 60)
     assert time.monotonic() - started < 3, "SIGTERM reaches the step at once"
 
 
