@@ -243,6 +243,14 @@ Examples:
     help="Write index.html, which needs no network, and its data as CSV.",
 )  # fmt: skip
 @click.option(
+    "--tables",
+    type=click.Choice(["csv", "parquet"]),
+    default="csv",
+    show_default=True,
+    help="The report's tables for an analyst: CSV, or Parquet beside it (every pilot as Parquet alone), which needs "
+    "pyarrow: pip install 'malletrain[parquet]'.",
+)
+@click.option(
     "--sensitivity/--no-sensitivity",
     default=None,
     help="Say in the report how the first policy does with other horizons, costs, caps on pilots, numbers of jobs "
@@ -280,7 +288,7 @@ def replay(
     ignore_partition: tuple[str, ...], timezone: str, seed: int, processes: int | None, watts: str | None,
     scheduler: Path | None, with_promise: bool, json_file: str | None, report_dir: Path | None,
     sensitivity: bool | None, price: float | None, currency: str, grams_per_kwh: float | None, compare: Path | None,
-    calibration: Path | None,
+    calibration: Path | None, tables: str,
 ) -> None:  # fmt: skip
     """Say what idle nodes would have trained.
 
@@ -298,6 +306,8 @@ def replay(
         raise click.UsageError("--sensitivity is shown in the report: give --report DIR too")
     if (price is not None or grams_per_kwh is not None) and report_dir is None:
         raise click.UsageError("--price and --grams-per-kwh are shown in the report: give --report DIR too")
+    if tables == "parquet" and report_dir is None:
+        raise click.UsageError("--tables is about the report: give --report DIR too")
     if compare is not None and report_dir is None:
         raise click.UsageError("--compare is shown in the report: give --report DIR too")
     if grams_per_kwh is not None and watts is None:
@@ -318,6 +328,7 @@ def replay(
     from malletrain.replay.options import EngineKind, NodeOrder, Options
     from malletrain.replay.report.director import Origin, SitePrices
     from malletrain.replay.report.page import write_report
+    from malletrain.replay.report.parquet_tables import require_pyarrow
     from malletrain.replay.report.side_by_side import read_figures
     from malletrain.replay.report.summary import best, summary
     from malletrain.replay.scoring.main_delay import Reaction, parse_reaction
@@ -329,6 +340,8 @@ def replay(
     from malletrain.replay.warnings import doubts
     from malletrain.sizing.objective import Objective
 
+    if tables == "parquet":
+        require_pyarrow("--tables")
     zone = _zone(timezone)
     beside = None if compare is None else read_figures(compare)
     power = _watts(watts)
@@ -433,7 +446,9 @@ def replay(
             prices = SitePrices(price, currency, power, grams_per_kwh)
             workload_text = str(jobs_file) if jobs_file is not None else f"mix {mix_text or 'imagenet:100'}"
             origin = Origin(shlex.join(["malletrain", *sys.argv[1:]]), __version__, seed, workload_text, zone)
-            write_report(answer, report_dir, settings, prices, origin, left_out, beside)
+            write_report(
+                answer, report_dir, settings, prices, origin, left_out, beside, as_parquet=tables == "parquet"
+            )
             click.echo(f"report: {report_dir / 'index.html'}", err=True)
         if json_file is not None:
             text = json.dumps(answer.as_json(), indent=2, allow_nan=False) + "\n"

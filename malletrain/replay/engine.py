@@ -82,6 +82,8 @@ class Engine:
         self.n_idle = 0
         # jobs
         self.held = np.zeros(n, np.int64)
+        #: Sum of `held`.
+        self.n_held = 0
         self.world = np.zeros(n, np.int64)
         #: Speed-up of each job's world.
         self.rate = np.zeros(n)
@@ -91,6 +93,8 @@ class Engine:
         self.first_start = np.full(n, math.nan)
         self.live: tuple[int, ...] = ()
         self._live = np.empty(0, np.int64)
+        #: Whether one of the jobs that are there ends when it has trained enough.
+        self._some_end = False
         # what happens of itself
         if isinstance(sizer, PolicySizer):
             sizer.left = lambda j: float(self.total[j] - self.done[j] * self.unit[j])
@@ -131,7 +135,7 @@ class Engine:
         trace = self.trace
         began = perf_counter()
         times = trace.time.tolist()
-        step = 0
+        step, turns_of = 0, None
         while True:
             at = times[step] if step < len(times) else math.inf
             nxt = min(at, self._next_internal(), trace.end)
@@ -153,11 +157,13 @@ class Engine:
             if self._due and self._may_decide():
                 self._decide()
             if self.options.max_wait_s > 0:
-                self._turns.note(self._live, self.held[self._live], self.now)
-                self._turn_at = self._turns.next_change(self._live, self.now)
+                turned = self._turns.note(self._live, self.held[self._live], self.now)
+                if turned or self._live is not turns_of or self.now >= self._turn_at:
+                    self._turn_at = self._turns.next_change(self._live, self.now)
+                    turns_of = self._live
             self.totals.rescales += len(self._resized)
             self._resized.clear()
-            self.log.sample(self.now, self.n_idle, int(self.held.sum()), self._speed_now(), len(self.live),
+            self.log.sample(self.now, self.n_idle, self.n_held, self._speed_now(), len(self.live),
                             self.totals.speedup, self.totals.ideal)  # fmt: skip
         self._close(np.flatnonzero(self.owner >= 0), Cause.WINDOW)
         if self.progress is not None:
@@ -183,7 +189,7 @@ class Engine:
         else:
             nxt = min(nxt, max(self.now, self._review_at()))
         live = self._live
-        if len(live) and np.isfinite(self.total[live]).any():
+        if self._some_end:
             speed = self.rate[live] * self.unit[live]
             with np.errstate(divide="ignore", invalid="ignore"):
                 ends = np.maximum(self.now, self.stalled[live]) + (self.total[live] - self._samples(live)) / speed
@@ -220,11 +226,11 @@ class Engine:
         totals.idle += self.n_idle * dt
         totals.beyond_cap += self._beyond_cap * dt
         if self.options.keep_idle:
-            totals.reserve += min(self.options.keep_idle, self.n_idle - int(self.held.sum())) * dt
+            totals.reserve += min(self.options.keep_idle, self.n_idle - self.n_held) * dt
         self._count_unheld(dt)
         if len(live):
             world, held = self.world[live], self.held[live]
-            running = np.clip(until - np.maximum(self.stalled[live], self.now), 0.0, dt)
+            running = np.minimum(np.maximum(until - np.maximum(self.stalled[live], self.now), 0.0), dt)
             speed = self.rate[live]
             self.done[live] += speed * running
             totals.speedup += float(speed @ running)
@@ -232,15 +238,15 @@ class Engine:
             totals.productive += float(training @ running)
             totals.stalled += float(world @ (dt - running)) + float((world - training) @ running)
             occupied = held * dt
-            totals.activating += float((held - world).sum()) * dt
-            totals.occupied += float(occupied.sum())
+            totals.activating += float(np.add.reduce(held - world)) * dt
+            totals.occupied += float(np.add.reduce(occupied))
             totals.by_job[live] += occupied
             totals.ideal += self._ideal_now() * dt
         self.now = until
 
     def _count_unheld(self, dt: float) -> None:
         """Idle nodes without a pilot, by why they have none."""
-        unheld = self.n_idle - int(self.held.sum())
+        unheld = self.n_idle - self.n_held
         if unheld <= 0:
             return
         bare = (self.state == IDLE) & (self.owner < 0)
@@ -256,7 +262,7 @@ class Engine:
 
     def _speed_now(self) -> float:
         live = self._live
-        return float(self.rate[live].sum()) if len(live) else 0.0
+        return float(np.add.reduce(self.rate[live])) if len(live) else 0.0
 
     def _ideal_now(self) -> float:
         if self.classes is None:
@@ -297,9 +303,9 @@ class Engine:
         self._world_changed(j)
 
     def _complete(self) -> None:
-        live = self._live
-        if not len(live):
+        if not self._some_end:
             return
+        live = self._live
         speed = self.rate[live] * self.unit[live]
         over = live[self.total[live] - self._samples(live) <= speed * _RESOLUTION_S]
         for j in over.tolist():
@@ -323,6 +329,7 @@ class Engine:
     def _set_live(self, live: object) -> None:
         self.live = tuple(sorted(live))  # type: ignore[call-overload]
         self._live = np.array(self.live, dtype=np.int64)
+        self._some_end = bool(np.isfinite(self.total[self._live]).any())
         self._due = True
 
     def _expire(self) -> None:
@@ -383,6 +390,7 @@ class Engine:
         self.totals.preemptions += len(nodes)
         self._close(nodes, Cause.PREEMPTED)
         np.subtract.at(self.held, owners, 1)
+        self.n_held -= len(nodes)
         np.subtract.at(self.world, owners[trained], 1)
         for j in set(owners[trained].tolist()):
             self._world_changed(j)
@@ -397,6 +405,7 @@ class Engine:
         trained = int(np.count_nonzero(self.warm[nodes]))
         self._close(nodes, cause)
         self.held[j] -= len(nodes)
+        self.n_held -= len(nodes)
         if trained:
             self.world[j] -= trained
             self._world_changed(j)
@@ -516,22 +525,34 @@ class Engine:
             pool = Cohorts(free, self._nodes.about(free).tolist(), began[free].tolist())
         left = self.options.max_pilots - self._tasks.count(np.flatnonzero(self.owner >= 0))
         left = min(left, self.options.max_starts or left)
-        begin, some = 0, False
+        begin = 0
+        taken: list[Ints] = []
         for j, wanted in zip(jobs, more.tolist(), strict=True):
             mine = free[begin : begin + wanted]
             begin += wanted
             if pool is not None:
                 own = set(began[self.owner == j].tolist())
                 mine = np.array(pool.take(wanted, own), dtype=np.int64)
-            group = self._tasks.groups(mine, self._alike())
-            part = mine[group < left]
-            left -= len(np.unique(group[group < left]))
-            if len(part):
-                self._begin(part, np.array([j]), np.array([len(part)]))
-            some = some or bool(len(part))
+                part, left = self._part_within(mine, left)
+                if len(part):
+                    self._begin(part, np.array([j]), np.array([len(part)]))
+            else:
+                part = mine[:left]
+                left -= len(part)
+            taken.append(part)
             if len(part) < wanted:
                 self._again_at = self.now + self.options.tick_s
-        return some
+        counts = np.array([len(part) for part in taken])
+        if pool is None and counts.any():
+            some = counts > 0
+            self._begin(np.concatenate(taken), jobs[some], counts[some])
+        return bool(counts.any())
+
+    def _part_within(self, nodes: Ints, left: int) -> tuple[Ints, int]:
+        """Of `nodes`, those of the first `left` tasks that they would make; and how many tasks are left then."""
+        group = self._tasks.groups(nodes, self._alike())
+        within = group < left
+        return nodes[within], left - len(np.unique(group[within]))
 
     def _decide_by_class(self, classes: ClassesOfNodes) -> None:
         """As `_decide`, with nodes of several classes."""
@@ -604,6 +625,7 @@ class Engine:
         if self.options.max_nodes > 1:
             self._tasks.begin(nodes, self._alike())
         self.held[jobs] += more
+        self.n_held += len(nodes)
         self.totals.activations += len(nodes)
         begin = 0
         for j, end in zip(jobs.tolist(), ends.tolist(), strict=True):

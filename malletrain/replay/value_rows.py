@@ -43,6 +43,7 @@ class KeptRows:
         # The last table: which jobs are in it, their places in the order of their ids, and what they held.
         self._live: tuple[int, ...] | None = None
         self._order: list[int] = []
+        self._order_of: Ints = np.zeros(0, dtype=np.int64)
         self._in_order: list[int] = []
         self._place: Ints = np.zeros(0, dtype=np.int64)
         self._ids: tuple[int, ...] = ()
@@ -76,7 +77,7 @@ class KeptRows:
         most = min(nodes, self._widest)
         cut = self._cuts.get(most) or self._cut(most)
         value = self._value if most == self._widest else self._value[cut.rows]
-        current = np.array(counts, dtype=np.int64)[self._order]
+        current = np.array(counts, dtype=np.int64)[self._order_of]
         changed = cut.size != current[cut.row_job]
         return ValueTable(self._ids, current, cut.start, cut.row_job, cut.size, value, changed), self._place
 
@@ -97,14 +98,13 @@ class KeptRows:
 
     def _bar(self, allowed: Mapping[int, NDArray[np.bool_]]) -> None:
         """Take from the sizes that are not allowed what no plan can make good."""
-        none = 2.0 * float(np.abs(self._value).max(initial=0.0)) * len(self._order) + 1.0
-        for i, at in enumerate(self._order):
-            if at in allowed:
-                part = slice(self._bounds[i], self._bounds[i + 1])
-                sizes = self._sizes_of(self._in_order[i])
-                may = allowed[at][np.minimum(sizes, len(allowed[at]) - 1)]
-                self._value[part] -= np.where(may, 0.0, none)
-                self._held[i] = -1  # not as usual: to be put anew
+        none = 2.0 * float(np.maximum.reduce(np.abs(self._value), initial=0.0)) * len(self._order) + 1.0
+        for at, may in allowed.items():
+            i = int(self._place[at])
+            sizes = self._sizes_of(self._in_order[i])
+            barred = (~may[np.minimum(sizes, len(may) - 1)]).nonzero()[0]
+            self._value[barred + self._bounds[i]] -= none
+            self._held[i] = -1  # not as usual: to be put anew
 
     def _put(self, i: int, values: Floats) -> None:
         self._value[self._bounds[i] : self._bounds[i + 1]] = values
@@ -112,7 +112,8 @@ class KeptRows:
     def _lay_out(self, live: tuple[int, ...]) -> None:
         self._live = live
         self._order = sorted(range(len(live)), key=lambda at: id_order(self._jobs[live[at]].job.id))
-        self._place = np.argsort(np.array(self._order, dtype=np.int64))
+        self._order_of = np.array(self._order, dtype=np.int64)
+        self._place = np.argsort(self._order_of)
         self._in_order = [live[at] for at in self._order]
         self._ids = tuple(self._jobs[j].job.id for j in self._in_order)
         self._held = [-1] * len(live)

@@ -118,11 +118,10 @@ def best_price(table: ValueTable, nodes: int, near: float = 0.0) -> Price:
 def _priced(table: ValueTable, nodes: int, price: float, steps: int) -> Price:
     net = table.value - price * table.size
     best = np.maximum.reduceat(net, table.start[:-1])
-    return Price(price, float(best.sum()) + price * nodes, best[table.row_job] - net, steps)
+    return Price(price, float(np.add.reduce(best)) + price * nodes, best[table.row_job] - net, steps)
 
 
-@dataclass(frozen=True)
-class _Touch:
+class _Touch(NamedTuple):
     """Where a line under the dual touches it: what the leanest best sizes at a price are worth and use."""
 
     price: float
@@ -134,8 +133,7 @@ class _Touch:
         return self.gross - self.price * (self.used - nodes)
 
 
-@dataclass(frozen=True)
-class _Rows:
+class _Rows(NamedTuple):
     """The rows that can still be best at some price in the bracket."""
 
     value: Floats
@@ -149,8 +147,8 @@ class _Rows:
         tight = (net >= best[self.row_job]).nonzero()[0]
         job = self.row_job[tight]
         sizes = self.size[tight[np.concatenate((_TRUE, job[1:] != job[:-1]))]]
-        used = int(sizes.sum())
-        return _Touch(price, float(best.sum()) + price * used, used, sizes)
+        used = int(np.add.reduce(sizes))
+        return _Touch(price, float(np.add.reduce(best)) + price * used, used, sizes)
 
     def between(self, fewest: Ints, most: Ints) -> _Rows:
         """Best sizes fall as the price rises: those outside what is best at either end of the bracket are out."""
@@ -165,26 +163,26 @@ class _Rows:
 def repaired(table: ValueTable, nodes: int, price: Price) -> Ints:
     """A plan near the price: the leanest best size of each job, then what loses nothing, then single exchanges."""
     tolerance = LOSS_UNIT * max(abs(price.bound), 1e-300)
-    tight = np.flatnonzero(price.loss <= tolerance)
+    tight = (price.loss <= tolerance).nonzero()[0]
     job = table.row_job[tight]
     begins = np.concatenate((_TRUE, job[1:] != job[:-1]))
     chosen: Ints = tight[begins]
     widest = tight[np.concatenate((begins[1:], _TRUE))]
-    spare = nodes - int(table.size[chosen].sum())
+    spare = nodes - int(np.add.reduce(table.size[chosen]))
     if spare < 0:  # only by rounding at the price; no nodes at all always fit
         return table.start[:-1].copy()
     extra = np.cumsum(table.size[widest] - table.size[chosen])
     fits = extra <= spare
     chosen[fits] = widest[fits]
-    spare = nodes - int(table.size[chosen].sum())
+    spare = nodes - int(np.add.reduce(table.size[chosen]))
     # A row that loses more than all spare nodes are worth gains by no exchange.
-    near = np.flatnonzero(price.loss <= price.node * spare + tolerance)
+    near = (price.loss <= price.node * spare + tolerance).nonzero()[0]
     size, loss, row_job = table.size[near], price.loss[near], table.row_job[near]
     for _ in range(len(chosen) + 64):
         now = chosen[row_job]
         more = size - table.size[now]
         gain = np.where(more <= spare, price.loss[now] - loss + price.node * more, -np.inf)
-        best = int(np.argmax(gain))
+        best = int(gain.argmax())
         if gain[best] <= tolerance:
             break
         spare -= int(more[best])
@@ -198,16 +196,16 @@ def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple
     Returns its row for each job, how many rows survived the gap, and the states of the dynamic programme.
     """
     jobs = len(table.ids)
-    scale = max(abs(price.bound), float(np.abs(table.value).max(initial=0.0)), 1e-300)
+    scale = max(abs(price.bound), float(np.maximum.reduce(np.abs(table.value), initial=0.0)), 1e-300)
     # The gap must fit the whole numbers, with the changes of all jobs in the low digits.
     unit = max(scale * LOSS_UNIT, gap * (jobs + 1) * 2.0**-58)
     most = int(np.ceil(gap / unit)) + jobs + 1
-    alive = np.flatnonzero(price.loss <= (most + 0.5) * unit)
+    alive = (price.loss <= (most + 0.5) * unit).nonzero()[0]
     units = np.rint(price.loss[alive] / unit)
     key = units.astype(np.int64) * (jobs + 1) + table.changed[alive]
 
     row_job, size = table.row_job[alive], table.size[alive]
-    starts = np.searchsorted(row_job, np.arange(jobs + 1))
+    starts = row_job.searchsorted(np.arange(jobs + 1))
     if price.node == 0.0:
         # Nodes cost nothing: every job takes its least key, then its fewest nodes, if all of that fits.
         rows = np.lexsort((size, key, row_job))[starts[:-1]]
@@ -215,10 +213,10 @@ def least_loss(table: ValueTable, nodes: int, price: Price, gap: float) -> tuple
             return alive[rows], len(alive), 0
     chosen = starts[:-1].copy()
     above = size - size[chosen][row_job]
-    room = nodes - int(size[chosen].sum())
-    is_open = np.diff(starts) > 1
-    limit = np.int64(most) * (jobs + 1) + jobs - key[chosen[~is_open]].sum()
-    open_jobs = np.flatnonzero(is_open)
+    room = nodes - int(np.add.reduce(size[chosen]))
+    is_open = starts[1:] - starts[:-1] > 1
+    limit = np.int64(most) * (jobs + 1) + jobs - np.add.reduce(key[chosen[~is_open]])
+    open_jobs = is_open.nonzero()[0]
     stages = _stages(above, key, starts, open_jobs)
     programme = _Programme(stages, room, limit)
     last = programme.last
@@ -237,13 +235,12 @@ class _Stage(NamedTuple):
 
 
 def _stages(above: Ints, key: Ints, starts: Ints, jobs: Ints) -> list[_Stage]:
-    begins = np.concatenate((_TRUE, (np.diff(above) != 1) | (np.diff(key) != 0)))
+    begins = np.concatenate((_TRUE, (above[1:] - above[:-1] != 1) | (key[1:] != key[:-1])))
     begins[starts[:-1]] = True
-    at = np.flatnonzero(begins)
-    runs = list(
-        zip(above[at].tolist(), above[np.append(at[1:], len(above)) - 1].tolist(), key[at].tolist(), strict=True)
-    )
-    of_job = np.searchsorted(at, starts).tolist()
+    at = begins.nonzero()[0]
+    ends = np.concatenate((at[1:], np.array([len(above)]))) - 1
+    runs = list(zip(above[at].tolist(), above[ends].tolist(), key[at].tolist(), strict=True))
+    of_job = at.searchsorted(starts).tolist()
     bounds, aboves, keys = starts.tolist(), above.tolist(), key.tolist()
     return [
         _Stage(aboves[bounds[j] : bounds[j + 1]], keys[bounds[j] : bounds[j + 1]], runs[of_job[j] : of_job[j + 1]])

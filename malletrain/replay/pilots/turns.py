@@ -21,16 +21,19 @@ class Turns:
         self.waited: Floats = np.zeros(len(submitted))
         self._had: NDArray[np.bool_] = np.zeros(len(submitted), np.bool_)
 
-    def note(self, live: Ints, held: Ints, now: float) -> None:
-        """What the jobs `live` hold now."""
+    def note(self, live: Ints, held: Ints, now: float) -> bool:
+        """What the jobs `live` hold now; returns whether one has nodes that had none, or none that had some."""
         if self._max_wait_s <= 0:
-            return
+            return False
         has = held > 0
         turned = live[has != self._had[live]]
+        if not len(turned):
+            return False
         begun = turned[~self._had[turned]]
         self.waited[begun] = np.maximum(0.0, now - self.turned[begun])
         self.turned[turned] = now
         self._had[live] = has
+        return True
 
     def must(self, live: Ints, nodes: int, now: float) -> frozenset[int]:
         """The jobs that must have nodes now: those on their turn, then the longest waiting, as far as nodes reach."""
@@ -41,8 +44,8 @@ class Turns:
         on_turn = has & (self.waited[live] >= self._max_wait_s) & (since < self._turn_s)
         starving = ~has & (since >= self._max_wait_s)
         found, left = set(), nodes
-        claims = [(False, -float(since[i]), int(live[i])) for i in np.flatnonzero(on_turn)]
-        claims += [(True, float(self.turned[live[i]]), int(live[i])) for i in np.flatnonzero(starving)]
+        claims = [(False, -float(since[i]), int(live[i])) for i in on_turn.nonzero()[0].tolist()]
+        claims += [(True, float(self.turned[live[i]]), int(live[i])) for i in starving.nonzero()[0].tolist()]
         for _, _, j in sorted(claims):
             if self._least[j] <= left:
                 found.add(j)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from malletrain.replay.report import director, drawings, frames
+from malletrain.replay.report import director, drawings, frames, parquet_tables
 from malletrain.replay.report.director import WEEKDAYS, Origin, SitePrices
 from malletrain.replay.report.facts import facts
 from malletrain.replay.report.intervals import MIN_DAYS
@@ -45,9 +45,13 @@ def write_report(
     origin: Origin = Origin(),  # noqa: B008 - frozen
     left_out: str = "",
     other: ReportFigures | None = None,
+    *,
+    as_parquet: bool = False,
 ) -> Path:
     """Writes `folder`/index.html and its CSV files; returns the page's path. `settings`: what came out with other
-    assumptions; none, and `left_out` says why. `other`: the report that this one is put beside.
+    assumptions; none, and `left_out` says why. `other`: the report that this one is put beside. `as_parquet`: the
+    analyst's tables are written as Parquet beside the CSV files, that of all pilots in the place of its CSV file
+    (call `parquet_tables.require_pyarrow` before).
 
     Raises:
         OSError: the folder cannot be written.
@@ -64,10 +68,7 @@ def write_report(
     }
     for title, data in tables.items():
         _write_csv(folder / f"{title}.csv", list(data.columns), data.rows())
-    with gzip.open(folder / "pilots.csv.gz", "wt", compresslevel=6, newline="", encoding="utf-8") as file:
-        _write_rows(
-            file, ["node", "start", "seconds", "job", "ended_by"], frames.pilots(answer, name, _PILOTS_AT_ONCE)
-        )
+    pilots = _write_pilots(folder, answer, name, as_parquet)
     _write_csv(folder / "policies.csv", *_policies(answer))
     key = list(director.key_figures(answer, prices))
     said = [*facts(answer), *(("key figure: " + what, value) for what, value in key)]
@@ -81,6 +82,10 @@ def write_report(
     changed = frames.sensitivities(settings)
     if settings:
         _write_csv(folder / "sensitivity.csv", list(changed.columns), changed.rows())
+        tables["sensitivity"] = changed
+    if as_parquet:
+        for title, data in (tables | {"intervals": shares, "policies": frames.policies(answer.scores)}).items():
+            parquet_tables.write_table(folder / f"{title}.parquet", data)
     week = director.hours_of_week(answer, origin.zone)
     _write_csv(
         folder / "week.csv", ["weekday", *(f"{hour:02d}" for hour in range(24))],
@@ -124,10 +129,23 @@ def write_report(
         ),
         plot_jct=_jct(answer),
         users=_users(tables["users"]),
+        pilots=pilots,
     )  # fmt: skip
     path = folder / "index.html"
     path.write_text(page, encoding="utf-8")
     return path
+
+
+def _write_pilots(folder: Path, answer: Replay, name: str, as_parquet: bool) -> str:
+    """Writes every pilot of that policy; returns the file's name."""
+    if as_parquet:
+        parquet_tables.write_pilots(folder / "pilots.parquet", answer, name)
+        return "pilots.parquet"
+    with gzip.open(folder / "pilots.csv.gz", "wt", compresslevel=6, newline="", encoding="utf-8") as file:
+        _write_rows(
+            file, ["node", "start", "seconds", "job", "ended_by"], frames.pilots(answer, name, _PILOTS_AT_ONCE)
+        )
+    return "pilots.csv.gz"
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
