@@ -28,6 +28,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out files without any test of `-m "slurm ..."` or `-m "alone ..."`: to import all takes 18 s a process."""
+    wanted = str(config.getoption("markexpr")).partition(" ")[0]
+    if wanted not in ("slurm", "alone") or not collection_path.match("test_*.py"):
+        return None
+    conftest = collection_path.with_name("conftest.py")  # may mark files that it names
+    named = conftest.exists() and f'"{collection_path.name}"' in conftest.read_text()
+    return None if named or f"mark.{wanted}" in collection_path.read_text() else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     nightly, only = config.getoption("--nightly"), config.getoption("--release")
     if only is not None:

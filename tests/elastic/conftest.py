@@ -1,4 +1,5 @@
-"""Tests that train in several processes do not run beside others: their deadlines are those of training."""
+"""Tests that kill, freeze and move workers of a world in training do not run beside others: what they look at is when
+something is found, given up or gone on with."""
 
 from __future__ import annotations
 
@@ -10,19 +11,11 @@ from tests.elastic.digits import SCRIPT, State, Static, run_alone
 
 ALONE = {
     "test_daemons.py",
-    "test_ddp.py",
-    "test_device_group.py",
     "test_precision.py",
     "test_soak.py",
-    "test_features.py",
     "test_faults.py",
-    "test_habits.py",
-    "test_items.py",
-    "test_launch.py",
     "test_live.py",
     "test_nodes.py",
-    "test_prefetch.py",
-    "test_restart.py",
     "test_schedules.py",
     "test_stages.py",
 }
