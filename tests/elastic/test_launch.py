@@ -177,7 +177,7 @@ def test_a_killed_script_is_reported_at_once(tmp_path: Path) -> None:
     with running(tmp_path) as (daemon, _), launched(daemon.url, tmp_path, "--", "/bin/bash", "-c", body) as process:
         daemon.wait_world([0])
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 3, "the loss is known")
+        wait_until(lambda: bool(daemon.seen(EventKind.WORKER_LOST)), 20, "the loss is known")
         assert process.wait(30) == 137
 
 

@@ -30,7 +30,7 @@ def test_grows_shrinks_and_finishes_like_a_static_run(tmp_path: Path, static: St
         (tmp_path / "go").touch()
         assert pod.wait(1) == 0
         assert pod.wait(3) == 0
-        wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 5, "the job is completed")
+        wait_until(lambda: bool(daemon.seen(EventKind.JOB_COMPLETED)), 60, "the job is completed")
         result = daemon.told(EventKind.JOB_COMPLETED)[0]["result"]
         assert result["samples"] == int(EPOCHS) * DIGITS
         assert [event.pilot for event in daemon.seen(EventKind.WORKER_LEFT)][:2] == ["100_0", "100_2"] or len(

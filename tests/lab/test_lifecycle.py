@@ -100,7 +100,7 @@ def test_down_after_everything_was_killed(lab_directory: Path) -> None:
     lab.wait_for_state(job, "RUNNING")
     for daemon in lab.daemons:
         lab.kill(daemon, signal.SIGKILL)
-    lab.wait_for(lambda: not any(lab.is_running(d) for d in lab.daemons), 5)
+    lab.wait_for(lambda: not any(lab.is_running(d) for d in lab.daemons), 30)
     assert left_of(lab_directory)  # steps outlive their slurmd
     lab.down()
     assert left_of(lab_directory) == []

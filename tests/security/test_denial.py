@@ -147,18 +147,18 @@ def test_refusals_of_a_flood_are_slow(new_house: Callable[..., House]) -> None:
 
 
 def test_logins_that_fail_are_answered_slowly_and_others_are_not(new_house: Callable[..., House]) -> None:
-    house = new_house(limits=RateLimits(refusal_seconds=0.4, address_rate=0.001, address_burst=10))
+    house = new_house(limits=RateLimits(refusal_seconds=2.0, address_rate=0.001, address_burst=10))
     began = time.monotonic()
     assert Caller(house).post("/v1/session", json={"credential": "MUNGE:AwQDAAAAAAAA:"}).status_code == 401
-    assert time.monotonic() - began >= 0.4
+    assert time.monotonic() - began >= 2.0
     began = time.monotonic()
     assert Caller(house).post("/v1/session", json={"credential": house.credential()}).status_code == 200
     assert Caller(house).get("/v1/jobs").status_code == 401, "a token that ran out: say so at once"
-    assert time.monotonic() - began < 0.4
+    assert time.monotonic() - began < 2.0
     stranger = Caller(house)
     began = time.monotonic()
     assert [stranger.get("/v1/jobs").status_code for _ in range(6)] == [401] * 6
-    assert time.monotonic() - began >= 0.4, "not to one who goes on and on"
+    assert time.monotonic() - began >= 2.0, "not to one who goes on and on"
 
 
 def test_a_users_requests_wait_for_each_other_not_others_for_them(new_house: Callable[..., House]) -> None:

@@ -352,7 +352,7 @@ def test_members_of_a_generation_that_is_not_heard_of_yet_are_waited_for() -> No
     server.put("key", "value")
     thread = threading.Thread(target=come)
     thread.start()
-    wait_until(lambda: bool(server._strangers), 5, "it has come")
+    wait_until(lambda: bool(server._strangers), 30, "it has come")
     server.trust(meeting(server.address, 2))
     thread.join(10)
     assert found == ["value"]
