@@ -1,4 +1,4 @@
-"""Job termination: a job ends when its pilots keep failing, no held task is left, or its budget is spent."""
+"""Job termination: a job ends when its pilots keep failing, it has no task (any more), or its budget is spent."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ def termination(view: JobView, rules: Rules, spent_s: float = 0.0) -> tuple[JobC
     A pilot that ends before its worker is ready has a fault that the next one has too (a wrong path, a missing
     module): trying on would consume the whole array.
     """
+    if view.array_gone and not view.pilots and not view.phase.is_over:
+        return JobFailed(), f"{view.array_gone}: submit it again"
     if view.phase not in (JobPhase.QUEUED, JobPhase.RUNNING, JobPhase.HELD) or not view.pilots:
         return None
     budget = view.job.budget_node_s

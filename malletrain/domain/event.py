@@ -92,11 +92,12 @@ class ArrayAttached:
 
 @dataclass(frozen=True, slots=True)
 class ArrayRefused:
-    """An array holds no task that can be a pilot."""
+    """An array holds no task that can be a pilot. `gone`: Slurm has none of its tasks."""
 
     kind: ClassVar[EventKind] = EventKind.ARRAY_REFUSED
     array_id: int
     faults: tuple[str, ...] = ()
+    gone: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,11 +229,13 @@ class PilotEnd:
 
 @dataclass(frozen=True, slots=True)
 class ArrayReport:
-    """A held array, looked at before its tasks are trusted: the sound tasks, and what is wrong with the others."""
+    """A held array, looked at before its tasks are trusted: the sound tasks, and what is wrong with the others.
+    `gone`: Slurm has none of its tasks, or has them no more."""
 
     array_id: int
     tasks: tuple[int, ...] = ()
     faults: tuple[str, ...] = ()
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +317,7 @@ class JobView:
     curve_refuted: str = ""  #: how measurements contradict the curve that its owner gave
     committed_at: float | None = None  #: when steps were last reported (Unix seconds)
     waits: bool = False  #: held until other jobs have come so far
+    array_gone: str = ""  #: why it has no task and will get none: Slurm does not have its array
 
     @cached_property
     def _out(self) -> tuple[Pilot, ...]:

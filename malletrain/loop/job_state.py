@@ -99,6 +99,7 @@ class JobState:
     waited_s: float = 0.0
     unseen_arrays: dict[int, float] = field(default_factory=dict)
     waits: bool = False  #: held until other jobs have come so far
+    array_gone: str = ""  #: why its last array, which Slurm does not have, was refused
     begun_at: float | None = None  #: when it first had a world
     notified: set[MailType] = field(default_factory=set)  #: of what its owner has been told
     view: JobView | None = None
@@ -123,9 +124,11 @@ def fold(record: JobState, event: Event) -> bool:
     match event.payload:
         case ArrayAttached(array_id=array_id):
             record.unseen_arrays[array_id] = event.at
-        case ArrayRefused(array_id=array_id):
+            record.array_gone = ""
+        case ArrayRefused(array_id=array_id, gone=gone):
             record.unseen_arrays.pop(array_id, None)
             record.reason = event.reason
+            record.array_gone = event.reason if gone and not record.unseen_arrays else ""
         case StartsRefused(refused=refused):
             record.reason = f"Slurm refuses its pilots: {event.reason}" if refused else ""
         case TasksAdded() as added:

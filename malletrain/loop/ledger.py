@@ -316,6 +316,7 @@ class Ledger:
                 curve_refuted=record.curve_refuted,
                 committed_at=record.committed_at,
                 waits=record.waits and phase is JobPhase.HELD,
+                array_gone=record.array_gone,
             )
         return record.view
 

@@ -135,7 +135,7 @@ class MemoryCluster:
         self._answer()
         own = {p: t for p, t in self.tasks.items() if p.startswith(f"{array_id}_")}
         if not own:
-            return ArrayReport(array_id, (), (f"array {array_id} is not in the queue",))
+            return ArrayReport(array_id, (), (f"array {array_id} is not in the queue",), gone=True)
         foreign = [f"{p} belongs to {t.owner}, not to {job.user}" for p, t in own.items() if t.owner != job.user]
         sound = tuple(int(p.split("_")[1]) for p, t in own.items() if t.owner == job.user and t.held)
         return ArrayReport(array_id, sound, tuple(foreign))

@@ -335,7 +335,8 @@ class Loop:
                     self.record([Event(now, TasksAdded(array_id, report.tasks), job_id, reason=faults)])
                 else:
                     reason = f"array {array_id} cannot be used: {faults or 'it holds no waiting task'}"
-                    self.record([Event(now, ArrayRefused(array_id, report.faults), job_id, reason=reason)])
+                    refused = ArrayRefused(array_id, report.faults, report.gone)
+                    self.record([Event(now, refused, job_id, reason=reason)])
 
     def _end_the_hopeless(self) -> None:
         """Record the end of jobs that cannot go on, which the decision then clears away; and which of those that wait

@@ -100,8 +100,9 @@ class SlurmCluster:
         Raises:
             ClusterUnavailable: Slurm did not answer.
         """
-        seen = pilots.inspect(array_id, self._queries.array(array_id), self._harvest, job.uid)
-        return ArrayReport(array_id, seen.tasks if seen.sound else (), seen.faults)
+        rows = self._queries.array(array_id)
+        seen = pilots.inspect(array_id, rows, self._harvest, job.uid)
+        return ArrayReport(array_id, seen.tasks if seen.sound else (), seen.faults, gone=not rows)
 
     def end_of(self, pilot: str) -> PilotEnd:
         """What became of a pilot that the queue no longer shows.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import cast
 
 from malletrain.api.rate_limits import RateLimits
 from malletrain.api.report_budget import ReportBudget
 from malletrain.api.worker_routes import WorkersGate
+from malletrain.daemon.journal_keeper import JournalKeeper
+from malletrain.daemon.views.metrics import Metrics
 from malletrain.decide.rules import Rules
 from malletrain.domain.event import DaemonStarted
 from malletrain.domain.event import Event as JournalEvent
@@ -17,8 +20,9 @@ from malletrain.loop.membership.next_world import last_worlds
 from malletrain.loop.membership.state import MembershipSettings
 from malletrain.loop.tick import Loop
 from malletrain.sizing.registry import policy
+from malletrain.store.journal import SqliteJournal
 from malletrain.wire.messages import Directive, Message, Standing
-from scripts.simulation.ports import DaemonsJournal, DaemonsSlurm, SimulatedClock
+from scripts.simulation.ports import DaemonsJournal, DaemonsSlurm, NoMetrics, SimulatedClock
 
 TICK_S = 10.0
 WATCH_S = 2.0
@@ -42,7 +46,8 @@ class SimulatedDaemon:
         self.gate = WorkersGate(
             self.members, nullcontext(), self._persist, clock, ReportBudget(_UNBOUNDED, clock)
         )  # fmt: skip
-        self.loop = Loop(slurm, self.gate, journal, clock, policy("exact"), rules)
+        self._keeper = JournalKeeper(cast(SqliteJournal, journal), cast(Metrics, NoMetrics()), 0.0, clock.elapsed)
+        self.loop = Loop(slurm, self.gate, self._keeper, clock, policy("exact"), rules)
         self.loop.restore()
         self._tick_at = self._watch_at = clock.elapsed()
         self.loop.record([JournalEvent(clock.now(), DaemonStarted("simulated"))])
@@ -59,6 +64,8 @@ class SimulatedDaemon:
         self.loop.react()
         if self._clock.elapsed() >= self._tick_at:
             self._tick_at = self._clock.elapsed() + TICK_S
+            self._keeper.flush()
+            self.loop.paused = self._keeper.why_unsafe()
             self.loop.tick()
         elif self._clock.elapsed() >= self._watch_at:
             self._watch_at = self._clock.elapsed() + WATCH_S

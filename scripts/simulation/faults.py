@@ -31,6 +31,9 @@ class FaultRates:
         exile: two or three nodes that reach neither the daemon nor the others, for up to 150 s.
         cancel: an owner cancels a job.
         reused_id: chance that a submitted array gets the number of an earlier one, none of whose tasks is left.
+        lost_state: slurmctld comes back, after up to 20 s, from a state in which about half of the arrays are not.
+        journal_busy: the journal cannot be written, for up to 40 s.
+        daemon_stall: the daemon stands still, as it does while its disk does, for up to 45 s.
     """
 
     daemon_kill: float = 0.0
@@ -50,6 +53,9 @@ class FaultRates:
     partition: float = 0.0
     exile: float = 0.0
     reused_id: float = 0.0
+    lost_state: float = 0.0
+    journal_busy: float = 0.0
+    daemon_stall: float = 0.0
 
     def scaled(self, factor: float) -> FaultRates:
         """All faults but the main queue's `factor` times as often."""
@@ -59,6 +65,7 @@ class FaultRates:
             self.worker_term * factor, self.worker_freeze * factor, self.cut * factor, min(0.9, self.delay * factor),
             min(0.9, self.doubled * factor), self.main_job, self.clock_step * factor, self.cancel * factor,
             self.partition * factor, self.exile * factor, self.reused_id,
+            self.lost_state * factor, self.journal_busy * factor, self.daemon_stall * factor,
         )  # fmt: skip
 
 
@@ -70,6 +77,8 @@ FAULTS_OF_ONE = FaultRates(
 )  # fmt: skip
 #: Everything at once.
 ALL_FAULTS = replace(FAULTS_OF_ONE, partition=0.01, exile=0.003, reused_id=0.3)
+#: And what the machines of the daemon and of slurmctld lose or do late.
+WITH_DISKS = replace(ALL_FAULTS, lost_state=0.003, journal_busy=0.01, daemon_stall=0.005)
 #: A busy main queue, and nothing that breaks.
 NO_FAULTS = FaultRates(main_job=0.04)
 

@@ -2,9 +2,9 @@
 
 Tasks of one malleable job, nodes, and one main job, searched exhaustively. What a look at Slurm shows and how events
 change a pilot is the product's own code (`loop.pilot_changes`, `domain.pilot_life`); the model adds Slurm, the steps
-of an order (read the task again, pin, release; allow a requeue, requeue and hold, forbid it), and what may come between
-two of them: the daemon dies, Slurm obeys and its answer is lost, a main job comes or preempts, a limit passes, the
-owner releases or cancels a task, staff hold one.
+of an order (read the task again, pin, release; allow a requeue, requeue and hold, forbid it), and what may come
+between two of them: the daemon dies, Slurm obeys and its answer is lost, a main job comes or preempts, a limit
+passes, the owner releases or cancels a task, staff hold one.
 
 - Safety: no two pilots of the ledger run on one node; no pilot starts where a main job waits for the node; a hold of
   staff is lifted by nobody but staff; no task is killed that the ledger has as one that waits.
@@ -306,9 +306,9 @@ def _row(which: int, task: Task) -> SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the search came to: the number of states; the shortest history that breaks safety, with what it breaks at its
-    end; and one to a state from which a waiting main job never runs, or not everything ends, with that state at its
-    end. Both are empty for none."""
+    """What the search came to: the number of states; the shortest history that breaks safety, with what it breaks at
+    its end; and one to a state from which a waiting main job never runs, or not everything ends, with that state at
+    its end. Both are empty for none."""
 
     states: int
     broken: tuple[str, ...] = ()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from malletrain.domain.decision import CancelTasks, CutLimit, Outcome, RecyclePilot, StartPilot
-from malletrain.domain.errors import ClusterUnavailable
+from malletrain.domain.errors import ClusterUnavailable, JournalUnavailable
 from malletrain.domain.event import Event
 from malletrain.domain.job import ArrayReport, MalleableJob, PilotEnd
 from malletrain.domain.snapshot import EndedJobs, Snapshot
@@ -78,10 +79,20 @@ class DaemonsSlurm:
 
 
 class DaemonsJournal:
-    """The journal as one daemon writes it; after its death it writes nothing more."""
+    """The journal as one daemon writes it; after its death it writes nothing more. `busy`: it cannot be written."""
 
-    def __init__(self, disk: MemoryJournal, points: CrashPoints) -> None:
-        self._disk, self._points, self._dead = disk, points, False
+    path = Path("/journal")
+
+    def __init__(self, disk: MemoryJournal, points: CrashPoints, busy: Callable[[], bool] = lambda: False) -> None:
+        self._disk, self._points, self._busy, self._dead = disk, points, busy, False
+
+    @property
+    def last(self) -> int:
+        return len(self._disk.events)
+
+    def probe(self) -> None:
+        if self._busy():
+            raise JournalUnavailable("simulated: the database is locked")
 
     def append(self, events: Iterable[Event]) -> Sequence[Event]:
         if self._dead:
@@ -89,6 +100,7 @@ class DaemonsJournal:
         wanted = tuple(events)
         if not wanted:
             return ()
+        self.probe()
         try:
             self._points.pass_by(f"before writing {wanted[0].kind}")
             written = self._disk.append(wanted)
@@ -100,3 +112,15 @@ class DaemonsJournal:
 
     def read(self, after: int = 0) -> Iterable[Event]:
         return self._disk.read(after)
+
+
+class NoMetrics:
+    """What the keeper of the journal counts, counted by nobody."""
+
+    def record(self, events: Sequence[Event]) -> None: ...
+
+    def journal_room(self, free_bytes: float) -> None: ...
+
+    def journal_refused(self) -> None: ...
+
+    def journal_kept(self, events: int, *, writable: bool) -> None: ...

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 
 from malletrain.decide.rules import Rules
+from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import ArrayAttached, Event, JobAnnounced, JobCancelled, JobCompleted
 from malletrain.domain.job import JobPhase, MalleableJob, PilotEnd, PilotPhase
 from malletrain.domain.snapshot import Node, NodeState, SlurmJob, SlurmState
@@ -94,7 +96,7 @@ class _World:
         self.main_since: dict[str, float] = {}
         self.main_ends: dict[str, float] = {}
         self.down_until: dict[str, float] = {}
-        self.silent_until = 0.0
+        self.silent_until = self.busy_until = self.stalled_until = 0.0
         self.forgotten: dict[int, list[SlurmState]] = {}  #: by job: ends of tasks that Slurm has forgotten
         self.happened: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -112,8 +114,10 @@ class _World:
             self._main_queue()
             self._nodes_come_back()
             self._pilots()
-            self._run_daemon()
-            self.workers.step(self.clock.passed, self.daemon)
+            stalled = self.daemon is not None and self.clock.passed < self.stalled_until
+            if not stalled:
+                self._run_daemon()
+            self.workers.step(self.clock.passed, None if stalled else self.daemon)
         except DaemonKilled:
             self.daemon = None
             self.happened["daemon killed"] += 1
@@ -128,10 +132,11 @@ class _World:
             self.daemons += 1
             lost_answer = self.rates.lost_answer if self.faulty else 0.0
             slurm = self.daemons_slurm = DaemonsSlurm(self.slurm, self.clock, self.points, self.rng, lost_answer)
-            journal = DaemonsJournal(self.disk, self.points)
+            journal = DaemonsJournal(self.disk, self.points, lambda: self.clock.passed < self.busy_until)
             self.daemon = SimulatedDaemon(self.daemons, slurm, journal, self.clock, RULES)
             self._nothing_is_lost(self.daemon)
-        self._owners(self.daemon)
+        with suppress(JournalUnavailable):  # owners are told so, and ask again
+            self._owners(self.daemon)
         self.daemon.run()
 
     def _nothing_is_lost(self, daemon: SimulatedDaemon) -> None:
@@ -167,9 +172,12 @@ class _World:
             job_id = self.rng.choice(sorted(self.submit_at))
             view = daemon.loop.views.get(job_id)
             if view is not None and not view.phase.is_over:
-                self.cancelled.add(job_id)
+                self.cancelled.add(job_id)  # also when the daemon dies of it: it may be written
                 self.happened["cancelled"] += 1
-                daemon.loop.record([Event(now, JobCancelled(), job_id, reason="its owner")])
+                try:
+                    daemon.loop.record([Event(now, JobCancelled(by=USER), job_id, reason="its owner")])
+                except JournalUnavailable:
+                    self.cancelled.discard(job_id)
 
     def _is_anothers(self, daemon: SimulatedDaemon, job: int, array: int) -> bool:
         """Whether the daemon refuses the array, as `daemon.requests` does."""
@@ -318,6 +326,14 @@ class _World:
             self._part_nodes()
         if drawn(rng, rates.exile, STEP_S):
             self._part_nodes(exile=True)
+        if drawn(rng, rates.journal_busy, STEP_S):
+            self.busy_until = now + rng.uniform(1.0, 40.0)
+            self.happened["journal busy"] += 1
+        if drawn(rng, rates.daemon_stall, STEP_S):
+            self.stalled_until = now + rng.uniform(1.0, 45.0)
+            self.happened["daemon stalled"] += 1
+        if drawn(rng, rates.lost_state, STEP_S):
+            self._lose_state()
         processes = self.workers.living()
         if not processes:
             return
@@ -338,6 +354,19 @@ class _World:
             victim.cut_until = now + rng.choice([1.0, 4.0, 20.0, 150.0])
             if self.daemon is not None and victim.daemon == self.daemon.number and rng.random() < 0.5:
                 self.daemon.hung_up(victim.name)
+
+    def _lose_state(self) -> None:
+        """slurmctld comes back from an older state: arrays are gone, slurmd kills what runs of them."""
+        self.happened["slurmctld's state lost"] += 1
+        self.silent_until = self.clock.passed + self.rng.uniform(5.0, 20.0)
+        arrays = sorted({int(pilot.split("_")[0]) for pilot in self.slurm.tasks})
+        for array in [each for each in arrays if self.rng.random() < 0.5]:
+            for pilot in [name for name in self.slurm.tasks if name.startswith(f"{array}_")]:
+                self._kill_of(pilot)
+                end = self.slurm.tasks.pop(pilot).end
+                self.forgotten.setdefault(self.job_of_array[array], []).append(
+                    end.state if end else SlurmState.UNKNOWN
+                )
 
     def _part_nodes(self, *, exile: bool = False) -> None:
         """Some nodes cannot reach others: one pair, or one node or two and all others. `exile`: nor the daemon."""
@@ -370,7 +399,7 @@ class _World:
         """No fault comes any more, and what was frozen, cut off or silent is well again."""
         self.faulty = False
         self.workers.rates = FaultRates()
-        self.silent_until = 0.0
+        self.silent_until = self.busy_until = self.stalled_until = 0.0
         self.workers.parted.clear()
         self.daemon_due = min(self.daemon_due, self.clock.passed + STEP_S)
         if self.daemons_slurm is not None:

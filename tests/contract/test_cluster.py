@@ -247,7 +247,9 @@ def test_an_array_is_inspected(stage: Stage) -> None:
     refused = stage.cluster.inspect(array, other)
     assert refused.tasks == ()
     assert refused.faults
-    assert stage.cluster.inspect(array + 1000, stage.job).faults
+    missing = stage.cluster.inspect(array + 1000, stage.job)
+    assert missing.faults and missing.gone
+    assert not refused.gone
 
 
 def test_a_started_pilot_holds_its_node(stage: Stage) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from malletrain.loop.membership.machine import JobMachine
 from scripts.simulation.__main__ import Found, crash_points, random_histories
-from scripts.simulation.faults import ALL_FAULTS, FAULTS_OF_ONE, NO_FAULTS, FaultRates
+from scripts.simulation.faults import ALL_FAULTS, FAULTS_OF_ONE, NO_FAULTS, WITH_DISKS, FaultRates
 from scripts.simulation.world import ONE_BY_ONE, SHORT, Setting, play
 
 #: Histories that broke a law before it was mended, with the factor of `FAULTS_OF_ONE` that they had:
@@ -27,6 +27,18 @@ def test_without_faults_every_job_trains_to_its_end() -> None:
 
 def test_a_seed_gives_the_same_history_again() -> None:
     assert play(11, ALL_FAULTS) == play(11, ALL_FAULTS)
+    assert play(11, WITH_DISKS) == play(11, WITH_DISKS)
+
+
+#: Histories in which slurmctld lost an array before the daemon had looked at it: its job was announced for ever.
+LOST_ARRAYS = (3, 51, 55)
+
+
+@pytest.mark.parametrize("seed", LOST_ARRAYS)
+def test_a_job_ends_whose_array_slurm_has_lost(seed: int) -> None:
+    history = play(seed, WITH_DISKS.scaled(1 + seed % 4), Setting() if seed % 5 else ONE_BY_ONE)
+    assert history.violations == []
+    assert history.faults["slurmctld's state lost"] > 0
 
 
 @pytest.mark.parametrize(("seed", "factor"), ONCE_BROKEN)
@@ -53,7 +65,7 @@ def test_histories_with_everything_that_goes_wrong() -> None:
     found = random_histories(5000, 5040)
     assert not found.broken, _shown(found)
     assert found.kills > 20
-    kinds = {"worker cut off", "worker frozen", "node failed", "slurmctld silent", "nodes parted"}
+    kinds = {"worker cut off", "worker frozen", "node failed", "slurmctld silent", "nodes parted", "journal busy"}
     assert kinds <= found.faults.keys()
 
 
