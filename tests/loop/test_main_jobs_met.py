@@ -114,10 +114,10 @@ def test_a_heterogeneous_job_put_off_after_a_preemption_is_noted_and_again_when_
     tracker = folded(*stay(NOW - 60, NOW))
     part = SlurmJob(
         "7+0", 7, "bob", "", "batch", "", SlurmState.PENDING, reason="BeginTime", het_id=7, submit_time=NOW + 1,
-        eligible_time=NOW + 122,
+        start_time=NOW + 122,
     )  # fmt: skip
-    other = replace(part, id="7+1", raw_id=8, reason="Resources", submit_time=NOW - 2, eligible_time=NOW - 2)
-    own = replace(part, id="5+0", het_id=5, eligible_time=NOW + 3600)  # sbatch --begin
+    other = replace(part, id="7+1", raw_id=8, reason="Resources", submit_time=NOW - 2, start_time=NOW + 4)
+    own = replace(part, id="5+0", het_id=5, start_time=NOW + 3600)  # sbatch --begin
     early = replace(part, id="6+0", het_id=6)
     (event,) = tracker.look(Snapshot(NOW + 2, (), (part, other, own, early)), "harvest", NOW + 2)
     assert event.payload == MainJobMet("7+0", "bob", NOW - 2, put_off=True), "requeued after the preemption"
@@ -128,3 +128,14 @@ def test_a_heterogeneous_job_put_off_after_a_preemption_is_noted_and_again_when_
     assert (event.node, event.pilot) == ("n4", None)
     tracker.apply(event)
     assert tracker.look(Snapshot(NOW + 124, (), (runs,)), "harvest", NOW + 124) == []
+
+
+def test_jobs_that_wait_for_pilots_are_noted_once_by_the_name_that_intents_give_them() -> None:
+    part = SlurmJob("7+1", 8, "bob", "", "batch", "", SlurmState.PENDING, het_id=7, submit_time=NOW - 2)
+    other = replace(part, id="9", het_id=None)
+    tracker = MainJobsMet()
+    snapshot = Snapshot(NOW, (), (part, other))
+    (event,) = tracker.given({"7+1": True}, snapshot, NOW)
+    assert event.payload == MainJobMet("7+1", "bob", NOW - 2, behind=True)
+    tracker.apply(event)
+    assert tracker.given({"7+1": True}, snapshot, NOW + 1) == []

@@ -142,8 +142,13 @@ def test_a_heterogeneous_job_that_slurm_put_off_for_a_pilot_is_late_by_all_of_it
     given: dict[str, JsonValue] = {"main_job": "9+0", "submitted_at": START, "put_off": True}
     tracker.apply(event_of(START + 2, EventKind.MAIN_MET, data=given))
     tracker.apply(event_of(START + 123, EventKind.MAIN_MET, node="n0", data={**given, "started_at": START + 121}))
-    (found,) = tracker.delays(0.0)
+    part: dict[str, JsonValue] = {
+        "main_job": "9+1", "submitted_at": START, "started_at": START + 121, "left_at": START + 2,
+    }  # fmt: skip
+    tracker.apply(event_of(START + 124, EventKind.MAIN_MET, 1, "7_0", "n1", data=part))
+    found, other = tracker.delays(0.0)
     assert (found.cause, found.delay_s) == (DelayCause.PUT_OFF, 121.0)
+    assert (other.cause, other.delay_s) == (DelayCause.PUT_OFF, 121.0), "of another part that a pilot made room for"
     assert found.words() == (
         "121 s later for pilots: Slurm preempted a pilot for one of its parts, and put the heterogeneous job off"
     )

@@ -112,11 +112,10 @@ class MainJobsMet:
         wanted = main_jobs.keys() - self._noted.keys()
         if not wanted:
             return []
-        names = [(row, f"het{row.het_id}" if row.het_id else row.id) for row in snapshot.pending]
         return [
-            Event(now, MainJobMet(row.id, row.user, row.submit_time, behind=main_jobs[name]))
-            for row, name in names
-            if name in wanted and row.id not in self._noted
+            Event(now, MainJobMet(row.id, row.user, row.submit_time, behind=main_jobs[row.id]))
+            for row in snapshot.pending
+            if row.id in wanted
         ]
 
     def look(self, snapshot: Snapshot, harvest_partition: str, now: float) -> list[Event]:
@@ -200,10 +199,11 @@ class MainJobsMet:
 
 def _is_put_off(row: SlurmJob) -> bool:
     """Whether Slurm has put a heterogeneous job off: it requeued the part that had nodes, so that its submission is
-    that moment, and gave it a time before which it does not begin. (The other parts show other reasons.)"""
-    if row.het_id is None or row.reason != "BeginTime" or row.submit_time is None or row.eligible_time is None:
+    that moment, and gave it a time before which it does not begin, which squeue shows as its start. (The other parts
+    show other reasons.)"""
+    if row.het_id is None or row.reason != "BeginTime" or row.submit_time is None or row.start_time is None:
         return False
-    return 0 < row.eligible_time - row.submit_time <= MAX_PUT_OFF_S
+    return 0 < row.start_time - row.submit_time <= MAX_PUT_OFF_S
 
 
 def _note(noted: OrderedDict[Key, None], key: Key) -> None:

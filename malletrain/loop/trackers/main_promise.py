@@ -103,6 +103,7 @@ class PromiseTracker:
         self._given: OrderedDict[str, _Given] = OrderedDict()
         self._could_at: OrderedDict[str, float] = OrderedDict()  # by head of the main job's id
         self._behind: OrderedDict[str, None] = OrderedDict()  # heads of jobs that only backfill could start
+        self._put_off: OrderedDict[str, None] = OrderedDict()  # heads of heterogeneous jobs
         self._submitted: OrderedDict[str, float] = OrderedDict()
         self._levels: Counter[int] = Counter()
         self._hour: tuple[float, int, HourDemands] | None = None
@@ -139,6 +140,9 @@ class PromiseTracker:
                     self._met(main_job, event.node, event.payload)
                 else:
                     self._ask(main_job, event.at)
+                    if event.payload.put_off:
+                        self._put_off[_head(main_job)] = None
+                        _trim(self._put_off, MAX_YIELDS)
                     if event.payload.behind:
                         self._behind[_head(main_job)] = None
                         _trim(self._behind, MAX_YIELDS)
@@ -287,7 +291,7 @@ class PromiseTracker:
         wait = max(0.0, met.started_at + HALF_SECOND_S - given.could_at)
         took = max(0.0, min(wait, left + HALF_SECOND_S - given.could_at))
         delay = wait
-        if met.put_off:
+        if met.put_off or _head(main_job) in self._put_off:
             given.put_off = True
         elif met.started_at - left > QUICK_START_S and self._cycle_s > 0:
             given.by_backfill = True
