@@ -344,6 +344,7 @@ def test_every_number_of_the_page_stands_in_a_csv_file(report: Path) -> None:
                 known.update(value / 3600 for value in seconds.values())
                 known.update(value / seconds["idle_node_seconds"] for value in seconds.values())
                 known.update(float(row[key]) / 3600 for key in ("mean_wait_s", "mean_jct_s") if row.get(key))
+                known.update(float(row[key]) / 1e6 for key in ("samples",) if row.get(key))
     page = (report / "index.html").read_text(encoding="utf-8")
     parts = {
         "answer": r'id="answer">(.*?)</p>', "key": r'id="key">(.*?)</div>', "policies": r'id="policies">(.*?)</div>',

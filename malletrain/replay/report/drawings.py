@@ -188,7 +188,7 @@ def node_map(name: str, state: NDArray[np.int8], ticks: Sequence[tuple[float, st
     legend = "".join(f'<span><i style="background:{colour}"></i>{title}</span>' for colour, title in names)
     return (
         f'<img class="nodes" id="plot-nodes" alt="{html.escape(name)}" src="data:image/png;base64,{text}">'
-        f'<div class="under" aria-hidden="true">{under}</div><p class="legend">{legend}, from light to dark</p>'
+        f'<div class="under" aria-hidden="true">{under}</div><p class="legend">{legend}(from light to dark)</p>'
     )
 
 

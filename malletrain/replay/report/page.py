@@ -113,7 +113,6 @@ def write_report(
         method=_method(answer),
         main_delay=_main_delay(answer) + _promise(answer),
         sensitivity=_sensitivity(answer, settings, left_out),
-        plot_sensitivity=_tornado(answer, settings),
         zone=html.escape(str(origin.zone)),
         week=drawings.grid("Mean idle nodes", WEEKDAYS, [f"{hour:02d}" for hour in range(24)], week),
         months=_html_table(_rows(tables["months"]), "By month"),
@@ -208,8 +207,6 @@ def _holes(answer: Replay, data: frames.ColumnTable) -> str:
 
 
 def _tornado(answer: Replay, settings: Sequence[Setting]) -> str:
-    if not settings:
-        return ""
     rows = []
     for what in dict.fromkeys(each.what for each in settings):
         mine = sorted((s for s in settings if s.what == what), key=lambda each: each.score.equivalent_nodes)
@@ -373,7 +370,10 @@ def _sensitivity(answer: Replay, settings: Sequence[Setting], left_out: str) -> 
     words = f"Policy {answer.choices[0].name}, one assumption changed at a time."
     link = '<a class="csv" href="sensitivity.csv">sensitivity.csv</a>'
     shown = _html_table(rows, "One assumption changed at a time")
-    return f'<div class="scroll">{shown}</div><p>{html.escape(words)} {link}</p>'
+    return (
+        f"<figure>{_tornado(answer, settings)}</figure><details><summary>The figures as a table</summary>"
+        f'<div id="sensitivity"><div class="scroll">{shown}</div><p>{html.escape(words)} {link}</p></div></details>'
+    )
 
 
 def _waterfall(score: Score) -> str:

@@ -79,10 +79,11 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
     that ended.
     """
     head = (
-        "policy|of ideal|used|productive|worth (nodes)|rescales|starts|preempted|jobs done|mean wait h|mean JCT h|"
-        "Jain|finish time mean|worst|ms a decision"
+        "policy|of ideal|used|productive|worth (nodes)|million samples|rescales|starts|preempted|jobs done|"
+        "mean wait h|mean JCT h|Jain|finish time mean|worst|ms a decision"
     )
-    rows = [head.split("|")]
+    due = any(s.deadlines for s in scores.values())
+    rows = [[*head.split("|"), *(["deadlines met"] if due else [])]]
     for name, s in scores.items():
         idle = s.idle_node_seconds or 1.0
         rows.append([
@@ -91,6 +92,7 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
             f"{s.occupied_node_seconds / idle:.1%}",
             f"{s.productive_node_seconds / idle:.1%}",
             f"{s.equivalent_nodes:,.1f}",
+            f"{s.samples / 1e6:,.1f}",
             f"{s.rescales:,}",
             f"{s.activations:,}",
             f"{s.preemptions:,}",
@@ -101,6 +103,7 @@ def table(scores: Mapping[str, Score]) -> list[list[str]]:
             "-" if s.mean_rho is None else f"{s.mean_rho:.2f}",
             "-" if s.max_rho is None else f"{s.max_rho:.2f}",
             "-" if s.solve_s is None else f"{s.solve_s.median * 1e3:.2f}",
+            *([f"{s.deadlines_met:,} of {s.deadlines:,}"] if due else []),
         ])  # fmt: skip
     return rows
 
