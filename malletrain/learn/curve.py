@@ -2,8 +2,9 @@
 
 Every shape of every family (`malletrain.learn.curve_families`) is weighed by how well it explains the measured
 sizes, of the job and of others of its kind (Bayesian model averaging over shapes, kinds, and how far a family may
-be off: `malletrain.learn.prior_jobs`, `malletrain.learn.gaussian_process`). The weighted mean of log throughput is
-the curve; measured sizes stay as they were measured; the band holds nine tenths of the mixture.
+be off: `malletrain.learn.prior_jobs`, `malletrain.learn.gaussian_process`). The median of the mixture is the curve:
+the best estimate of log throughput under absolute error, and one that a few shapes far off do not move. Measured
+sizes stay as they were measured; the band holds nine tenths of the mixture.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ _TILTS = (
 )
 #: So many scenarios are looked at, at most.
 MAX_SCENARIOS = 2048
+#: So many shapes, drawn in proportion to their weights, say where the median lies, to 1/512 of the mixture.
+MEDIAN_SHAPES = 512
 #: Shapes less likely than this part of the likeliest are in no curve.
 MIN_RELATIVE_WEIGHT = 1e-3
 #: What a job is called whose curve is likely as other jobs of its application have shown.
@@ -133,7 +136,7 @@ class CurveFit:
         above = self._mixture(sizes, keeps_knee=False)[1] if self.last_exponent < KNEE_EXPONENT else mean
         low = normal_quantile(weight, mean, sigma, BAND_TAIL)
         high = normal_quantile(weight, above, sigma, 1 - BAND_TAIL)
-        centre = weight @ mean
+        centre = _median(weight, mean, sigma)
         exact = {m.nodes: m.rate for m in self.measured}
         found = []
         for n, c, below, above in zip(sizes, centre.tolist(), low.tolist(), high.tolist(), strict=True):
@@ -148,9 +151,8 @@ class CurveFit:
         exact = {m.nodes: m.rate for m in self.measured}
         if all(n in exact for n in sizes):
             return [exact[n] for n in sizes]
-        bent = self._bent(np.array(sizes, dtype=np.float64))
-        weight, mean = np.concatenate([part.weight for part, _ in bent]), np.concatenate([mean for _, mean in bent])
-        return [exact.get(n, self._scale(c)) for n, c in zip(sizes, (weight @ mean).tolist(), strict=True)]
+        centre = _median(*self._mixture(sizes)).tolist()
+        return [exact.get(n, self._scale(c)) for n, c in zip(sizes, centre, strict=True)]
 
     def scenarios(self, sizes: Sequence[int]) -> tuple[Floats, Floats]:
         """What the curve may be: weights that add up to 1, and samples/s of each scenario (row) on each size."""
@@ -158,10 +160,9 @@ class CurveFit:
         bent = self._bent(wanted)
         weight = np.concatenate([part.weight * share for part, _ in bent for _, _, share in _TILTS])
         weight /= weight.sum()
-        # Systematic resampling: as likely as before to 1 / _SCENARIOS, and a tenth of the work for a new job.
+        # As likely as before to 1 / MAX_SCENARIOS, and a tenth of the work for a new job.
         drawn = len(weight) > MAX_SCENARIOS
-        at = (np.arange(MAX_SCENARIOS) + 0.5) / MAX_SCENARIOS
-        kept = np.searchsorted(np.cumsum(weight), at).clip(max=len(weight) - 1) if drawn else np.arange(len(weight))
+        kept = _resampled(weight, MAX_SCENARIOS) if drawn else np.arange(len(weight))
         levels, begin = [], 0
         for part, mean in bent:
             value, vector = np.linalg.eigh(posterior_covariance(part.points, wanted, part.misfit))
@@ -266,6 +267,20 @@ class CurveFit:
             variance = np.diag(posterior_covariance(part.points, wanted, part.misfit))
             sigma.append(np.broadcast_to(np.sqrt(np.maximum(variance, 0.0)), of_shapes.shape))
         return weight, mean, np.concatenate(sigma)
+
+
+def _median(weight: Floats, mean: Floats, sigma: Floats) -> Floats:
+    """Of each column's mixture of normals; where there are many shapes, of a sample of them."""
+    if len(weight) > MEDIAN_SHAPES:
+        drawn = _resampled(weight, MEDIAN_SHAPES)
+        weight, mean, sigma = np.full(MEDIAN_SHAPES, 1 / MEDIAN_SHAPES), mean[drawn], sigma[drawn]
+    return normal_quantile(weight, mean, sigma, 0.5)
+
+
+def _resampled(weight: Floats, count: int) -> NDArray[np.int64]:
+    """`count` places drawn in proportion to their weights, which add up to 1 (systematic resampling)."""
+    at = (np.arange(count) + 0.5) / count
+    return np.searchsorted(np.cumsum(weight), at).clip(max=len(weight) - 1)
 
 
 def fit_curve(samples: Iterable[ThroughputSample], prior_jobs: PriorJobs | None = None) -> CurveFit | None:
