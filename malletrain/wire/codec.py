@@ -100,21 +100,19 @@ class Codec:
     Attributes:
         error: raised, with the path of the field and what it must be.
         bounds: of what an untrusted sender may send. None: the sender is trusted. Nothing is bounded, mappings are
-            taken as they came, numbers may be infinite or not a number, and unknown keys are passed over.
-        lenient: records whose unknown keys are passed over in any case, as a newer peer sends them.
+            taken as they came, and numbers may be infinite or not a number.
         missing: what is said of a key that is not there.
     """
 
     error: type[WireError]
     bounds: Bounds | None = None
-    lenient: frozenset[type[Any]] = frozenset()
     missing: str = "missing"
 
     def record(self, record: type[T], raw: object, where: str = "") -> T:
-        """An object of the dataclass `record`; `where` is its path.
+        """An object of the dataclass `record`; `where` is its path. Unknown keys (a newer peer) are passed over.
 
         Raises:
-            WireError: of class `error`: a key is missing, unknown, of another type, or beyond its bounds.
+            WireError: of class `error`: a key is missing, of another type, or beyond its bounds.
         """
         if not isinstance(raw, dict):
             raise self.error(f"{where or record.__name__.lower()}: must be an object")
@@ -123,8 +121,6 @@ class Codec:
         for key, value in raw.items():
             if key in shapes:
                 values[key] = self.decode(shapes[key], value, _join(where, key))
-            elif self.bounds is not None and record not in self.lenient:
-                raise self.error(f"{_join(where, str(key)[:80])}: unknown field")
         for name in _fields(record).required:
             if name not in values:
                 raise self.error(f"{_join(where, name)}: {self.missing}")

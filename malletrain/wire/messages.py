@@ -19,6 +19,9 @@ from malletrain.wire.errors import WireError
 #: What a worker's MUNGE credential is made for (`malletrain.wire.munge.statement`).
 WORKER_PURPOSE = "malletrain-worker-v1"
 
+#: Marks a field that a release added to what workers send: it is not sent while it has its default.
+SPARSE: Mapping[str, bool] = {"sparse": True}
+
 MAX_EVENTS_PER_REPORT = 256
 MAX_REPORT_BYTES = 512 * 1024
 MAX_TEXT_CHARS = 4000
@@ -240,7 +243,7 @@ class Samples:
     noise_scale: float | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int = 0
-    balanced: bool = False
+    balanced: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +295,13 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """A dataclass of this module as JSON; a message carries its `type`."""
+    """A dataclass of this module as JSON; a message carries its `type`. A `SPARSE` field is left out while it has its
+    default: a daemon of an earlier release refuses what it has no name for."""
     name = type(value).__name__.lower()
     body = dataclasses.asdict(value)
+    for each in dataclasses.fields(value):
+        if each.metadata.get("sparse") and body[each.name] == each.default:
+            del body[each.name]
     return {"type": name, **body} if name in _TYPES else body
 
 
@@ -302,7 +309,7 @@ def message_of(raw: object) -> Message:
     """One message of a report.
 
     Raises:
-        MessageError: unknown type, a field missing, unknown, of the wrong type or beyond its bounds.
+        MessageError: unknown type, a field missing, of the wrong type or beyond its bounds.
     """
     if not isinstance(raw, dict):
         raise MessageError("a message must be an object with a type")
@@ -317,8 +324,7 @@ def parse(kind: type[T], raw: object, where: str = "") -> T:
     """An object of `kind`, a dataclass of this module, from JSON.
 
     Raises:
-        MessageError: a field is missing, unknown, of the wrong type or beyond its bounds. (Unknown fields of what the
-            daemon sends are passed over.)
+        MessageError: a field is missing, of the wrong type or beyond its bounds.
     """
     return _CODEC.record(kind, raw, where)
 
@@ -332,9 +338,4 @@ def plain(value: object, where: str) -> Any:
     return _CODEC.plain(value, where)
 
 
-#: The daemon may be newer than workers that train on while it is upgraded, and send more fields.
-_CODEC = Codec(
-    MessageError,
-    Bounds(MAX_TEXT_CHARS, MAX_ITEMS, MAX_ITEMS, MAX_INTEGER),
-    lenient=frozenset({Directive, Plan, Seat, Welcome}),
-)
+_CODEC = Codec(MessageError, Bounds(MAX_TEXT_CHARS, MAX_ITEMS, MAX_ITEMS, MAX_INTEGER))
