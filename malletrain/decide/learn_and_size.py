@@ -56,13 +56,8 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         and (j not in draft.unfit or draft.nodes - len(draft.unfit[j].nodes) >= max(1, view.job.min_nodes))
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
-    share = -(-draft.nodes // max(1, len(training)))
-    demands = [
-        within_reach(cache.demand(view, draft.staying[j], known[j], rules), view, known[j], share, rules)
-        if j in known
-        else cache.demand(view, draft.staying[j], _UNKNOWN, rules)
-        for j, view in training.items()
-    ]
+    wanted = {j: cache.demand(view, draft.staying[j], known.get(j, _UNKNOWN), rules) for j, view in training.items()}
+    demands = within_reach(wanted, training, known, draft.nodes, rules)
     barred = {j: each.nodes for j, each in draft.unfit.items()}
     demands = [_fitting(d, draft.nodes - len(barred[int(d.id)])) if int(d.id) in barred else d for d in demands]
     demands = _weighed(demands, training, draft.nodes, situation, rules)

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 
 from malletrain.decide.rules import Rules
 from malletrain.domain.job import Curve, Elastic, JobView, Profile
-from malletrain.learn.advisor import TRYING, Advice, Candidate, JobKnowledge, advise, max_explored_size
+from malletrain.learn.advisor import (
+    MAX_EXPLORATION_FACTOR,
+    TRYING,
+    Advice,
+    Candidate,
+    JobKnowledge,
+    advise,
+    max_explored_size,
+)
 from malletrain.learn.curve import expected_speedup
 from malletrain.sizing.knapsack import best_price
 from malletrain.sizing.problem import JobDemand, Problem
@@ -45,14 +53,40 @@ def expected_curve(view: JobView, known: JobKnowledge, rules: Rules) -> Curve:
     return view.curve or given or Curve.linear(view.job.max_nodes)
 
 
-def within_reach(demand: JobDemand, view: JobView, known: JobKnowledge, share: int, rules: Rules) -> JobDemand:
-    """The demand without sizes that nothing speaks for yet. `share` is the job's fair part of the nodes."""
+def within_reach(
+    demands: Mapping[int, JobDemand],
+    views: Mapping[int, JobView],
+    known: Mapping[int, JobKnowledge],
+    nodes: int,
+    rules: Rules,
+) -> list[JobDemand]:
+    """The demands, by job, without sizes that nothing speaks for yet; those of jobs that are not `known` as they are.
+
+    Where so few sizes are left that some of the `nodes` could not be used, sizes twice as far off are let in, and so
+    on: nodes that nobody else can have are tried at no cost to others.
+    """
+    share = -(-nodes // max(1, len(demands)))
+    factor, widest = MAX_EXPLORATION_FACTOR, sum(demand.max for demand in demands.values())
+    while True:
+        found = [
+            _within(demand, views[job], known[job], share, factor, rules) if job in known else demand
+            for job, demand in demands.items()
+        ]
+        if sum(demand.max for demand in found) >= min(nodes, widest) or factor > nodes:
+            return found
+        factor *= 2
+
+
+def _within(
+    demand: JobDemand, view: JobView, known: JobKnowledge, share: int, factor: int, rules: Rules
+) -> JobDemand:
+    """The demand without sizes beyond `factor` times what was measured. `share`: the job's fair part of the nodes."""
     profile = profile_of(view, rules)
     if profile is Profile.DOWNWARD and known.fit is None and known.prior_jobs is None:
         return demand  # from large to small
     if profile not in (Profile.ACTIVE, Profile.PASSIVE, Profile.DOWNWARD):
         return demand
-    most = min(demand.max, max_explored_size(known, demand.min, demand.current, share))
+    most = min(demand.max, max_explored_size(known, demand.min, demand.current, share, factor))
     return replace(demand, max=most, sizes=tuple(k for k in demand.sizes if k <= most) or demand.sizes[:1])
 
 

@@ -153,17 +153,20 @@ class Advice:
     reasons: Mapping[int, str] = field(default_factory=dict)
 
 
-def max_explored_size(known: JobKnowledge, least: int, current: int, share: int) -> int:
+def max_explored_size(
+    known: JobKnowledge, least: int, current: int, share: int, factor: int = MAX_EXPLORATION_FACTOR
+) -> int:
     """The largest size that a job of unknown scalability may be given.
 
-    Twice what was measured, on it or on those that it is like; before that its fair `share` of the nodes, never less
-    than it needs or has.
+    `factor` times what was measured, on it or on those that it is like; before that its fair `share` of the nodes,
+    and as many times that as `factor` is the usual one. Never less than it needs or has; nothing beyond a measured
+    peak or knee.
     """
     fit = known.fit
     if fit is not None and (fit.falls or fit.flat) and fit.seen == fit.measured[-1].nodes:
         return max(fit.seen, least)
     measured = fit.seen if fit is not None else known.prior_jobs.largest if known.prior_jobs is not None else 0
-    return max(MAX_EXPLORATION_FACTOR * measured if measured else share, least, current)
+    return max(factor * measured if measured else share * factor // MAX_EXPLORATION_FACTOR, least, current)
 
 
 def probe_end_reason(probe: Probe, current: int, now: float, rules: ProbeRules) -> str:
