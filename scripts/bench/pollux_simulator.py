@@ -16,12 +16,10 @@ The published figures are those of the simulator's own results-jobload/*-1.0/sum
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +32,8 @@ from malletrain.domain.job import Curve
 from malletrain.sizing.objective import Objective, urgency_by_rest
 from malletrain.sizing.policies.exact import Exact
 from malletrain.sizing.problem import JobDemand, Problem
+from scripts.bench import published_simulators
+from scripts.bench.published_simulators import by_workload, row
 
 LOOK_S = 60.0
 RESTART_S = 30.0
@@ -98,7 +98,7 @@ class Sizing:
                     info.speedup_fn(len(set(have)), len(have))
                 )
             counts = np.arange(1, info.max_replicas + 1)
-            speedups = [float(info.speedup_fn(math.ceil(n / GPUS_A_NODE), int(n))) for n in counts]
+            speedups = np.asarray(info.speedup_fn(-(-counts // GPUS_A_NODE), counts), dtype=np.float64).tolist()
             weight = 1.0
             if self.objective is Objective.JCT:
                 weight = urgency_by_rest(None, self._done.get(name, 0.0))
@@ -133,25 +133,15 @@ def load(folder: Path) -> ModuleType:
     for base in ("Crossover", "Mutation", "Problem", "Repair"):
         setattr(sys.modules[f"pymoo.model.{base.lower()}"], base, object)
         setattr(getattr(sys.modules["pymoo"].model, base.lower()), base, object)
-    import pandas  # type: ignore[import-untyped]
-
-    # What it uses of numpy before 1.24 and pandas before 2.
-    np.int = int  # type: ignore[attr-defined]
-    pandas.DataFrame.append = lambda frame, other, ignore_index: pandas.concat(
-        [frame, other], ignore_index=ignore_index
-    )
-    sys.path.insert(0, str(folder))
-    return importlib.import_module("simulator")
+    return published_simulators.load(folder, "simulator")
 
 
 def completions(simulator: ModuleType, folder: Path, workload: int, policy: Sizing) -> list[float]:
     """Seconds from submission to completion of each job of a workload."""
-    import pandas
-
     # The simulator asks of which class a policy is, and makes its jobs by that.
     members = {"__init__": lambda self: None, "optimize": staticmethod(policy.optimize)}
     cluster = simulator.Cluster(
-        pandas.read_csv(folder / "workloads" / f"workload-{workload}.csv"),
+        published_simulators.workload(folder / "workloads" / f"workload-{workload}.csv"),
         type("Ours", (simulator.PolluxPolicy,), members)(),
         16,
         num_gpus=GPUS_A_NODE,
@@ -160,19 +150,6 @@ def completions(simulator: ModuleType, folder: Path, workload: int, policy: Sizi
         cluster.step(LOOK_S)
         del cluster.logs[:-1]
     return [float(seconds) for seconds in cluster.get_jcts().values()]
-
-
-def row(name: str, seconds: Sequence[float], look_s: float | None = None) -> dict[str, object]:
-    """Mean, median, 95th and 99th percentile of completion times, printed as a row of a table."""
-    values = np.array(seconds)
-    found = {
-        "mean": float(values.mean()), "median": float(np.median(values)),
-        "p95": float(np.quantile(values, 0.95)), "p99": float(np.quantile(values, 0.99)), "jobs": len(values),
-    }  # fmt: skip
-    look = "" if look_s is None else f" {look_s:.3f} s a look"
-    figures = " | ".join(f"{found[key]:,.0f}" for key in ("mean", "median", "p95", "p99"))
-    print(f"| {name} | {figures} |{look}", flush=True)
-    return {"name": name, **found, "look_s": look_s}
 
 
 def main() -> int:
@@ -185,27 +162,27 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append each workload's completion times here, one object a line")
     options = parser.parse_args()
     simulator = load(options.simulator)
-    ours: list[float] = []
-    theirs: dict[str, list[float]] = {name: [] for name in PUBLISHED}
+    ours: list[list[float]] = []
+    theirs: dict[str, list[list[float]]] = {name: [] for name in PUBLISHED}
     looks: list[float] = []
     for number in [int(part) for part in options.workloads.split(",")]:
         policy = Sizing(Objective(options.objective), options.alpha, options.horizon)
-        found = completions(simulator, options.simulator, number, policy)
-        ours += found
+        ours.append(completions(simulator, options.simulator, number, policy))
         looks += policy.seconds
         if options.json is not None:
             with options.json.open("a") as file:
                 line = {"workload": number, "objective": options.objective, "alpha": options.alpha,
-                        "horizon_s": options.horizon, "completion_s": found}  # fmt: skip
+                        "horizon_s": options.horizon, "completion_s": ours[-1]}  # fmt: skip
                 file.write(json.dumps(line) + "\n")
         for name, values in theirs.items():
             path = options.simulator / "results-jobload" / f"{name}-1.0" / "summary.json"
-            values += json.loads(path.read_text())["jcts"][f"workload-{number}"].values()
+            values.append([*json.loads(path.read_text())["jcts"][f"workload-{number}"].values()])
     print("| | mean completion, s | median | p95 | p99 |")
     print("|---|---|---|---|---|")
     for name, values in theirs.items():
         row(f"{name}, published", values)
     row(f"ours, {options.objective}, alpha {options.alpha:g}", ours, float(np.mean(looks)))
+    by_workload("Pollux", ours, theirs["pollux"])
     return 0
 
 
