@@ -165,8 +165,8 @@ class PilotSection(Section):
 
     max_minutes: Annotated[int, Field(ge=1, le=60)] = 60
     """Longest time limit of a pilot; 30 to 60 suits most sites."""
-    max_nodes: Annotated[int, Field(ge=1, le=256)] = 1
-    """Most nodes of one pilot: such as become idle and are wanted together; 1: a pilot for each node."""
+    max_nodes: Annotated[int, Field(ge=1, le=256)] = 256
+    """Most nodes of one pilot. Each holds one while that many pilots may be, else as many as hold all."""
     margin_s: Literal["auto"] | Annotated[float, Field(ge=0, le=3600)] = "auto"
     """Seconds between a pilot's end and its hole's; `auto`: from Slurm's own configuration and measured exits."""
     start_patience_s: Literal["auto"] | Annotated[float, Field(ge=5, le=3600)] = "auto"
@@ -190,7 +190,7 @@ class LoopSection(Section):
     horizon_s: Literal["auto"] | Annotated[float, Field(ge=10, le=86400)] = 300.0
     """Seconds within which a change of size must pay; `auto`: as long as holes probably last, 120 to 600."""
     forecast: bool = False
-    """Choose nodes by how long their holes probably last; on by itself with `horizon_s` `auto` and wide pilots."""
+    """Choose nodes by how long their holes probably last; on by itself with `horizon_s` `auto`."""
 
     @field_validator("watch_interval_s")
     @classmethod

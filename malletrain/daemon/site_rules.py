@@ -45,6 +45,11 @@ def most_pilots(config: Config) -> int:
     return min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots
 
 
+def most_nodes(config: Config) -> int:
+    """How many nodes one pilot may hold: one in stage `few`, whose few pilots are few nodes."""
+    return 1 if config.pool.stage == "few" else config.pilot.max_nodes
+
+
 def most_starts(config: Config) -> int:
     """How many pilots may start at one look: a minute's, spread over its looks, where the site says how many."""
     if config.promise.cycle_ratio is None:
@@ -144,7 +149,7 @@ def rules_from(config: Config, facts: SiteFacts) -> Rules:
         max_pilots=most_pilots(config),
         max_starts=most_starts(config),
         promise=promise_of(config),
-        max_nodes=config.pilot.max_nodes,
+        max_nodes=most_nodes(config),
         max_pilot_s=longest,
         margin_s=margin_s,
         exit_s=None if margin != "auto" else UNKNOWN_EPILOG_S if facts.has_epilog else 0.0,
@@ -169,11 +174,11 @@ def uses_forecast(config: Config) -> bool:
     """Whether nodes are chosen by how long their holes probably last.
 
     On Summit it gained .37 points of training with an interval of both signs (docs/explanation/forecast.md),
-    so it is left out unless the site asks for it, or for what needs it: a horizon by the forecast, pilots of several
-    nodes, which take nodes that became idle together, or a policy that plans ahead.
+    so it is left out unless the site asks for it, or for what needs it: a horizon by the forecast, or a policy that
+    plans ahead.
     """
     ahead = policy(config.sizing.policy).looks_ahead
-    return config.loop.forecast or config.loop.horizon_s == "auto" or config.pilot.max_nodes > 1 or ahead
+    return config.loop.forecast or config.loop.horizon_s == "auto" or ahead
 
 
 def _probing(profile: str) -> ProbeRules:

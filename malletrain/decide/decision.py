@@ -10,6 +10,7 @@ from malletrain.decide.holes import Foresight, Holes, find_holes, pilot_limit_s
 from malletrain.decide.learn_and_size import Sizing, learn_and_size
 from malletrain.decide.multi_node_pilots import with_co_allocated
 from malletrain.decide.must_leave import leave_what_must
+from malletrain.decide.pilot_width import pilot_width
 from malletrain.decide.placement import place, rank, unfit_nodes
 from malletrain.decide.reconcile import (
     clear_away,
@@ -136,7 +137,16 @@ def _keep_reserve(draft: Draft, inputs: Inputs) -> None:
             draft.keep_the_others(inputs)
     if rules.cap_why:
         _shed_pilots(draft, inputs)
-    draft.free = inputs.tasks.startable(draft.free, rules.max_pilots - inputs.tasks.count(draft.staying))
+    pilots = inputs.tasks.count(draft.staying)
+    draft.width = pilot_width(
+        sum(map(len, draft.staying.values())),
+        len(draft.free) + len(draft.coming),
+        pilots,
+        max_pilots=rules.max_pilots,
+        max_starts=rules.max_starts,
+        max_nodes=rules.max_nodes,
+    )
+    draft.free = inputs.tasks.startable(draft.free, rules.max_pilots - pilots, draft.width)
     if situation.paused:
         draft.refusals.append(Refusal("all", situation.paused))
         draft.free, draft.coming = [], frozenset()
@@ -205,7 +215,9 @@ def _place_and_reconcile(draft: Draft, inputs: Inputs, sizing: Sizing) -> None:
         sizing.class_of,
     )
     room = rules.max_pilots - inputs.tasks.count(placement.keep)
-    moves, waits = start_and_leave(placement, live, snapshot, now, rules, situation.resting, draft.replacements, room)
+    moves, waits = start_and_leave(
+        placement, live, snapshot, now, rules, draft.width, situation.resting, draft.replacements, room
+    )
     draft.actions += moves
     ending = draft.given_up | {p.id for pilots in placement.drop.values() for p in pilots}
     draft.actions += [cut for cut in limit_cuts(live, draft.holes, now, rules) if cut.pilot not in ending]

@@ -71,6 +71,7 @@ class _CachedDemand:
 
     view: JobView
     count: int
+    width: int
     fit: object
     prior_jobs: object
     demand: JobDemand
@@ -113,7 +114,9 @@ class DecisionCache:
             last = self._standings[view.job.id] = JobHoldings.of(view)
         return last
 
-    def demand(self, view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules) -> JobDemand:
+    def demand(
+        self, view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1
+    ) -> JobDemand:
         """As `demand_of`."""
         if rules is not self._rules:
             # By identity: comparing what a job is would cost as much as making its demand.
@@ -122,14 +125,14 @@ class DecisionCache:
             self._rules = rules
         job_id, count = view.job.id, len(stays)
         last = self._demands.get(job_id)
-        if last is not None and last.view is view and last.count == count and last.of(known):
+        if last is not None and last.view is view and (last.count, last.width) == (count, width) and last.of(known):
             return last.demand
         curve, before = expected_curve(view, known, rules), self._curves.get(job_id)
         if before is None or before[0] is not curve:
             before = self._curves[job_id] = (curve, curve.over_one())
-        demand = _demand(view, stays, before[1], known, rules)
+        demand = _demand(view, stays, before[1], known, rules, width)
         if not view.co_allocated:  # else it matters which pilots stay, not only how many
-            self._demands[job_id] = _CachedDemand(view, count, known.fit, known.prior_jobs, demand)
+            self._demands[job_id] = _CachedDemand(view, count, width, known.fit, known.prior_jobs, demand)
         return demand
 
     def harvested(self, view: JobView) -> tuple[HarvestedNode, ...]:
@@ -152,16 +155,19 @@ def may_train(view: JobView) -> bool:
     return view.phase in (JobPhase.QUEUED, JobPhase.RUNNING) and tasks >= max(1, view.job.min_nodes)
 
 
-def demand_of(view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules) -> JobDemand:
-    """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for.
+def demand_of(view: JobView, stays: Sequence[Pilot], known: JobKnowledge, rules: Rules, width: int = 1) -> JobDemand:
+    """One job as the sizing problem sees it. It cannot get more nodes than it has tasks for, and grows by pilots of
+    `width` nodes.
 
     Throughput counts in speed-ups over one node: samples of different models do not compare, and of a job that
     was never measured they are not known.
     """
-    return _demand(view, stays, expected_curve(view, known, rules).over_one(), known, rules)
+    return _demand(view, stays, expected_curve(view, known, rules).over_one(), known, rules, width)
 
 
-def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: JobKnowledge, rules: Rules) -> JobDemand:
+def _demand(
+    view: JobView, stays: Sequence[Pilot], speedups: Curve, known: JobKnowledge, rules: Rules, width: int
+) -> JobDemand:
     job = view.job
     most = min(job.max_nodes, len(stays) + view.held_count)
     one = _rate_of_one(view)
@@ -172,7 +178,7 @@ def _demand(view: JobView, stays: Sequence[Pilot], speedups: Curve, known: JobKn
         current=len(stays),
         min=job.min_nodes,
         max=most,
-        sizes=whole_sizes(stays, job.min_nodes, most, tuple(k for k in job.sizes if k <= most)),
+        sizes=whole_sizes(stays, job.min_nodes, most, tuple(k for k in job.sizes if k <= most), width),
         weight=weight_of(view, rules),
         doubt=_doubt(known, len(stays)),
         grow_s=view.costs.grow_s,

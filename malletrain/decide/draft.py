@@ -107,7 +107,7 @@ class Inputs:
         holdings = {j: cache.standing(v) for j, v in live.items()}
         held = frozenset().union(*[each.held for each in holdings.values()])
         shared = any(view.co_allocated for view in live.values())
-        tasks = MultiNodePilots(situation.views, snapshot, rules.max_nodes, shared)
+        tasks = MultiNodePilots(situation.views, snapshot, shared)
         return Inputs(situation, policy, rules, cache, live, holdings, held, tasks)
 
     @property
@@ -142,6 +142,7 @@ class Draft:
         free: holes that may be started on, best first.
         coming: nodes that one pilot is leaving for another.
         replacements: starts in place of stragglers; they come before all others.
+        width: how many nodes a pilot that starts now holds at most.
         nodes: how many nodes there are to share.
         unfit: by job, those of them that it cannot have.
     """
@@ -156,6 +157,7 @@ class Draft:
     free: list[Hole] = field(default_factory=list)
     coming: frozenset[str] = frozenset()
     replacements: Sequence[StartPilot] = ()
+    width: int = 1
     nodes: int = 0
     unfit: Mapping[int, Unfit] = field(default_factory=dict)
 

@@ -56,7 +56,10 @@ def learn_and_size(draft: Draft, inputs: Inputs) -> Sizing:
         and (j not in draft.unfit or draft.nodes - len(draft.unfit[j].nodes) >= max(1, view.job.min_nodes))
     }
     known = {j: situation.known[j] for j in training if j in situation.known}
-    wanted = {j: cache.demand(view, draft.staying[j], known.get(j, _UNKNOWN), rules) for j, view in training.items()}
+    wanted = {
+        j: cache.demand(view, draft.staying[j], known.get(j, _UNKNOWN), rules, draft.width)
+        for j, view in training.items()
+    }
     demands = within_reach(wanted, training, known, draft.nodes, rules)
     barred = {j: each.nodes for j, each in draft.unfit.items()}
     demands = [_fitting(d, draft.nodes - len(barred[int(d.id)])) if int(d.id) in barred else d for d in demands]
@@ -138,7 +141,7 @@ def _classes_of_nodes(draft: Draft, inputs: Inputs, views: Mapping[int, JobView]
     """The class of each node that is shared out; nothing where they are all of one that no job asks more nodes of, or
     are not told apart."""
     rules, node = inputs.rules, inputs.snapshot.node
-    if rules.classes is NodeClasses.OFF or rules.max_nodes > 1 or inputs.tasks.shared:
+    if rules.classes is NodeClasses.OFF or draft.width > 1 or inputs.tasks.shared:
         return {}
     held = [pilot.node for pilots in draft.staying.values() for pilot in pilots]
     shared = {*held, *(hole.node for hole in draft.free), *draft.coming}

@@ -3,7 +3,8 @@
 It spares slurmctld jobs and commands: one pin, one release, one requeue for all. The price is that the nodes come and
 go as one, so only nodes are put together that are alike and whose holes end at the same time; sizing is offered no
 size that would break a task up (`whole_sizes`); and a main job that wants one of the nodes is weighed against the
-loss of all (`malletrain.decide.demand.harvested`).
+loss of all (`malletrain.decide.demand.harvested`). How wide tasks are follows from how many there may be
+(`malletrain.decide.pilot_width`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from malletrain.decide.pilot_width import growth_sizes
 from malletrain.domain.decision import Action, Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import JobView, Pilot, PilotPhase, task_of
 from malletrain.domain.snapshot import Snapshot
@@ -19,11 +21,10 @@ from malletrain.learn.stragglers import Straggler
 
 @dataclass(frozen=True, slots=True)
 class MultiNodePilots:
-    """How the pilots of one decision share Slurm tasks of at most `max_nodes` nodes; `shared`: whether any do."""
+    """How the pilots of one decision share Slurm tasks; `shared`: whether any do."""
 
     views: Mapping[int, JobView]
     snapshot: Snapshot
-    max_nodes: int
     shared: bool
 
     def with_co_allocated(self, actions: Iterable[Action]) -> list[Action]:
@@ -36,11 +37,11 @@ class MultiNodePilots:
             return sum(map(len, pilots.values()))
         return len({pilot.task for each in pilots.values() for pilot in each})
 
-    def startable(self, free: Sequence[Hole], tasks: int) -> list[Hole]:
-        """Of `free`, best first, those that so many more tasks can hold."""
-        if self.max_nodes <= 1:
+    def startable(self, free: Sequence[Hole], tasks: int, width: int) -> list[Hole]:
+        """Of `free`, best first, those that so many more tasks of `width` nodes can hold."""
+        if width <= 1:
             return list(free[: max(0, tasks)])
-        groups = task_groups(free, self.max_nodes, self.snapshot)[: max(0, tasks)]
+        groups = task_groups(free, width, self.snapshot)[: max(0, tasks)]
         held = {hole.node for group in groups for hole in group}
         return [hole for hole in free if hole.node in held]
 
@@ -57,8 +58,8 @@ class MultiNodePilots:
 def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tuple[Hole, ...]]:
     """`holes`, each once and in groups of at most `most`, in the order of each group's first.
 
-    The nodes of a group have the same hardware and features, became idle together as far as that is known, and their
-    holes end at the same time.
+    The nodes of a group have the same hardware and features, and their holes end at the same time. Nodes that became
+    idle together stand side by side in `holes`, and so come into one group as far as its width allows.
     """
     if most <= 1:
         return [(hole,) for hole in holes]
@@ -66,7 +67,7 @@ def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tu
     groups: list[list[Hole]] = []
     for hole in holes:
         node = snapshot.node[hole.node]
-        alike = hole.until, hole.cohort, node.cpus, node.memory_mib, node.gres, node.features
+        alike = hole.until, node.cpus, node.memory_mib, node.gres, node.features
         group = open_groups.get(alike)
         if group is None or len(group) >= most:
             group = open_groups[alike] = []
@@ -75,16 +76,20 @@ def task_groups(holes: Sequence[Hole], most: int, snapshot: Snapshot) -> list[tu
     return [tuple(group) for group in groups]
 
 
-def whole_sizes(pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def whole_sizes(
+    pilots: Sequence[Pilot], least: int, most: int, sizes: tuple[int, ...], width: int = 1
+) -> tuple[int, ...]:
     """The sizes that a job on `pilots` can take without breaking up a task, of those that it may have (`least` to
-    `most`, in `sizes` unless that is empty); `sizes` as it is where no task holds several nodes."""
-    if not any(pilot.is_part for pilot in pilots):
+    `most`, in `sizes` unless that is empty), and growing by tasks of `width` nodes; `sizes` as it is where no task
+    holds several nodes and none is to."""
+    if width <= 1 and not any(pilot.is_part for pilot in pilots):
         return sizes
+    held = len(pilots)
     kept = {0}
-    for width in _widths(pilots).values():
-        kept |= {size + width for size in kept}
-    kept |= set(range(len(pilots), most + 1))
-    allowed = tuple(size for size in sorted(kept) if least <= size <= most and (not sizes or size in sizes))
+    for own in _widths(pilots).values():
+        kept |= {size + own for size in kept}
+    below = (size for size in sorted(kept) if least <= size <= min(held, most) and (not sizes or size in sizes))
+    allowed = (*below, *growth_sizes(held, least, most, width, sizes))
     # An empty tuple would mean any size: this one is no size at all.
     return allowed or (0,)
 

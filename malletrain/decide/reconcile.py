@@ -109,11 +109,12 @@ def start_and_leave(
     snapshot: Snapshot,
     now: float,
     rules: Rules,
+    width: int,
     resting: Mapping[str, str],
     first: Sequence[StartPilot] = (),
     room: int | None = None,
 ) -> tuple[list[Action], list[Refusal]]:
-    """Leaves first (they free nodes), then starts on nodes that the snapshot shows free.
+    """Leaves first (they free nodes), then starts on nodes that the snapshot shows free, `width` to a task.
 
     `resting`: jobs whose pilots did not start lately, by `job 7`, with the reason. `first`: starts that come before
     all others. `room`: most tasks that may start, whatever they hold (None: any number).
@@ -135,7 +136,7 @@ def start_and_leave(
         if why := resting.get(f"job {job_id}"):
             refusals.append(Refusal(f"job {job_id}", why))
             continue
-        for group in task_groups(holes, rules.max_nodes, snapshot):
+        for group in task_groups(holes, width, snapshot):
             free = [hole for hole in group if snapshot.is_free(hole.node)]
             names = ", ".join(hole.node for hole in free)
             refusals += [

@@ -44,7 +44,8 @@ class Rules:
             `keep_idle`.
         max_pilots: most pilots at once, those of one Slurm task counted as one: their number is what costs the
             controller.
-        max_nodes: most nodes that one Slurm task holds, a pilot on each: of one cohort, with holes of equal ends.
+        max_nodes: most nodes that one Slurm task holds, a pilot on each, with holes of equal ends; how many it does
+            follows from how many pilots there may be (`malletrain.decide.pilot_width`).
         max_pilot_s: longest time limit of a pilot.
         margin_s: a pilot's limit ends so long before its hole does: exit, KillWait and epilog.
         exit_s: a node is free again so long after its pilot's end (epilog), until that has been measured; None: what

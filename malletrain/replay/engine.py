@@ -20,6 +20,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.decide.pilot_width import pilot_width
 from malletrain.replay.cluster_trace import ClusterTrace
 from malletrain.replay.inputs.node_classes import ClassesOfNodes, ClassIdeal, ClassRates
 from malletrain.replay.options import NodeOrder, Options
@@ -111,8 +112,9 @@ class Engine:
         self._startable: Ints | None = None
         self._beyond_cap = self._soon = 0
         self._looked_at = -math.inf
+        self._least = [each.job.min_nodes for each in jobs]
         self._most = [each.job.max_nodes for each in jobs]
-        self._tasks = MultiNodeTasks(nodes, options.max_nodes)
+        self._tasks = MultiNodeTasks(nodes)
         self._holes = HoleRecords(nodes) if options.order is NodeOrder.FORECAST else None
         self._turns = Turns(
             np.array([each.job.submitted_at for each in jobs]), np.array([each.job.min_nodes for each in jobs]),
@@ -440,6 +442,8 @@ class Engine:
             self._decide_by_class(self.classes)
             return
         usable = max(0, self.n_idle - self._soon - self.options.keep_idle)
+        if self.options.max_nodes > 1:
+            self._widen(usable)
         nodes = self._within_cap(usable)
         self._beyond_cap = usable - nodes
         counts = self.held[live].tolist()
@@ -455,7 +459,7 @@ class Engine:
         for i in np.flatnonzero(change < 0).tolist():
             j = int(live[i])
             mine = np.flatnonzero(self.owner == j)
-            if self.options.max_nodes > 1:
+            if self._tasks.several:
                 kept = self._tasks.kept(self._nodes.longest_first(mine), int(sizes[i]))
                 going = np.setdiff1d(mine, kept)
             else:
@@ -469,10 +473,19 @@ class Engine:
         elif len(growing):
             self._begin(self._free(), live[growing], change[growing])
 
+    def _widen(self, nodes: int) -> None:
+        """How wide pilots that start now are, where `nodes` nodes can be held."""
+        held = np.flatnonzero(self.owner >= 0)
+        width = pilot_width(
+            len(held), max(0, nodes - len(held)), self._tasks.count(held), max_pilots=self.options.max_pilots,
+            max_starts=self.options.max_starts, max_nodes=self.options.max_nodes,
+        )  # fmt: skip
+        self._tasks.widen(width, held)
+
     def _within_cap(self, nodes: int) -> int:
         """How many of `nodes` nodes there can be pilots on; and which free ones may be started on at this look."""
         self._startable = None
-        if nodes <= self.options.max_pilots and self.options.max_nodes == 1:
+        if nodes <= self.options.max_pilots and not self._tasks.several:
             return nodes
         held = np.flatnonzero(self.owner >= 0)
         room = max(0, self.options.max_pilots - self._tasks.count(held))
@@ -500,16 +513,14 @@ class Engine:
         must = self._turns.must(live, nodes, self.now)
         places = frozenset(i for i, j in enumerate(self.live) if j in must) if must else frozenset()
         allowed: dict[int, NDArray[np.bool_]] = {}
-        if self.options.max_nodes > 1:
+        if self._tasks.several:
             held = np.flatnonzero(self.owner >= 0)
-            by_job = self._tasks.allowed(held, self.owner[held], self._most)
-            allowed = {i: by_job[j] for i, j in enumerate(self.live) if j in by_job}
+            allowed = self._tasks.allowed(held, self.owner[held], self.live, self._least, self._most)
         return SizeBounds(allowed, places) if places or allowed else None
 
     def _alike(self) -> list[NDArray[np.float64]]:
-        """What must be equal of the nodes of one task: when their holes began, and end."""
-        began = self.idle_since if self._holes is None else self._holes.began
-        return [began, self._plans.wanted_at]
+        """What must be equal of the nodes of one task: when their holes end."""
+        return [self._plans.wanted_at]
 
     def _begin_within_limits(self, jobs: Ints, more: Ints) -> bool:
         """Start pilots on nodes that are seen free now, as many as the rules allow at one look; the rest waits.
@@ -519,9 +530,10 @@ class Engine:
         else:
             free = self._startable
         free = free[self._freed[free] < self.now]
-        began = self._alike()[0]
+        # Without a forecast the daemon tells no cohorts apart.
+        began = np.zeros(len(self.state)) if self._holes is None else self._holes.began
         pool = None
-        if self.options.max_nodes > 1:
+        if self._tasks.several:
             pool = Cohorts(free, self._nodes.about(free).tolist(), began[free].tolist())
         left = self.options.max_pilots - self._tasks.count(np.flatnonzero(self.owner >= 0))
         left = min(left, self.options.max_starts or left)

@@ -42,14 +42,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument(
-        "--pilots", default="0,100,200,1000,3000", help="nodes that they hold, a round each, ascending"
+        "--pilots", default="100x1,900x1,900x8,900x64", help="nodes that they hold, and nodes of each; a round each"
     )
-    parser.add_argument("--pilot-nodes", type=int, default=1, help="nodes of each pilot (pilot.max_nodes)")
-    parser.add_argument("--main", type=int, default=40, help="main jobs that run, on half of the nodes")
-    parser.add_argument("--waiting", type=int, default=100, help="main jobs that wait for more nodes than are free")
+    parser.add_argument("--main", type=int, default=40, help="main jobs that run")
+    parser.add_argument("--busy", type=float, default=0.9, help="share of the nodes that they hold")
+    parser.add_argument("--waiting", type=int, default=20, help="main jobs that wait for more nodes than are free")
     parser.add_argument("--seconds", type=float, default=40.0, help="of each round; backfill runs every 5 s")
+    parser.add_argument("--parameters", default="", help="more SchedulerParameters, as slurm.conf has them")
     parser.add_argument("--release", help="of Slurm, as scripts/slurm-lab takes it")
     options = parser.parse_args()
+    often = SCHEDULER_PARAMETERS["site"].replace("bf_interval=30", "bf_interval=5")
     config = LabConfig(
         nodes=options.nodes,
         profile="site",
@@ -59,7 +61,7 @@ def main() -> int:
             ("MessageTimeout", "60"),
             ("MaxArraySize", "10001"),
             # As the profile, but backfill more often: a round sees several cycles.
-            ("SchedulerParameters", SCHEDULER_PARAMETERS["site"].replace("bf_interval=30", "bf_interval=5")),
+            ("SchedulerParameters", ",".join(filter(None, (often, options.parameters)))),
         ),
     )
     try:
@@ -71,43 +73,49 @@ def main() -> int:
 
 
 def bench(lab: Lab, options: argparse.Namespace) -> int:
-    half = options.nodes // 2
+    busy = int(options.busy * options.nodes)
     for _ in range(options.main):
-        lab.submit("true", "-p", "batch", f"--nodes={half // options.main}", "--exclusive", "--time=600")
-    lab.wait_for(lambda: placed(lab, "batch") == options.main, 120, "main jobs that hold half of the nodes")
-    print(f"{options.nodes} nodes, {options.main} main jobs on half of them, {options.waiting} waiting")
-    print(" nodes    main mean    max (s)   ratio     backfill mean    max (s)   ratio    cycles")
-    none: Cycles | None = None
-    for wanted in map(int, options.pilots.split(",")):
-        harvest(lab, wanted, options.pilot_nodes)
-        queue = [block(lab, options.nodes) for _ in range(options.waiting)]
-        seen = round_of(lab, options.seconds)
-        lab.run(["scancel", *map(str, queue)])
-        none = none or seen
-        if not (none.main_count and none.backfill_count and seen.backfill_count):
+        lab.submit("true", "-p", "batch", f"--nodes={busy // options.main}", "--exclusive", "--time=600")
+    lab.wait_for(lambda: placed(lab, "batch") == options.main, 120, "main jobs on their nodes")
+    print(f"{options.nodes} nodes, main jobs on {busy}, {options.waiting} waiting; milliseconds, from sdiag")
+    print(
+        "  nodes  pilots   main mean     longest     without       ratio    backfill     without       ratio  cycles"
+    )
+    before = round_of(lab, options, busy)
+    for nodes, width in (tuple(map(int, each.split("x"))) for each in options.pilots.split(",")):
+        harvest(lab, nodes, width)
+        seen = round_of(lab, options, busy)
+        lab.run(["scancel", "-p", "harvest"], timeout=60)
+        lab.wait_for(lambda: placed(lab, "harvest") == 0, 120, "no pilots")
+        after = round_of(lab, options, busy)
+        main, backfill = mean(before.main_mean, after.main_mean), mean(before.backfill_mean, after.backfill_mean)
+        if not (main and backfill):
             raise LabError("no backfill cycle in a round: raise --seconds")
-        ratios = seen.main_mean / none.main_mean, seen.backfill_mean / none.backfill_mean
+        columns = [seen.main_mean, seen.main_max, main, seen.main_mean / main * 1e-3]
+        columns += [seen.backfill_mean, backfill, seen.backfill_mean / backfill * 1e-3]
         print(
-            f"{wanted:6d}{seen.main_mean:13.4f}{seen.main_max:11.4f}{ratios[0]:8.1f}"
-            f"{seen.backfill_mean:18.4f}{seen.backfill_max:11.4f}{ratios[1]:8.1f}"
-            f"    {seen.main_count}, {seen.backfill_count}",
+            f"{nodes:7d}{nodes // width:8d}"
+            + "".join(f"{1e3 * each:12.2f}" for each in columns)
+            + f"  {seen.main_count}, {seen.backfill_count}",
             flush=True,
         )
+        before = after
     return 0
 
 
-def block(lab: Lab, nodes: int) -> int:
+def mean(first: float, second: float) -> float:
+    return (first + second) / 2
+
+
+def block(lab: Lab, nodes: int, busy: int) -> int:
     """A main job that has to wait: it needs more nodes than main jobs leave."""
-    return lab.submit("true", "-p", "batch", f"--nodes={nodes // 2 + nodes // 10}", "--exclusive", "--time=60")
+    return lab.submit("true", "-p", "batch", f"--nodes={nodes - busy + nodes // 10}", "--exclusive", "--time=60")
 
 
 def harvest(lab: Lab, nodes: int, width: int) -> None:
-    """Bring the nodes that pilots hold, `width` each, up to `nodes`."""
+    """Let pilots of `width` nodes hold `nodes` of them."""
     wanted = nodes // width
-    lack = wanted - placed(lab, "harvest")
-    if lack <= 0:
-        return
-    lab.submit("true", "-p", "harvest", f"--array=0-{lack - 1}", "--exclusive", f"--nodes={width}", "--time=60")
+    lab.submit("true", "-p", "harvest", f"--array=0-{wanted - 1}", "--exclusive", f"--nodes={width}", "--time=60")
     lab.wait_for(lambda: placed(lab, "harvest") >= wanted, 240, f"{wanted} pilots of {width} nodes")
 
 
@@ -116,16 +124,19 @@ def placed(lab: Lab, partition: str) -> int:
     return len(rows.split())
 
 
-def round_of(lab: Lab, seconds: float) -> Cycles:
-    """Main jobs come and go for so long; what sdiag counted meanwhile."""
+def round_of(lab: Lab, options: argparse.Namespace, busy: int) -> Cycles:
+    """Main jobs come and go beside those that wait, for so long; what sdiag counted meanwhile."""
+    queue = [block(lab, options.nodes, busy) for _ in range(options.waiting)]
     lab.run(["sdiag", "-r"], timeout=60)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + options.seconds
     while time.monotonic() < end:
         job = lab.submit("true", "-p", "batch", "--nodes=1", "--time=5")
         time.sleep(PAUSE_S)
         lab.run(["scancel", str(job)], timeout=60)
         time.sleep(PAUSE_S)
-    return read(lab.run(["sdiag"], timeout=60).stdout)
+    seen = read(lab.run(["sdiag"], timeout=60).stdout)
+    lab.run(["scancel", *map(str, queue)], timeout=60)
+    return seen
 
 
 def read(answer: str) -> Cycles:

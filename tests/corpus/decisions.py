@@ -304,7 +304,7 @@ class Trained:
 
 
 def some_rules(at: random.Random, *, wide: bool) -> Any:
-    """A site's rules."""
+    """A site's rules; `wide`: so few pilots that most hold several nodes."""
     return doors.rules(
         objective=at.choice(["throughput", "jct", "fair"]),
         alpha=at.choice([0.0, 0.0, 1.0]),
@@ -319,7 +319,7 @@ def some_rules(at: random.Random, *, wide: bool) -> Any:
         max_wait_s=at.choice([1800.0, 300.0]),
         keep_idle=at.choice([0, 0, 1, 3]),
         keep_leaves=at.choice([0, 0, 1]),
-        max_pilots=at.choice([200, 200, 6]),
+        max_pilots=at.choice([4, 4, 6] if wide else [200, 200, 6]),
         max_nodes=4 if wide else 1,
         max_pilot_s=at.choice([3600.0, 1800.0]),
         max_starts=at.choice([0, 0, 2]),

@@ -152,12 +152,18 @@ def test_a_profile_that_the_site_names_is_every_jobs(named: Profile) -> None:
         ("", False),
         ("[loop]\nforecast = true", True),
         ('[loop]\nhorizon_s = "auto"', True),
-        ("[pilot]\nmax_nodes = 4", True),
+        ("[pilot]\nmax_nodes = 4", False),
         ('[sizing]\npolicy = "ladder"', True),
     ],
 )
 def test_nodes_are_chosen_by_forecast_only_where_that_is_asked_for_or_needed(text: str, used: bool) -> None:
     assert rules(text).forecast is used
+
+
+def test_the_few_pilots_of_a_first_stage_are_few_nodes() -> None:
+    assert (rules("").max_pilots, rules("").max_nodes) == (100, 256)
+    few = rules('[pool]\nstage = "few"\n')
+    assert (few.max_pilots, few.max_nodes) == (4, 1)
 
 
 def test_what_the_main_queue_is_promised_reaches_decisions_and_nothing_does_without() -> None:

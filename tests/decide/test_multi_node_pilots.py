@@ -16,6 +16,7 @@ from malletrain.decide.multi_node_pilots import (
     whole_sizes,
     with_co_allocated,
 )
+from malletrain.decide.pilot_width import growth_sizes, pilot_width
 from malletrain.decide.yielding import HarvestedNode, plan_yields
 from malletrain.domain.decision import Hole, LeaveCause, LeavePilot, RecyclePilot
 from malletrain.domain.job import Curve, JobPhase, JobView, Pilot, PilotPhase, part_of, pilot_name, task_of
@@ -62,15 +63,45 @@ def test_only_like_holes_that_end_together_are_put_together(
     assert sorted(h.node for group in groups for h in group) == sorted(h.node for h in holes)
     for group in groups:
         assert 1 <= len(group) <= most
-        assert len({(h.until, h.cohort, snapshot.node[h.node].cpus) for h in group}) == 1
+        assert len({(h.until, snapshot.node[h.node].cpus) for h in group}) == 1
     if most == 1:
         assert groups == [(hole,) for hole in holes]
-    kinds_seen = {(h.until, h.cohort, snapshot.node[h.node].cpus) for h in holes}
+    kinds_seen = {(h.until, snapshot.node[h.node].cpus) for h in holes}
     short = [group for group in groups if len(group) < most]
     assert len(short) <= len(kinds_seen), "at most one group of each kind is not full"
-    tasks = MultiNodePilots({}, snapshot, most, shared=most > 1)
+    tasks = MultiNodePilots({}, snapshot, shared=most > 1)
     for room in range(len(groups) + 1):
-        assert len(task_groups(tasks.startable(holes, room), most, snapshot)) <= room
+        assert len(task_groups(tasks.startable(holes, room, most), most, snapshot)) <= room
+
+
+@given(st.integers(0, 400), st.integers(0, 400), st.data())
+def test_pilots_are_as_wide_as_their_number_asks_and_no_wider(held: int, free: int, data: st.DataObject) -> None:
+    most, cap = data.draw(st.integers(1, 256)), data.draw(st.integers(1, 300))
+    tasks = data.draw(st.integers(-(-held // most), min(held, cap))) if held <= most * cap else cap
+    width = pilot_width(held, free, tasks, max_pilots=cap, max_starts=0, max_nodes=most)
+    assert 1 <= width <= most
+    if most > 1 and width < min(most, free) and tasks < cap:
+        assert width * (cap - tasks) >= free, "the pilots that there may be hold all that is free"
+    if held + free <= cap and tasks == held:
+        assert width == 1, "while there are enough pilots, each holds one node"
+    assert pilot_width(held, free, tasks, max_pilots=cap, max_starts=0, max_nodes=1) == 1
+
+
+def test_many_free_nodes_are_held_within_a_minute_of_bounded_starts() -> None:
+    bounded = {"max_pilots": 5000, "max_starts": 10, "max_nodes": 256}
+    assert pilot_width(0, 60, 0, **bounded) == 1
+    assert pilot_width(0, 1000, 0, **bounded) == 24
+
+
+def test_a_job_grows_by_whole_pilots() -> None:
+    assert growth_sizes(6, 1, 24, 6) == (12, 18, 24)
+    assert growth_sizes(0, 4, 16, 3) == (6, 9, 12, 15)
+    assert growth_sizes(0, 1, 4, 6) == (4,), "what a job can have at most, where no whole pilot fits"
+    assert growth_sizes(0, 7, 8, 6) == (8,)
+    assert growth_sizes(8, 1, 8, 6) == ()
+    assert growth_sizes(4, 1, 64, 6, (2, 4, 8, 16, 32)) == (16, 32)
+    assert growth_sizes(4, 1, 8, 6, (2, 4, 8)) == (8,)
+    assert growth_sizes(3, 1, 7, 1) == (4, 5, 6, 7)
 
 
 @given(st.lists(st.integers(1, 4), max_size=7), st.integers(0, 30), st.integers(1, 4))
@@ -79,6 +110,8 @@ def test_no_size_that_sizing_may_choose_breaks_a_task_up(widths: list[int], most
     sizes = whole_sizes(mine, least, most, ())
     if all(width == 1 for width in widths):
         assert sizes == ()
+        wide = whole_sizes(mine, least, most, (), 3)
+        assert {size for size in wide if size > len(mine)} == set(growth_sizes(len(mine), least, most, 3))
         return
     for size in range(len(mine) + 1):
         kept = keep_whole_tasks(mine, size)

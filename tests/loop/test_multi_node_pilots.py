@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from malletrain.decide.rules import Rules
 from malletrain.domain.decision import StartPilot
 from malletrain.domain.event import EventKind
 from malletrain.domain.job import PilotEnd, PilotPhase
@@ -19,8 +20,13 @@ from tests.world import RULES, START, World, data_of, event_of, job, main_job
 WIDE = replace(RULES, max_nodes=3)
 
 
-def filled(nodes: int = 6, rules: object = WIDE, tasks: int = 12) -> World:
-    world = World(nodes=nodes, rules=rules)  # type: ignore[arg-type]
+def few_pilots(nodes: int, rules: Rules = WIDE) -> Rules:
+    """Rules by which so few pilots hold so many nodes that each is as wide as it may be."""
+    return replace(rules, max_pilots=-(-nodes // rules.max_nodes))
+
+
+def filled(nodes: int = 6, rules: Rules | None = None, tasks: int = 12) -> World:
+    world = World(nodes=nodes, rules=rules or few_pilots(nodes))
     world.submit(job(1, most=nodes), tasks)
     world.tick()
     world.tick()
@@ -49,7 +55,7 @@ def test_idle_nodes_are_held_by_few_tasks_with_a_pilot_on_each_node() -> None:
 
 
 def test_nodes_that_are_wanted_at_different_times_are_not_put_together() -> None:
-    world = World(nodes=6, rules=WIDE)
+    world = World(nodes=6, rules=few_pilots(6))
     world.cluster.reservations = (Reservation("noon", START + 900.0, START + 9000.0, ("n0", "n2", "n4")),)
     world.submit(job(1, most=6))
     world.tick()
@@ -101,7 +107,7 @@ def test_a_preempted_task_counts_as_one_preemption() -> None:
 
 
 def test_signs_count_tasks_not_nodes() -> None:
-    world = World(nodes=3, rules=WIDE)
+    world = World(nodes=3, rules=few_pilots(3))
     world.loop.record([event_of(world.clock.now(), EventKind.DAEMON_STARTED, data={"stage": "few"})])
     world.submit(job(1, most=3))
     world.tick()
@@ -139,7 +145,7 @@ def test_whatever_the_main_queue_does_tasks_stay_whole(
 ) -> None:
     """No node is held twice, no task is wider than the site allows, pilots of one task go through life together, the
     journal alone rebuilds the ledger, and once the main queue stands still the plan does too."""
-    world = World(nodes=nodes, rules=replace(RULES, max_nodes=widest))
+    world = World(nodes=nodes, rules=few_pilots(nodes, replace(RULES, max_nodes=widest)))
     for number, (least, more) in enumerate(bounds, start=1):
         world.submit(job(number, least=least, most=least + more), tasks=60)
     queue = MainQueue(world)

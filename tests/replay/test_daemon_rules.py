@@ -66,7 +66,7 @@ def both(machine: ClusterTrace, jobs: list[TrainingJob], rules: Rules) -> tuple[
         {"max_pilots": 9},
         {"max_pilot_s": 600.0, "keep_idle": 3},
         {"max_pilots": 12, "max_pilot_s": 900.0, "max_starts": 3},
-        {"max_nodes": 4},
+        {"max_nodes": 4, "max_pilots": 9},
     ],
     ids=["shipped", "capped", "limited", "capped-and-limited", "wide"],
 )
@@ -115,7 +115,7 @@ def test_a_hole_of_a_second_is_not_harvested() -> None:
 
 def test_a_task_loses_all_its_nodes_with_one() -> None:
     machine = trace([(0.0, 0, IDLE), (0.0, 1, IDLE), (0.0, 2, IDLE), (500.0, 1, BUSY)], 3, 1000.0)
-    rules = replace(SHIPPED, keep_idle=0, max_nodes=3)
+    rules = replace(SHIPPED, keep_idle=0, max_nodes=3, max_pilots=1)
     log = fast(machine, [job()], Options.of_daemon(rules, TICK_S)).log
     first = log.pilot_start == machine.start
     assert sorted(log.pilot_cause[first].tolist()) == [Cause.PREEMPTED, Cause.TASK, Cause.TASK]

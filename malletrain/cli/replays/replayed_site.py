@@ -61,7 +61,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         keep_idle=pool.keep_idle,
         max_pilots=min(pool.few_pilots, pool.max_pilots) if pool.stage == "few" else pool.max_pilots,
         max_starts=_starts_at_a_look(config),
-        max_nodes=config.pilot.max_nodes,
+        max_nodes=1 if pool.stage == "few" else config.pilot.max_nodes,
         max_pilot_s=config.pilot.max_minutes * 60.0,
         margin_s=margin_s,
         exit_s=None if margin != "auto" else UNKNOWN_EPILOG_S if has_epilog else 0.0,
@@ -69,7 +69,7 @@ def replayed_rules(config: Config, slurm: str = "", epilog_s: float | None = Non
         leave_lead_s=lead_s,
         leave_patience_s=config.pilot.leave_patience_s,
         start_patience_s=max(20.0, 2 * interval_s + 10.0) if patience == "auto" else patience,
-        forecast=config.loop.forecast or config.loop.horizon_s == "auto" or config.pilot.max_nodes > 1,
+        forecast=config.loop.forecast or config.loop.horizon_s == "auto",
         include_nodes=_names(pool.include),
         exclude_nodes=_names(pool.exclude),
     )

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from malletrain.decide.pilot_width import growth_sizes
+
 Ints = NDArray[np.int64]
 
 #: Sums of widths that are kept.
@@ -14,13 +16,20 @@ MAX_KNOWN_SUMS = 1 << 14
 
 
 class MultiNodeTasks:
-    """The task of each node, -1 where no pilot holds it. A task holds at most `width` nodes of one job."""
+    """The task of each node, -1 where no pilot holds it. A task holds nodes of one job, `width` of them at most if it
+    begins now; `several`: whether any task may hold more than one node."""
 
-    def __init__(self, nodes: int, width: int) -> None:
-        self.width = width
+    def __init__(self, nodes: int) -> None:
+        self.width = 1
+        self.several = False
         self.of: Ints = np.full(nodes, -1, np.int64)
         self._next = 0
-        self._known: dict[tuple[tuple[int, ...], int], NDArray[np.bool_]] = {}
+        self._known: dict[tuple[tuple[int, ...], int, int, int], NDArray[np.bool_]] = {}
+
+    def widen(self, width: int, held: Ints) -> None:
+        """Tasks that begin from now on hold at most `width` nodes; `held`: the nodes of those that there are."""
+        self.width = width
+        self.several = width > 1 or (self.several and len(np.unique(self.of[held])) < len(held))
 
     def begin(self, nodes: Ints, alike: Sequence[NDArray[np.float64]]) -> None:
         """Put nodes that a job takes in tasks: those together that are equal in all columns of `alike`."""
@@ -50,45 +59,54 @@ class MultiNodeTasks:
 
     def co_allocated(self, nodes: Ints) -> Ints:
         """The other nodes of the tasks that hold `nodes`."""
-        if self.width == 1 or not len(nodes):
+        if not self.several or not len(nodes):
             return np.empty(0, np.int64)
         tasks = self.of[nodes]
         return np.setdiff1d(np.flatnonzero(np.isin(self.of, tasks[tasks >= 0])), nodes)
 
     def count(self, nodes: Ints) -> int:
         """How many tasks hold these nodes."""
-        return len(nodes) if self.width == 1 else len(np.unique(self.of[nodes]))
+        return len(nodes) if not self.several else len(np.unique(self.of[nodes]))
 
-    def allowed(self, held: Ints, owner: Ints, most: Sequence[int]) -> dict[int, NDArray[np.bool_]]:
-        """By job (of `owner`, for each of the nodes `held`) that holds a task of several nodes: which of the sizes
-        0..`most[job]` it can take without breaking one up."""
-        if self.width == 1 or not len(held):
+    def allowed(
+        self, held: Ints, owner: Ints, live: Sequence[int], least: Sequence[int], most: Sequence[int]
+    ) -> dict[int, NDArray[np.bool_]]:
+        """By place in `live`, of jobs that cannot take any size: which of the sizes 0..`most[job]` do not break up a
+        task, growing by whole ones. `owner`: the job of each of the nodes `held`; `least`: the fewest nodes of each
+        job."""
+        if not self.several:
             return {}
-        _, first, width = np.unique(self.of[held], return_index=True, return_counts=True)
         widths: dict[int, list[int]] = {}
-        for job, count in zip(owner[first].tolist(), width.tolist(), strict=True):
-            widths.setdefault(job, []).append(count)
-        return {
-            job: self._sums(tuple(sorted(own)), most[job]) for job, own in widths.items() if max(own) > 1
-        }  # fmt: skip
+        if len(held):
+            _, first, width = np.unique(self.of[held], return_index=True, return_counts=True)
+            for job, count in zip(owner[first].tolist(), width.tolist(), strict=True):
+                widths.setdefault(job, []).append(count)
+        found = {}
+        for place, job in enumerate(live):
+            own = tuple(sorted(widths.get(job, ())))
+            if self.width > 1 or any(width > 1 for width in own):
+                found[place] = self._sums(own, least[job], most[job])
+        return found
 
-    def _sums(self, widths: tuple[int, ...], most: int) -> NDArray[np.bool_]:
-        """Which sizes of 0..`most` are sums of some of `widths`, or no smaller than all together."""
-        known = self._known.get((widths, most))
+    def _sums(self, widths: tuple[int, ...], least: int, most: int) -> NDArray[np.bool_]:
+        """Which sizes of 0..`most` are sums of some of `widths`, or all of them and more tasks."""
+        key = widths, self.width, least, most
+        known = self._known.get(key)
         if known is None:
             sums = 1
             for width in widths:
                 sums |= sums << width
-            known = np.array([bool(sums >> size & 1) for size in range(most + 1)])
-            known[min(sum(widths), most) :] = True
+            held = sum(widths)
+            known = np.array([size <= held and bool(sums >> size & 1) for size in range(most + 1)])
+            known[list(growth_sizes(held, least, most, self.width))] = True
             if len(self._known) > MAX_KNOWN_SUMS:
                 self._known.clear()
-            self._known[(widths, most)] = known
+            self._known[key] = known
         return known
 
     def kept(self, ranked: Ints, size: int) -> Ints:
         """Of the nodes `ranked`, best first, as many as can be kept, at most `size`, without breaking up a task."""
-        if self.width == 1:
+        if not self.several:
             return ranked[:size]
         tasks = self.of[ranked].tolist()
         widths: dict[int, int] = {}

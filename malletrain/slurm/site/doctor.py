@@ -99,7 +99,7 @@ def _partition(facts: SiteFacts, harvest: Harvest, max_pilot_s: float) -> Iterat
         yield Finding(
             Level.WARNING,
             f"each pilot holds one of {len(mine.nodes)} nodes, and slurmctld tries a blocked main job against each",
-            "set pilot.max_nodes = 8: a sixth of that cost for the same nodes",
+            "remove pilot.max_nodes = 1: beyond pool.max_pilots nodes, pilots then hold several",
         )
     if mine.max_time_s is not None and mine.max_time_s < max_pilot_s:
         yield Finding(
@@ -339,7 +339,7 @@ def _backfill(commands: Commands, facts: SiteFacts, harvest: Harvest) -> Iterato
         yield Finding(
             Level.WARNING,
             f"slurmctld's main cycle takes {seen.main_cycle_s:.2f} s",
-            "raise pilot.max_nodes or lower pool.max_pilots; each pilot is one more job to look at",
+            "lower pool.max_pilots, or set [promise] controller_cycle: fewer and wider pilots cost it less",
         )
 
 

@@ -1,0 +1,54 @@
+"""How many nodes one pilot holds: as few as let the pilots that there may be hold all nodes that can be harvested.
+
+slurmctld tries a blocked main job once for each pilot, however many nodes that holds (`_run_now` in
+src/plugins/select/cons_common/job_test.c of Slurm 22.05, in cons_tres since), so wider pilots are what a cap on their
+number leaves. Narrow ones follow the main queue more closely: a pilot gives its nodes back together. So while there
+are fewer nodes than pilots may be, each holds one; beyond that all are equally wide, and jobs grow by whole pilots.
+Were jobs to grow by single nodes, each step would take a pilot of the cap: 100 pilots of up to 32 nodes then hold
+27 % of Summit's idle time, and 93 % by this rule (docs/explanation/replay-measurements.md).
+"""
+
+from __future__ import annotations
+
+import math
+
+#: Widths that pilots have, in nodes. Few, and a quarter to a half apart: a width that follows each node that comes or
+#: goes would move the sizes of all jobs with it.
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+#: Below this part of the cap there are pilots to spare for fewer free nodes than a whole width.
+SPARE_SHARE = 0.75
+
+#: Where a look may start only so many pilots, all free nodes are to be held within so many: a minute of usual looks.
+LOOKS_TO_HOLD_ALL = 6
+
+
+def pilot_width(held: int, free: int, pilots: int, *, max_pilots: int, max_starts: int, max_nodes: int) -> int:
+    """How many nodes a pilot that starts now holds, where there are enough that are alike.
+
+    `held`: nodes that `pilots` pilots hold, each counted once however wide; `free`: nodes that could be held besides.
+    `max_pilots`, `max_starts`, `max_nodes`: as in `Rules`. Narrow pilots that are there already leave fewer, and so
+    wider ones to come; while a quarter of all may still start, what is free may be held by one that is narrower.
+    """
+    if max_nodes <= 1:
+        return 1
+    least = max(math.ceil((held + free) / max(1, max_pilots)), math.ceil(free / max(1, max_pilots - pilots)))
+    if max_starts:
+        least = max(least, math.ceil(free / (LOOKS_TO_HOLD_ALL * max_starts)))
+    if pilots < SPARE_SHARE * max_pilots:
+        least = min(least, max(1, free))
+    return min(max_nodes, next((width for width in WIDTHS if width >= least), max_nodes))
+
+
+def growth_sizes(held: int, least: int, most: int, width: int, sizes: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """The sizes above `held` nodes that a job grows to by whole pilots of `width` nodes, ascending.
+
+    `least` to `most`: its bounds, where the most is also what it has tasks for; `sizes`: those that its script
+    allows, where not all. A job that no whole pilot fits into may have its most, or of `sizes` any.
+    """
+    step = max(1, min(width, most - held))
+    if sizes:
+        larger = tuple(size for size in sizes if held < size <= most and size >= least)
+        return tuple(size for size in larger if size - held >= step) or larger
+    grown = tuple(size for size in range(held + step, most + 1, step) if size >= least)
+    return grown or ((most,) if most > held and most >= least else ())
