@@ -35,6 +35,7 @@ from malletrain.elastic.data.streams import StreamBatches, StreamPositions, Stre
 from malletrain.elastic.data.virtual_shards import VirtualShards
 from malletrain.elastic.equality import Equality, Judgement, judge, synced_layers, whole_batch_layers
 from malletrain.elastic.errors import ElasticError, JobOver, PeerLost, Released
+from malletrain.elastic.gradients.batch_gather import BatchGather
 from malletrain.elastic.gradients.comm_hook import CommHook, check_hook
 from malletrain.elastic.gradients.learning_rate import LearningRate
 from malletrain.elastic.gradients.reducer import GradientReducer
@@ -55,6 +56,7 @@ from malletrain.elastic.resize.lifecycle import WorkerLifecycle
 from malletrain.elastic.resize.member import Member
 from malletrain.elastic.resize.reconfigure import Reconfigurer
 from malletrain.elastic.resize.state_recovery import StateRecovery
+from malletrain.elastic.state.after_block import AfterBlockChanges
 from malletrain.elastic.state.buffer_copies import BufferCopies
 from malletrain.elastic.state.checkpoint_store import CheckpointStore
 from malletrain.elastic.state.checkpointing import Checkpointing
@@ -114,8 +116,11 @@ class Runtime:
         joined: whether training has begun.
         mean: whether the script's loss is a mean over its samples (else a sum).
         compares: whether the script says that its loss compares samples with each other.
+        left_by: the exception that has left the block of a step.
         shared: the values of `Session.state`.
         buffer_copies: the model's buffers as the step under way began.
+        after_block: what the script changes in the model after the block of a step.
+        gathers: rows of all members within a step.
         when_joining: called on a worker that joins a training that has begun.
         calls: how many collective calls the script has made since the last step.
 
@@ -143,6 +148,7 @@ class Runtime:
         self.load_s = 0.0
         self.joined = False
         self.calls = 0
+        self.left_by = ""
         self._finished_epoch = -1
         self.when_main: list[Callable[[], object]] = []
         self.when_joining: list[Callable[[int, int], object]] = []
@@ -231,8 +237,15 @@ class Runtime:
         self.state.before_capture = self.reducer.settle
         self.reducer.before_return = self.checkpointing.hold
         self.buffer_copies = BufferCopies(model)
+        self.after_block = AfterBlockChanges(model)
         self.guards = ScriptGuards(
-            settings.check, self.state, self.shared, self.committer, self.reducer, lambda: self.share is not None
+            settings.check,
+            self.state,
+            self.shared,
+            self.committer,
+            self.reducer,
+            lambda: self.share is not None,
+            dataset,
         )
         if settings.order is not None:
             self.guards.order = sampler.permutation
@@ -247,6 +260,9 @@ class Runtime:
             else None
         )
         self.norms = SyncBatchNormLayers(norms, self.committer, self.reducer, mean) if norms else None
+        self.gathers = BatchGather(
+            self.committer, self.reducer, functools.partial(self.guards.agreement.open, RoundKind.GATHER)
+        )
         whole = bool(whole_batch_layers(model))
         self.streams: StreamBatches | None = None
         if streams is not None:
@@ -388,6 +404,11 @@ class Runtime:
         Raises:
             Released: this worker's part is over.
         """
+        if self.left_by:
+            raise ElasticError(
+                f"the script caught an exception of a step and went on ({self.left_by}): the others wait for this "
+                "worker in that step. Leave samples out in __getitem__ or collate, or give them a loss of 0"
+            )
         self._take_back()
         self.lifecycle.between_steps()
         began = time.monotonic()
@@ -395,8 +416,11 @@ class Runtime:
         repeats = self.committer.received_sums is not None
         self.session_batch.update(self.sampler, world.size, world.chosen_batch, owes_a_step=repeats)
         at = self.position.epoch, self.position.cursor
-        self.share, batch = self._batch_loader.load(*at, world.rank, world.size, world.recovering_ranks)
+        with self.guards.attributes.loading(watched=self.guards.chance.is_early):
+            self.share, batch = self._batch_loader.load(*at, world.rank, world.size, world.recovering_ranks)
         self.checkpointing.save_async()
+        if self.recovery.can_overlap and self.guards.writes_buffers():
+            self.recovery.can_overlap = False  # a newcomer would miss what this step writes to them
         self.committed = False
         self.load_s = time.monotonic() - began
         self.seed_between()
@@ -455,6 +479,7 @@ class Runtime:
         What it does to tracked things is taken back before that."""
         if not self.state.has_state:
             return
+        self.after_block.given_up()
         groups = [
             [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in each]
             for each in (optimizer.param_groups for optimizer in self.state.optimizers)
@@ -464,8 +489,10 @@ class Runtime:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _take_back(self) -> None:
+        self.after_block.body_ended()
         if self._kept is None:
             return
+        self.buffer_copies.restore()
         (tracked, groups), self._kept = self._kept, None
         for name, thing in self.state.tracked.items():
             thing.load_state_dict(tracked[name])

@@ -218,6 +218,7 @@ class Session:
         r.check_epoch()
         while r.position.cursor < r.sampler.epoch_length:
             yield r.load_batch()
+            r.after_block.body_ended()
             if r.share is not None:
                 raise ElasticError("the body of `for batch in s.batches()` needs `with s.step():` around the step")
         r.state.mark_boundary()
@@ -314,6 +315,34 @@ class Session:
         """
         self._runtime.join()
         return all_reduce(self._runtime, tensor)
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The rows of all workers' samples in one tensor, for a loss that compares the samples of the whole batch:
+
+            with s.step():
+                first, second = s.gather(encoder(x1)), s.gather(encoder(x2))
+                info_nce(first, second).backward()
+
+        Every worker then computes the same loss, the mean over the whole batch; gradients are those of a static run.
+        Rows are in the order of the batch (with streams: in that of the workers). Targets are gathered likewise.
+
+        Args:
+            tensor: one row for each of this worker's samples, of one shape on all workers.
+
+        Raises:
+            ElasticError: it is called outside a step or inside `accumulate`, has other rows, or the session has
+                `virtual_shards`, `reduction="sum"` or a sharded model.
+        """
+        r = self._runtime
+        if r.shards is not None or r.sharded or not r.mean:
+            raise ElasticError(
+                "s.gather() bears neither virtual_shards nor a sharded model, and needs a loss that is the mean over "
+                'the batch, not reduction="sum"'
+            )
+        with r.guards.looking_away():
+            rows = r.gathers.gather(tensor)
+        r.guards.note_gathered(rows)
+        return rows
 
     def report(self, **values: float) -> None:
         """Record metrics for the job and for searches. Call it on every worker; the main one's values count."""

@@ -62,6 +62,7 @@ class Step:
         counts = share.weight if weight is None or not share.weight else weight
         if r.norms is not None:
             r.norms.begin(counts, share.batch, max(1, share.weight))
+        r.gathers.begin(counts, share.batch, share.weight)
         if r.output_scale is not None:
             r.output_scale.begin(counts, share.batch)
         r.reducer.arm(counts, share.batch, self._commit, self._backwards)
@@ -113,12 +114,15 @@ class Step:
         r.lifecycle.step_began = None
         made = self._backwards - r.reducer.passes_left
         r.reducer.disarm()
+        r.gathers.end()
         if r.norms is not None:
             r.norms.end()
         if r.output_scale is not None:
             r.output_scale.end()
         if isinstance(error, LayoutChanged):
             self._undo()
+            if r.reducer.on_abort is None:
+                r.keep_tracked()
             r.guards.lay_out_again()
             return True
         if isinstance(error, Aborted):
@@ -128,6 +132,7 @@ class Step:
                 r.keep_tracked()
             return True
         if error is not None:
+            r.left_by = f"{type(error).__name__}: {error}"
             if not r.committed:
                 r.buffer_copies.restore()
             r.failures.report(error, whole=not made and not r.committed)
@@ -139,6 +144,8 @@ class Step:
                     "as many, on every worker"
                 )
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
+        if r.guards.chance.is_early:
+            r.after_block.committed()
         r.seed_between()
         now = time.monotonic()
         r.lifecycle.last_commit = now

@@ -26,8 +26,9 @@ from malletrain.script_check.local_coordinator import LocalCoordinator
 #: Steps of one worker before others join, of three before one is killed, and of two before the end.
 STEPS_ALONE, STEPS_OF_THREE, STEPS_OF_TWO = 6, 6, 10
 
-#: Seconds that each step lasts at least, so that changes happen between chosen steps.
-PACE_S = 0.03
+#: Seconds that each step lasts at least, so that changes happen between chosen steps; and while others start, which
+#: takes long on a busy machine.
+PACE_S, PACE_WHILE_STARTING_S = 0.03, 0.5
 
 #: Seconds without a further step after which a run counts as stuck.
 PATIENCE_S = 180.0
@@ -105,10 +106,12 @@ def _check(run: _Run, say: Callable[[str], None]) -> CheckReport:
         run.wait_steps("0", STEPS_ALONE)
         during = "joining"
         say("two workers join")
+        run.pace(PACE_WHILE_STARTING_S)
         run.spawn("1")
         run.spawn("2")
         run.wait_world({"0", "1", "2"})
         run.wait_steps("2", 1)
+        run.pace(PACE_S)
         during = "three workers"
         run.wait_steps("0", run.steps("0") + STEPS_OF_THREE)
         during = "after a kill"

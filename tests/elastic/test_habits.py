@@ -27,6 +27,12 @@ ALONE = {
     "norm_after_backward": r"called after the last backward\(\) of a step: put the model into eval mode",
     "contrastive": r"train_habits.py:\d+\) compares the samples of a batch with each other.*virtual_shards=N",
     "partner_first": r"train_habits.py:\d+\) compares the samples of a batch with each other",
+    "gathered_views": r"one row for each of this worker's 64 samples, not a tensor of shape \(128, 10\)",
+    "gathered_in_parts": r"s.gather\(\) inside s.accumulate\(\)",
+    "gathered_too_late": r"call s.gather\(\) inside `with s.step\(\):`, before its last backward\(\)",
+    "sum_by_hand": r"train_habits.py:\d+\) is a sum over samples: say so, Session\(..., reduction=\"sum\"\)",
+    "catches_exceptions": r"the script caught an exception of a step and went on \(RuntimeError: out of memory\)",
+    "average_by_epoch": r"swa is a copy of the model that training changes.*s.track",
     "masked_mean": r"train_habits.py:\d+\) is a sum divided by \d+, and this worker has 64 samples.*s.step\(weight=",
     "rows_left_out": r"train_habits.py:\d+\) is a mean over \d+ values, and this worker has 64 samples.*weight=",
     "hardest": r"is a mean over 16 values, and this worker has 64 samples",
@@ -38,6 +44,8 @@ TOGETHER = {
     "local_plateau": r"learns with another lr than the others \(.*s.track\(scheduler",
     "main_evaluates": r"is at another place of the script than the others: in s.evaluate\(\)|and the others in "
     "s.evaluate",
+    "own_centres": r"has another buffer centres than the others: a worker changes it by its own samples.*s.gather",
+    "gathers_on_main": r"is at another place of the script than the others: .*s.gather\(\)",
     "meddles_on_main --times 10": r"has another 0.weight than the others: something changes it on one worker",
     "orders_that_differ": r"learns with another order of samples than the others",
     "counter_sets_rate --split": r"rank0 \(process 1\) is not like rank0 \(process 0\) in its data set",
@@ -48,6 +56,9 @@ GROWING = {
     "index_of_batch": r"has another i \(train_habits.py:\d+\) than the others",
     "best_score": r"has another best \(train_habits.py:\d+\) than the others \(.*s.state",
     "counter_in_trainer": r"has another self.done \(train_habits.py:\d+\) than the others",
+    "own_generator": r"has another chance \(a random generator\) than the others \(.*s.state\[",
+    "stage_by_steps": r"has another dataset.noise than the others \(.*set it from the epoch",
+    "constant_divisor": r"is a sum divided by 64, and this worker has \d+ samples",
     "lambda_over_global": r"learns with another lr than the others|has another count",
 }
 
@@ -63,6 +74,12 @@ EQUAL = [
     "streams",
     "gan_norm",
     "gan_shards",
+    "gathered",
+    "own_against_gathered",
+    "decays_after_block",
+    "gathered_centres",
+    "stage_by_epoch",
+    "mean_of_chunks",
     "penalised",
     "scheduler_outside",
     "decides_by_random",
@@ -73,6 +90,9 @@ OTHER = r"a tensor from outside that is neither of the batch nor of the training
 #: What a step does that makes its result depend on how samples lie on workers.
 WEAKER = {
     "statistic": r"a statistic over the samples that a worker has \(train_habits.py:\d+\)",
+    "gathered_and_own": r"a comparison of the samples that a worker has",
+    "times_length": r"the number of a worker's samples, by which its mean is multiplied \(train_habits.py:\d+\)",
+    "clips_in_hooks": r"a hook on gradients, which sees those of a worker's own samples \(train_habits.py:\d+\)",
     "whitened": r"a statistic over the samples that a worker has \(train_habits.py:\d+\)",
     "root_of_mean": r"a function of a worker's loss that is not linear",
     "inner_gradients": r"gradients by torch.autograd.grad",
@@ -161,7 +181,7 @@ def test_equal_over_changes_of_size(habit: str, tmp_path: Path) -> None:
     assert_equal(torch.load(tmp_path / "final.pt"), static, 1e-12)
 
 
-@pytest.mark.parametrize("habit", ["gan", "weighted", "unfreezes", "all_reduces"])
+@pytest.mark.parametrize("habit", ["gan", "weighted", "unfreezes", "all_reduces", "gathered"])
 def test_equal_with_three_processes_of_a_node(habit: str, tmp_path: Path) -> None:
     static = run_alone(tmp_path / "static", SCRIPT, habit)
     statuses, text = run_together(tmp_path, habit, size=3)
@@ -194,7 +214,16 @@ def test_what_depends_on_the_workers_is_not_called_equal(habit: str, tmp_path: P
 
 def test_a_plain_loss_with_penalties_is_called_equal(tmp_path: Path) -> None:
     log = tmp_path / "alone.log"
-    for habit in ("penalised", "unfreezes", "sam", "gan", "weighted"):
+    for habit in (
+        "penalised",
+        "unfreezes",
+        "sam",
+        "gan",
+        "weighted",
+        "gathered",
+        "own_against_gathered",
+        "mean_of_chunks",
+    ):
         assert Forked(outside_slurm(MALLETRAIN_TEST_DIR=str(tmp_path)), log, [SCRIPT, habit]).wait(60) == 0
         assert "statistical" not in log.read_text(), habit
 

@@ -50,10 +50,11 @@ def steps(sizes: list[int], batch_size: int = 8) -> Iterator[list[Any]]:
         parts = [member.load(4, rank, size) for rank, member in enumerate(members[:size])]
         again = [member.load(4, rank, size) for rank, member in enumerate(members[:size])]
         assert parts == again, "a step that is repeated has the same samples"
-        tables = torch.stack([member.batches._contribute()[0] for member in members[:size]])
+        given = [member.batches._contribute() for member in members[:size]]
+        sums = [torch.stack(list(each)).sum(0) for each in zip(*given, strict=True)]
         for member in members:  # those outside get the state as they join
             member.positions.begin(4)
-            member.batches._apply([tables.sum(0)])
+            member.batches._apply(sums)
         yield sorted(each for part in parts for each in part)
 
 

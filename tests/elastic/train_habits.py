@@ -45,7 +45,7 @@ def tick() -> None:
     with (HOME / f"steps-{ME}").open("a") as file:
         file.write(f"{s.steps_done}\n")
     if "MALLETRAIN_URL" in os.environ and not (HOME / "go").exists():
-        time.sleep(0.1)
+        time.sleep(0.1 if s.steps_done < 12 else 0.5)  # longer than a worker takes to start on a busy machine
 
 
 def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -369,6 +369,237 @@ def contrastive() -> None:
         first, second = functional.normalize(model(x)), functional.normalize(model(x.flip(1)))
         optimizer.zero_grad()
         functional.cross_entropy(first @ second.T / 0.1, torch.arange(len(x))).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def gathered() -> None:
+    """InfoNCE over the batch of all workers, with a temperature that is learnt, and a statistic over the batch."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        first = s.gather(functional.normalize(model(x)))
+        second = s.gather(functional.normalize(model(x.flip(1))))
+        optimizer.zero_grad()
+        likeness = first @ second.T * dict(model.named_parameters())["scale"].exp()
+        spread = (first - first.mean(0)).square().sum().sqrt()
+        classes = functional.cross_entropy(first, s.gather(y))
+        pairs = functional.cross_entropy(likeness, torch.arange(len(likeness)))
+        (pairs + classes + 0.1 * spread).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def decays_after_block() -> None:
+    """What a script does to parameters, buffers and values after the block counts once for each step."""
+    s.state["count"] = 0
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+    s.track(scheduler=scheduler)
+    for epoch in s.epochs(EPOCHS):
+        model[0].weight.requires_grad_(epoch != 1)  # the step in which this is found is repeated
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(0.99)
+                model.get_buffer("seen").add_(1)
+            scheduler.step()
+            s.state["count"] += 1
+            tick()
+    assert s.state["count"] == int(model.get_buffer("seen")) == s.steps_done
+
+
+def sum_by_hand() -> None:
+    loop(lambda x, y: functional.cross_entropy(model(x), y, reduction="none").sum().backward())
+
+
+def constant_divisor() -> None:
+    """Divided by the batch of all workers, on each of them."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(x), y, reduction="none").sum() / BATCH).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def times_length() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y) * len(x) / BATCH
+        loss.backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def mean_of_chunks() -> None:
+    """Parts of a worker's part, each weighed by its length: right."""
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                optimizer.zero_grad()
+                parts = zip(x.split(9), y.split(9), strict=True)
+                losses = [functional.cross_entropy(model(a), b) * len(a) / len(x) for a, b in parts]
+                torch.stack(losses).sum().backward()
+                optimizer.step()
+            tick()
+
+
+def clips_in_hooks() -> None:
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    loop(plain)
+
+
+def own_generator() -> None:
+    """Decides by a generator of its own, which a newcomer begins anew."""
+    chance = random.Random(1)
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            factor = 0.0 if chance.random() < 0.3 else 1.0
+            with s.step():
+                plain(factor * x, y)
+            tick()
+
+
+class Stages(Dataset[Any]):
+    """Noise that the script makes less from stage to stage."""
+
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
+        self.noise, self.reads = 1.0, 0
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1  # a count of its own, which workers have by right
+        x, y = self.samples[index]
+        return x + self.noise * torch.randn_like(x), y
+
+
+def stage_by_steps() -> None:
+    assert isinstance(dataset, Stages)
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            dataset.noise *= 0.9
+            tick()
+
+
+def stage_by_epoch() -> None:
+    assert isinstance(dataset, Stages)
+    for epoch in s.epochs(EPOCHS):
+        dataset.noise = 1 / (1 + epoch)
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+            tick()
+
+
+def _with_centres(rows_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    centres = model.get_buffer("centres")
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        hidden = model[1](model[0](x))
+        rows, labels = rows_of(hidden.detach()), rows_of(y)
+        optimizer.zero_grad()
+        (
+            functional.cross_entropy(model[2](hidden), y) + 0.1 * (hidden - centres[y]).square().sum(1).mean()
+        ).backward()
+        optimizer.step()
+        centres.index_add_(0, labels, 0.01 * (rows - centres[labels]))
+
+    loop(body)
+
+
+def own_centres() -> None:
+    """A buffer that follows a worker's own samples."""
+    _with_centres(lambda rows: rows)
+
+
+def gathered_centres() -> None:
+    _with_centres(s.gather)
+
+
+def catches_exceptions() -> None:
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            try:
+                with s.step():
+                    if s.steps_done == 3:
+                        raise RuntimeError("out of memory")  # noqa: TRY301 - as scripts do
+                    plain(x, y)
+            except RuntimeError:
+                continue
+
+
+def average_by_epoch() -> None:
+    swa = torch.optim.swa_utils.AveragedModel(model)
+    for _ in s.epochs(EPOCHS):
+        for x, y in s.batches():
+            with s.step():
+                plain(x, y)
+        swa.update_parameters(model)
+
+
+def own_against_gathered() -> None:
+    """A worker's own rows against those of all."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        own = functional.normalize(model(x))
+        likeness = own @ s.gather(own).T * dict(model.named_parameters())["scale"].exp()
+        same = (y[:, None] == s.gather(y)[None, :]).double()
+        optimizer.zero_grad()
+        functional.cross_entropy(likeness, same / same.sum(1, keepdim=True)).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def gathered_views() -> None:
+    """Two views in one tensor: rows of workers would lie between them."""
+    loop(lambda x, y: s.gather(model(torch.cat([x, x.flip(1)]))).sum().backward())
+
+
+def gathered_in_parts() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        with s.accumulate():
+            s.gather(model(x)).mean().backward()
+
+    loop(body)
+
+
+def gathered_too_late() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        plain(x, y)
+        s.gather(x)
+
+    loop(body)
+
+
+def gathered_and_own() -> None:
+    """The samples of a worker's part are compared with each other, beside gathered ones."""
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        out = model(x)
+        optimizer.zero_grad()
+        (functional.cross_entropy(s.gather(out), s.gather(y)) + (out @ out.T).tril(-1).square().mean()).backward()
+        optimizer.step()
+
+    loop(body)
+
+
+def gathers_on_main() -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        out = model(x)
+        optimizer.zero_grad()
+        functional.cross_entropy(out, y).backward() if not s.is_main else s.gather(out).square().mean().backward()
         optimizer.step()
 
     loop(body)
@@ -850,6 +1081,16 @@ if __name__ == "__main__":
         if options.habit == "gan_shards":
             models["d"].insert(2, nn.Dropout(0.3))
         given, stepped = models, optimizers
+    if options.habit == "decays_after_block":
+        model.register_buffer("seen", torch.zeros(()))
+    if options.habit.endswith("_centres"):
+        model.register_buffer("centres", torch.zeros(10, 16).double())
+    if options.habit.startswith("stage_"):
+        dataset = Stages(dataset)
+    if "gathered" in options.habit:
+        model.register_parameter("scale", nn.Parameter(torch.tensor(1.0).double()))
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+        given, stepped = model, optimizer
     if options.habit.startswith("norm_"):
         model[1] = nn.Sequential(elastic.sync_batchnorm(nn.BatchNorm1d(16).double()), nn.Tanh())
     if options.habit == "unfreezes":

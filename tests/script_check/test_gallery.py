@@ -64,9 +64,12 @@ def test_a_loop_is_equal_to_its_static_run(loop: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     result = CliRunner().invoke(check, ["--json", str(loop), "--epochs", "20"])
     report = json.loads(result.output)
-    assert report["verdict"] == ("in distribution" if loop.stem in IN_DISTRIBUTION else "equal"), result.output
+    allowed = {"in distribution"} if loop.stem in IN_DISTRIBUTION else {"equal"}
+    if loop.stem in ROUNDED:  # on a busy machine more steps are made, and rounding decides more parameters
+        allowed.add("in distribution")
+    assert report["verdict"] in allowed, result.output
     claim = re.search(rf"^\| \[{loop.stem}\]\(.* \| ([\w ]+) \| [^|]* \|$", PAGE, re.MULTILINE)
     assert claim and report["equality"].startswith(claim[1])
-    if report["verdict"] == "equal":
+    if loop.stem not in IN_DISTRIBUTION:
         assert report["differences"][0]["difference"] < (0.02 if loop.stem in ROUNDED else 1e-9)
     assert list(tmp_path.iterdir()) == [], "a loop of the gallery writes no files"

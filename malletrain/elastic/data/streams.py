@@ -3,7 +3,8 @@
 The script opens a fixed number of streams. Each step takes its samples from all streams that are not over, as evenly
 as possible, so what a step consists of does not depend on the number of workers. Each stream is read by one worker.
 How many samples were taken from each, and which are over, is part of the training state and is agreed beside the
-gradients of each step: a worker that takes a stream over passes over the samples that were taken.
+gradients of each step: a worker that takes a stream over passes over the samples that were taken, from the last place
+that the stream itself has named (`stream_marks`) or from its start.
 """
 
 from __future__ import annotations
@@ -21,6 +22,15 @@ from torch.utils.data import default_collate
 
 from malletrain.elastic.data.random_seeds import kept_random_state, seed_sample
 from malletrain.elastic.data.sampler import Share, mix
+from malletrain.elastic.data.stream_marks import (
+    STEPS_BETWEEN_MARKS,
+    StatefulStream,
+    StreamMark,
+    decoded,
+    encoded,
+    encoded_length,
+    state_text,
+)
 from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.gradients.reducer import ExtraReduction, GradientReducer
 from malletrain.elastic.state.training_state import Position
@@ -38,6 +48,7 @@ class Streams:
         open_stream: called with the number of a stream, from 0, and the epoch; returns its samples, the same ones in
             the same order on every worker. If what it returns has a method `skip(n)`, that is called to pass over
             samples, and must return the rest (as an `IterableDataset` of Hugging Face does); otherwise they are read.
+            If it has `state_dict` and `load_state_dict`, about the iteration in progress, few are passed over.
         count: number of streams. At most so many workers have samples; a step needs one sample of each.
 
     Raises:
@@ -62,11 +73,15 @@ class StreamPositions:
         self.epoch = -1
         self.taken = [0] * count
         self.over = [False] * count
+        self.marks: dict[int, StreamMark] = {}
+        #: Of marks that the next step brings: bytes by stream.
+        self.coming = [0] * count
 
     def begin(self, epoch: int) -> None:
         """Start all streams anew if `epoch` is another one."""
         if epoch != self.epoch:
             self.epoch, self.taken, self.over = epoch, [0] * len(self.taken), [False] * len(self.over)
+            self.marks, self.coming = {}, [0] * len(self.coming)
 
     def is_over(self, epoch: int) -> bool:
         """Whether all streams of an epoch are over."""
@@ -82,10 +97,18 @@ class StreamPositions:
         self.over = [before or bool(now) for before, now in zip(self.over, over, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "taken": list(self.taken), "over": list(self.over)}
+        return {
+            "epoch": self.epoch,
+            "taken": list(self.taken),
+            "over": list(self.over),
+            "marks": {str(stream): mark.as_plain() for stream, mark in self.marks.items()},
+            "coming": list(self.coming),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.taken, self.over = state["epoch"], list(state["taken"]), list(state["over"])
+        self.marks = {int(stream): StreamMark(**mark) for stream, mark in state.get("marks", {}).items()}
+        self.coming = list(state.get("coming", [0] * len(self.taken)))
 
 
 class StreamSampler:
@@ -123,13 +146,20 @@ class StreamSampler:
 
 @dataclass(slots=True)
 class _Open:
-    """A stream as one worker has it: the samples from `first` on that are read but not committed, and the rest."""
+    """A stream as one worker has it: the samples from `first` on that are read but not committed, and the rest.
+
+    `state` is what the stream said of itself after `state_at` samples, `reads` how often it was read since.
+    """
 
     epoch: int
     first: int
+    items: Any
     rest: Iterator[Any]
     samples: deque[Any] = field(default_factory=deque)
     ended: bool = False
+    state: str = ""
+    state_at: int = -1
+    reads: int = STEPS_BETWEEN_MARKS  #: the first one is marked
 
 
 class StreamReader:
@@ -155,37 +185,97 @@ class StreamReader:
             raise ElasticError("stream 0 is empty")
         return self.collate(samples)
 
-    def read(self, epoch: int, stream: int, first: int, count: int) -> tuple[list[Any], bool]:
+    def read(
+        self, epoch: int, stream: int, first: int, count: int, mark: StreamMark | None = None
+    ) -> tuple[list[Any], bool]:
         """`count` samples of a stream from number `first` on, or as many as there are; and whether it is over then.
 
         They are kept until a later sample is asked for: a step may be repeated.
+
+        Args:
+            mark: where the stream was at some sample before `first`.
         """
         with kept_random_state():
             opened = self._open.get(stream)
             if opened is None or opened.epoch != epoch or opened.first > first:
-                opened = self._open[stream] = self._start(epoch, stream, first)
+                opened = self._open[stream] = self._start(epoch, stream, first, mark)
             began = time.monotonic()
-            while opened.first < first:
-                self._pull(opened, stream, 1)
-                if not opened.samples:
-                    raise ElasticError(
-                        f"stream {stream} has {opened.first} samples here, and at least {first} on another worker: "
-                        "it must give the same samples in the same order everywhere"
-                    )
-                opened.samples.popleft()
-                opened.first += 1
+            self._pass_over(opened, stream, first)
             if time.monotonic() - began > LONG_SKIP_S:
                 log.info("stream %d: %.1f s to pass over samples", stream, time.monotonic() - began)
+            self._pull(opened, stream, count)
+            self._note_state(opened, first + count)
             self._pull(opened, stream, count + 1)
         samples = [sample for sample, _ in zip(opened.samples, range(count), strict=False)]
         self.a_sample = samples[:1] or self.a_sample
         return samples, opened.ended and len(opened.samples) <= count
 
-    def _start(self, epoch: int, stream: int, first: int) -> _Open:
+    def state_at(self, stream: int, taken: int) -> str | None:
+        """What a stream said of itself after `taken` samples, "" if nothing; None if it was not asked then."""
+        opened = self._open.get(stream)
+        return opened.state if opened is not None and opened.state_at == taken else None
+
+    def following(self, stream: int, taken: int) -> list[Any]:
+        """The samples after `taken` that are at hand."""
+        opened = self._open.get(stream)
+        return list(opened.samples) if opened is not None and opened.first == taken else []
+
+    def _start(self, epoch: int, stream: int, first: int, mark: StreamMark | None) -> _Open:
+        items: Any = self._opened(epoch, stream)
+        if mark is not None and mark.taken > first:
+            mark = None
+        if mark is not None and mark.state and isinstance(items, StatefulStream):
+            items.load_state_dict(mark.state_dict())
+            stream_of_samples: Any = items
+            opened = _Open(epoch, mark.taken, items, iter(stream_of_samples))
+            self._pull(opened, stream, mark.following)
+            if mark.is_followed_by(list(opened.samples)):
+                return opened
+            log.warning(
+                "stream %d: other samples follow after load_state_dict than before (is there a shuffle buffer?): "
+                "those before are passed over instead",
+                stream,
+            )
+            items = self._opened(epoch, stream)
+        start = first if mark is None else mark.taken
+        if start > 0 and hasattr(items, "skip"):
+            items = items.skip(start)
+            opened = _Open(epoch, start, items, iter(items))
+        else:
+            opened = _Open(epoch, 0, items, iter(items))
+            self._pass_over(opened, stream, start)
+        if mark is not None:
+            self._pull(opened, stream, mark.following)
+            if not mark.is_followed_by(list(opened.samples)):
+                raise ElasticError(
+                    f"stream {stream} gives other samples here than on the worker that read it before: it must give "
+                    "the same in the same order everywhere. Seed its shuffling by the epoch (webdataset's: "
+                    ".shuffle(1000, seed=epoch)), and sort listings"
+                )
+        return opened
+
+    def _pass_over(self, opened: _Open, stream: int, first: int) -> None:
+        """Read on to sample number `first`."""
+        while opened.first < first:
+            self._pull(opened, stream, 1)
+            if not opened.samples:
+                raise ElasticError(
+                    f"stream {stream} has {opened.first} samples here, and at least {first} on another worker: "
+                    "it must give the same samples in the same order everywhere"
+                )
+            opened.samples.popleft()
+            opened.first += 1
+
+    def _opened(self, epoch: int, stream: int) -> Any:
         seed_sample(mix(self._seed, epoch, stream))
-        items: Any = self.dataset.open_stream(stream, epoch)
-        skips = first > 0 and hasattr(items, "skip")
-        return _Open(epoch, first if skips else 0, iter(items.skip(first) if skips else items))
+        return self.dataset.open_stream(stream, epoch)
+
+    @staticmethod
+    def _note_state(opened: _Open, taken: int) -> None:
+        """Ask the stream, now and then, where it is; it has given `taken` samples if no later one is at hand."""
+        opened.reads += 1
+        if opened.reads >= STEPS_BETWEEN_MARKS and opened.first + len(opened.samples) == taken and not opened.ended:
+            opened.reads, opened.state, opened.state_at = 0, state_text(opened.items), taken
 
     def _pull(self, opened: _Open, stream: int, count: int) -> None:
         """Read on until `count` samples are at hand, or the stream is over."""
@@ -219,7 +309,7 @@ class StreamBatches:
         self._reducer = reducer
         self._mine: dict[int, tuple[int, bool]] = {}
         self.taken = 0
-        reducer.add_extras(ExtraReduction(1, self._contribute, self._apply))
+        reducer.add_extras(ExtraReduction(2, self._contribute, self._apply))
 
     def load(
         self, epoch: int, cursor: int, rank: int, size: int, recovering_ranks: frozenset[int] = frozenset()
@@ -234,25 +324,44 @@ class StreamBatches:
         for place, stream in enumerate(live):
             if readers[stream % len(readers)] == rank:
                 count = each + (1 if place < more else 0)
-                got, over = self._reader.read(epoch, stream, self._positions.taken[stream], count)
+                first, mark = self._positions.taken[stream], self._positions.marks.get(stream)
+                got, over = self._reader.read(epoch, stream, first, count, mark)
                 self._mine[stream] = len(got), over
                 samples += got
         share = Share([], len(samples), self._sampler.batch_size)
         return share, self._reader.collate(samples or self._reader.a_sample)
 
     def _contribute(self) -> list[torch.Tensor]:
-        """What this member has taken of each stream, and whether it is over; beside the last sums of a step."""
-        table = torch.zeros(2, len(self._positions.taken), dtype=torch.int64)
+        """What this member has taken of each stream, whether it is over, and how long the mark is that the next step
+        brings; and the marks that this step brings. Beside the last sums of a step."""
+        positions = self._positions
+        table = torch.zeros(3, len(positions.taken), dtype=torch.int64)
+        marks: list[int] = []
         if self._reducer.passes_left == 1:
             for stream, (taken, over) in self._mine.items():
+                state = self._reader.state_at(stream, positions.taken[stream] + taken)
                 table[0, stream], table[1, stream] = taken, int(over)
-        return [table.reshape(-1)]
+                table[2, stream] = encoded_length(state) if state is not None and not over else 0
+            for stream, length in enumerate(positions.coming):
+                at = positions.taken[stream]
+                state, samples = self._reader.state_at(stream, at), self._reader.following(stream, at)
+                told = encoded(state, samples) if length and state is not None and samples else []
+                marks += told if len(told) == length else [0] * length
+        return [table.reshape(-1), torch.tensor(marks or [0] * max(1, sum(positions.coming)), dtype=torch.int64)]
 
     def _apply(self, sums: list[torch.Tensor]) -> None:
         if self._reducer.passes_left > 1:
             return
-        taken, over = sums[0].view(2, -1).tolist()
-        self._positions.advance(taken, over)
+        positions = self._positions
+        taken, over, coming = sums[0].view(3, -1).tolist()
+        marks = sums[1].tolist()
+        for stream, length in enumerate(positions.coming):
+            mark = decoded(marks[:length], positions.taken[stream]) if length else None
+            if mark is not None:
+                positions.marks[stream] = mark
+            marks = marks[length:]
+        positions.advance(taken, over)
+        positions.coming = coming
         self.taken = sum(taken)
         if not self.taken:
             raise ElasticError(f"epoch {self._positions.epoch}: no stream has a sample")

@@ -42,6 +42,7 @@ class RoundKind(IntEnum):
     EVALUATE = 2
     AGREE = 3
     FINISH = 4
+    GATHER = 5
 
 
 _RATES_CURE = "set it from s.steps_done or s.epoch, or track the scheduler: s.track(scheduler=scheduler)"
@@ -50,11 +51,17 @@ _SCRIPT_CURE = (
     "value that the script gives it"
 )
 
+_DATASET_CURE = (
+    "set it from the epoch before the loop over batches, `dataset.stage = stage_of(epoch)`: a worker that joins has "
+    "the data set as the script made it"
+)
+
 _CALLS = {
     RoundKind.STEP: "s.step()",
     RoundKind.EVALUATE: "s.evaluate()",
     RoundKind.AGREE: "s.agree()",
     RoundKind.FINISH: "s.finish()",
+    RoundKind.GATHER: "s.gather()",
 }
 
 
@@ -220,6 +227,8 @@ class Agreement:
         if odd:
             name, own = self._locate(values)
             said = ", ".join(f"{who} has {value}" for who, value in own.items())
+            if name.startswith("dataset."):
+                cure = _DATASET_CURE
             cure = cure.replace("NAME", name.partition(" ")[0].rpartition(".")[2])
             self._objections.raise_or_warn(f"{self._names(odd)} {what} {name} than the others ({said}): {cure}", name)
 
@@ -250,13 +259,18 @@ class Agreement:
             note = f"{who} has {name} equal to the others' only up to rounding: other processors?"
             self._objections.warn(note, "rounding")
             return
-        if len(different) == 1 and self._is_damage(odd, *unlike.tolist()):
+        of_buffer = name.startswith("buffer ")  # which scripts change more often than memory fails
+        if len(different) == 1 and not of_buffer and self._is_damage(odd, *unlike.tolist()):
             self._set_apart(odd[0], name)
+        cure = (
+            "a worker changes it by its own samples. Change it by those of all, `rows = s.gather(rows)` before the "
+            "last backward()"
+            if of_buffer
+            else "something changes it on one worker and not on another. What belongs to a step goes after "
+            "backward() inside `with s.step():` and depends on nothing of this worker alone"
+        )
         self._objections.raise_or_warn(
-            f"after step {self._position.step} {who} has another {name} than the others: something changes it on one "
-            "worker and not on another. What belongs to a step goes after backward() inside `with s.step():` and "
-            "depends on nothing of this worker alone",
-            name,
+            f"after step {self._position.step} {who} has another {name} than the others: {cure}", name
         )
 
     def _is_damage(self, odd: list[int], elements: int, seen_before: int) -> bool:

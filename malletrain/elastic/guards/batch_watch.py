@@ -79,6 +79,8 @@ class BatchWatch(dispatch.TorchDispatchMode):
         self._outside: dict[int, tuple[torch.Tensor, int]] = {}
         self._made: dict[int, torch.Tensor] = {}
         self._of_state: set[int] = set()
+        self._of_all: set[int] = set()  #: gathered over workers, or made of such and of what all have alike
+        self._of_nothing: set[int] = set()  #: made from no tensor: positions, a mask
         self._losses: set[int] = set()
         self.found: dict[str, str] = {}
         self.over = False
@@ -112,8 +114,12 @@ class BatchWatch(dispatch.TorchDispatchMode):
             self._judge(name, args, inputs, outs[0])
         for tensor in outs:
             self._made[id(tensor)] = tensor
-            if inputs and all(self._is_of_state(each) for each in inputs):
+            if all(id(each) in self._of_nothing for each in inputs):
+                self._of_nothing.add(id(tensor))
+            elif all(self._is_of_state(each) for each in inputs):
                 self._of_state.add(id(tensor))
+            elif self._are_of_all(inputs):
+                self._of_all.add(id(tensor))
             elif tensor.ndim == 0 and tensor.is_floating_point() and any(each.requires_grad for each in inputs):
                 self._losses.add(id(tensor))
         return out
@@ -121,6 +127,11 @@ class BatchWatch(dispatch.TorchDispatchMode):
     def looking_away(self) -> AbstractContextManager[Any]:
         """A context manager around what is none of the script's forward passes."""
         return dispatch.without_modes()
+
+    def note_gathered(self, rows: torch.Tensor) -> None:
+        """These are rows of all workers' samples."""
+        self._made[id(rows)] = rows
+        self._of_all.add(id(rows))
 
     def look_at_gradients(self, inputs: Any) -> None:
         """`torch.autograd.grad` is called for these tensors."""
@@ -136,7 +147,7 @@ class BatchWatch(dispatch.TorchDispatchMode):
 
     def _judge(self, name: str, args: Any, inputs: list[torch.Tensor], out: torch.Tensor) -> None:
         samples, first = self._samples, inputs[0]
-        if samples < MIN_SAMPLES or self._is_of_state(first):
+        if samples < MIN_SAMPLES or self._is_of_state(first) or self._are_of_all(inputs):
             return
         if name in _OVER_SAMPLES and first.ndim and first.shape[0] == samples and first.is_floating_point():
             one = first.ndim == 1 and name in ("_softmax", "_log_softmax", "sort", "topk", "cumsum")
@@ -144,7 +155,8 @@ class BatchWatch(dispatch.TorchDispatchMode):
                 self._note(STATISTIC)
         elif name in _PRODUCTS and out.ndim >= 2 and out.shape[-1] == out.shape[-2] == samples:
             # (Attention over as many places as there are samples has a matrix for each of them.)
-            if not (any(self._is_of_state(each) for each in inputs) or (out.ndim > 2 and out.shape[0] == samples)):
+            known = any(self._is_of_state(each) or id(each) in self._of_all for each in inputs)
+            if not (known or (out.ndim > 2 and out.shape[0] == samples)):
                 self._note(PAIRS)
         elif out.ndim == 0:
             losses = [each for each in inputs if id(each) in self._losses]
@@ -180,6 +192,12 @@ class BatchWatch(dispatch.TorchDispatchMode):
             and other.device == tensor.device and other._version == version and torch.equal(other, tensor)
             for other, version in (self._earlier or {}).values()
         )  # fmt: skip
+
+    def _are_of_all(self, inputs: list[torch.Tensor]) -> bool:
+        """Whether an operation on these has the samples of all workers, and none of this worker alone."""
+        return any(id(each) in self._of_all for each in inputs) and all(
+            id(each) in self._of_all or id(each) in self._of_nothing or self._is_of_state(each) for each in inputs
+        )
 
     def _is_of_state(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._of_state or _storage(tensor) in self._own

@@ -2,6 +2,7 @@
 
 - A number read from this worker's part of the batch (`ratio = a.item() / b.item()`) that weighs or divides a loss: a
   static run has another one, of the whole batch. `s.agree(a.item())` gives all workers the same.
+- The number of samples of a worker, which its mean is multiplied by (`loss * len(x) / 64`).
 - A collection that the loop fills and the loss is computed from (a replay buffer): workers have different ones, and a
   worker that joins begins with an empty one.
 
@@ -18,7 +19,10 @@ from collections.abc import Iterator
 NUMBER = "a number read from a worker's part of the batch, with which its loss is weighed or divided"
 COLLECTION = "a collection that a worker fills by itself (a replay buffer), and with which no newcomer begins"
 
+LENGTH = "the number of a worker's samples, by which its mean is multiplied"
+
 REMEDIES = {
+    LENGTH: 'The session weighs means by samples itself: leave it out, or say Session(..., reduction="sum")',
     NUMBER: "The number of all workers: s.agree(...) after the block of the step before; or virtual_shards=N",
     COLLECTION: "Keep what is learned from in the data set, or generate it there by index",
 }
@@ -109,7 +113,11 @@ class _File:
         """Look at the operands of a loss, at what was assigned to them, and at the functions that return them."""
         queue, seen = losses, set[str]()
         while queue:
-            for operand in _operands(queue.pop()):
+            loss = queue.pop()
+            lengths = list(_lengths(loss, divides=False))
+            if any(not divides for _, divides in lengths) and not any(divides for _, divides in lengths):
+                self._note(LENGTH, loss.lineno)
+            for operand in _operands(loss):
                 name = _dotted(operand)
                 if _reads_number(operand):
                     self._note(NUMBER, operand.lineno)
@@ -238,6 +246,26 @@ def _operands(node: ast.expr) -> Iterator[ast.expr]:
             yield from _operands(node.func.value)
     else:
         yield node
+
+
+def _lengths(node: ast.expr, *, divides: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """Sizes of tensors that an expression is multiplied by, or divided by."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        yield from _lengths(node.left, divides=divides)
+        yield from _lengths(node.right, divides=divides != isinstance(node.op, ast.Div))
+    elif isinstance(node, ast.UnaryOp):
+        yield from _lengths(node.operand, divides=divides)
+    elif _is_length(node):
+        yield node, divides
+
+
+def _is_length(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        first = bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+        return _method(node) in ("len", "numel") or (_method(node) == "size" and first)
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        return isinstance(node.slice, ast.Constant) and node.slice.value == 0
+    return False
 
 
 def _reads_number(node: ast.AST) -> bool:

@@ -17,13 +17,18 @@ from typing import Any
 
 import torch
 
+from malletrain.elastic.gradients.batch_gather import GATHER_NODES
 from malletrain.elastic.guards.batch_watch import BatchWatch
+from malletrain.elastic.guards.script_place import current_line
 
 #: Nodes of a loss's graph that are looked at, nearest first: a loss is a few terms, and its model lies behind them.
 MAX_NODES = 32
 
 #: Pairs of a contrastive loss from which it is recognised by its targets: fewer may be so by chance.
 MIN_PAIRS = 8
+
+#: Of fewer samples a size may be theirs by accident. How far a rounded quotient may be from a whole number.
+MIN_SAMPLES, ROUNDING = 4, 1e-9
 
 #: Nodes that a penalty on parameters has not, and how many are looked at for one of them.
 _MODEL_NODES = ("Addmm", "Mm", "Bmm", "Convolution", "Embedding", "NativeLayerNorm", "ScaledDot", "NativeBatchNorm")
@@ -45,6 +50,7 @@ class LossWatch:
         in_parts: returns whether a loss is of a part of the step's samples (accumulation).
         may_wait: whether to look at values that a GPU has yet to compute.
         before: called as `backward` is, on the script's thread.
+        ratios: of divisors of sums to samples in earlier steps, by the script's line; this one's are added.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class LossWatch:
         samples: int = 0,
         in_parts: Callable[[], bool] = lambda: False,
         before: Callable[[], None] = lambda: None,
+        ratios: dict[str, float] | None = None,
     ) -> None:
         self._object_to = object_to
         self._mean = mean
@@ -67,6 +74,7 @@ class LossWatch:
         self._samples = samples
         self._in_parts = in_parts
         self._before = before
+        self._ratios = {} if ratios is None else ratios
         self._backward: Any = None
         self._grad: Any = None
         self.batch: BatchWatch | None = None  #: looks away while backward runs
@@ -128,12 +136,14 @@ class LossWatch:
 
     def _judge_counts(self, root: Any) -> None:
         """A mean must be over as many values for each sample, and a sum must be divided by a number of these."""
-        for node in _linear_terms(root):
+        self._judge_sums(root)
+        for number, node in enumerate(_linear_terms(root)):
             name = node.name()
             if name == "DivBackward0":
                 divisor = node._saved_other
                 known = isinstance(divisor, torch.Tensor) and divisor.ndim == 0 and not divisor.requires_grad
-                if known and _sums_data(node.next_functions[0][0]) and float(divisor) % self._samples:
+                summed = node.next_functions[0][0]
+                if known and _sums_data(summed) and not _is_of_all(summed) and self._is_odd(float(divisor), number):
                     self._object_to(
                         f"is a sum divided by {float(divisor):g}, and this worker has {self._samples} samples: if it "
                         "is a mean over something else, say how much of it is here, `with s.step(weight=...):`; "
@@ -141,11 +151,35 @@ class LossWatch:
                     )
                 continue
             values = _mean_over(node)
-            if values and values % self._samples and _is_of_data(node):
+            if values and values % self._samples and _is_of_data(node) and not _is_of_all(node):
                 self._object_to(
                     f"is a mean over {values} values, and this worker has {self._samples} samples: some count and "
                     "others do not. Say how many count here, `with s.step(weight=mask.sum()):`"
                 )
+
+    def _is_odd(self, divisor: float, number: int) -> bool:
+        """Whether a sum is not divided by the same number for each sample, in every step alike."""
+        ratio = divisor / self._samples
+        return bool(ratio % 1) or ratio != self._ratios.setdefault(f"{current_line()} {number}", ratio)
+
+    def _judge_sums(self, root: Any) -> None:
+        """A sum over samples must be divided by something, or multiplied by its inverse."""
+        queue = deque([root])
+        for _ in range(MAX_NODES):
+            node = queue.popleft() if queue else None
+            if node is None:
+                continue
+            if node.name() in ("AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0"):
+                factor = _factor(node)
+                if factor is None or (1 / factor) % self._samples > ROUNDING * self._samples:
+                    queue.extend(following for following, _ in node.next_functions)
+            elif node.name() == "SumBackward0" and self._samples >= MIN_SAMPLES and node.next_functions[0][0]:
+                sizes = tuple(node._saved_self_sym_sizes)
+                stacked = node.next_functions[0][0].name() == "StackBackward0"
+                if sizes and not stacked and sizes[0] == self._samples and _is_of_data(node) and not _is_of_all(node):
+                    self._object_to(
+                        'is a sum over samples: say so, Session(..., reduction="sum"), or divide it by their number'
+                    )
 
     def _judge_pairs(self, node: Any) -> None:
         """A sample's partner is its target: as many classes as samples (InfoNCE, CLIP), or one less with the partner
@@ -154,12 +188,27 @@ class LossWatch:
         if target.ndim != 1 or len(shape) != 2 or len(target) < MIN_PAIRS or (target.is_cuda and not self._may_wait):
             return
         square = shape[1] == len(target) and torch.equal(target, torch.arange(len(target), device=target.device))
-        if square or (shape[1] == len(target) - 1 and not bool(target.any())):
+        if (square or (shape[1] == len(target) - 1 and not bool(target.any()))) and not _gathered(node):
             self._object_to(
                 "compares the samples of a batch with each other, and a worker has a part of them: with "
-                "Session(..., virtual_shards=N) each is compared with those of its shard at every number of workers; "
-                "with additive_loss=False the result depends on it"
+                "Session(..., virtual_shards=N) each is compared with those of its shard at every number of workers, "
+                "by rows = s.gather(rows) with the whole batch; with additive_loss=False the result depends on them"
             )
+
+
+def _factor(node: Any) -> float | None:
+    """The positive number that a node multiplies by, if it is one."""
+    if node.name() != "MulBackward0":
+        return None
+    for other in (node._saved_other, node._saved_self):
+        if (
+            isinstance(other, torch.Tensor)
+            and other.ndim == 0
+            and not other.requires_grad
+            and other.device.type == "cpu"
+        ):
+            return float(other) if float(other) > 0 else None
+    return None
 
 
 def _linear_terms(root: Any) -> Iterator[Any]:
@@ -212,6 +261,40 @@ def _is_of_data(root: Any) -> bool:
             return True
         queue.extend(following for following, _ in node.next_functions)
     return False
+
+
+def _gathered(root: Any) -> bool:
+    """Whether rows gathered over workers are behind a node."""
+    return any(node.name() in GATHER_NODES for node in _behind(root)[0])
+
+
+def _is_of_all(root: Any) -> bool:
+    """Whether a term is of rows gathered over workers alone: no model is behind it on a way past the gathering."""
+    found, complete = _behind(root)
+    gathered = {node for node in found if node.name() in GATHER_NODES}
+    if not gathered or not complete:
+        return False
+    reaching = set(gathered)
+    for _ in found:
+        more = {node for node in found if any(following in reaching for following, _ in node.next_functions)}
+        if more <= reaching:
+            break
+        reaching |= more
+    return not any(node.name().startswith(_MODEL_NODES) for node in found if node not in reaching)
+
+
+def _behind(root: Any) -> tuple[set[Any], bool]:
+    """The nodes behind one, up to gathered rows; and whether these are all."""
+    queue: deque[Any] = deque([root])
+    seen: set[Any] = set()
+    while queue and len(seen) < MAX_MODEL_NODES:
+        node = queue.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() not in GATHER_NODES:
+            queue.extend(following for following, _ in node.next_functions)
+    return seen, not queue
 
 
 def _over(what: str, weight: str) -> str:

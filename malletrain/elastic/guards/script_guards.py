@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,12 +17,22 @@ from malletrain.elastic.gradients.reducer import GradientPhase, GradientReducer
 from malletrain.elastic.guards.agreement import Agreement, Sources, digest_of_text
 from malletrain.elastic.guards.batch_watch import BatchWatch
 from malletrain.elastic.guards.chance import ChanceWatch
+from malletrain.elastic.guards.dataset_attributes import DatasetAttributes
 from malletrain.elastic.guards.digest import Digests, digest
-from malletrain.elastic.guards.loss_sources import REMEDIES
+from malletrain.elastic.guards.gradient_hooks import gradient_hooks
+from malletrain.elastic.guards.loss_sources import LENGTH, REMEDIES
 from malletrain.elastic.guards.loss_watch import LossWatch
 from malletrain.elastic.guards.objections import Check, Objections
 from malletrain.elastic.guards.script_place import current_line
-from malletrain.elastic.guards.script_state import CopyWatch, compared, sources_of_losses, warn_untracked, warn_writes
+from malletrain.elastic.guards.script_state import (
+    CopyWatch,
+    compared,
+    generators,
+    sources_of_losses,
+    warn_untracked,
+    warn_writes,
+)
+from malletrain.elastic.guards.shared_buffers import shared_buffers
 from malletrain.elastic.guards.step_guard import StepGuard
 from malletrain.elastic.state.shared_values import SharedValues
 from malletrain.elastic.state.training_state import TrainingState
@@ -42,12 +54,14 @@ class ScriptGuards:
         committer: exchanges what members compare.
         reducer: sums gradients.
         in_step: returns whether `with s.step()` is being executed.
+        dataset: of the session.
 
     Attributes:
         agreement: what members compare in each round.
         chance: watches for random numbers.
         sources: what this worker alone has and makes its loss with, with the script's line.
         order: returns an epoch's order of samples, where the script has one of its own.
+        attributes: what the script sets on its data set.
     """
 
     def __init__(
@@ -58,6 +72,7 @@ class ScriptGuards:
         committer: StepCommitter,
         reducer: GradientReducer,
         in_step: Callable[[], bool],
+        dataset: Any,
     ) -> None:
         if check not in ("error", "warn", "off"):
             raise ElasticError(f"check must be error, warn or off, not {check!r}")
@@ -78,9 +93,12 @@ class ScriptGuards:
         self.agreement = Agreement(committer, state.position, sources, check)
         self.chance = ChanceWatch()
         self.sources: dict[str, str] = {}
+        self._ratios: dict[str, float] = {}
+        self._buffers = list(shared_buffers(state.model))
         self._batch: Any = None
         self._batch_watch: BatchWatch | None = None
         self._copies = CopyWatch(state)
+        self.attributes = DatasetAttributes(dataset)
         self._step_guard = StepGuard(reducer, in_step, self._objections.raise_or_warn) if check != "off" else None
         reducer.strict = check == "error"
 
@@ -95,6 +113,7 @@ class ScriptGuards:
         sent newcomers what is trained now."""
         self.agreement.want_digest()
         self.chance.begin_world()
+        self._copies.forget()
         self._batch_watch = None
         if self._find_layout() != self._layout:
             self.lay_out_again()
@@ -119,7 +138,11 @@ class ScriptGuards:
         if self._check != "off":
             self._script_values = compared()
             self._script_values |= {f's.state["{name}"]': value for name, value in self._shared.plain().items()}
+            self._script_values |= self.attributes.compared()
             if self.chance.is_early:
+                self._script_values |= generators(self._shared.values())
+                self.sources |= gradient_hooks(self._state.model)
+            if self.chance.is_early or not self._state.position.cursor:  # the first step of an epoch
                 try:
                     self._copies.look()
                 except ElasticError as error:
@@ -145,7 +168,8 @@ class ScriptGuards:
             pairs=pairs,
             may_wait=may_wait,
             samples=samples,
-            before=self._read_text,
+            before=functools.partial(self._read_text, lengths=mean and not weighted),
+            ratios=self._ratios,
             in_parts=lambda: self._reducer.accumulating or self._reducer.phase is GradientPhase.LOCAL,
         )
 
@@ -168,6 +192,15 @@ class ScriptGuards:
         self._batch_watch = BatchWatch(samples, state, batch, self._changing, self._batch_watch)
         return self._batch_watch
 
+    def looking_away(self) -> AbstractContextManager[Any]:
+        """A context manager around operations that are none of the script's."""
+        return nullcontext() if self._batch_watch is None else self._batch_watch.looking_away()
+
+    def note_gathered(self, rows: torch.Tensor) -> None:
+        """These are rows of all workers' samples."""
+        if self._batch_watch is not None:
+            self._batch_watch.note_gathered(rows)
+
     def lay_out_again(self) -> None:
         """Train the parameters that require gradients now.
 
@@ -180,6 +213,10 @@ class ScriptGuards:
         self._layout, self._layout_digest = self._find_layout(), 0
         self._reducer.lay_out(self._trained())
         log.info("%d tensors are trained now", len(self._layout))
+
+    def writes_buffers(self) -> bool:
+        """Whether the script has written to buffers that all workers have alike."""
+        return any(each.is_written() for each in self._buffers)
 
     def end(self) -> None:
         """Training is over: optimizers may step as they like."""
@@ -194,11 +231,11 @@ class ScriptGuards:
             for kept in optimizer.state.values():
                 yield from (each for each in kept.values() if isinstance(each, torch.Tensor))
 
-    def _read_text(self) -> None:
+    def _read_text(self, *, lengths: bool) -> None:
         """Look, in the first steps, for what this worker alone has and makes its loss with."""
         if self.chance.is_early:
             for what, line in sources_of_losses().items():
-                if what not in self.sources:
+                if what not in self.sources and (lengths or what != LENGTH):
                     self.sources[what] = line
                     log.warning("%s: a loss is made with %s. %s", line, what, REMEDIES[what])
 
@@ -235,6 +272,7 @@ class ScriptGuards:
         if self._state.mesh is not None:
             return digest([])  # each process of a node has another shard
         named: list[tuple[str, torch.Tensor]] = [*self._trained(), *self._shared.tensors()]
+        named += [(f"buffer {each.path}", each.value()) for each in self._buffers]
         for name, thing in self._state.tracked.items():
             if isinstance(thing, torch.nn.Module):
                 named += [(f"{name}.{key}", each) for key, each in thing.named_parameters()]

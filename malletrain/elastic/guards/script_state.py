@@ -7,7 +7,9 @@ tracked, and files that every worker would write, are named in the log as traini
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import random
 import re
 import sys
 from collections import Counter
@@ -16,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -50,6 +53,46 @@ def compared() -> dict[str, Any]:
             if isinstance(value, _PLAIN):
                 found.setdefault(f"{each.name} ({Path(frame.f_code.co_filename).name}:{each.line})", value)
     return found
+
+
+def generators(known: Iterable[Any]) -> dict[str, str]:
+    """States of the script's own random generators by name, without `known` ones and those that its text seeds."""
+    ids = {id(each) for each in known}
+    found: dict[str, str] = {}
+    for name, thing in _reachable(variables()):
+        state = "" if id(thing) in ids or thing is torch.default_generator else _generator_state(thing)
+        if state and not _is_seeded(name):
+            found[f"{name} (a random generator)"] = state
+    return found
+
+
+def _generator_state(thing: Any) -> str:
+    numpy = sys.modules.get("numpy")
+    if isinstance(thing, torch.Generator):
+        return hashlib.sha256(thing.get_state().numpy().tobytes()).hexdigest()
+    if isinstance(thing, random.Random):
+        return hashlib.sha256(repr(thing.getstate()).encode()).hexdigest()
+    if numpy is not None and isinstance(thing, numpy.random.Generator):
+        return repr(thing.bit_generator.state)
+    return ""
+
+
+def _is_seeded(name: str) -> bool:
+    """Whether the script's text seeds a generator, as by the number of the step."""
+    last = re.escape(name.rpartition(".")[2].partition("[")[0])
+    return any(re.search(rf"\b{last}\.(manual_seed|seed)\(", _text_of(frame)) for frame in script_frames())
+
+
+def _text_of(frame: FrameType) -> str:
+    return _read(frame.f_code.co_filename)
+
+
+@lru_cache(maxsize=64)
+def _read(filename: str) -> str:
+    try:
+        return Path(filename).read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def warn_writes() -> None:
@@ -219,7 +262,13 @@ class CopyWatch:
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
-        self._before: dict[str, tuple[int, tuple[int, ...]]] | None = None
+        #: By name: a reference to a module, or the place of a list or dictionary; and marks of its tensors.
+        self._before: dict[str, tuple[ref[Any] | int, tuple[int, ...]]] | None = None
+
+    def forget(self) -> None:
+        """Some steps are not looked at: a new list may lie where one was that is gone."""
+        if self._before is not None:
+            self._before = {name: kept for name, kept in self._before.items() if isinstance(kept[0], ref)}
 
     def look(self) -> None:
         """Look at the copies that the script holds. Call it at the same place of two steps, at least.
@@ -228,7 +277,7 @@ class CopyWatch:
             ElasticError: one has changed since the last look.
         """
         found = self._copies(variables())
-        now = {name: (id(thing), _fingerprint(tensors)) for name, thing, tensors in found}
+        now = {name: (_identity(thing), _fingerprint(tensors)) for name, thing, tensors in found}
         before, self._before = self._before, now
         for name, (identity, marks) in now.items():
             # (A list that each step makes anew, such as one of gradients, carries nothing over.)
@@ -255,6 +304,10 @@ class CopyWatch:
             alike = shapes & Counter(tuple(tensor.shape) for tensor in tensors)
             if many > 1 and sum(alike.values()) >= COPY_SHARE * many:
                 yield name, thing, tensors
+
+
+def _identity(thing: Any) -> ref[Any] | int:
+    return ref(thing) if isinstance(thing, torch.nn.Module) else id(thing)
 
 
 def _tensors(thing: Any) -> list[torch.Tensor]:

@@ -43,12 +43,12 @@ class OverlappedSnapshot:
                 self.tensors.append(tensor.clone())
             else:
                 self.tensors.append(tensor)
-                self._watched.append((tensor, tensor._version, _sample(tensor)))
+                self._watched.append((tensor, tensor._version, sampled_elements(tensor)))
 
     def changed(self) -> bool:
         """Whether a shared tensor has changed since the snapshot was made."""
         return any(
-            tensor._version != version or not torch.equal(_sample(tensor), sample)
+            tensor._version != version or not torch.equal(sampled_elements(tensor), sample)
             for tensor, version, sample in self._watched
         )
 
@@ -56,12 +56,12 @@ class OverlappedSnapshot:
         """As `changed`, without waiting for a device: whether a version counter says so, and a row, where the tensors
         lie, that is 0 where the sampled elements do not."""
         counted = any(tensor._version != version for tensor, version, _ in self._watched)
-        rows = [(_sample(tensor) != sample).any() for tensor, _, sample in self._watched]
+        rows = [(sampled_elements(tensor) != sample).any() for tensor, _, sample in self._watched]
         return counted, torch.stack([row.to(rows[0].device) for row in rows]).float() if rows else None
 
 
-def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of elements spread evenly over a tensor."""
+def sampled_elements(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of `SAMPLED_ELEMENTS` elements spread evenly over a tensor."""
     indices = torch.linspace(
         0, tensor.numel() - 1, SAMPLED_ELEMENTS, dtype=torch.float64, device=tensor.device
     ).long()

@@ -1,0 +1,169 @@
+"""Rows of all members in one tensor, for losses that compare the samples of the whole batch: `s.gather(embeddings)`.
+
+Every member computes the same loss L from the gathered rows Z. Backward sums the gradients by these rows over
+members: member q, whose gradients the reducer multiplies by f_q (its share of the batch), passes on
+(1 / f_q) sum_r f_r dL_r/dZ_q. So parameters behind the rows of a member get the gradient of the whole batch, and
+parameters past the gathering (a temperature) the mean of equal gradients. The same holds for a loss of a member's own
+rows against all.
+(torch.distributed.nn.functional.all_gather leaves the weights to the caller, and needs equal parts.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from malletrain.elastic.comm.step_commit import StepCommitter
+from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.gradients.reducer import GradientReducer
+
+
+class BatchGather:
+    """Gathers rows over the members of one session, within a step.
+
+    Args:
+        committer: sums over members.
+        reducer: of the step.
+        open_round: called with the number of the gathering in this step before anything of it is summed: members that
+            do something else then are found out.
+    """
+
+    def __init__(self, committer: StepCommitter, reducer: GradientReducer, open_round: Callable[[int], None]) -> None:
+        self._committer = committer
+        self._reducer = reducer
+        self._open_round = open_round
+        self._in_step = self._received = False
+        self._weight, self._batch, self._samples, self._calls = 0.0, 1, 0, 0
+
+    @property
+    def calls(self) -> int:
+        """How often the step in progress has gathered."""
+        return self._calls
+
+    def begin(self, weight: float, batch: int, samples: int) -> None:
+        """Begin a step in which this member has `weight` of `batch` samples or tokens, in `samples` samples; with a
+        weight of 0 in none."""
+        self._weight, self._batch, self._samples = weight, batch, samples
+        self._in_step, self._calls = True, 0
+        self._received = self._committer.received_sums is not None
+
+    def end(self) -> None:
+        """End the step, whether it was committed or not."""
+        self._in_step = False
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Session.gather`."""
+        if not self._in_step or not self._reducer.passes_left:
+            raise ElasticError(
+                "call s.gather() inside `with s.step():`, before its last backward(); for figures s.all_reduce()"
+            )
+        if self._reducer.accumulating:
+            raise ElasticError("s.gather() inside s.accumulate(): workers may have different numbers of parts")
+        rows = max(1, self._samples)  # a member without samples has one that does not count
+        if tensor.ndim < 1 or tensor.shape[0] != rows:
+            raise ElasticError(
+                f"s.gather() takes one row for each of this worker's {rows} samples, not a tensor of shape "
+                f"{tuple(tensor.shape)}: gather each view by itself, before they are put together"
+            )
+        self._calls += 1
+        if self._committer.world.size == 1:
+            return _Alone.apply(tensor)  # type: ignore[no-untyped-call, no-any-return]
+        counts: list[int] = []
+        if not self._received and self._reducer.aborted is None:
+            with self._reducer.holding():
+                self._open_round(self._calls)
+                self._committer.meet()
+                counts = self._counts(tensor)
+        if not counts:
+            # The others have committed this step, or it is void: what is computed from this is not used.
+            repeats = -(-self._batch // rows)
+            return tensor.repeat(repeats, *[1] * (tensor.ndim - 1))[: self._batch]
+        out: torch.Tensor = _Gather.apply(tensor, self, counts)  # type: ignore[no-untyped-call]
+        return out
+
+    def _counts(self, tensor: torch.Tensor) -> list[int]:
+        """The rows of each member. Raises `ElasticError` on all if their rows are unlike each other."""
+        world = self._committer.world
+        table = torch.zeros(world.size, 2, dtype=torch.int64)
+        kind = _digest(f"{tuple(tensor.shape[1:])} {tensor.dtype}")
+        table[world.rank] = torch.tensor([self._samples if self._weight else 0, kind])
+        self._sum(table)
+        if len(set(table[:, 1].tolist())) > 1:
+            raise ElasticError(
+                f"s.gather() was given rows of another shape or type on another worker than here, {tensor.dtype} of "
+                f"shape {tuple(tensor.shape[1:])}: pad them to one shape"
+            )
+        counts: list[int] = table[:, 0].tolist()
+        return counts
+
+    def _sum(self, table: torch.Tensor) -> None:
+        self._committer.wait(self._committer.start(table))
+
+    def gather_rows(self, tensor: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """All members' rows, by rank. Each row has one writer, so the sum is exact."""
+        start = sum(counts[: self._committer.world.rank])
+        own = counts[self._committer.world.rank]
+        table = torch.zeros(sum(counts), *tensor.shape[1:], dtype=_summable(tensor.dtype))
+        table[start : start + own] = tensor[:own].cpu()
+        return self._summed(table).to(tensor)
+
+    def scatter_gradients(self, gradient: torch.Tensor, counts: list[int], rows: int) -> torch.Tensor:
+        """The gradient by this member's rows, from those that each member has by all rows."""
+        rank = self._committer.world.rank
+        factor = self._weight / self._batch
+        table = gradient.cpu().to(_summable(gradient.dtype), copy=True).mul_(factor)
+        table = self._summed(table)
+        out = torch.zeros(rows, *gradient.shape[1:], dtype=gradient.dtype, device=gradient.device)
+        start, own = sum(counts[:rank]), counts[rank]
+        if own and factor:
+            out[:own] = (table[start : start + own] / factor).to(out)
+        return out
+
+    def _summed(self, table: torch.Tensor) -> torch.Tensor:
+        if self._reducer.aborted is None:
+            with self._reducer.holding():
+                self._sum(table)
+        return table
+
+
+def _summable(dtype: torch.dtype) -> torch.dtype:
+    """The type in which rows are summed over members."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return torch.float32
+    return torch.int64 if dtype == torch.bool else dtype
+
+
+def _digest(text: str) -> int:
+    """A small number that all processes make of a text (as `hash` does not)."""
+    return int.from_bytes(text.encode()[:256]) % (2**61 - 1)
+
+
+class _Alone(torch.autograd.Function):
+    """The rows of a member that trains alone, marked in the graph as gathered ones."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0]
+
+
+class _Gather(torch.autograd.Function):
+    """The rows of all members."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, gather: BatchGather, counts: list[int]) -> torch.Tensor:
+        ctx.gather, ctx.counts, ctx.rows = gather, counts, tensor.shape[0]
+        return gather.gather_rows(tensor, counts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.gather.scatter_gradients(gradients[0], ctx.counts, ctx.rows), None, None
+
+
+#: The names of the nodes of gathered rows in the graph of a loss.
+GATHER_NODES = (f"{_Alone.__name__}Backward", f"{_Gather.__name__}Backward")
