@@ -117,6 +117,8 @@ class Runtime:
         mean: whether the script's loss is a mean over its samples (else a sum).
         compares: whether the script says that its loss compares samples with each other.
         left_by: the exception that has left the block of a step.
+        any_block_made: whether a block of this worker has come to its end.
+        first_given_up: whether its first block was given up just now.
         shared: the values of `Session.state`.
         buffer_copies: the model's buffers as the step under way began.
         after_block: what the script changes in the model after the block of a step.
@@ -149,6 +151,8 @@ class Runtime:
         self.joined = False
         self.calls = 0
         self.left_by = ""
+        self.first_given_up = False
+        self.any_block_made = False
         self._finished_epoch = -1
         self.when_main: list[Callable[[], object]] = []
         self.when_joining: list[Callable[[int, int], object]] = []
@@ -305,7 +309,7 @@ class Runtime:
             in_pilot=pilot is not None,
         )
         self.failures = FailureReporter(
-            lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure
+            lambda: self.member.worker, lambda: self.position.step, self._keep_state, self._send_failure, self._hint
         )
         if pilot is not None:
             self.failures.install()
@@ -564,6 +568,15 @@ class Runtime:
         if saved:
             job = os.environ.get("MALLETRAIN_JOB", "")
             log.warning("the state after step %d is kept in %s: mtbatch --resume=%s", self.position.step, saved, job)
+
+    def _hint(self, error: BaseException) -> str:
+        """What the script's author may not expect: the block that sets a name was given up."""
+        if not isinstance(error, NameError) or not self.first_given_up:
+            return ""
+        return (
+            "this worker's first `with s.step():` block was given up, as a worker left or joined: a name that only "
+            "the block sets is not set then. Set it before the loop, or use it in the block"
+        )
 
     def _send_failure(self, failure: messages.Message) -> None:
         """Deliver the report of a failure: also before this worker has joined, when it has no link yet."""

@@ -112,6 +112,7 @@ class Step:
             self._watch.__exit__(kind, error, trace)
         r.note_seen(r.guards.sources)
         r.lifecycle.step_began = None
+        r.first_given_up = isinstance(error, Aborted | LayoutChanged) and not r.any_block_made
         made = self._backwards - r.reducer.passes_left
         r.reducer.disarm()
         r.gathers.end()
@@ -144,6 +145,7 @@ class Step:
                     "as many, on every worker"
                 )
             raise ElasticError("the step ended without a backward() outside s.accumulate()")
+        r.any_block_made = True
         if r.guards.chance.is_early:
             r.after_block.committed()
         r.seed_between()

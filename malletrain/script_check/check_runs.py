@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -202,6 +203,9 @@ class _Run:
         # Each run with as many threads: they decide how a matrix product is rounded.
         threads = str(max(1, (os.cpu_count() or 1) // 3))
         environ = {"OMP_NUM_THREADS": threads, **kept, "MALLETRAIN_CHECK_DIR": str(self._folder)}
+        # As torchrun --standalone --nproc-per-node=1 sets it, for scripts that ask torch.distributed for their node.
+        environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         alone = name in (STATIC, REPEATED, NUDGED)
         environ["MALLETRAIN_CHECKPOINT_DIR"] = str(self._folder / f"checkpoints-{name if alone else 'job'}")
         if alone:
@@ -308,6 +312,12 @@ class _Run:
         for process in self._processes.values():
             _kill(process)
         self.coordinator.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

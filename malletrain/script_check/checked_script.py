@@ -98,7 +98,9 @@ class Recorder:
 
     def note(self, kind: str, text: str) -> None:
         """Write down how the run ended."""
-        (self._folder / f"end-{self._name}.json").write_text(json.dumps({"kind": kind, "text": text}))
+        path = self._folder / f"end-{self._name}.json"
+        path.with_suffix(".part").write_text(json.dumps({"kind": kind, "text": text}))
+        path.with_suffix(".part").rename(path)  # whoever reads it has all of it
 
     def _after_step(self) -> None:
         session = self._session

@@ -11,11 +11,33 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import TensorDataset
 
-from malletrain.elastic.errors import ElasticError
+from malletrain.elastic.errors import Aborted, ElasticError
 from malletrain.elastic.guards.script_state import CopyWatch, untracked
+from malletrain.elastic.launch.failure_report import FailureReporter
 from malletrain.elastic.session import Session
 from malletrain.elastic.state.training_state import Position, TrainingState
+
+
+def test_a_name_that_a_given_up_block_sets_is_explained() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    s = Session(model, optimizer, TensorDataset(torch.zeros(8, 2)), batch_size=4)
+    said: list[str] = []
+    reporter = FailureReporter(
+        lambda: "alone", lambda: 0, lambda: None, lambda m: said.append(str(m)), s._runtime._hint
+    )
+    for _ in s.batches():
+        with s.step():
+            raise Aborted("a peer is lost")
+        s._runtime.lifecycle._must_recover = False
+        try:
+            print(loss)  # type: ignore[name-defined]
+        except NameError as error:
+            reporter.report(error)
+        break
+    assert "NameError" in said[0] and "a name that only the block sets is not set then" in said[0]
 
 
 def state_of(model: nn.Module) -> TrainingState:
