@@ -24,6 +24,7 @@ from malletrain.elastic.errors import ElasticError
 from malletrain.elastic.guards.script_place import line_of
 from malletrain.elastic.runtime import Runtime
 from malletrain.elastic.session import Session
+from malletrain.elastic.state.sharded_model import local
 from malletrain.elastic.step import Step
 from malletrain.wire import worker_client
 
@@ -141,14 +142,15 @@ class Recorder:
 
 def _copy(session: Session) -> dict[str, torch.Tensor]:
     parameters = session.model.named_parameters()
-    return {name: each.detach().cpu().clone() for name, each in parameters}
+    return {name: local(each).detach().cpu().clone() for name, each in parameters}
 
 
 def _nudge(session: Session) -> None:
     chance = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in session.model.parameters():
-            if parameter.requires_grad and parameter.dtype.is_floating_point:
+        trained = [each for each in session.model.parameters() if each.requires_grad]
+        for parameter in map(local, trained):
+            if parameter.dtype.is_floating_point:
                 noise = torch.randn(parameter.shape, generator=chance, dtype=torch.float64)
                 factor = 1 + NUDGE_UNITS * torch.finfo(parameter.dtype).eps * noise
                 parameter.copy_(parameter.double() * factor.to(parameter.device))

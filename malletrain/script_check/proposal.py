@@ -1,8 +1,9 @@
 """Proposes the changed lines that make a plain PyTorch training script malleable.
 
 It reads the usual shape: a DataLoader, a loop over epochs around a loop over the loader, `backward()` and the
-optimizer's step in it. The loader may be made in the loop's own line, and the loop over it may stand in a function
-that the loop over epochs calls. Whatever else the script does is left as it is, or named in a note. Nothing is run.
+optimizer's step in it. The loader may be made in the loop's own line, the loop over it may stand in a function or
+method that the loop over epochs calls, and a class may hold loader, model and optimizer (`self.loader`). Whatever
+else the script does is left as it is, or named in a note. Nothing is run.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class _Found:
         loader: the statement that makes the loader; None where the loop's own line does.
         function, called: that hold the loop over batches, and its call in the loop over epochs; None where it stands
             there itself.
+        session: what the session is called: `s`, or `self.s` where methods share it.
+        held: the attribute of a class that holds the loader, `self.loader`; "" if it is a variable.
     """
 
     loader: ast.Assign | None
@@ -59,6 +62,8 @@ class _Found:
     models: list[str]
     function: ast.FunctionDef | None = None
     called: ast.Call | None = None
+    session: str = "s"
+    held: str = ""
 
 
 def propose(text: str) -> Proposal:
@@ -80,9 +85,9 @@ def propose(text: str) -> Proposal:
 
 def _find(tree: ast.Module) -> _Found | str:
     loaders = {
-        node.targets[0].id: node
+        _dotted(node.targets[0]): node
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and _dotted(node.targets[0])
         if isinstance(node.value, ast.Call) and _last(node.value.func) == "DataLoader"
     }
     inline = [loop for loop in _loops(tree) if _inline(loop.iter) is not None]
@@ -90,18 +95,27 @@ def _find(tree: ast.Module) -> _Found | str:
         return (
             "no `loader = DataLoader(...)` is found: give Session the data set, see docs/how-to/researcher-script.md"
         )
+    given = _given_to_classes(tree)
     for epochs in _loops(tree):
         for batches in (loop for loop in _loops(epochs) if loop is not epochs):
             if _calls(batches, "backward"):
-                found = _with_models(tree, epochs, batches, loaders.get(_iterated(batches.iter)), {})
+                name = _iterated(batches.iter)
+                found = _with_models(tree, epochs, batches, loaders.get(given.get(name, name)), given)
+                if isinstance(found, _Found):
+                    return replace(found, held=name if name.startswith("self.") else "")
                 if found is not None:
                     return found
         for function, called, batches in _training_calls(tree, epochs):
-            given = _bound(function, called)
-            loader = loaders.get(given.get(_iterated(batches.iter), _iterated(batches.iter)))
-            found = _with_models(tree, epochs, batches, loader, given)
+            bound = given | _bound(function, called)
+            name = _iterated(batches.iter)
+            passed = bound.get(name, name)
+            loader = loaders.get(given.get(passed, passed))
+            found = _with_models(tree, epochs, batches, loader, bound)
             if isinstance(found, str):
                 return found
+            if found is not None and _is_method(function):
+                held = next((each for each in (name, passed) if each.startswith("self.")), "")
+                return replace(found, session="self.s", held=held, function=function)
             if found is not None:
                 if function.args.kwonlyargs or function.args.vararg or function.args.kwarg or function.args.defaults:
                     return (
@@ -137,16 +151,22 @@ def _with_models(
             f"line {batches.lineno}: the loop trains, but which model and optimizer is not clear: write "
             "`s = elastic.Session(model, optimizer, dataset, batch_size=...)` yourself"
         )
+    held = _attributes(given)
+    optimizers, models = ([held.get(name, name) for name in names] for names in (optimizers, models))
     return _Found(loader, call, epochs, batches, optimizers, models)
+
+
+def _attributes(given: Mapping[str, str]) -> dict[str, str]:
+    """The attribute that holds what a class was given, by the giver's name."""
+    return {value: name for name, value in given.items() if name.startswith("self.")}
 
 
 def _training_calls(tree: ast.Module, epochs: ast.For) -> Iterator[tuple[ast.FunctionDef, ast.Call, ast.For]]:
     """The functions of the script that a loop over epochs calls by name and that have a loop with `backward()`."""
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(epochs):
-        function = (
-            functions.get(node.func.id) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
-        )
+        called = _dotted(node.func).removeprefix("self.") if isinstance(node, ast.Call) else ""
+        function = functions.get(called)
         if isinstance(node, ast.Call) and function is not None:
             for loop in _loops(function):
                 if _calls(loop, "backward"):
@@ -156,10 +176,10 @@ def _training_calls(tree: ast.Module, epochs: ast.For) -> Iterator[tuple[ast.Fun
 
 def _bound(function: ast.FunctionDef, called: ast.Call) -> dict[str, str]:
     """The caller's name for each parameter that is given by a plain name."""
-    names = [each.arg for each in function.args.args]
+    names = [each.arg for each in function.args.args if each.arg != "self"]
     given = dict(zip(names, called.args, strict=False))
     given |= {keyword.arg: keyword.value for keyword in called.keywords if keyword.arg}
-    return {name: value.id for name, value in given.items() if isinstance(value, ast.Name)}
+    return {name: _dotted(value) for name, value in given.items() if _dotted(value)}
 
 
 def _inline(node: ast.AST) -> ast.Call | None:
@@ -187,19 +207,47 @@ def _iterated(node: ast.AST) -> str:
     """The name that is iterated over, also inside `enumerate` or `tqdm`."""
     while isinstance(node, ast.Call) and _last(node.func) in ("enumerate", "tqdm") and node.args:
         node = node.args[0]
+    return _dotted(node)
+
+
+def _dotted(node: ast.AST) -> str:
+    """`name` or `self.name`; "" of anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        return f"self.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_method(function: ast.FunctionDef) -> bool:
+    return bool(function.args.args) and function.args.args[0].arg == "self"
+
+
+def _given_to_classes(tree: ast.Module) -> dict[str, str]:
+    """The variable that an attribute was made from: of `self.loader = loader` in `__init__`, what its caller gave."""
+    found: dict[str, str] = {}
+    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for begin in (each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"):
+            kept = {
+                _dotted(node.value): _dotted(node.targets[0])
+                for node in ast.walk(begin)
+                if isinstance(node, ast.Assign) and _dotted(node.targets[0]).startswith("self.")
+            }
+            for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+                if _dotted(call.func) == owner.name:
+                    bound = _bound(begin, call)
+                    found |= {kept[name]: value for name, value in bound.items() if name in kept}
+    return found
 
 
 def _optimizers(tree: ast.Module, loop: ast.For, given: Mapping[str, str]) -> list[str]:
     """Names whose `step()` is called in the loop and that were made with parameters of a model."""
     made = [name for name, call in _assigned(tree) if _calls(call, "parameters")]
     stepped = [
-        given.get(node.func.value.id, node.func.value.id)
+        given.get(_dotted(node.func.value), _dotted(node.func.value))
         for node in ast.walk(loop)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("step", "zero_grad")
-        if isinstance(node.func.value, ast.Name)
+        if _dotted(node.func.value)
     ]
     return [name for name in dict.fromkeys(made) if name in stepped]
 
@@ -209,12 +257,12 @@ def _models(tree: ast.Module, optimizers: Sequence[str]) -> list[str]:
     for name, call in _assigned(tree):
         if name in optimizers:
             names += [
-                node.func.value.id
+                _dotted(node.func.value)
                 for node in ast.walk(call)
                 if isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
                 and node.func.attr == "parameters"
-                if isinstance(node.func.value, ast.Name)
+                if _dotted(node.func.value)
             ]
     return list(dict.fromkeys(names))
 
@@ -223,8 +271,8 @@ def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             for target in node.targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, node.value
+                if _dotted(target):
+                    yield _dotted(target), node.value
 
 
 # --- changing -----------------------------------------------------------------------------------------------------
@@ -244,23 +292,25 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
     session = [outer + _session(found, notes)]
     tracked = [name for name, call in _assigned(tree) if _last(call.func).endswith(_TRACKED)]
     if tracked:
-        session.append(f"{outer}s.track({', '.join(f'{name}={name}' for name in dict.fromkeys(tracked))})")
+        session.append(
+            f"{outer}{found.session}.track({', '.join(f'{_word(name)}={name}' for name in dict.fromkeys(tracked))})"
+        )
     for number in range(first, last + 1):
         if lines[number - 1].strip():
             lines[number - 1] = "    " + lines[number - 1]
-    inserts.setdefault(first, []).append(f"{indent}with s.step():")
-    _replace(lines, found.batches.iter, _with_batches(found.batches.iter))
-    _replace(lines, found.epochs.iter, _with_epochs(found.epochs.iter, notes))
+    inserts.setdefault(first, []).append(f"{indent}with {found.session}.step():")
+    _replace(lines, found.batches.iter, _with_batches(found.batches.iter, found.session))
+    _replace(lines, found.epochs.iter, _with_epochs(found.epochs.iter, notes, found.session))
     inserts.setdefault(found.epochs.lineno, []).extend(session)
     end = found.epochs.end_lineno or found.epochs.lineno
-    inserts.setdefault(end + 1, []).append(f"{outer}s.finish()")
+    inserts.setdefault(end + 1, []).append(f"{outer}{found.session}.finish()")
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     after = max((node.end_lineno or node.lineno for node in imports), default=0)
     inserts.setdefault(after + 1, []).append("from malletrain import elastic")
-    if found.loader is not None and not _used_elsewhere(tree, found):
+    if found.loader is not None and not found.held and not _used_elsewhere(tree, found):
         for number in range(found.loader.lineno, (found.loader.end_lineno or found.loader.lineno) + 1):
             lines[number - 1] = "\0"
-    if found.function is not None and found.called is not None:
+    if found.function is not None and found.called is not None:  # (Methods have it as an attribute.)
         _insert(lines, found.called.keywords[-1].value if found.called.keywords else found.called.args[-1], ", s=s")
         _insert(lines, found.function.args.args[-1], ", s")
 
@@ -271,6 +321,10 @@ def _change(text: str, tree: ast.Module, found: _Found) -> Proposal:
             changed.append(line)
     notes += _notes(text, tree)
     return Proposal("\n".join(changed) + "\n", notes)
+
+
+def _word(name: str) -> str:
+    return name.removeprefix("self.")
 
 
 def _session(found: _Found, notes: list[str]) -> str:
@@ -284,8 +338,10 @@ def _session(found: _Found, notes: list[str]) -> str:
             f"line {found.batches.lineno}: several optimizers: `with s.step(backwards=N):` with the number of "
             "backward() calls that have a step of their own"
         )
-    words = [model, optimizer, _text(given.pop("dataset", None)) or "dataset"]
-    words.append(f"batch_size={_text(given.pop('batch_size', None)) or 1}")
+    dataset, size = _text(given.pop("dataset", None)) or "dataset", _text(given.pop("batch_size", None)) or "1"
+    if found.held:  # what the loader was made of may be out of reach
+        dataset, size = f"{found.held}.dataset", f"{found.held}.batch_size"
+    words = [model, optimizer, dataset, f"batch_size={size}"]
     shuffle = given.pop("shuffle", None)
     if shuffle is None or (isinstance(shuffle, ast.Constant) and not shuffle.value):
         if "sampler" not in given:
@@ -302,7 +358,7 @@ def _session(found: _Found, notes: list[str]) -> str:
         for name in ("sampler", "batch_sampler")
         if name in given
     )
-    return f"s = elastic.Session({', '.join(words)})"
+    return f"{found.session} = elastic.Session({', '.join(words)})"
 
 
 def _text(node: ast.AST | None) -> str:
@@ -317,21 +373,25 @@ def _insert(lines: list[str], after: ast.expr | ast.arg, text: str) -> None:
     lines[number] = (line[:at] + text.encode() + line[at:]).decode()
 
 
-def _with_batches(node: ast.expr) -> str:
+def _with_batches(node: ast.expr, session: str) -> str:
     inline = _inline(node)
     if inline is not None:
-        return ast.unparse(node).replace(ast.unparse(inline), "s.batches()", 1)
+        return ast.unparse(node).replace(ast.unparse(inline), f"{session}.batches()", 1)
     name = _iterated(node)
-    return ast.unparse(node).replace(name, "s.batches()", 1) if not isinstance(node, ast.Name) else "s.batches()"
+    return (
+        ast.unparse(node).replace(name, f"{session}.batches()", 1)
+        if _dotted(node) != name
+        else f"{session}.batches()"
+    )
 
 
-def _with_epochs(node: ast.expr, notes: list[str]) -> str:
+def _with_epochs(node: ast.expr, notes: list[str], session: str) -> str:
     if isinstance(node, ast.Call) and _last(node.func) == "range" and not node.keywords:
         words = [ast.unparse(each) for each in node.args]
         if len(words) == 1:
-            return f"s.epochs({words[0]})"
+            return f"{session}.epochs({words[0]})"
         if len(words) == 2:
-            return f"(epoch + {words[0]} for epoch in s.epochs({words[1]} - {words[0]}))"
+            return f"(epoch + {words[0]} for epoch in {session}.epochs({words[1]} - {words[0]}))"
     notes.append(f"line {node.lineno}: iterate over `s.epochs(n)` instead of {ast.unparse(node)}")
     return ast.unparse(node)
 

@@ -20,6 +20,10 @@ from malletrain.elastic.session import Session
 from malletrain.elastic.state.training_state import Position, TrainingState
 
 
+def lose_a_peer() -> None:
+    raise Aborted("a peer is lost")
+
+
 def test_a_name_that_a_given_up_block_sets_is_explained() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -30,7 +34,7 @@ def test_a_name_that_a_given_up_block_sets_is_explained() -> None:
     )
     for _ in s.batches():
         with s.step():
-            raise Aborted("a peer is lost")
+            lose_a_peer()
         s._runtime.lifecycle._must_recover = False
         try:
             print(loss)  # type: ignore[name-defined]

@@ -201,3 +201,59 @@ def test_what_is_proposed_is_equal_to_a_static_run(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     result = CliRunner().invoke(check, ["--json", "train.py"])
     assert json.loads(result.output)["verdict"] == "equal", result.output
+
+
+TRAINER = """
+import torch
+from torch.utils.data import DataLoader
+
+class Trainer:
+    def __init__(self, net, batches, opt):
+        self.model, self.count = net, 3
+        self.net = net
+        self.loader = batches
+        self.opt = opt
+
+    def train_epoch(self, epoch):
+        for i, (x, y) in enumerate(self.loader):
+            self.opt.zero_grad()
+            loss = self.net(x).sub(y).square().mean()
+            loss.backward()
+            self.opt.step()
+        print(epoch, loss.item())
+
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            self.train_epoch(epoch)
+
+def main():
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data(), batch_size=8, shuffle=True)
+    Trainer(model, loader, optimizer).fit(3)
+"""
+
+
+def test_loops_in_methods_of_a_class() -> None:
+    changed = propose(TRAINER).text
+    compile(changed, "train.py", "exec")
+    lines = [line.strip() for line in changed.splitlines()]
+    given = "self.net, self.opt, self.loader.dataset, batch_size=self.loader.batch_size"
+    assert f"self.s = elastic.Session({given})" in lines
+    assert "for epoch in self.s.epochs(epochs):" in lines and "with self.s.step():" in lines
+    assert "for i, (x, y) in enumerate(self.s.batches()):" in lines and "self.s.finish()" in lines
+    assert "loader = DataLoader(data(), batch_size=8, shuffle=True)" in lines, "the class is given it"
+
+
+def test_attributes_that_the_class_makes_itself() -> None:
+    text = (
+        TRAINER.replace("self.count = net, 3", "self.count = net, 3\n        self.sched = StepLR(opt, 1)")
+        .replace("self.loader = batches", "self.loader = DataLoader(data(), 8)")
+        .replace("self.opt = opt", "self.opt = torch.optim.Adam(self.net.parameters())")
+    )
+    changed = propose(text).text
+    compile(changed, "train.py", "exec")
+    session = (
+        "elastic.Session(self.net, self.opt, self.loader.dataset, batch_size=self.loader.batch_size, shuffle=False)"
+    )
+    assert f"self.s = {session}" in changed
