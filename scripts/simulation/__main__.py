@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from scripts.simulation.faults import NO_FAULTS, WITH_DISKS
+from scripts.simulation.faults import NO_FAULTS, WITH_DISKS, FaultRates
 from scripts.simulation.world import ONE_BY_ONE, SHORT, History, Setting, play
 
 #: Histories that one process plays before it hands its answer back.
@@ -62,13 +62,13 @@ class Found:
         self.broken |= other.broken
 
 
-def random_histories(begin: int, end: int) -> Found:
+def random_histories(begin: int, end: int, rates: FaultRates = WITH_DISKS) -> Found:
     """Histories of these seeds; the higher a seed modulo 4, the more often something fails. One in five has short
     jobs one after the other, whose arrays can get numbers of earlier ones."""
     found = Found()
     for seed in range(begin, end):
         setting = Setting() if seed % 5 else ONE_BY_ONE
-        found.add(f"--seed {seed} --histories 1", play(seed, WITH_DISKS.scaled(1 + seed % 4), setting))
+        found.add(f"--seed {seed} --histories 1", play(seed, rates.scaled(1 + seed % 4), setting))
     return found
 
 

@@ -185,6 +185,8 @@ class _World:
         return any(pilot.startswith(f"{array}_") for view in others for pilot in view.pilots)
 
     def _cancel_array(self, array: int) -> None:
+        """The submitter takes back an array that the daemon does not take: it is no job's, so its end is none's."""
+        self.job_of_array[array] = 0
         for pilot in [name for name in self.slurm.tasks if name.startswith(f"{array}_")]:
             self.slurm.end_pilot(pilot, PilotEnd(SlurmState.CANCELLED))
 

@@ -41,6 +41,18 @@ def test_a_job_ends_whose_array_slurm_has_lost(seed: int) -> None:
     assert history.faults["slurmctld's state lost"] > 0
 
 
+def test_an_array_that_is_taken_back_ends_no_job() -> None:
+    """A check that was too strict: refused arrays counted among those of the job."""
+    assert play(1_001_700, ALL_FAULTS, ONE_BY_ONE).violations == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="JobCompleted is kept in memory while the journal is busy, and lost"
+)
+def test_a_completed_job_stays_completed_though_the_journal_is_busy_and_the_daemon_dies() -> None:
+    assert play(2_000_130, WITH_DISKS.scaled(3), ONE_BY_ONE).violations == []
+
+
 @pytest.mark.parametrize(("seed", "factor"), ONCE_BROKEN)
 def test_a_history_that_once_broke_a_law(seed: int, factor: int) -> None:
     assert play(seed, FAULTS_OF_ONE.scaled(factor)).violations == []
@@ -106,7 +118,7 @@ def test_the_daemon_dies_at_every_boundary_of_a_history() -> None:
 
 @pytest.mark.nightly
 def test_thousands_of_histories() -> None:
-    found = random_histories(100_000, 104_000)
+    found = random_histories(100_000, 104_000, ALL_FAULTS)
     assert not found.broken, _shown(found)
 
 
