@@ -256,4 +256,4 @@ def test_attributes_that_the_class_makes_itself() -> None:
     session = (
         "elastic.Session(self.net, self.opt, self.loader.dataset, batch_size=self.loader.batch_size, shuffle=False)"
     )
-    assert f"self.s = {session}" in changed
+    assert f"self.s = {session}" in changed and "self.s.track(sched=self.sched)" in changed
