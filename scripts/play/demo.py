@@ -57,6 +57,9 @@ TRAININGS = (
 #: would be measured is that more nodes are not faster.
 CURVE = "1:1000,2:1900,4:3600,8:6600"
 
+#: Lengths of the play that jobs may take after it to end: a busy machine trains slowly.
+PATIENCE = 4.0
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play, show, sum up. 0 only if everything that the summary promises is so."""
@@ -195,7 +198,7 @@ def _play(options: argparse.Namespace, lab: Lab, twin: Lab, site: Site, jobs: li
                 started = all(played.start_s is not None or played.refused for played in players[0].played())
                 if time.time() > end and over and started:
                     break
-            if time.time() > end + options.seconds:
+            if time.time() > end + PATIENCE * options.seconds:
                 break
             time.sleep(0.5)  # the refresh of a picture for people, not a synchronisation
     finally:
