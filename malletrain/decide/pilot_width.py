@@ -4,8 +4,8 @@ slurmctld tries a blocked main job once for each pilot, however many nodes that 
 src/plugins/select/cons_common/job_test.c of Slurm 22.05, in cons_tres since), so wider pilots are what a cap on their
 number leaves. Narrow ones follow the main queue more closely: a pilot gives its nodes back together. So while there
 are fewer nodes than pilots may be, each holds one; beyond that all are equally wide, and jobs grow by whole pilots.
-Were jobs to grow by single nodes, each step would take a pilot of the cap: 100 pilots of up to 32 nodes then hold
-27 % of Summit's idle time, and 93 % by this rule (docs/explanation/replay-measurements.md).
+Were jobs to grow by single nodes, each step would take a pilot of the cap, and the cap would leave most nodes idle
+(docs/explanation/replay-measurements.md, "Caps on pilots").
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ OLDEST_RELEASE = (20, 11)
 #: Clocks that differ by more make holes and limits wrong.
 CLOCK_TOLERANCE_S = 2.0
 
-#: Nodes from which on the doctor recommends multi-node pilots: slurmctld tries each blocked main job against every
-#: pilot, 3.4 ms a pilot at 10,000 nodes (python -m scripts.bench.controller_cycles).
+#: Nodes from which on the doctor advises multi-node pilots: slurmctld tries a blocked main job against every pilot,
+#: .4 to 3 ms each at 10,000 nodes (python -m scripts.bench.controller_cycles).
 LARGE_CLUSTER_NODES = 1000
 
 #: One association of an account in `scontrol show assoc_mgr`, and the user id that slurmctld has for its user.
