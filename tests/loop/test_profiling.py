@@ -185,7 +185,7 @@ def test_the_tenth_sibling_needs_no_probe() -> None:
         largest.append(max(training.sizes[number]))
         world.loop.record([event_of(world.clock.now(), EventKind.JOB_COMPLETED, number)])
     assert probes[-1] == 0, probes
-    assert largest[0] > 2 >= largest[-1], "the first tries what stands idle; the tenth starts where the others came to"
+    assert largest[0] > 2 >= largest[-1], "the first tries what is idle; the tenth starts where the others came to"
 
 
 def test_a_worker_that_lies_changes_nothing_and_is_counted() -> None:
