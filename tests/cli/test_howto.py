@@ -62,10 +62,13 @@ def test_the_admins_how_to_uses_the_daemons_own_places() -> None:
     named = [name for page in ADMIN if page.stem != "admin-packages" for name in METRIC.findall(page.read_text())]
     assert named
     for name in named:
+        from malletrain.daemon.failover.failover_metrics import FailoverMetrics
         from malletrain.daemon.views.metrics import Metrics
         from tests.daemon.test_metrics import Clock
 
-        assert name in Metrics(Clock()).render().decode(), name
+        metrics = Metrics(Clock())
+        FailoverMetrics(metrics.registry)
+        assert name in metrics.render().decode(), name
 
 
 def test_the_script_of_independent_items_is_one_that_mtbatch_takes() -> None:

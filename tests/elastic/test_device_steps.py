@@ -333,5 +333,5 @@ def test_a_model_that_is_changed_after_session_is_named() -> None:
     says = "weight was float32 on cpu as Session was made, and is float64 on cpu now: move the model"
     batch = next(s.batches())
     with pytest.raises(ElasticError, match=says), s.step():
-        model(batch.double()).sum().backward()
+        model(batch.double()).mean().backward()
     s.finish()

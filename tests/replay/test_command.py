@@ -391,7 +391,7 @@ def test_the_daemons_own_loop_answers(tmp_path: Path) -> None:
 
 def test_the_daemon_of_a_configuration_is_replayed(log: Path, tmp_path: Path) -> None:
     config = tmp_path / "malletrain.toml"
-    config.write_text("[pool]\nmax_pilots = 3\nkeep_idle = 0\n[loop]\ntick_s = 30\n")
+    config.write_text("[pool]\nmax_pilots = 3\nkeep_idle = 0\n[pilot]\nmax_nodes = 1\n[loop]\ntick_s = 30\n")
 
     def figures(*more: str) -> Any:
         done = malletrain("replay", str(log), "--mix", "imagenet:5", "--json", "-", *more)

@@ -44,7 +44,7 @@ def test_the_parts_add_up_to_the_idle_time(trace: ClusterTrace, ideal: bool, kee
 
 def test_each_part_goes_where_its_cause_is() -> None:
     trace = small.trace([(5.0, n, IDLE) for n in range(6)], 6, 1005.0)
-    options = replace(DAEMON, keep_idle=1, max_pilots=3)
+    options = replace(DAEMON, keep_idle=1, max_pilots=3, max_nodes=1)
     parts, idle = waterfall(trace, options)
     assert idle == 6000.0
     assert parts.new_holes == pytest.approx(25.0), "5 nodes until the look 5 s later; the sixth is the reserve"

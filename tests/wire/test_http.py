@@ -99,7 +99,7 @@ def server() -> Iterator[RawServer]:
 
 @pytest.fixture
 def client(server: RawServer, munged: str) -> Iterator[Http]:
-    with Http(server.url, munge_socket=munged, timeout_s=2) as made:
+    with Http(server.url, munge_socket=munged, timeout_s=10) as made:
         yield made
 
 
