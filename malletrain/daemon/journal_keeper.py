@@ -2,7 +2,9 @@
 
 What gives nodes back must not wait for a disk that is full. While it is, facts are folded and kept here, in order,
 and written once there is room; what binds the daemon (a start, a new job, an operator's wish) is refused, for it must
-outlive a crash. A crash before that loses what was kept, which the next daemon then learns from Slurm.
+outlive a crash. A crash before that loses what was kept, which the next daemon then learns from Slurm. Held tasks are
+not cancelled meanwhile: they hold no node, and a job whose completion was lost needs one to complete again from its
+last save.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Protocol
 import structlog
 
 from malletrain.daemon.views.metrics import Metrics
-from malletrain.domain.decision import StartPilot, TopUp
+from malletrain.domain.decision import CancelTasks, StartPilot, TopUp
 from malletrain.domain.errors import JournalUnavailable
 from malletrain.domain.event import (
     ActionIntent,
@@ -183,7 +185,7 @@ class JournalKeeper:
 def _binds(event: Event) -> bool:
     """Whether the daemon, once it is started again, must know of it though Slurm does not show it."""
     match event.payload:
-        case ActionIntent(action=StartPilot() | TopUp()):
+        case ActionIntent(action=StartPilot() | TopUp() | CancelTasks()):
             return True
         case JobHeld(by=by) | JobReleased(by=by) | JobCancelled(by=by):
             return bool(by)
